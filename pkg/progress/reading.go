@@ -1,0 +1,47 @@
+package progress
+
+// Stage is what a data path says it is doing where its numbers alone cannot tell.
+type Stage string
+
+// The stages of a data path. The zero value leaves the state to the numbers.
+const (
+	StageUnknown      Stage = ""
+	StageWaiting      Stage = "Waiting"      // for a lock, a repository or an init container; see Reading.Reason
+	StageScanning     Stage = "Scanning"     // the total still grows and nothing is moved yet
+	StageTransferring Stage = "Transferring" // bytes move
+	StageFinishing    Stage = "Finishing"    // all is read, not all is stored
+)
+
+// Reading is what a data path knows at one moment. Readings may arrive at any rate, may go backwards and may be
+// wrong in the ways that contracts/restic-kopia.md 10 lists; the Tracker makes a truthful Snapshot of them.
+type Reading struct {
+	Stage  Stage
+	Reason string // why it waits, with StageWaiting: "locked by PID 7 on node-b"
+
+	BytesDone  int64 // bytes read (backup) or written (restore), those reused or skipped included
+	TotalBytes int64 // 0: not known yet
+	TotalFinal bool  // the scan has ended, TotalBytes will not grow any more
+
+	FilesDone  int64
+	FilesTotal int64 // 0: not known yet
+
+	BytesUploaded int64  // bytes sent to the repository, after deduplication and compression; 0 where the data path does not say
+	Errors        int64  // files that could not be read or written so far
+	LastError     string // the last of them, path included
+	CurrentItem   string // a path in the volume that is being worked on
+}
+
+// Sink takes the readings of one operation. Implementations must be safe for concurrent use and must return at once:
+// kopia calls it from its copy loop.
+type Sink interface {
+	Report(r Reading)
+}
+
+// SinkFunc makes a Sink of a function.
+type SinkFunc func(r Reading)
+
+// Report calls f.
+func (f SinkFunc) Report(r Reading) { f(r) }
+
+// Discard is a Sink that forgets.
+var Discard Sink = SinkFunc(func(Reading) {})

@@ -1,0 +1,131 @@
+// Package uploader says what a data path must do: move a volume's files into a repository and back, and report how far
+// it is. The implementations are in its sub-packages; uploadertest holds the suite that each of them passes.
+package uploader
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+)
+
+// What a caller decides on. Implementations wrap these.
+var (
+	// ErrRepositoryNotFound comes from every method but Initialize when there is no repository at the address.
+	ErrRepositoryNotFound = errors.New("repository does not exist")
+	// ErrWrongPassword comes from every method when no key of the repository opens with the password.
+	ErrWrongPassword = errors.New("wrong repository password")
+	// ErrRepositoryLocked comes when another process held the repository's lock for longer than the lock wait.
+	ErrRepositoryLocked = errors.New("repository is locked")
+	// ErrSnapshotNotFound comes from Restore when the repository has no such snapshot.
+	ErrSnapshotNotFound = errors.New("snapshot does not exist in the repository")
+	// ErrNoSpace comes from Restore at the first write that fails for lack of space in the volume, and from Backup when the
+	// repository is full.
+	ErrNoSpace = errors.New("no space left on device")
+	// ErrUnsupported comes when a request asks for what this data path, or the version of its program, cannot do.
+	ErrUnsupported = errors.New("not supported")
+)
+
+// Uploader is a data path. Its methods are safe for concurrent use; each call runs in a worker process of its own.
+// Canceling ctx ends the worker and releases its locks; the method then returns an error that wraps context.Cause(ctx).
+// p may be nil.
+type Uploader interface {
+	// Backup stores the volume as one snapshot. Files that cannot be read do not fail it: the snapshot is kept and
+	// BackupResult counts them. A volume without any entry gives no snapshot, and no error.
+	Backup(ctx context.Context, req BackupRequest, p progress.Sink) (BackupResult, error)
+
+	// Restore writes a snapshot's files into the volume, over what is there. It ends at the first sign of a full volume.
+	Restore(ctx context.Context, req RestoreRequest, p progress.Sink) (RestoreResult, error)
+
+	// Initialize creates the repository, or does nothing where one exists already. Two processes must not initialize one
+	// repository at the same time: callers hold a lease.
+	Initialize(ctx context.Context, repo Repository) error
+}
+
+// Repository is where snapshots are kept and how to get in. Its values are secret as far as they are of type Secret.
+type Repository struct {
+	// URL is restic's address of the repository, such as "s3:https://minio:9000/bucket/prefix/restic/shop" or a directory.
+	URL string
+	// Password opens the repository. It is used to the byte, trailing newlines included (contracts/velero-node-agent.md 6.1).
+	Password Secret
+	// Env holds credentials and settings of the storage as environment variables, such as AWS_ACCESS_KEY_ID.
+	Env map[string]Secret
+	// Files maps the name of an environment variable to a file's content: the file is written for the worker (mode 0600)
+	// and the variable names it, as GOOGLE_APPLICATION_CREDENTIALS needs it.
+	Files map[string]Secret
+	// ReadPaths are files and directories outside the volume that the worker has to read: mounted credentials and tokens.
+	ReadPaths []string
+	// CACert is a PEM bundle to trust besides the system's.
+	CACert []byte
+	// InsecureSkipTLSVerify turns the check of the storage's certificate off.
+	InsecureSkipTLSVerify bool
+	// ReadOnly says that nothing may be written, locks included.
+	ReadOnly bool
+}
+
+// Local returns the directory of a repository in the file system, and false for one behind a network.
+func (r Repository) Local() (string, bool) {
+	if r.URL != "" && r.URL[0] == '/' {
+		return r.URL, true
+	}
+	if dir, ok := strings.CutPrefix(r.URL, "local:"); ok {
+		return dir, true
+	}
+	return "", false
+}
+
+// BackupRequest is one volume to store.
+type BackupRequest struct {
+	Repository Repository
+	Volume     *os.File          // the volume's root directory, opened; the worker's working directory
+	Tags       map[string]string // as in the PodVolumeBackup's spec.tags
+	Parent     string            // the snapshot to compare with; empty: the data path looks for one itself
+	Parallel   int               // files read at the same time; 0: the data path's default
+}
+
+// BackupResult is what a backup left in the repository.
+type BackupResult struct {
+	SnapshotID    string // empty for an empty volume
+	TotalBytes    int64  // bytes of all files in the snapshot
+	BytesUploaded int64  // bytes added to the repository
+	Errors        int64  // files that could not be read; the snapshot lacks them
+	FailedPaths   []string
+}
+
+// RestoreRequest is one snapshot to write into a volume.
+type RestoreRequest struct {
+	Repository Repository
+	Volume     *os.File // the volume's root directory, opened; the worker's working directory
+	SnapshotID string
+	TotalBytes int64 // the snapshot's size where the caller knows it, else 0
+	Parallel   int   // files written at the same time; 0: the data path's default
+	Sparse     bool  // leave holes for runs of zeros
+}
+
+// RestoreResult is what a restore wrote.
+type RestoreResult struct {
+	TotalBytes int64 // bytes of all files in the snapshot
+}
+
+// Secret is a value that must not be seen: it prints as asterisks.
+type Secret string
+
+const redacted = "******"
+
+// String hides the value.
+func (Secret) String() string { return redacted }
+
+// GoString hides the value from %#v.
+func (Secret) GoString() string { return redacted }
+
+// LogValue hides the value from slog.
+func (Secret) LogValue() slog.Value { return slog.StringValue(redacted) }
+
+// MarshalText hides the value from encoders.
+func (Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
+
+// Reveal gives the value, for the one place that needs it.
+func (s Secret) Reveal() string { return string(s) }
