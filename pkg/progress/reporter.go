@@ -1,0 +1,69 @@
+package progress
+
+import (
+	"context"
+	"time"
+)
+
+// The cadence of a Reporter where nothing else is asked for.
+const (
+	DefaultInterval  = 10 * time.Second
+	DefaultHeartbeat = time.Minute
+)
+
+// Reporter publishes the Snapshots of a Tracker: on a timer, and once as soon as the total is known. What has not changed
+// is not published again, but for a heartbeat.
+type Reporter struct {
+	Tracker *Tracker
+	// Publish tells somebody. Its ctx ends after Interval, so that one slow write does not hold back the next. After an
+	// error the Snapshot counts as not published. Terminal Snapshots are never handed to it.
+	Publish   func(ctx context.Context, s Snapshot) error
+	Interval  time.Duration // default DefaultInterval
+	Heartbeat time.Duration // default DefaultHeartbeat
+}
+
+// Run publishes until ctx ends. Nothing is published after it has returned.
+func (r *Reporter) Run(ctx context.Context) {
+	interval, heartbeat := r.Interval, r.Heartbeat
+	if interval <= 0 {
+		interval = DefaultInterval
+	}
+	if heartbeat <= 0 {
+		heartbeat = DefaultHeartbeat
+	}
+	var last Snapshot
+	report := func() {
+		s := r.Tracker.Snapshot()
+		if s.State.Terminal() || (same(s, last) && s.Heartbeat.Sub(last.Heartbeat) < heartbeat) {
+			return
+		}
+		ctx, cancel := context.WithTimeout(ctx, interval)
+		defer cancel()
+		if r.Publish(ctx, s) == nil {
+			last = s
+		}
+	}
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	known := r.Tracker.TotalKnown()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-known:
+			known = nil
+			report()
+		case <-tick.C:
+			report()
+		}
+	}
+}
+
+// same says whether a reader of b learns nothing from a.
+func same(a, b Snapshot) bool {
+	for _, s := range []*Snapshot{&a, &b} {
+		s.Heartbeat = time.Time{}
+		s.BytesPerSecond, s.ETASeconds, s.CurrentItem = 0, nil, ""
+	}
+	return a == b
+}

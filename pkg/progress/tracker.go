@@ -1,0 +1,252 @@
+package progress
+
+import (
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+const (
+	// DefaultStallAfter is how long no byte may move before an operation counts as stalled.
+	DefaultStallAfter = 2 * time.Minute
+
+	// successShare is the part of the total, one in so many bytes, that only success may claim: readers round, and 99.999 %
+	// printed as 100.00 % is a lie as long as the snapshot is not stored.
+	successShare = 10_000
+
+	maxText = 200 // bytes of each free text in a Snapshot, so that a patch stays small
+	maxItem = 120
+)
+
+// Options are the settings of a Tracker. The zero value is useful.
+type Options struct {
+	StallAfter time.Duration // default DefaultStallAfter
+	// Previous is what the object said when an earlier agent process wrote it last. The bytes done start there.
+	Previous Snapshot
+}
+
+// Tracker makes Snapshots of the readings of one operation. It is a Sink, and safe for concurrent use.
+type Tracker struct {
+	stallAfter time.Duration
+	known      chan struct{}
+
+	mu          sync.Mutex
+	latest      Reading
+	rate        rateEstimator
+	snap        Snapshot  // what was shown last: the base that must not fall
+	begun       bool      // an attempt runs or ran
+	aliveSince  time.Time // since when a byte should have moved: the last movement, or the begin of the attempt
+	knownClosed bool
+}
+
+var _ Sink = (*Tracker)(nil)
+
+// NewTracker returns a Tracker for an operation that waits in the queue.
+func NewTracker(o Options) *Tracker {
+	if o.StallAfter <= 0 {
+		o.StallAfter = DefaultStallAfter
+	}
+	t := &Tracker{stallAfter: o.StallAfter, known: make(chan struct{}), snap: o.Previous}
+	t.snap.State, t.snap.Reason = StateQueued, ""
+	t.snap.BytesPerSecond, t.snap.ETASeconds = 0, nil
+	return t
+}
+
+// TotalKnown is closed as soon as the total is final.
+func (t *Tracker) TotalKnown() <-chan struct{} { return t.known }
+
+// SetQueuePosition says how many operations come first, 1 for the next one.
+func (t *Tracker) SetQueuePosition(position int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.snap.QueuePosition = position
+}
+
+// Begin starts attempt number n. The bytes of the attempt are counted from zero, and shown as soon as they pass what was
+// shown before.
+func (t *Tracker) Begin(n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := time.Now()
+	t.begun, t.aliveSince = true, now
+	t.latest, t.rate = Reading{}, rateEstimator{}
+	t.snap.Attempt, t.snap.QueuePosition = n, 0
+	t.snap.Errors, t.snap.LastError = 0, ""
+	if t.snap.StartTime.IsZero() {
+		t.snap.StartTime = now.UTC()
+	}
+	if t.snap.LastProgressTime.IsZero() {
+		t.snap.LastProgressTime = now.UTC()
+	}
+}
+
+// Report takes what the data path knows now.
+func (t *Tracker) Report(r Reading) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.snap.State.Terminal() {
+		return
+	}
+	now := time.Now()
+	t.move(now, r)
+	t.latest = r
+	if r.TotalFinal && r.TotalBytes > 0 && !t.knownClosed {
+		t.knownClosed = true
+		close(t.known)
+	}
+}
+
+// move notes whether r says that anything moved. Lines alone are no sign of life: restic goes on printing the same numbers
+// while its backend does not answer (contracts/restic-kopia.md 4).
+func (t *Tracker) move(now time.Time, r Reading) {
+	if delta := r.BytesDone - t.latest.BytesDone; delta > 0 {
+		t.rate.record(now, delta)
+	}
+	moved := r.BytesDone > t.latest.BytesDone || r.BytesUploaded > t.latest.BytesUploaded
+	scanned := r.TotalBytes > t.latest.TotalBytes || r.FilesTotal > t.latest.FilesTotal || r.FilesDone > t.latest.FilesDone
+	if moved {
+		t.snap.LastProgressTime = now.UTC()
+	}
+	if moved || scanned || r.Stage == StageWaiting {
+		t.aliveSince = now
+	}
+}
+
+// Snapshot returns what is true now.
+func (t *Tracker) Snapshot() Snapshot {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.look(time.Now())
+}
+
+// IdleFor returns for how long nothing has moved that should have; 0 while the operation is queued or waits.
+func (t *Tracker) IdleFor() time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.begun || t.latest.Stage == StageWaiting || t.snap.State.Terminal() {
+		return 0
+	}
+	return time.Since(t.aliveSince)
+}
+
+// Complete ends the operation well: done and total become total, the size of the snapshot. It is the one place where the
+// bytes done may fall: when an earlier attempt saw more data than there was in the end.
+func (t *Tracker) Complete(total int64) Snapshot {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := time.Now()
+	t.look(now)
+	t.snap.BytesDone, t.snap.TotalBytes, t.snap.TotalFinal = total, total, true
+	if t.snap.FilesTotal > 0 {
+		t.snap.FilesDone = t.snap.FilesTotal
+	}
+	return t.end(StateCompleted, "")
+}
+
+// End ends the operation in state Failed or Canceled, for the reason given. The numbers stay what they were.
+func (t *Tracker) End(state State, reason string) Snapshot {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.look(time.Now())
+	return t.end(state, reason)
+}
+
+func (t *Tracker) end(state State, reason string) Snapshot {
+	t.snap.State, t.snap.Reason = state, clip(reason, maxText)
+	t.snap.BytesPerSecond, t.snap.ETASeconds = 0, nil
+	t.snap.CurrentItem, t.snap.QueuePosition = "", 0
+	return t.snap
+}
+
+// look brings t.snap up to date.
+func (t *Tracker) look(now time.Time) Snapshot {
+	s := &t.snap
+	if s.State.Terminal() {
+		return *s
+	}
+	s.Heartbeat = now.UTC()
+	if !t.begun {
+		return *s
+	}
+	r := t.latest
+	t.count(r)
+	s.State, s.Reason = t.state(now, r)
+	s.BytesPerSecond, s.ETASeconds = 0, nil
+	if s.State != StateTransferring && s.State != StateFinishing {
+		return *s
+	}
+	rate := t.rate.rate(now)
+	s.BytesPerSecond = int64(rate)
+	if s.State == StateTransferring && s.TotalFinal && t.rate.steady(now) {
+		if left, ok := eta(r.TotalBytes-r.BytesDone, rate); ok {
+			seconds := int64(left.Round(time.Second) / time.Second)
+			s.ETASeconds = &seconds
+		}
+	}
+	return *s
+}
+
+// count takes the numbers of r over, as far as they may be shown.
+func (t *Tracker) count(r Reading) {
+	s := &t.snap
+	if r.TotalBytes > 0 {
+		s.TotalBytes, s.TotalFinal = r.TotalBytes, r.TotalFinal
+	}
+	done := max(r.BytesDone, 0)
+	if s.TotalBytes > 0 {
+		done = min(done, s.TotalBytes-share(s.TotalBytes))
+	}
+	s.BytesDone = max(s.BytesDone, done)
+	if s.TotalBytes > 0 && s.BytesDone > s.TotalBytes-share(s.TotalBytes) {
+		s.TotalBytes = s.BytesDone + share(s.BytesDone) // an earlier attempt saw more than this one
+	}
+	s.FilesDone = max(r.FilesDone, 0)
+	s.FilesTotal = max(r.FilesTotal, 0)
+	if s.FilesTotal > 0 {
+		s.FilesDone = min(s.FilesDone, s.FilesTotal)
+	}
+	s.BytesUploaded, s.Errors = r.BytesUploaded, r.Errors
+	s.LastError = clip(r.LastError, maxText)
+	s.CurrentItem = clip(r.CurrentItem, maxItem)
+}
+
+func share(total int64) int64 { return total/successShare + 1 }
+
+func (t *Tracker) state(now time.Time, r Reading) (State, string) {
+	read := r.TotalFinal && r.TotalBytes > 0 && r.BytesDone >= r.TotalBytes
+	finishing := r.Stage == StageFinishing || read
+	switch {
+	case r.Stage == StageWaiting:
+		return StateWaiting, clip(r.Reason, maxText)
+	case now.Sub(t.aliveSince) >= t.stallAfter && finishing:
+		return StateStalled, "all data is read, storing the last of it does not end"
+	case now.Sub(t.aliveSince) >= t.stallAfter:
+		return StateStalled, "no byte moved"
+	case finishing:
+		return StateFinishing, ""
+	case r.Stage == StageScanning || (r.BytesDone == 0 && !r.TotalFinal):
+		return StateScanning, ""
+	default:
+		return StateTransferring, ""
+	}
+}
+
+// clip makes s safe to print and at most limit bytes long.
+func clip(s string, limit int) string {
+	s = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return utf8.RuneError
+		}
+		return r
+	}, s)
+	if len(s) <= limit {
+		return s
+	}
+	cut := limit - len("…")
+	for cut > 0 && !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return s[:cut] + "…"
+}

@@ -1,0 +1,295 @@
+package progress
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+const mib = 1 << 20
+
+func TestTrackerStates(t *testing.T) {
+	t.Parallel()
+	transferring := Reading{BytesDone: 10 * mib, TotalBytes: 100 * mib, TotalFinal: true}
+	tests := map[string]struct {
+		reading Reading
+		wait    time.Duration // after the reading
+		want    State
+		reason  string
+	}{
+		"nothing yet":                   {want: StateScanning},
+		"total grows":                   {reading: Reading{TotalBytes: 5 * mib}, want: StateScanning},
+		"bytes while the total grows":   {reading: Reading{BytesDone: mib, TotalBytes: 5 * mib}, want: StateTransferring},
+		"total known, no byte yet":      {reading: Reading{TotalBytes: 5 * mib, TotalFinal: true}, want: StateTransferring},
+		"bytes move":                    {reading: transferring, want: StateTransferring},
+		"just before the stall time":    {reading: transferring, wait: 2*time.Minute - time.Second, want: StateTransferring},
+		"no byte for the stall time":    {reading: transferring, wait: 2 * time.Minute, want: StateStalled, reason: "no byte moved"},
+		"all read":                      {reading: Reading{BytesDone: mib, TotalBytes: mib, TotalFinal: true}, want: StateFinishing},
+		"more read than there was":      {reading: Reading{BytesDone: 2 * mib, TotalBytes: mib, TotalFinal: true}, want: StateFinishing},
+		"data path says finishing":      {reading: Reading{Stage: StageFinishing, BytesDone: mib, TotalBytes: 2 * mib}, want: StateFinishing},
+		"finishing does not end":        {reading: Reading{Stage: StageFinishing, BytesDone: mib}, wait: time.Hour, want: StateStalled, reason: "all data is read, storing the last of it does not end"},
+		"waits for a lock":              {reading: Reading{Stage: StageWaiting, Reason: "locked by PID 7 on node-b"}, want: StateWaiting, reason: "locked by PID 7 on node-b"},
+		"waiting is never a stall":      {reading: Reading{Stage: StageWaiting, Reason: "locked"}, wait: time.Hour, want: StateWaiting, reason: "locked"},
+		"a silent scan is a stall, too": {reading: Reading{Stage: StageScanning}, wait: time.Hour, want: StateStalled, reason: "no byte moved"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				tr := NewTracker(Options{})
+				tr.Begin(1)
+				tr.Report(tc.reading)
+				time.Sleep(tc.wait) // the clock of the bubble, nobody waits
+				got := tr.Snapshot()
+				if got.State != tc.want || got.Reason != tc.reason {
+					t.Errorf("state %q (%q), want %q (%q)", got.State, got.Reason, tc.want, tc.reason)
+				}
+			})
+		})
+	}
+}
+
+func TestTrackerStallIsJudgedByBytesNotByLines(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		tr := NewTracker(Options{StallAfter: time.Minute})
+		tr.Begin(1)
+		frozen := Reading{BytesDone: mib, TotalBytes: 9 * mib, TotalFinal: true}
+		tr.Report(frozen)
+		moved := tr.Snapshot().LastProgressTime
+		for range 90 {
+			time.Sleep(time.Second)
+			tr.Report(frozen)
+		}
+		s := tr.Snapshot()
+		if s.State != StateStalled || s.BytesPerSecond != 0 || s.ETASeconds != nil {
+			t.Errorf("a stalled operation reads %+v", s)
+		}
+		if !s.LastProgressTime.Equal(moved) || s.Heartbeat.Sub(moved) != 90*time.Second {
+			t.Errorf("last progress %v, heartbeat %v: no change and no writer must differ", s.LastProgressTime, s.Heartbeat)
+		}
+		if idle := tr.IdleFor(); idle != 90*time.Second {
+			t.Errorf("idle for %v, want 90s", idle)
+		}
+		frozen.BytesDone += mib
+		tr.Report(frozen)
+		if s := tr.Snapshot(); s.State != StateTransferring || tr.IdleFor() != 0 {
+			t.Errorf("state %v after a byte moved again", s.State)
+		}
+	})
+}
+
+func TestTrackerStallClockStartsAfterTheWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		tr := NewTracker(Options{StallAfter: time.Minute})
+		tr.Begin(1)
+		for range 10 {
+			tr.Report(Reading{Stage: StageWaiting, Reason: "locked"})
+			time.Sleep(time.Minute)
+		}
+		if idle := tr.IdleFor(); idle != 0 {
+			t.Errorf("idle for %v while it waited", idle)
+		}
+		tr.Report(Reading{Stage: StageWaiting, Reason: "locked"})
+		tr.Report(Reading{TotalBytes: mib, TotalFinal: true})
+		if s := tr.Snapshot(); s.State != StateTransferring {
+			t.Errorf("state %v right after the lock was free", s.State)
+		}
+	})
+}
+
+func TestTrackerRateAndETA(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		tr := NewTracker(Options{})
+		tr.Begin(1)
+		r := Reading{TotalBytes: 1000 * mib, TotalFinal: true}
+		tr.Report(r)
+		if s := tr.Snapshot(); s.ETASeconds != nil || s.BytesPerSecond != 0 {
+			t.Errorf("rate %d, eta %v before a byte moved", s.BytesPerSecond, s.ETASeconds)
+		}
+		for range 100 {
+			time.Sleep(time.Second)
+			r.BytesDone += 4 * mib
+			tr.Report(r)
+		}
+		s := tr.Snapshot()
+		if got := float64(s.BytesPerSecond) / (4 * mib); got < 0.95 || got > 1.05 {
+			t.Errorf("rate %d, want about %d", s.BytesPerSecond, 4*mib)
+		}
+		if s.ETASeconds == nil || *s.ETASeconds < 145 || *s.ETASeconds > 155 {
+			t.Errorf("eta %v, want about 150 s", s.ETASeconds)
+		}
+		r.TotalFinal = false
+		tr.Report(r)
+		if s := tr.Snapshot(); s.ETASeconds != nil {
+			t.Errorf("eta %v although the total may still grow", *s.ETASeconds)
+		}
+	})
+}
+
+func TestTrackerNoETAWhenTheRateJumps(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		tr := NewTracker(Options{})
+		tr.Begin(1)
+		r := Reading{TotalBytes: 10_000 * mib, TotalFinal: true}
+		for i := range 40 {
+			r.BytesDone += 100 * mib // reused from the parent snapshot
+			if i >= 20 {
+				r.BytesDone -= 99 * mib // new data
+			}
+			tr.Report(r)
+			time.Sleep(time.Second)
+		}
+		if s := tr.Snapshot(); s.ETASeconds != nil {
+			t.Errorf("eta %d s from a rate that fell to a hundredth", *s.ETASeconds)
+		}
+	})
+}
+
+func TestTrackerResume(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		old := NewTracker(Options{})
+		old.Begin(1)
+		old.Report(Reading{BytesDone: 60 * mib, TotalBytes: 100 * mib, TotalFinal: true})
+		time.Sleep(time.Minute)
+		previous := old.Snapshot()
+
+		tr := NewTracker(Options{Previous: previous})
+		if s := tr.Snapshot(); s.State != StateQueued || s.BytesDone != 60*mib {
+			t.Errorf("a resumed operation starts as %v with %d bytes", s.State, s.BytesDone)
+		}
+		tr.Begin(2)
+		tr.Report(Reading{BytesDone: 5 * mib, TotalBytes: 100 * mib, TotalFinal: true})
+		s := tr.Snapshot()
+		if s.BytesDone != 60*mib || s.State != StateTransferring || s.Attempt != 2 || !s.StartTime.Equal(previous.StartTime) {
+			t.Errorf("early in the second attempt: %+v", s)
+		}
+		if !s.LastProgressTime.After(previous.LastProgressTime) {
+			t.Error("bytes of the second attempt count as movement even below what was shown")
+		}
+		tr.Report(Reading{BytesDone: 70 * mib, TotalBytes: 100 * mib, TotalFinal: true})
+		if s := tr.Snapshot(); s.BytesDone != 70*mib {
+			t.Errorf("shown %d, want 70 MiB", s.BytesDone)
+		}
+	})
+}
+
+func TestTrackerEnds(t *testing.T) {
+	t.Parallel()
+	full := Reading{BytesDone: 100 * mib, TotalBytes: 100 * mib, TotalFinal: true, FilesDone: 2, FilesTotal: 3}
+
+	t.Run("completed", func(t *testing.T) {
+		t.Parallel()
+		tr := NewTracker(Options{})
+		tr.Begin(1)
+		tr.Report(full)
+		if s := tr.Snapshot(); s.BytesDone >= s.TotalBytes {
+			t.Errorf("%d of %d bytes shown before it ended", s.BytesDone, s.TotalBytes)
+		}
+		s := tr.Complete(101 * mib)
+		if s.BytesDone != 101*mib || s.TotalBytes != 101*mib || s.State != StateCompleted || s.FilesDone != 3 {
+			t.Errorf("completed as %+v", s)
+		}
+		tr.Report(Reading{BytesDone: 1})
+		if again := tr.Snapshot(); again != s {
+			t.Errorf("changed after the end: %+v", again)
+		}
+	})
+	t.Run("failed", func(t *testing.T) {
+		t.Parallel()
+		tr := NewTracker(Options{})
+		tr.Begin(1)
+		tr.Report(full)
+		s := tr.End(StateFailed, "no space left on device")
+		if s.BytesDone >= s.TotalBytes || s.State != StateFailed || s.Reason != "no space left on device" {
+			t.Errorf("failed as %+v", s)
+		}
+	})
+	t.Run("failed before it began", func(t *testing.T) {
+		t.Parallel()
+		tr := NewTracker(Options{})
+		if s := tr.End(StateFailed, "pod is gone"); s.State != StateFailed || s.TotalBytes != 0 {
+			t.Errorf("failed as %+v", s)
+		}
+	})
+	t.Run("empty volume", func(t *testing.T) {
+		t.Parallel()
+		tr := NewTracker(Options{})
+		tr.Begin(1)
+		if s := tr.Complete(0); s.State != StateCompleted || s.BytesDone != 0 || s.TotalBytes != 0 {
+			t.Errorf("completed as %+v", s)
+		}
+	})
+}
+
+func TestTrackerTotalKnown(t *testing.T) {
+	t.Parallel()
+	tr := NewTracker(Options{})
+	tr.Begin(1)
+	tr.Report(Reading{TotalBytes: 5})
+	select {
+	case <-tr.TotalKnown():
+		t.Fatal("known although it may grow")
+	default:
+	}
+	tr.Report(Reading{TotalBytes: 7, TotalFinal: true})
+	tr.Report(Reading{TotalBytes: 7, TotalFinal: true})
+	<-tr.TotalKnown()
+}
+
+func TestSnapshotStaysSmallAndPrintable(t *testing.T) {
+	t.Parallel()
+	tr := NewTracker(Options{})
+	tr.Begin(1)
+	hostile := strings.Repeat("\x1b[31m\n\xff\"\\<", 10_000)
+	tr.Report(Reading{BytesDone: 1, TotalBytes: 2, LastError: hostile, CurrentItem: hostile})
+	s := tr.Snapshot()
+	s.Reason = clip(hostile, maxText)
+	b, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(b) > 1400 {
+		t.Errorf("a snapshot of %d bytes does not leave room for the rest of the patch", len(b))
+	}
+	if strings.ContainsAny(s.LastError+s.CurrentItem, "\x1b\n") {
+		t.Errorf("control characters in %q", s.LastError)
+	}
+}
+
+// FuzzTracker holds the promises of a Snapshot against readings that keep none.
+func FuzzTracker(f *testing.F) {
+	f.Add([]byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		tr := NewTracker(Options{})
+		tr.Begin(1)
+		var before Snapshot
+		for attempt := 2; len(data) >= 17; data = data[17:] {
+			r := Reading{
+				BytesDone:  int64(binary.LittleEndian.Uint64(data)) >> 8,
+				TotalBytes: int64(binary.LittleEndian.Uint64(data[8:])) >> 8,
+				TotalFinal: data[16]&1 != 0,
+			}
+			if data[16]&6 == 6 {
+				tr.Begin(attempt)
+				attempt++
+			}
+			tr.Report(r)
+			s := tr.Snapshot()
+			if s.BytesDone < before.BytesDone {
+				t.Fatalf("done fell from %d to %d", before.BytesDone, s.BytesDone)
+			}
+			if s.BytesDone < 0 || (s.TotalBytes != 0 && s.BytesDone >= s.TotalBytes) {
+				t.Fatalf("%d of %d bytes", s.BytesDone, s.TotalBytes)
+			}
+			before = s
+		}
+	})
+}
