@@ -3,13 +3,25 @@
 // A worker has a process group of its own, dies with the agent, is the kernel's first choice when memory is short, sees
 // only the environment and, by Landlock, only the files that its Command names. It is ended by SIGINT, then SIGTERM,
 // then SIGKILL. Its output is read line by line with bounded memory; the end of stderr is kept for the error message.
+//
+// To confine a worker before its first instruction, Run starts the agent's own program once more, as a shim that
+// restricts itself and then becomes the worker (execve: one process, one pid). That is why main and TestMain have to
+// call Main before anything else.
+//
+// Not restricted is the network: a worker reaches whatever the agent reaches. File metadata is not restricted either:
+// Landlock lets a worker stat any path, and chmod, chown and set times and extended attributes of files that it could
+// not open.
 package worker
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -17,27 +29,33 @@ import (
 type Command struct {
 	Path string   // absolute path of the program
 	Args []string // without the program's name; no secrets, every user of the machine can read them
-	Env  []string // the whole environment; the agent's own is not inherited
+	Env  []string // the whole environment, as is; the agent's own is not inherited
 	Dir  *os.File // the working directory, opened: the name it was opened by does not matter any more
 
 	// Access lists the files that the worker may use besides Dir.
 	Access Access
 
-	Stdin io.Reader // nil: empty. The place for secrets that a worker of our own needs
+	// Stdin is the place for secrets that a worker of our own needs; nil: empty. Its Read must not block for longer than
+	// the worker lives, so it is something like a strings.Reader.
+	Stdin io.Reader
 
-	// Stdout and Stderr take the output line by line, without the newline. The slice is only valid during the call. They
-	// are called from one goroutine each; nil discards. A line longer than MaxLine is dropped and counted.
+	// Stdout and Stderr take the output line by line, without the newline; a carriage return is left in. The slice is only
+	// valid during the call. They are called from one goroutine each; nil discards. A worker waits while they do, so they
+	// must not block for long. A line longer than MaxLine is dropped and counted in the log.
 	Stdout, Stderr func(line []byte)
 
 	Grace  Grace
 	Logger *slog.Logger
 }
 
-// Access is what a confined worker may touch. Paths that do not exist are left out.
+// Access is what a confined worker may touch besides what every program needs: itself, shared libraries, name
+// resolution, CA certificates, time zones, /dev/null and random numbers. Paths are absolute; those that do not exist are
+// left out. A path means the file that it leads to when the worker starts: of a file that is replaced while the worker
+// runs, such as a projected token, name the directory. Mounts below a directory belong to it.
 type Access struct {
 	Volume    Mode     // how Dir may be used
-	ReadOnly  []string // files and directories
-	ReadWrite []string // files and directories; new files may be made in the directories
+	ReadOnly  []string // files and directories; programs in them may be executed
+	ReadWrite []string // files and directories; in the directories everything may be made and removed
 }
 
 // Mode is how a worker may use its volume.
@@ -59,15 +77,46 @@ type Grace struct {
 	Terminate time.Duration // after SIGTERM; default 5 s
 }
 
-// ExitError says how a worker ended that did not end well.
-type ExitError struct {
-	Code   int       // exit code; -1 if it was ended by Signal
-	Signal os.Signal // nil if it exited by itself
-	// OutOfMemory says that the kernel ended it because its cgroup was short of memory.
-	OutOfMemory bool
-	Stderr      string // the end of what it wrote to stderr, 4 KiB at most, without control characters
+func (g *Grace) setDefaults() {
+	if g.Interrupt == 0 {
+		g.Interrupt = 10 * time.Second
+	}
+	if g.Terminate == 0 {
+		g.Terminate = 5 * time.Second
+	}
 }
 
-// Run starts the worker and returns when it has ended and all its output was delivered. The error is an *ExitError if
-// it ended with anything but code 0, and wraps context.Cause(ctx) too if ctx ended first.
-func Run(ctx context.Context, c Command) error { return c.run(ctx) }
+// Run starts the worker and returns when it has ended and all its output was delivered. What it left running in its
+// process group is killed.
+//
+// The error is nil if the worker exited with code 0, whatever happened to ctx: it has done its work. It is an *ExitError
+// if the worker ended in another way, and wraps context.Cause(ctx) too if ctx ended before that. Any other error means
+// that the program never ran; it wraps fs.ErrNotExist if there is no such program.
+//
+// Run keeps its goroutine on one thread and uses three more goroutines, or four with Stdin.
+func Run(ctx context.Context, c Command) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err := c.check(); err != nil {
+		return fmt.Errorf("run worker: %w", err)
+	}
+	c.Grace.setDefaults()
+	return c.run(ctx)
+}
+
+func (c *Command) check() error {
+	if c.Dir == nil {
+		return errors.New("no working directory")
+	}
+	for _, path := range slices.Concat([]string{c.Path}, c.Access.ReadOnly, c.Access.ReadWrite) {
+		if !filepath.IsAbs(path) {
+			return fmt.Errorf("path %q is not absolute", path)
+		}
+	}
+	if isShim(os.Args) {
+		// Without this a program that forgot the call would start itself again and again.
+		return errors.New("this program does not call worker.Main first in main or TestMain")
+	}
+	return nil
+}

@@ -1,0 +1,109 @@
+package worker
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// process is a started worker, with the agent's ends of its pipes.
+type process struct {
+	cmd *exec.Cmd
+	pid int
+
+	stdoutPipe, stderrPipe, failurePipe *os.File
+
+	readers        sync.WaitGroup
+	stdout, stderr *lines
+	tail           tail // the end of stderr
+
+	// After wait: why the shim did not become the worker, and why it did not get its Stdin.
+	setupErr, stdinErr error
+}
+
+// start starts the shim that becomes the worker. The calling goroutine must stay on its thread until the worker has ended.
+func start(c *Command) (_ *process, err error) {
+	ask, err := sendRequest(request{Path: c.Path, Args: c.Args, Env: c.Env, Access: c.Access})
+	if err != nil {
+		return nil, fmt.Errorf("write request: %w", err)
+	}
+	defer ask.Close()
+
+	p := &process{stdout: newLines(c.Stdout, MaxLine), stderr: newLines(c.Stderr, MaxLine)}
+	var workerEnds [3]*os.File
+	for i, end := range []**os.File{&p.stdoutPipe, &p.stderrPipe, &p.failurePipe} {
+		if *end, workerEnds[i], err = os.Pipe(); err != nil {
+			p.closePipes()
+			return nil, err
+		}
+		defer workerEnds[i].Close()
+	}
+
+	p.cmd = &exec.Cmd{
+		Path:       "/proc/self/exe", // also when the program's file was replaced
+		Args:       []string{filepath.Base(os.Args[0]), shimArg, filepath.Base(c.Path)},
+		Env:        []string{}, // not nil, which would mean the agent's own; the worker's comes with the request
+		Dir:        fmt.Sprintf("/proc/self/fd/%d", c.Dir.Fd()),
+		Stdin:      c.Stdin,
+		Stdout:     workerEnds[0],
+		Stderr:     workerEnds[1],
+		ExtraFiles: []*os.File{ask, workerEnds[2]}, // requestFD, failureFD
+		WaitDelay:  strayDelay,                     // for Stdin
+		SysProcAttr: &syscall.SysProcAttr{
+			Setpgid: true,
+			// SIGINT would not be kinder. With the agent its ends of the pipes are gone, and restic, which says on stderr that it
+			// was interrupted, dies of SIGPIPE before it has removed its lock (contracts/restic-kopia.md 1). And the worker must
+			// be gone for certain before a new agent starts the same operation again.
+			Pdeathsig: syscall.SIGKILL,
+		},
+	}
+	err = p.cmd.Start()
+	runtime.KeepAlive(c.Dir)
+	if err != nil {
+		p.closePipes()
+		return nil, fmt.Errorf("in directory %s: %w", c.Dir.Name(), err)
+	}
+	p.pid = p.cmd.Process.Pid
+	return p, nil
+}
+
+func (p *process) readStdout() {
+	drain(p.stdoutPipe, p.stdout)
+	p.stdout.Close()
+}
+
+func (p *process) readStderr() {
+	drain(p.stderrPipe, io.MultiWriter(&p.tail, p.stderr))
+	p.stderr.Close()
+}
+
+// setReadDeadline ends the readers at t even if somebody holds the other end of the pipes.
+func (p *process) setReadDeadline(t time.Time) {
+	for _, pipe := range []*os.File{p.stdoutPipe, p.stderrPipe} {
+		_ = pipe.SetReadDeadline(t) // pipes always take one
+	}
+}
+
+// wait reaps the ended worker and releases everything. Its output must have been read.
+func (p *process) wait() {
+	err := p.cmd.Wait()
+	if p.cmd.ProcessState != nil && p.cmd.ProcessState.Success() {
+		p.stdinErr = err
+	}
+	p.setupErr = receiveFailure(p.failurePipe)
+	p.closePipes()
+}
+
+func (p *process) closePipes() {
+	for _, pipe := range []*os.File{p.stdoutPipe, p.stderrPipe, p.failurePipe} {
+		if pipe != nil {
+			pipe.Close()
+		}
+	}
+}

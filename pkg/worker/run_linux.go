@@ -1,0 +1,122 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// strayDelay is how long the output is still read after the worker has ended, when a process that it has left behind
+// holds the pipe open and has escaped the process group.
+const strayDelay = 500 * time.Millisecond
+
+func (c *Command) run(ctx context.Context) error {
+	// The worker gets its Pdeathsig when the thread that forked it ends, not the process (https://go.dev/issue/27505). A
+	// locked thread runs no other goroutine, so none can end it.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+
+	program := filepath.Base(c.Path)
+	killsBefore := oomKills()
+	p, err := start(c)
+	if err != nil {
+		return fmt.Errorf("start %s: %w", program, err)
+	}
+	c.Logger.Debug("worker started", "program", c.Path, "args", c.Args, "dir", c.Dir.Name(), "pid", p.pid)
+
+	lastSignal := p.supervise(ctx, c)
+	p.logEnd(c)
+	if p.setupErr != nil {
+		return fmt.Errorf("start %s: %w", program, p.setupErr)
+	}
+	state := p.cmd.ProcessState
+	if state.Success() {
+		if p.stdinErr != nil {
+			return fmt.Errorf("write to stdin of %s: %w", program, p.stdinErr)
+		}
+		return nil
+	}
+	exit := &ExitError{Program: program, Code: state.ExitCode(), Stderr: p.tail.text()}
+	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		exit.Signal = status.Signal()
+		exit.OutOfMemory = exit.Signal == syscall.SIGKILL && lastSignal != syscall.SIGKILL && oomKills() > killsBefore
+	}
+	if lastSignal != 0 {
+		return fmt.Errorf("%w: %w", context.Cause(ctx), exit)
+	}
+	return exit
+}
+
+// supervise delivers the output and ends the worker when ctx does. It returns when the worker is gone, with the last
+// signal that was sent to it, 0 if there was none.
+func (p *process) supervise(ctx context.Context, c *Command) syscall.Signal {
+	p.readers.Go(func() { p.readStdout() })
+	p.readers.Go(func() { p.readStderr() })
+	ended := make(chan struct{})
+	sent := make(chan syscall.Signal)
+	go func() { sent <- p.terminate(ctx, c, ended) }()
+
+	// Until cmd.Wait the worker is a zombie. So its pid, and the number of its process group, cannot belong to others.
+	p.awaitEnd()
+	close(ended)
+	lastSignal := <-sent
+	p.signalGroup(syscall.SIGKILL)
+	p.setReadDeadline(time.Now().Add(strayDelay))
+	p.readers.Wait()
+	p.wait()
+	return lastSignal
+}
+
+// terminate waits for the end of ctx, then sends one signal after the other until the worker has ended, and returns the
+// last one.
+func (p *process) terminate(ctx context.Context, c *Command, ended <-chan struct{}) syscall.Signal {
+	select {
+	case <-ended:
+		return 0
+	case <-ctx.Done():
+	}
+	for _, step := range []struct {
+		signal syscall.Signal
+		grace  time.Duration
+	}{{syscall.SIGINT, c.Grace.Interrupt}, {syscall.SIGTERM, c.Grace.Terminate}} {
+		c.Logger.Info("ending worker", "program", c.Path, "pid", p.pid, "signal", step.signal.String(), "cause", context.Cause(ctx))
+		p.signalGroup(step.signal)
+		select {
+		case <-ended:
+			return step.signal
+		case <-time.After(step.grace):
+		}
+	}
+	c.Logger.Info("killing worker: it ignored all signals", "program", c.Path, "pid", p.pid)
+	p.signalGroup(syscall.SIGKILL)
+	<-ended
+	return syscall.SIGKILL
+}
+
+// awaitEnd returns when the worker has ended and leaves it a zombie.
+func (p *process) awaitEnd() {
+	for unix.Waitid(unix.P_PID, p.pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
+	}
+}
+
+// signalGroup signals the worker and what it has started. The only error can be that there is nobody left.
+func (p *process) signalGroup(s syscall.Signal) { _ = syscall.Kill(-p.pid, s) }
+
+// logEnd says what the worker took, and what it wrote that nobody could read. On Linux the memory is at least what the
+// agent had when it forked.
+func (p *process) logEnd(c *Command) {
+	state := p.cmd.ProcessState
+	args := []any{"program", c.Path, "pid", p.pid, "state", state.String(), "userTime", state.UserTime(), "systemTime", state.SystemTime()}
+	if usage, ok := state.SysUsage().(*syscall.Rusage); ok {
+		args = append(args, "maxRSSBytes", usage.Maxrss<<10)
+	}
+	c.Logger.Debug("worker ended", args...)
+	if n := p.stdout.dropped + p.stderr.dropped; n > 0 {
+		c.Logger.Info("worker wrote lines that were too long and dropped", "program", c.Path, "pid", p.pid, "lines", n, "maxBytes", MaxLine)
+	}
+}

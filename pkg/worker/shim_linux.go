@@ -1,0 +1,132 @@
+package worker
+
+import (
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// shimArg is the first argument of the agent's program when it is to become a worker.
+const shimArg = "worker-exec"
+
+// The shim's file descriptors besides the three that the worker keeps.
+const (
+	requestFD = 3 + iota // a memfd with a request
+	failureFD            // a pipe for a failure; execve closes it
+)
+
+// request is what the shim is to become. It travels as gob because JSON would change bytes that are not UTF-8, which
+// passwords and paths may have.
+type request struct {
+	Path   string
+	Args   []string
+	Env    []string
+	Access Access
+}
+
+// failure is why the shim could not become the worker.
+type failure struct {
+	Message string
+	Errno   syscall.Errno // 0 if the reason was no system call
+}
+
+func (f *failure) Error() string { return f.Message }
+
+// Unwrap makes errors.Is work with fs.ErrNotExist and the like.
+func (f *failure) Unwrap() error {
+	if f.Errno == 0 {
+		return nil
+	}
+	return f.Errno
+}
+
+// Main has to be the first call of main and of TestMain in every program that uses Run. In a process that Run has
+// started it turns the process into the worker and does not return; in any other it does nothing.
+func Main() {
+	if !isShim(os.Args) {
+		return
+	}
+	err := becomeWorker()
+	report(err)
+	os.Exit(126)
+}
+
+func isShim(args []string) bool { return len(args) > 1 && args[1] == shimArg }
+
+// becomeWorker returns only if it failed.
+func becomeWorker() error {
+	unix.CloseOnExec(requestFD)
+	unix.CloseOnExec(failureFD)
+	// Whatever the agent itself was given by its parent is not the worker's either: an open file is beyond Landlock. Kernels
+	// before 5.11 cannot do it.
+	_ = unix.CloseRange(failureFD+1, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
+
+	var r request
+	if err := gob.NewDecoder(os.NewFile(requestFD, "request")).Decode(&r); err != nil {
+		return fmt.Errorf("read the request of worker.Run: %w", err)
+	}
+	// The kernel then takes the worker first and the agent last. Raising it needs no privilege; where /proc is read-only
+	// the worker runs without.
+	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
+	heedInterrupt()
+	if err := confine(r.Path, r.Access); err != nil {
+		return fmt.Errorf("confine %s: %w", filepath.Base(r.Path), err)
+	}
+	err := syscall.Exec(r.Path, append([]string{r.Path}, r.Args...), r.Env)
+	return fmt.Errorf("execute %s: %w", r.Path, err)
+}
+
+// heedInterrupt undoes that SIGINT is ignored, which an agent started in the background of a shell script inherits and
+// would hand on. A signal with a handler falls back to its default in execve, one that is ignored does not.
+func heedInterrupt() {
+	if signal.Ignored(syscall.SIGINT) {
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGINT)
+	}
+}
+
+// report tells Run why there is no worker.
+func report(err error) {
+	f := failure{Message: err.Error()}
+	errors.As(err, &f.Errno)
+	if gob.NewEncoder(os.NewFile(failureFD, "failure")).Encode(f) != nil {
+		fmt.Fprintln(os.Stderr, err) // somebody called the shim by hand
+	}
+}
+
+// sendRequest returns a file to be read by the shim. A memfd takes any size without a writer that waits for its reader.
+func sendRequest(r request) (*os.File, error) {
+	fd, err := unix.MemfdCreate("worker-request", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("memfd_create: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "worker-request")
+	if err := gob.NewEncoder(f).Encode(r); err != nil {
+		f.Close()
+		return nil, err
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// receiveFailure returns what the shim reported, nil if it became the worker. All writers of r must have ended or
+// executed another program.
+func receiveFailure(r io.Reader) error {
+	var f failure
+	switch err := gob.NewDecoder(r).Decode(&f); {
+	case errors.Is(err, io.EOF):
+		return nil
+	case err != nil:
+		return fmt.Errorf("read the shim's report: %w", err)
+	}
+	return &f
+}
