@@ -1,0 +1,53 @@
+package uploader
+
+import (
+	"log/slog"
+	"strings"
+)
+
+// Address is the repository's URL without the user and password that a rest server's URL may hold: for logs, Events,
+// status and errors.
+func (r Repository) Address() string { return RedactURL(r.URL) }
+
+// String is the Address: a repository prints as nothing else, so that no log can show what opens it.
+func (r Repository) String() string { return r.Address() }
+
+// GoString is the Address, for %#v.
+func (r Repository) GoString() string { return r.Address() }
+
+// LogValue is the Address, for slog.
+func (r Repository) LogValue() slog.Value { return slog.StringValue(r.Address()) }
+
+// MarshalText is the Address, for encoders.
+func (r Repository) MarshalText() ([]byte, error) { return []byte(r.Address()), nil }
+
+// RedactURL hides user and password in a repository URL such as "rest:https://user:password@host/path".
+func RedactURL(url string) string {
+	scheme, rest, ok := strings.Cut(url, "://")
+	if !ok {
+		return url
+	}
+	authority, path, slash := strings.Cut(rest, "/")
+	at := strings.LastIndexByte(authority, '@')
+	if at < 0 && looksLikePassword(authority) && strings.Contains(path, "@") {
+		// A password with a bare slash in it: no address that works, but still a password.
+		return scheme + "://" + redacted
+	}
+	if at < 0 {
+		return url
+	}
+	redactedURL := scheme + "://" + redacted + authority[at:]
+	if slash {
+		redactedURL += "/" + path
+	}
+	return redactedURL
+}
+
+// looksLikePassword says that what follows the host's colon is no port number.
+func looksLikePassword(authority string) bool {
+	if strings.HasPrefix(authority, "[") {
+		return false
+	}
+	_, port, ok := strings.Cut(authority, ":")
+	return ok && strings.Trim(port, "0123456789") != ""
+}

@@ -1,0 +1,24 @@
+package uploader
+
+import "testing"
+
+func TestRedactURL(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]string{
+		"":                                   "",
+		"/srv/restic/a@b":                    "/srv/restic/a@b",
+		"s3:https://minio:9000/b/a@b":        "s3:https://minio:9000/b/a@b",
+		"s3:https://[::1]:9000/b/a@b":        "s3:https://[::1]:9000/b/a@b",
+		"gs:bucket:/prefix":                  "gs:bucket:/prefix",
+		"rest:https://host":                  "rest:https://host",
+		"rest:https://user:pw@host":          "rest:https://******@host",
+		"rest:https://user:pw@host:8000/p/":  "rest:https://******@host:8000/p/",
+		"rest:https://user:p@w@host/p":       "rest:https://******@host/p",
+		"rest:https://user:p/w@host/p":       "rest:https://******",
+		"rest:http+unix://user:pw@host/sock": "rest:http+unix://******@host/sock",
+	} {
+		if got := RedactURL(url); got != want {
+			t.Errorf("RedactURL(%q) = %q, want %q", url, got, want)
+		}
+	}
+}
