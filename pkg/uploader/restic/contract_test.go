@@ -1,0 +1,76 @@
+package restic_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
+	"github.com/plimsoll-io/plimsoll/pkg/worker"
+	"github.com/plimsoll-io/plimsoll/test/parts"
+)
+
+func TestMain(m *testing.M) {
+	worker.Main()
+	uploadertest.Main()
+	os.Exit(m.Run())
+}
+
+// eachVersion runs a test with every version of restic.
+func eachVersion(t *testing.T, test func(t *testing.T, version string)) {
+	t.Helper()
+	t.Parallel()
+	for _, version := range parts.ResticVersions(t) {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			parts.Restic(t, version)
+			test(t, version)
+		})
+	}
+}
+
+func TestContract(t *testing.T) {
+	eachVersion(t, func(t *testing.T, version string) {
+		uploadertest.Run(t, uploadertest.Subject{
+			New: func(tb testing.TB, bytesPerSecond int64) uploader.Uploader {
+				return newUploader(tb, version, restic.Options{UploadLimit: bytesPerSecond, DownloadLimit: bytesPerSecond})
+			},
+			Repository: newAddress,
+			Sparse:     version != "0.14.0",
+		})
+	})
+}
+
+// newUploader makes an uploader that reports often.
+func newUploader(tb testing.TB, version string, options restic.Options) *restic.Uploader {
+	tb.Helper()
+	options.TempDir = tb.TempDir()
+	if options.CacheDir == "" {
+		options.CacheDir = tb.TempDir()
+	}
+	options.ProgressInterval = time.Second / 20
+	u, err := restic.New(tb.Context(), parts.Restic(tb, version), options)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { checkEmpty(tb, options.TempDir) })
+	return u
+}
+
+// checkEmpty fails if passwords or other files are left behind.
+func checkEmpty(tb testing.TB, dir string) {
+	tb.Helper()
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) > 0 {
+		tb.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// newAddress returns the address of a local repository that is not there yet.
+func newAddress(tb testing.TB) uploader.Repository {
+	tb.Helper()
+	return uploader.Repository{URL: filepath.Join(tb.TempDir(), "repository"), Password: "static-passw0rd"}
+}

@@ -1,0 +1,168 @@
+package restic
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/worker"
+)
+
+// ExitError says why restic ended without doing what it was asked to. It wraps the sentinel of package uploader that
+// names the cause, where there is one, and the worker's error.
+type ExitError struct {
+	Command     string    // "backup", "restore", ...
+	Code        int       // the exit code; -1 if a signal ended it
+	Signal      os.Signal // the signal that ended it, or nil
+	OutOfMemory bool      // the kernel ended it for lack of memory
+	Message     string    // what restic said on stderr, without secrets; may be empty
+
+	cause  error // nil if it is unknown
+	worker error
+}
+
+// Error says what failed and what restic said of it, on one line.
+func (e *ExitError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "restic %s", e.Command)
+	if e.cause != nil {
+		fmt.Fprintf(&b, ": %v", e.cause)
+	}
+	if e.Message != "" {
+		fmt.Fprintf(&b, ": %s", strings.ReplaceAll(e.Message, "\n", "; "))
+	}
+	switch {
+	case e.OutOfMemory:
+		b.WriteString(" (ended by the kernel for lack of memory: raise the memory limit)")
+	case e.Signal != nil:
+		fmt.Fprintf(&b, " (ended by %v)", e.Signal)
+	default:
+		fmt.Fprintf(&b, " (exit code %d)", e.Code)
+	}
+	return b.String()
+}
+
+// Unwrap gives the cause and the worker's error.
+func (e *ExitError) Unwrap() []error {
+	if e.cause == nil {
+		return []error{e.worker}
+	}
+	return []error{e.cause, e.worker}
+}
+
+// Exit codes of restic (contracts/restic-kopia.md 4).
+const (
+	exitPartial         = 3 // a snapshot was saved that lacks the files that could not be read
+	exitNoRepository    = 10
+	exitLocked          = 11
+	exitWrongPassword   = 12
+	exitMessageMaxBytes = 1024
+)
+
+// errEmpty is the cause when a backup found nothing to save.
+var errEmpty = errors.New("snapshot is empty")
+
+// exitError makes an error of how the worker ended. hide replaces secrets in a text.
+func exitError(v Version, command string, err error, fatal string, hide func(string) string) error {
+	var exit *worker.ExitError
+	if !errors.As(err, &exit) {
+		return fmt.Errorf("restic %s: %w", command, err)
+	}
+	message := hide(fatal)
+	if len(message) > exitMessageMaxBytes {
+		message = "…" + strings.ToValidUTF8(message[len(message)-exitMessageMaxBytes:], "")
+	}
+	return &ExitError{
+		Command: command, Code: exit.Code, Signal: exit.Signal, OutOfMemory: exit.OutOfMemory, Message: message,
+		cause: cause(v, exit.Code, fatal), worker: err,
+	}
+}
+
+// cause names why restic exited, by its exit code where it tells, else by its words; nil if neither does.
+func cause(v Version, code int, fatal string) error {
+	if v.tellsByExitCode() {
+		switch code {
+		case exitNoRepository:
+			return uploader.ErrRepositoryNotFound
+		case exitLocked:
+			return uploader.ErrRepositoryLocked
+		case exitWrongPassword:
+			return uploader.ErrWrongPassword
+		}
+	}
+	for _, line := range strings.Split(fatal, "\n") {
+		if err := causeOfLine(strings.TrimSpace(line)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// words maps what a fatal line says to its cause. Only the beginnings of lines and the last words are looked at where
+// a path of the volume might stand between.
+var words = []struct {
+	start, contains string
+	cause           error
+}{
+	{"Fatal: wrong password or no key found", "", uploader.ErrWrongPassword},
+	{"Fatal: repository does not exist", "", uploader.ErrRepositoryNotFound},
+	{"unable to create lock in backend", "repository is already locked", uploader.ErrRepositoryLocked},
+	{"Fatal: unable to create lock in backend", "repository is already locked", uploader.ErrRepositoryLocked},
+	{"no matching ID found for prefix", "", uploader.ErrSnapshotNotFound},
+	{"multiple IDs with prefix", "", uploader.ErrSnapshotNotFound},
+	{"Fatal: failed to find snapshot", "", uploader.ErrSnapshotNotFound},
+	{"Fatal: invalid id", "", uploader.ErrSnapshotNotFound},
+	{"Ignoring \"", "no matching ID found", uploader.ErrSnapshotNotFound},
+	{"Fatal: unable to save snapshot: snapshot is empty", "", errEmpty},
+}
+
+// absent are the texts by which storages say that a file is not there. Up to restic 0.16 "unable to open config file"
+// alone does not tell a missing repository from one that refuses its credentials or cannot be reached.
+var absent = regexp.MustCompile(`(?i)no such file or directory|does not exist|doesn't exist|file does not exist|not found|NoSuchKey|BlobNotFound|\b404\b`)
+
+func causeOfLine(line string) error {
+	for _, w := range words {
+		if strings.HasPrefix(line, w.start) && strings.Contains(line, w.contains) {
+			return w.cause
+		}
+	}
+	switch {
+	case strings.HasPrefix(line, "Fatal: unable to open config file") && absent.MatchString(line):
+		return uploader.ErrRepositoryNotFound
+	case isFatal(line) && isDiskFull(line):
+		return uploader.ErrNoSpace
+	default:
+		return nil
+	}
+}
+
+// isFatal says whether a line is what restic ended with.
+func isFatal(line string) bool {
+	return strings.HasPrefix(line, "Fatal: ") || strings.HasPrefix(line, "unable to create lock")
+}
+
+var userInfo = regexp.MustCompile(`://[^/@\s]+@`)
+
+// minSecret is the shortest secret that is looked for in texts: shorter values, such as "1" or "true", are settings.
+const minSecret = 6
+
+// hider returns a function that replaces the repository's secrets, and the user and password in any URL.
+func hider(repo uploader.Repository) func(string) string {
+	var pairs []string
+	secrets := []uploader.Secret{repo.Password}
+	for _, value := range repo.Env {
+		secrets = append(secrets, value)
+	}
+	for _, secret := range secrets {
+		if s := strings.TrimSpace(secret.Reveal()); len(s) >= minSecret {
+			pairs = append(pairs, s, secret.String())
+		}
+	}
+	replacer := strings.NewReplacer(pairs...)
+	return func(text string) string {
+		return userInfo.ReplaceAllString(replacer.Replace(text), "://******@")
+	}
+}

@@ -1,0 +1,163 @@
+package restic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+)
+
+// staleAfter is the age from which on restic holds any lock for left behind; a live holder renews its lock every 5 minutes.
+const staleAfter = 30 * time.Minute
+
+// lockOwner is who holds the repository's lock, as restic's error says it.
+type lockOwner struct {
+	exclusive  bool
+	pid        int
+	host, user string
+	since      string
+	age        time.Duration
+}
+
+var lockText = regexp.MustCompile(`already locked (exclusively )?by PID (\d+) on (.+) by (.*) \(UID \d+, GID \d+\)\s+lock was created at (\S+ \S+) \((\S+) ago\)`)
+
+func parseLockOwner(fatal string) (lockOwner, bool) {
+	m := lockText.FindStringSubmatch(fatal)
+	if m == nil {
+		return lockOwner{}, false
+	}
+	pid, err := strconv.Atoi(m[2])
+	if err != nil {
+		return lockOwner{}, false
+	}
+	age, err := time.ParseDuration(m[6])
+	if err != nil {
+		return lockOwner{}, false
+	}
+	return lockOwner{exclusive: m[1] != "", pid: pid, host: m[3], user: m[4], since: m[5], age: age}, true
+}
+
+// String names the owner for a person.
+func (o lockOwner) String() string {
+	how := "locked"
+	if o.exclusive {
+		how = "locked exclusively"
+	}
+	return printable(fmt.Sprintf("%s by PID %d on %s as %s since %s", how, o.pid, o.host, o.user, o.since))
+}
+
+// dead says whether the owner is gone for certain: it has not renewed its lock for too long, or was a process of this
+// host that does not run any more.
+func (o lockOwner) dead() bool {
+	if o.age > staleAfter {
+		return true
+	}
+	host, err := os.Hostname()
+	return err == nil && host == o.host && errors.Is(syscall.Kill(o.pid, 0), syscall.ESRCH)
+}
+
+// gates keeps restic unlock away from this process's own runs: unlock takes a lock of its own host for stale when it
+// cannot signal the owner, and a confined worker cannot signal anyone. Each run of restic on a repository holds its
+// gate for reading, unlock holds it for writing.
+type gates struct {
+	mu sync.Mutex
+	by map[string]*sync.RWMutex // by repository address
+}
+
+func (g *gates) of(url string) *sync.RWMutex {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.by == nil {
+		g.by = map[string]*sync.RWMutex{}
+	}
+	gate, ok := g.by[url]
+	if !ok {
+		gate = &sync.RWMutex{}
+		g.by[url] = gate
+	}
+	return gate
+}
+
+// whileLocked calls try again and again until it returns anything but ErrRepositoryLocked, or the lock wait is over.
+// restic's own --retry-lock says nothing while it waits, and restic 0.14 does not have it (contracts/restic-kopia.md 4).
+func (u *Uploader) whileLocked(ctx context.Context, s *session, sink progress.Sink, try func() error) error {
+	var waited time.Duration
+	delay := u.options.LockDelay
+	for {
+		gate := u.gates.of(s.repository.URL)
+		gate.RLock()
+		err := try()
+		gate.RUnlock()
+		if !errors.Is(err, uploader.ErrRepositoryLocked) {
+			return err
+		}
+		owner, known := ownerOf(err)
+		if known && owner.dead() && u.unlock(ctx, s, gate, owner) {
+			continue
+		}
+		left := u.options.LockWait - waited
+		if left <= 0 {
+			return fmt.Errorf("gave up after %v: %w", waited.Round(time.Second), err)
+		}
+		sink.Report(progress.Reading{Stage: progress.StageWaiting, Reason: waitReason(owner, known)})
+		pause := min(delay, left)
+		if err := sleep(ctx, pause); err != nil {
+			return fmt.Errorf("wait for the repository's lock, %v: %w", waitReason(owner, known), err)
+		}
+		waited += pause
+		delay = min(2*delay, lockDelays*u.options.LockDelay)
+	}
+}
+
+// lockDelays bounds the delay between two tries, as a multiple of the first one: 5 s grow to a minute.
+const lockDelays = 12
+
+func ownerOf(err error) (lockOwner, bool) {
+	var exit *ExitError
+	if !errors.As(err, &exit) {
+		return lockOwner{}, false
+	}
+	return parseLockOwner(exit.Message)
+}
+
+func waitReason(owner lockOwner, known bool) string {
+	if !known {
+		return "the repository is locked"
+	}
+	return owner.String()
+}
+
+// unlock lets restic remove the locks that it holds for stale and says whether it did. It does nothing while another
+// run of this process uses the repository.
+func (u *Uploader) unlock(ctx context.Context, s *session, gate *sync.RWMutex, owner lockOwner) bool {
+	if s.repository.ReadOnly || !gate.TryLock() {
+		return false
+	}
+	defer gate.Unlock()
+	u.options.Logger.Info("remove the repository's stale locks", "repository", s.hide(s.repository.URL), "owner", owner.String())
+	if err := u.run(ctx, s, invocation{command: "unlock"}); err != nil {
+		u.options.Logger.Error("remove the repository's stale locks", "repository", s.hide(s.repository.URL), "error", err)
+		return false
+	}
+	return true
+}
+
+// sleep waits for d, or less if ctx ends.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,190 @@
+// Package restic moves volumes with the restic program, versions 0.14 to 0.19.
+//
+// Each call of an Uploader runs restic once or a few times, as a confined worker in the volume's directory, and makes
+// readings of what it prints. What restic gets wrong, by version, is in contracts/restic-kopia.md 1 to 8; the code that
+// deals with a trap names it.
+//
+// restic sees an environment of its own: the repository's address, credentials and settings (uploader.Repository), and
+// of the agent's environment only the proxy settings and SSL_CERT_FILE. The password is in a file that exists for the
+// time of one call.
+package restic
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/worker"
+)
+
+// Options are settings of an Uploader. The zero value works.
+type Options struct {
+	CacheDir string // restic's cache, shared by all runs; empty: no cache
+	TempDir  string // where private directories are made; empty: the system's
+
+	UploadLimit   int64 // bytes per second; 0: none
+	DownloadLimit int64 // bytes per second; 0: none
+
+	// LockWait is how long to wait in all for a locked repository; negative: not at all. The default, 35 minutes, is a
+	// little more than restic's own time after which a dead process's lock is void.
+	LockWait time.Duration
+	// LockDelay is the delay before the second try, doubled for each further one, to twelve times of it; default 5 s.
+	LockDelay time.Duration
+
+	ProgressInterval time.Duration // between two readings; default 1 s
+	Grace            worker.Grace  // for a canceled restic
+	Logger           *slog.Logger  // nil: no log
+}
+
+func (o *Options) setDefaults() {
+	if o.LockWait == 0 {
+		o.LockWait = 35 * time.Minute
+	}
+	if o.LockDelay <= 0 {
+		o.LockDelay = 5 * time.Second
+	}
+	if o.ProgressInterval <= 0 {
+		o.ProgressInterval = time.Second
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+}
+
+// Uploader moves volumes with one restic program. It is safe for concurrent use.
+type Uploader struct {
+	path    string
+	version Version
+	options Options
+	gates   gates
+}
+
+var _ uploader.Uploader = (*Uploader)(nil)
+
+// New returns an Uploader that runs the program at path, an absolute path. It asks the program for its version; the
+// error wraps uploader.ErrUnsupported if that is older than 0.14.
+func New(ctx context.Context, path string, options Options) (*Uploader, error) {
+	if !filepath.IsAbs(path) {
+		return nil, fmt.Errorf("restic program: %q is not an absolute path", path)
+	}
+	options.setDefaults()
+	if options.TempDir == "" {
+		options.TempDir = os.TempDir()
+	}
+	for _, dir := range []string{options.CacheDir, options.TempDir} {
+		if dir == "" {
+			continue
+		}
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("make restic's directory: %w", err)
+		}
+	}
+	u := &Uploader{path: path, options: options}
+	version, err := u.probe(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("restic program %s: %w", path, err)
+	}
+	if version.compare(oldest) < 0 {
+		return nil, fmt.Errorf("restic program %s: version %v is %w: install %v or later", path, version, uploader.ErrUnsupported, oldest)
+	}
+	u.version = version
+	return u, nil
+}
+
+// Version is the program's version.
+func (u *Uploader) Version() Version { return u.version }
+
+// probe asks the program for its version. It runs it like any other worker, but in an empty directory.
+func (u *Uploader) probe(ctx context.Context) (Version, error) {
+	name, err := os.MkdirTemp(u.options.TempDir, "restic-")
+	if err != nil {
+		return Version{}, err
+	}
+	defer os.Remove(name)
+	dir, err := os.Open(name)
+	if err != nil {
+		return Version{}, err
+	}
+	defer dir.Close()
+
+	var output bytes.Buffer
+	err = worker.Run(ctx, worker.Command{
+		Path: u.path, Args: []string{"version"}, Env: []string{"HOME=" + name}, Dir: dir,
+		Stdout: func(line []byte) {
+			if output.Len() == 0 {
+				output.Write(line)
+			}
+		},
+		Logger: u.options.Logger,
+	})
+	if err != nil {
+		return Version{}, fmt.Errorf("ask for its version: %w", err)
+	}
+	return ParseVersion(output.String())
+}
+
+// invocation is one run of restic.
+type invocation struct {
+	command string
+	args    []string
+	volume  *os.File // the working directory; nil: the session's own
+	mode    worker.Mode
+
+	stdout   func(line []byte)
+	itemFail func(item, text string) // may be nil, as the following
+	fullDisk func()
+}
+
+// run runs restic once. The error is an *ExitError where restic says why, and wraps context.Cause(ctx) if ctx ended.
+func (u *Uploader) run(ctx context.Context, s *session, i invocation) error {
+	dir := i.volume
+	if dir == nil {
+		own, err := os.Open(filepath.Join(s.dir, "home"))
+		if err != nil {
+			return fmt.Errorf("restic %s: %w", i.command, err)
+		}
+		defer own.Close()
+		dir = own
+	}
+	access := s.access
+	access.Volume = i.mode
+	said := &stderr{itemFail: i.itemFail, fullDisk: i.fullDisk}
+	err := worker.Run(ctx, worker.Command{
+		Path: u.path, Args: append(append([]string{i.command}, u.globalArgs(s.repository)...), i.args...),
+		Env: s.env, Dir: dir, Access: access,
+		Stdout: i.stdout, Stderr: said.line,
+		Grace: u.options.Grace, Logger: u.options.Logger,
+	})
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return fmt.Errorf("restic %s: %w", i.command, context.Cause(ctx))
+	default:
+		return exitError(u.version, i.command, err, said.fatal(), s.hide)
+	}
+}
+
+// inSession opens a session for do, and closes it.
+func (u *Uploader) inSession(repo uploader.Repository, do func(*session) error) (err error) {
+	s, err := u.open(repo)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	return do(s)
+}
+
+func orDiscard(p progress.Sink) progress.Sink {
+	if p == nil {
+		return progress.Discard
+	}
+	return p
+}

@@ -1,0 +1,97 @@
+package restic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/worker"
+)
+
+// Restore writes a snapshot's files into the volume. Files of the same names are written over; other files stay.
+// RestoreRequest.Parallel has no effect: restic has no such option.
+func (u *Uploader) Restore(ctx context.Context, req uploader.RestoreRequest, p progress.Sink) (uploader.RestoreResult, error) {
+	if err := checkSnapshotID(req.SnapshotID); err != nil {
+		return uploader.RestoreResult{}, fmt.Errorf("restore: %w", err)
+	}
+	if req.Parallel > 0 {
+		u.options.Logger.Debug("restic chooses itself how many files it writes in parallel")
+	}
+	if req.Sparse && !u.version.leavesHoles() {
+		u.options.Logger.Info("restic cannot leave holes: zeros are written", "version", u.version.String())
+	}
+	sink := orDiscard(p)
+	var result uploader.RestoreResult
+	err := u.inSession(req.Repository, func(s *session) error {
+		total, err := u.total(ctx, s, req, sink)
+		if err != nil {
+			return err
+		}
+		return u.whileLocked(ctx, s, sink, func() error {
+			result, err = u.restore(ctx, s, req, total, sink)
+			return err
+		})
+	})
+	if err != nil {
+		return uploader.RestoreResult{}, fmt.Errorf("restore snapshot %s into %s: %w", req.SnapshotID, req.Volume.Name(), err)
+	}
+	return result, nil
+}
+
+// total finds out how many bytes a restore writes. What the caller knows is only taken where restic cannot say it.
+func (u *Uploader) total(ctx context.Context, s *session, req uploader.RestoreRequest, sink progress.Sink) (int64, error) {
+	var total int64
+	err := u.whileLocked(ctx, s, sink, func() error {
+		sink.Report(progress.Reading{Stage: progress.StageScanning, TotalBytes: max(req.TotalBytes, 0)})
+		var err error
+		total, err = u.restoreSize(ctx, s, req)
+		return err
+	})
+	return total, err
+}
+
+// restore runs restic restore once.
+func (u *Uploader) restore(ctx context.Context, s *session, req uploader.RestoreRequest, total int64, sink progress.Sink) (uploader.RestoreResult, error) {
+	out := newRestoreStream(sink, total)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stop, err := u.measure(ctx, req.Volume, out)
+	if err != nil {
+		return uploader.RestoreResult{}, err
+	}
+	err = u.run(ctx, s, invocation{
+		command: "restore", args: u.restoreArgs(req), volume: req.Volume, mode: worker.Write,
+		stdout: u.restoreOutput(out), itemFail: out.itemFailed,
+		// restic goes on to 100 %, with an error for each blob (contracts/restic-kopia.md 2).
+		fullDisk: func() {
+			out.close()
+			cancel(uploader.ErrNoSpace)
+		},
+	})
+	stop()
+	u.logMalformed(out)
+	if err != nil {
+		return uploader.RestoreResult{}, out.explain(err)
+	}
+	out.finish(total, 0)
+	return uploader.RestoreResult{TotalBytes: total}, nil
+}
+
+// restoreOutput is nil for a restic that prints one line of text only.
+func (u *Uploader) restoreOutput(out *stream) func([]byte) {
+	if !u.version.reportsRestore() {
+		return nil
+	}
+	return out.stdout
+}
+
+// explain adds the files to an error that were not written.
+func (s *stream) explain(err error) error {
+	var exit *ExitError
+	if s.reading.Errors == 0 || !errors.As(err, &exit) && !errors.Is(err, uploader.ErrNoSpace) {
+		return err
+	}
+	return fmt.Errorf("%d errors, such as %s: %w", s.reading.Errors, s.example(), err)
+}

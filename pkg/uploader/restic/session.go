@@ -1,0 +1,146 @@
+package restic
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/worker"
+)
+
+// session is what the runs of restic for one operation share: the repository, and a private directory for its password
+// and other files.
+type session struct {
+	repository uploader.Repository
+	dir        string
+	env        []string
+	access     worker.Access
+	hide       func(string) string // replaces secrets and names of temporary files
+}
+
+// inherited are the variables that restic gets from the agent's own environment: how to reach the network. They are the
+// only ones.
+var inherited = []string{"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE"}
+
+// open prepares a session. The caller closes it.
+func (u *Uploader) open(repo uploader.Repository) (*session, error) {
+	if err := checkAddress(repo); err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp(u.options.TempDir, "restic-")
+	if err != nil {
+		return nil, fmt.Errorf("make a private directory for restic: %w", err)
+	}
+	s := &session{repository: repo, dir: dir}
+	if err := s.fill(u); err != nil {
+		return nil, errors.Join(fmt.Errorf("prepare a run of restic: %w", err), s.close())
+	}
+	return s, nil
+}
+
+// close removes the password and everything else that was made for the session.
+func (s *session) close() error {
+	if err := os.RemoveAll(s.dir); err != nil {
+		return fmt.Errorf("remove restic's private directory: %w", err)
+	}
+	return nil
+}
+
+// checkAddress refuses an address that restic would take for a directory below its working directory, the volume.
+func checkAddress(repo uploader.Repository) error {
+	dir, local := repo.Local()
+	if local && filepath.IsAbs(dir) || !local && strings.Contains(repo.URL, ":") {
+		return nil
+	}
+	return fmt.Errorf("repository address %q is neither a URL nor an absolute path", repo.URL)
+}
+
+// fill writes the session's files and puts its environment and its access together.
+func (s *session) fill(u *Uploader) error {
+	home, secrets := filepath.Join(s.dir, "home"), filepath.Join(s.dir, "secrets")
+	for _, dir := range []string{home, secrets} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	s.setAccess(u, home, secrets)
+
+	// restic cuts white space from both ends of the file, as it does for Velero, which writes the Secret's bytes.
+	password := filepath.Join(secrets, "password")
+	if err := os.WriteFile(password, []byte(s.repository.Password.Reveal()), 0o600); err != nil {
+		return err
+	}
+	env := map[string]string{}
+	for _, name := range inherited {
+		if value, ok := os.LookupEnv(name); ok {
+			env[name] = value
+		}
+	}
+	if file, ok := env["SSL_CERT_FILE"]; ok {
+		s.access.ReadOnly = append(s.access.ReadOnly, file)
+	}
+	for name, value := range s.repository.Env {
+		env[name] = value.Reveal()
+	}
+	for name, content := range s.repository.Files {
+		path := filepath.Join(secrets, "file-"+strconv.Itoa(len(env)))
+		if err := os.WriteFile(path, []byte(content.Reveal()), 0o600); err != nil {
+			return err
+		}
+		env[name] = path
+	}
+	if err := s.trust(env, secrets); err != nil {
+		return err
+	}
+	env["PATH"] = "/usr/local/bin:/usr/bin:/bin"
+	env["HOME"], env["TMPDIR"] = home, home
+	env["RESTIC_REPOSITORY"] = s.repository.URL
+	env["RESTIC_PASSWORD_FILE"] = password
+	env["RESTIC_PROGRESS_FPS"] = strconv.FormatFloat(1/u.options.ProgressInterval.Seconds(), 'f', 3, 64)
+	if u.options.CacheDir != "" {
+		env["RESTIC_CACHE_DIR"] = u.options.CacheDir
+	}
+	for name, value := range env {
+		s.env = append(s.env, name+"="+value)
+	}
+	slices.Sort(s.env)
+
+	hide := hider(s.repository)
+	s.hide = func(text string) string { return hide(strings.ReplaceAll(text, s.dir, "(private)")) }
+	return nil
+}
+
+func (s *session) setAccess(u *Uploader, home, secrets string) {
+	s.access.ReadOnly = append([]string{secrets}, s.repository.ReadPaths...)
+	s.access.ReadWrite = []string{home}
+	if u.options.CacheDir != "" {
+		s.access.ReadWrite = append(s.access.ReadWrite, u.options.CacheDir)
+	}
+	switch dir, local := s.repository.Local(); {
+	case local && s.repository.ReadOnly:
+		s.access.ReadOnly = append(s.access.ReadOnly, dir)
+	case local:
+		s.access.ReadWrite = append(s.access.ReadWrite, dir)
+	}
+}
+
+// systemCertificates are the directories that Go looks into by default.
+const systemCertificates = "/etc/ssl/certs:/etc/pki/tls/certs"
+
+// trust makes restic trust the repository's CA besides the system's. restic's --cacert would replace the system's.
+func (s *session) trust(env map[string]string, secrets string) error {
+	if len(s.repository.CACert) == 0 {
+		return nil
+	}
+	dir := filepath.Join(secrets, "ca")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	env["SSL_CERT_DIR"] = dir + ":" + systemCertificates
+	return os.WriteFile(filepath.Join(dir, "ca.pem"), s.repository.CACert, 0o600)
+}

@@ -1,0 +1,93 @@
+package restic
+
+import (
+	"bytes"
+	"strings"
+	"sync"
+)
+
+// stderr keeps of restic's stderr what an error message needs, in bounded memory: the last lines of plain text, and the
+// message of exit_error, in which restic repeats its fatal error since 0.18. Errors of single items go to itemFailed.
+type stderr struct {
+	mu       sync.Mutex
+	plain    []string
+	exit     string
+	outOfIt  bool // a write failed because the disk is full
+	itemFail func(item, text string)
+	fullDisk func() // called once, when a write fails because the disk is full; may be nil
+}
+
+// maxPlainLines bounds how many lines of plain text are kept. restic's longest fatal error, of a lock, has four.
+const maxPlainLines = 8
+
+// Line takes one line. restic clears the terminal's line before some of them, even in a pipe.
+func (e *stderr) line(line []byte) {
+	line = bytes.TrimSpace(bytes.TrimPrefix(bytes.TrimLeft(line, "\r"), []byte("\x1b[2K")))
+	if len(line) == 0 {
+		return
+	}
+	var m message
+	if !looksLikeJSON(line) || !m.decode(line) {
+		e.text(string(line))
+		return
+	}
+	switch m.Type {
+	case typeError:
+		// The scanner names the same item once more.
+		if m.During != "scan" {
+			e.failed(m.Item, m.errorText())
+		}
+	case typeExitError:
+		e.mu.Lock()
+		e.exit = m.Message
+		e.mu.Unlock()
+	}
+}
+
+// text takes a line that is not JSON. Before 0.17.1 restore reports the errors of single items so.
+func (e *stderr) text(line string) {
+	if item, text, ok := strings.Cut(strings.TrimPrefix(line, ignoring), ": "); ok && strings.HasPrefix(line, ignoring) {
+		e.failed(item, text)
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.plain = append(e.plain, line)
+	if len(e.plain) > maxPlainLines {
+		e.plain = append(e.plain[:0], e.plain[len(e.plain)-maxPlainLines:]...)
+	}
+}
+
+const ignoring = "ignoring error for "
+
+func (e *stderr) failed(item, text string) {
+	if e.itemFail != nil {
+		e.itemFail(item, text)
+	}
+	if !isDiskFull(text) {
+		return
+	}
+	e.mu.Lock()
+	first := !e.outOfIt
+	e.outOfIt = true
+	e.mu.Unlock()
+	if first && e.fullDisk != nil {
+		e.fullDisk()
+	}
+}
+
+// fatal is what restic said of the error that ended it, without the errors of single items.
+func (e *stderr) fatal() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.exit != "" {
+		return e.exit
+	}
+	return strings.Join(e.plain, "\n")
+}
+
+// isDiskFull says whether an error's text is that of a full disk or an exhausted quota. The text ends with it: paths,
+// which anyone may name as they like, stand before.
+func isDiskFull(text string) bool {
+	return strings.HasSuffix(text, "no space left on device") || strings.HasSuffix(text, "disk quota exceeded")
+}

@@ -1,0 +1,200 @@
+package restic
+
+import (
+	"sync"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+)
+
+// idleLines is after how many equal status lines "everything known is read" counts as "everything is read".
+const idleLines = 3
+
+// maxFailedPaths bounds how many paths a result names.
+const maxFailedPaths = 20
+
+// stream makes readings of the lines that restic prints. Its memory does not grow with the number of lines.
+//
+// It is fed from two goroutines, one for each stream of the worker. The sink is called with the lock held, so that
+// readings arrive in order.
+type stream struct {
+	mu   sync.Mutex
+	sink progress.Sink
+
+	message   message // of stdout
+	reading   progress.Reading
+	idle      int
+	failed    []string
+	malformed int64
+	closed    bool
+
+	// interpret takes a status or summary line into the reading.
+	interpret func(*stream, *message)
+	summary   *summary
+	// total is the size of the snapshot to restore in bytes, where it is known beforehand.
+	total int64
+}
+
+// summary is what the summary line of a backup says.
+type summary struct {
+	snapshotID          string
+	bytes, files, added int64
+}
+
+func newBackupStream(sink progress.Sink) *stream {
+	return &stream{sink: sink, interpret: (*stream).backupLine}
+}
+
+func newRestoreStream(sink progress.Sink, total int64) *stream {
+	return &stream{sink: sink, interpret: (*stream).restoreLine, total: total}
+}
+
+// stdout takes one line of restic's output.
+func (s *stream) stdout(line []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case len(line) == 0:
+	case !s.message.decode(line):
+		s.malformed++
+	case s.message.Type == typeStatus && s.message.Action == "", s.message.Type == typeSummary:
+		s.interpret(s, &s.message)
+	}
+}
+
+// itemFailed takes one file that could not be read or written.
+func (s *stream) itemFailed(item, text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reading.Errors++
+	item = printable(item)
+	s.reading.LastError = printable(text)
+	if item != "" && len(s.failed) < maxFailedPaths {
+		s.failed = append(s.failed, item)
+	}
+	s.report()
+}
+
+// close ends the reports: what restic still prints is not true any more.
+func (s *stream) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+}
+
+// example names the last failure.
+func (s *stream) example() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.failed) == 0 {
+		return s.reading.LastError
+	}
+	return s.failed[len(s.failed)-1] + ": " + s.reading.LastError
+}
+
+// finish reports that all bytes are done, after restic has exited without an error.
+func (s *stream) finish(total, uploaded int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reading.Stage = progress.StageFinishing
+	s.reading.BytesDone, s.reading.TotalBytes, s.reading.TotalFinal = total, total, true
+	s.reading.BytesUploaded, s.reading.CurrentItem = uploaded, ""
+	s.report()
+}
+
+func (s *stream) report() {
+	if !s.closed {
+		s.sink.Report(s.reading)
+	}
+}
+
+// backupLine takes a line of a backup. Its total grows while restic scans; seconds_remaining is not printed before the
+// scan has ended, and is the only proof that it has (contracts/restic-kopia.md 1).
+func (s *stream) backupLine(m *message) {
+	if m.Type == typeSummary {
+		s.summary = &summary{
+			snapshotID: m.SnapshotID, bytes: count(m.TotalBytesProcessed), files: count(m.TotalFilesProcessed),
+			added: count(added(m)),
+		}
+		return
+	}
+	r := &s.reading
+	previous := r.BytesDone
+	r.BytesDone, r.TotalBytes = count(m.BytesDone), count(m.TotalBytes)
+	r.FilesDone, r.FilesTotal = count(m.FilesDone), count(m.TotalFiles)
+	if r.TotalBytes > 0 { // files that grow are read beyond the size they were scanned with
+		r.TotalBytes = max(r.TotalBytes, r.BytesDone)
+	}
+	r.TotalFinal = r.TotalFinal || m.SecondsRemaining > 0
+	r.CurrentItem = ""
+	if len(m.CurrentFiles) > 0 {
+		r.CurrentItem = printable(m.CurrentFiles[0])
+	}
+	s.idle++
+	if len(m.CurrentFiles) > 0 || r.BytesDone != previous || r.FilesDone < r.FilesTotal {
+		s.idle = 0
+	}
+	r.Stage = s.backupStage()
+	s.report()
+}
+
+// backupStage says what a backup is doing. A small volume is read before restic ever prints seconds_remaining, and
+// then uploads for long: with nothing left to read for several lines it counts as finishing, with a total that is still
+// provisional.
+func (s *stream) backupStage() progress.Stage {
+	r := &s.reading
+	allRead := r.TotalBytes > 0 && r.BytesDone >= r.TotalBytes
+	switch {
+	case allRead && (r.TotalFinal || s.idle >= idleLines):
+		return progress.StageFinishing
+	case r.BytesDone == 0 && !r.TotalFinal:
+		return progress.StageScanning
+	default:
+		return progress.StageTransferring
+	}
+}
+
+// added is how much a backup added to the repository: what it sent where restic says that, else what it sent before
+// compression.
+func added(m *message) uint64 {
+	if m.DataAddedPacked > 0 {
+		return m.DataAddedPacked
+	}
+	return m.DataAdded
+}
+
+// restoreLine takes a line of a restore. From restic 0.17 on, bytes of files that were there already are left out of
+// the total; they are counted again here. On a full disk restic goes on to 100 % (contracts/restic-kopia.md 2): the
+// last byte is only reported when restic has exited without an error.
+func (s *stream) restoreLine(m *message) {
+	r := &s.reading
+	total := s.total
+	if total == 0 {
+		total = count(m.TotalBytes + m.BytesSkipped)
+	}
+	r.TotalBytes, r.TotalFinal = total, s.total > 0
+	r.FilesDone, r.FilesTotal = count(m.FilesRestored+m.FilesSkipped), count(m.TotalFiles+m.FilesSkipped)
+	s.restored(count(m.BytesRestored + m.BytesSkipped))
+}
+
+// measured takes a measurement of the volume in place of a line, for a restic that prints none.
+func (s *stream) measured(done int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reading.TotalBytes, s.reading.TotalFinal = s.total, s.total > 0
+	s.restored(done)
+}
+
+// restored reports how many bytes lie in the volume.
+func (s *stream) restored(done int64) {
+	r := &s.reading
+	r.Stage = progress.StageTransferring
+	if r.TotalBytes > 0 && done >= r.TotalBytes {
+		r.Stage = progress.StageFinishing
+		done = r.TotalBytes - 1
+	}
+	r.BytesDone = done
+	s.report()
+}
+
+// count makes a number of restic's a count: what does not fit is one of its underflows, and not known.
+func count(n uint64) int64 { return max(int64(n), 0) } //nolint:gosec // the overflow is what max is for

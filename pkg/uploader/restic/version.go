@@ -1,0 +1,55 @@
+package restic
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"strconv"
+)
+
+// Version is a release of restic. What restic can do, and what it gets wrong, goes by its version
+// (contracts/restic-kopia.md 1 to 8).
+type Version struct{ Major, Minor, Patch int }
+
+// oldest is the first release that this package was tested with.
+var oldest = Version{Minor: 14}
+
+var versionLine = regexp.MustCompile(`(?m)^restic v?(\d+)\.(\d+)\.(\d+)`)
+
+// ParseVersion reads what "restic version" prints, as in "restic 0.18.1 compiled with go1.25.1 on linux/amd64".
+func ParseVersion(output string) (Version, error) {
+	m := versionLine.FindStringSubmatch(output)
+	if m == nil {
+		return Version{}, fmt.Errorf("%.80q is not what a restic says of its version", output)
+	}
+	var n [3]int
+	for i, digits := range m[1:] {
+		var err error
+		if n[i], err = strconv.Atoi(digits); err != nil {
+			return Version{}, fmt.Errorf("read restic's version: %w", err)
+		}
+	}
+	return Version{n[0], n[1], n[2]}, nil
+}
+
+// String is the version as restic writes it: "0.18.1".
+func (v Version) String() string { return fmt.Sprintf("%d.%d.%d", v.Major, v.Minor, v.Patch) }
+
+// atLeast says whether v is 0.minor.0 or later.
+func (v Version) atLeast(minor int) bool { return v.compare(Version{Minor: minor}) >= 0 }
+
+func (v Version) compare(w Version) int {
+	return cmp.Or(cmp.Compare(v.Major, w.Major), cmp.Compare(v.Minor, w.Minor), cmp.Compare(v.Patch, w.Patch))
+}
+
+// reportsRestore says whether "restore --json" reports its progress; before that it prints nothing at all.
+func (v Version) reportsRestore() bool { return v.atLeast(16) }
+
+// leavesHoles says whether restore has --sparse.
+func (v Version) leavesHoles() bool { return v.atLeast(15) }
+
+// readsConcurrently says whether backup has --read-concurrency.
+func (v Version) readsConcurrently() bool { return v.atLeast(15) }
+
+// tellsByExitCode says whether exit codes 10, 11 and 12 name the error.
+func (v Version) tellsByExitCode() bool { return v.atLeast(17) }
