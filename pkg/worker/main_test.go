@@ -1,11 +1,107 @@
 package worker
 
 import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
 	"os"
+	"strings"
+	"sync"
 	"testing"
+
+	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) {
 	Main()
-	os.Exit(m.Run())
+	if len(os.Args) > 1 {
+		if script, ok := scripts[os.Args[1]]; ok {
+			os.Exit(script(os.Args[2:]))
+		}
+	}
+	goleak.VerifyTestMain(m)
 }
+
+// self is this test binary. The name works for users who cannot reach the directory that it lies in.
+const self = "/proc/self/exe"
+
+// bin makes the usual tools usable for a shell script.
+var bin = []string{"/bin", "/usr/bin"}
+
+// openDir opens a directory for the time of the test.
+func openDir(t testing.TB, path string) *os.File {
+	t.Helper()
+	dir, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { dir.Close() })
+	return dir
+}
+
+// recorder takes what a worker writes. When it sees the line of an event it calls its function.
+type recorder struct {
+	mu     sync.Mutex
+	lines  []string
+	events map[string]func()
+}
+
+func (r *recorder) line(line []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lines = append(r.lines, string(line))
+	if event := r.events[string(line)]; event != nil {
+		event()
+	}
+}
+
+// command returns a run of a program in an empty directory, and where its stdout goes.
+func command(t testing.TB, path string, args ...string) (Command, *recorder) {
+	t.Helper()
+	r := &recorder{}
+	return Command{
+		Path:   path,
+		Args:   args,
+		Dir:    openDir(t, t.TempDir()),
+		Stdout: r.line,
+		Logger: slog.New(slog.NewTextHandler(logWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	}, r
+}
+
+// shell returns a run of a shell script.
+func shell(t testing.TB, script string) (Command, *recorder) {
+	t.Helper()
+	c, r := command(t, "/bin/sh", "-c", script)
+	c.Access.ReadOnly = bin
+	return c, r
+}
+
+// runOK runs c and returns the lines that r took.
+func runOK(t testing.TB, c Command, r *recorder) []string {
+	t.Helper()
+	if err := Run(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	return r.lines
+}
+
+// exitError runs c and returns the ExitError that it must end with.
+func exitError(ctx context.Context, t testing.TB, c Command) (*ExitError, error) {
+	t.Helper()
+	err := Run(ctx, c)
+	var exit *ExitError
+	if !errors.As(err, &exit) {
+		t.Fatalf("Run = %v, want an *ExitError", err)
+	}
+	return exit, err
+}
+
+type logWriter struct{ t testing.TB }
+
+func (w logWriter) Write(p []byte) (int, error) {
+	w.t.Log(strings.TrimSuffix(string(bytes.Clone(p)), "\n"))
+	return len(p), nil
+}
+
+var discard = slog.New(slog.DiscardHandler)

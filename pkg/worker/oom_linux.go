@@ -39,7 +39,8 @@ func oomCounters(cgroups string) []string {
 		default:
 			continue
 		}
-		files = append(files, filepath.Join(mount, fields[2], file), filepath.Join(mount, file))
+		path := filepath.Join("/", fields[2]) // drops the leading ".." of a cgroup outside of the namespace
+		files = append(files, filepath.Join(mount, path, file), filepath.Join(mount, file))
 	}
 	return files
 }

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -23,8 +24,8 @@ type process struct {
 	stdout, stderr *lines
 	tail           tail // the end of stderr
 
-	// After wait: why the shim did not become the worker, and why it did not get its Stdin.
-	setupErr, stdinErr error
+	// After wait: why the shim did not become the worker, and what went wrong besides the worker's own failure.
+	setupErr, waitErr error
 }
 
 // start starts the shim that becomes the worker. The calling goroutine must stay on its thread until the worker has ended.
@@ -92,9 +93,8 @@ func (p *process) setReadDeadline(t time.Time) {
 
 // wait reaps the ended worker and releases everything. Its output must have been read.
 func (p *process) wait() {
-	err := p.cmd.Wait()
-	if p.cmd.ProcessState != nil && p.cmd.ProcessState.Success() {
-		p.stdinErr = err
+	if err, exit := p.cmd.Wait(), (*exec.ExitError)(nil); !errors.As(err, &exit) {
+		p.waitErr = err
 	}
 	p.setupErr = receiveFailure(p.failurePipe)
 	p.closePipes()

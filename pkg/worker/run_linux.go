@@ -34,11 +34,11 @@ func (c *Command) run(ctx context.Context) error {
 	if p.setupErr != nil {
 		return fmt.Errorf("start %s: %w", program, p.setupErr)
 	}
+	if p.waitErr != nil {
+		return fmt.Errorf("run %s: %w", program, p.waitErr) // its Stdin failed, or somebody else has waited for it
+	}
 	state := p.cmd.ProcessState
 	if state.Success() {
-		if p.stdinErr != nil {
-			return fmt.Errorf("write to stdin of %s: %w", program, p.stdinErr)
-		}
 		return nil
 	}
 	exit := &ExitError{Program: program, Code: state.ExitCode(), Stderr: p.tail.text()}
@@ -111,6 +111,9 @@ func (p *process) signalGroup(s syscall.Signal) { _ = syscall.Kill(-p.pid, s) }
 // agent had when it forked.
 func (p *process) logEnd(c *Command) {
 	state := p.cmd.ProcessState
+	if state == nil {
+		return
+	}
 	args := []any{"program", c.Path, "pid", p.pid, "state", state.String(), "userTime", state.UserTime(), "systemTime", state.SystemTime()}
 	if usage, ok := state.SysUsage().(*syscall.Rusage); ok {
 		args = append(args, "maxRSSBytes", usage.Maxrss<<10)

@@ -31,8 +31,8 @@ func (t *tail) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// escapes matches the terminal sequences ESC [ ... (colours, clear line) and ESC ] ... BEL (titles), and other two-byte ones.
-var escapes = regexp.MustCompile(`\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)?`)
+// escapes matches what follows ESC in terminal sequences: [ ... (colours, clear line), ] ... BEL (titles), and short ones.
+var escapes = regexp.MustCompile(`\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[ -/]*[0-~])?`)
 
 // text returns the kept bytes as lines of printable text, tailSize bytes at most.
 func (t *tail) text() string {

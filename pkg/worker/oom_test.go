@@ -1,0 +1,92 @@
+package worker
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestOOMCounters(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name    string
+		cgroups string
+		want    []string
+	}{
+		{"none", "", nil},
+		{"v2 in a container", "0::/\n", []string{"/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory.events"}},
+		{"v2", "0::/kubepods/pod1/c1\n", []string{"/sys/fs/cgroup/kubepods/pod1/c1/memory.events", "/sys/fs/cgroup/memory.events"}},
+		{"v1", "9:name=systemd:/\n4:memory:/docker/a:b\n3:cpuset:/\n",
+			[]string{"/sys/fs/cgroup/memory/docker/a:b/memory.oom_control", "/sys/fs/cgroup/memory/memory.oom_control"}},
+		{"outside of the namespace", "0::/../../x\n", []string{"/sys/fs/cgroup/x/memory.events", "/sys/fs/cgroup/memory.events"}},
+		{"garbage", "what\n:\n", nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			if diff := cmp.Diff(tt.want, oomCounters(tt.cgroups)); diff != "" {
+				t.Errorf("files (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestReadCounter(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "memory.events")
+	if err := os.WriteFile(file, []byte("low 0\noom 2\noom_kill 3\noom_group_kill 4\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := readCounter(file, "oom_kill"); n != 3 || err != nil {
+		t.Errorf("oom_kill = %d, %v, want 3", n, err)
+	}
+	if n, err := readCounter(file, "oom_killer"); err == nil {
+		t.Errorf("a missing key gave %d", n)
+	}
+}
+
+func TestWorkerOutOfMemory(t *testing.T) {
+	t.Parallel()
+	cgroup := limitedCgroup(t, 128<<20)
+	agent := agentCommand(t, "cgroup="+cgroup, self, "script-hog", strconv.Itoa(1<<30))
+	out, err := agent.CombinedOutput()
+	if want := "error: exe: killed by the kernel: out of memory"; err != nil || !strings.HasPrefix(string(out), want) {
+		t.Errorf("agent: %v, %q, want %q", err, out, want)
+	}
+}
+
+// limitedCgroup returns the directory of a new cgroup with so many bytes of memory, or skips the test.
+func limitedCgroup(t *testing.T, limit int) string {
+	t.Helper()
+	for _, kind := range []struct{ mount, limit, swap, swapLimit string }{
+		{"/sys/fs/cgroup", "memory.max", "memory.swap.max", "0"},
+		{"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", strconv.Itoa(limit)}, // memory and swap
+	} {
+		dir, err := os.MkdirTemp(kind.mount, "worker-test-")
+		if err != nil {
+			continue
+		}
+		t.Cleanup(func() { os.Remove(dir) })
+		if setCgroup(filepath.Join(dir, kind.limit), strconv.Itoa(limit)) != nil {
+			continue // with version 1 /sys/fs/cgroup is a plain directory
+		}
+		_ = setCgroup(filepath.Join(dir, kind.swap), kind.swapLimit) // a kernel may count no swap
+		return dir
+	}
+	t.Skip("no cgroup with a memory limit can be made here")
+	return ""
+}
+
+func setCgroup(file, value string) error {
+	f, err := os.OpenFile(file, os.O_WRONLY, 0) // no O_CREATE, unlike os.WriteFile
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = f.WriteString(value)
+	return err
+}

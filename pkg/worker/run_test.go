@@ -1,0 +1,427 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+func TestRunDeliversOutput(t *testing.T) {
+	t.Parallel()
+	c, r := shell(t, `echo one; printf 'two\nthree\n\nfo'; printf 'ur\r\n'; echo error >&2; printf 'no newline'`)
+	var stderr recorder
+	c.Stderr = stderr.line
+	if diff := cmp.Diff([]string{"one", "two", "three", "", "four\r", "no newline"}, runOK(t, c, r)); diff != "" {
+		t.Errorf("stdout (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"error"}, stderr.lines); diff != "" {
+		t.Errorf("stderr (-want +got):\n%s", diff)
+	}
+}
+
+func TestRunDropsLongLines(t *testing.T) {
+	t.Parallel()
+	c, r := command(t, self, "script-longline", strconv.Itoa(MaxLine+1))
+	if diff := cmp.Diff([]string{"before", "after"}, runOK(t, c, r)); diff != "" {
+		t.Errorf("stdout (-want +got):\n%s", diff)
+	}
+	c, r = command(t, self, "script-longline", strconv.Itoa(MaxLine))
+	if got := runOK(t, c, r); len(got) != 3 || len(got[1]) != MaxLine {
+		t.Errorf("got %d lines, want 3 with one of MaxLine", len(got))
+	}
+}
+
+func TestRunDiscardsOutput(t *testing.T) {
+	t.Parallel()
+	c, _ := shell(t, "i=0; while [ $i -lt 20000 ]; do echo 0123456789; echo 0123456789 >&2; i=$((i+1)); done")
+	c.Stdout = nil
+	if err := Run(t.Context(), c); err != nil { // more than a pipe holds: a pipe that nobody reads would stop it
+		t.Error(err)
+	}
+}
+
+func TestRunExit(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name   string
+		script string
+		want   *ExitError
+	}{
+		{"success", "exit 0", nil},
+		{"code", "exit 3", &ExitError{Program: "sh", Code: 3}},
+		{"largest code", "exit 255", &ExitError{Program: "sh", Code: 255}},
+		{"stderr", `printf '\033[31mFatal: \001bad\033[0m\n' >&2; exit 1`, &ExitError{Program: "sh", Code: 1, Stderr: "Fatal: bad"}},
+		{"signal", "kill -TERM $$", &ExitError{Program: "sh", Code: -1, Signal: syscall.SIGTERM}},
+		{"killed by somebody", "kill -KILL $$", &ExitError{Program: "sh", Code: -1, Signal: syscall.SIGKILL}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			c, _ := shell(t, tt.script)
+			var got *ExitError
+			if err := Run(t.Context(), c); err != nil && !errors.As(err, &got) {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("exit (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestRunCannotStart(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name   string
+		change func(c *Command)
+		want   error  // nil: any
+		text   string // a part of the message
+	}{
+		{"no such program", func(c *Command) { c.Path = "/nowhere/restic" }, fs.ErrNotExist, "start restic: execute /nowhere/restic"},
+		{"not executable", func(c *Command) { c.Path = "/etc/passwd" }, fs.ErrPermission, "start passwd"},
+		{"relative program", func(c *Command) { c.Path = "sh" }, nil, `path "sh" is not absolute`},
+		{"relative access", func(c *Command) { c.Access.ReadWrite = []string{"cache"} }, nil, `path "cache" is not absolute`},
+		{"no directory", func(c *Command) { c.Dir = nil }, nil, "no working directory"},
+		{"not a directory", func(c *Command) {
+			c.Dir = openDir(t, "/etc/passwd")
+		}, syscall.ENOTDIR, "in directory /etc/passwd"},
+		{"NUL in the environment", func(c *Command) { c.Env = []string{"A=\x00"} }, syscall.EINVAL, "start true"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			c, _ := command(t, "/bin/true")
+			tt.change(&c)
+			err := Run(t.Context(), c)
+			if err == nil || tt.want != nil && !errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.text) {
+				t.Errorf("Run = %v, want %v with %q", err, tt.want, tt.text)
+			}
+			if exit := (*ExitError)(nil); errors.As(err, &exit) {
+				t.Errorf("Run = %v, an ExitError although nothing ran", err)
+			}
+		})
+	}
+}
+
+func TestRunAfterContextEnded(t *testing.T) {
+	t.Parallel()
+	cause := errors.New("the object was deleted")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(cause)
+	c, r := shell(t, "echo ran")
+	if err := Run(ctx, c); !errors.Is(err, cause) || len(r.lines) > 0 {
+		t.Errorf("Run = %v, output %q; want the cause and no output", err, r.lines)
+	}
+}
+
+func TestRunEndsWorker(t *testing.T) {
+	t.Parallel()
+	short, long := time.Millisecond, time.Hour
+	tests := []struct {
+		name   string
+		endsAt string // the signal that the worker obeys
+		grace  Grace
+		signal os.Signal // that it dies of
+		code   int
+		heard  []string
+	}{
+		{"on interrupt", "interrupt", Grace{long, long}, nil, 130, []string{"ready", "interrupt"}},
+		{"on terminate", "terminated", Grace{short, long}, nil, 130, []string{"ready", "interrupt", "terminated"}},
+		{"that obeys nothing", "nothing", Grace{short, 200 * time.Millisecond}, syscall.SIGKILL, -1, []string{"ready", "interrupt", "terminated"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			c, r := command(t, self, "script-signals", tt.endsAt)
+			c.Grace = tt.grace
+			cause := errors.New("the object was deleted")
+			ctx, cancel := context.WithCancelCause(t.Context())
+			r.events = map[string]func(){"ready": func() { cancel(cause) }}
+			exit, err := exitError(ctx, t, c)
+			if !errors.Is(err, cause) {
+				t.Errorf("Run = %v, want it to wrap the cause", err)
+			}
+			if exit.Code != tt.code || exit.Signal != tt.signal || exit.OutOfMemory {
+				t.Errorf("exit = %+v, want code %d, signal %v", exit, tt.code, tt.signal)
+			}
+			// A signal may get there after the next one when the graces are short; that each was sent is what counts.
+			slices.Sort(r.lines[1:])
+			if diff := cmp.Diff(tt.heard, r.lines); diff != "" {
+				t.Errorf("heard (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A worker that is ready when it is told to end has done its work.
+func TestRunSuccessAfterContextEnded(t *testing.T) {
+	t.Parallel()
+	c, r := shell(t, `trap 'exit 0' INT; echo ready; while :; do sleep 1; done`)
+	ctx, cancel := context.WithCancel(t.Context())
+	r.events = map[string]func(){"ready": cancel}
+	if err := Run(ctx, c); err != nil {
+		t.Errorf("Run = %v, want nil", err)
+	}
+}
+
+// A script starts programs in the background with SIGINT ignored. The worker heeds it all the same.
+func TestRunInterruptsUnderAgentThatIgnoresIt(t *testing.T) {
+	t.Parallel()
+	agent := agentCommand(t, "/bin/sh", "-c", "echo cancel; exec sleep 1000")
+	agent.Args = append([]string{"sh", "-c", `trap '' INT; exec "$@"`, "sh", agent.Path}, agent.Args[1:]...)
+	agent.Path = "/bin/sh"
+	out, err := agent.CombinedOutput()
+	if want := "cancel\nerror: context canceled: sh: ended by signal: interrupt\n"; err != nil || string(out) != want {
+		t.Errorf("agent: %v, %q, want %q", err, out, want)
+	}
+}
+
+func TestRunDoesNotWaitForStrays(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"in the group", "escaped"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			c, r := command(t, self, "script-leave", kind)
+			lines := runOK(t, c, r)
+			pid, err := strconv.Atoi(lines[0])
+			if err != nil {
+				t.Fatalf("output %q", lines)
+			}
+			if kind == "escaped" {
+				if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+					t.Errorf("the escaped process is not there: %v", err)
+				}
+			}
+			awaitGone(t, pid)
+		})
+	}
+}
+
+// agentCommand returns a process that runs a worker in an empty directory.
+func agentCommand(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), executable(t), append([]string{"script-agent"}, args...)...)
+	cmd.Dir = t.TempDir()
+	return cmd
+}
+
+func executable(t *testing.T) string {
+	t.Helper()
+	path, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// awaitGone fails the test if the process is still there after some seconds.
+func awaitGone(t *testing.T, pid int) {
+	t.Helper()
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, syscall.ESRCH) {
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 20_000)
+		if errors.Is(err, syscall.EINTR) {
+			continue
+		}
+		if n != 1 || err != nil {
+			t.Errorf("process %d lives on (poll: %d, %v)", pid, n, err)
+		}
+		return
+	}
+}
+
+func TestWorkerDiesWithAgent(t *testing.T) {
+	t.Parallel()
+	// The worker ignores SIGINT and SIGTERM and writes nothing, so neither they nor SIGPIPE can end it.
+	agent := agentCommand(t, self, "script-hold")
+	out, err := agent.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := agent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var pid int
+	if _, err := fmt.Fscanf(out, "pid %d\n", &pid); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, 0); err != nil {
+		t.Fatalf("the worker is not there: %v", err)
+	}
+	if err := agent.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	awaitGone(t, pid)
+	if err := agent.Wait(); err == nil || err.Error() != "signal: killed" {
+		t.Errorf("agent ended with %v", err)
+	}
+}
+
+func TestWorkerEnvironment(t *testing.T) {
+	t.Parallel()
+	for _, want := range [][]string{nil, {"A=1", "A=2", "B=\xff\n", "odd", "PASSWORD= x "}} {
+		c, r := command(t, "/bin/cat", "/proc/self/environ")
+		c.Env = want
+		got := strings.FieldsFunc(strings.Join(runOK(t, c, r), "\n"), func(r rune) bool { return r == 0 })
+		if !slices.Equal(got, want) {
+			t.Errorf("environment = %q, want %q", got, want)
+		}
+	}
+}
+
+func TestWorkerArguments(t *testing.T) {
+	t.Parallel()
+	want := []string{"/bin/cat", "/proc/self/cmdline", "--", "/dev/null"}
+	c, r := command(t, want[0], want[1:]...)
+	if got := strings.Join(runOK(t, c, r), "\n"); got != strings.Join(want, "\x00")+"\x00" {
+		t.Errorf("arguments = %q, want %q", got, want)
+	}
+}
+
+func TestWorkerStdin(t *testing.T) {
+	t.Parallel()
+	secret := strings.Repeat("secret\n", 100_000) // more than a pipe holds
+	c, r := command(t, "/bin/cat")
+	c.Stdin = strings.NewReader(secret)
+	if got := strings.Join(runOK(t, c, r), "\n") + "\n"; got != secret {
+		t.Errorf("got %d bytes of stdin, want %d", len(got), len(secret))
+	}
+
+	c, r = command(t, "/bin/cat")
+	if got := runOK(t, c, r); len(got) > 0 {
+		t.Errorf("stdin = %q, want none", got)
+	}
+
+	c, _ = command(t, "/bin/true")
+	c.Stdin = strings.NewReader(secret) // not read: no error
+	if err := Run(t.Context(), c); err != nil {
+		t.Error(err)
+	}
+}
+
+// What the kernel says about a worker, seen from outside.
+func TestWorkerProcess(t *testing.T) {
+	t.Parallel()
+	leaked, err := unix.Open("/etc/passwd", unix.O_RDONLY, 0) // without O_CLOEXEC, as an agent's parent may leave one
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(leaked)
+
+	c, r := shell(t, `echo $$; exec sleep 1000`)
+	ctx, cancel := context.WithCancel(t.Context())
+	var fds []string
+	var group int
+	var oom []byte
+	c.Stdout = func(line []byte) {
+		r.line(line)
+		proc := "/proc/" + string(line)
+		entries, _ := os.ReadDir(proc + "/fd")
+		for _, e := range entries {
+			fds = append(fds, e.Name())
+		}
+		pid, _ := strconv.Atoi(string(line))
+		group, _ = syscall.Getpgid(pid)
+		oom, _ = os.ReadFile(proc + "/oom_score_adj")
+		cancel()
+	}
+	exit, _ := exitError(ctx, t, c)
+	if exit.Signal != syscall.SIGINT {
+		t.Errorf("ended by %v, want SIGINT", exit.Signal)
+	}
+	if diff := cmp.Diff([]string{"0", "1", "2"}, fds); diff != "" {
+		t.Errorf("open files (-want +got):\n%s", diff)
+	}
+	if got := strconv.Itoa(group); got != r.lines[0] {
+		t.Errorf("process group %s, want the worker's own, %s", got, r.lines[0])
+	}
+	if got := string(bytes.TrimSpace(oom)); got != "1000" {
+		t.Errorf("oom_score_adj = %s, want 1000", got)
+	}
+}
+
+func TestWorkerDirectoryIsTheOpenedOne(t *testing.T) {
+	t.Parallel()
+	parent := t.TempDir()
+	volume := filepath.Join(parent, "volume")
+	for name, content := range map[string]string{"volume": "right", "other": "wrong"} {
+		if err := errors.Join(os.Mkdir(filepath.Join(parent, name), 0o700),
+			os.WriteFile(filepath.Join(parent, name, "file"), []byte(content+"\n"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, r := command(t, "/bin/cat", "file")
+	c.Dir = openDir(t, volume)
+	if err := errors.Join(os.Rename(volume, filepath.Join(parent, "moved")), os.Symlink("other", volume)); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"right"}, runOK(t, c, r)); diff != "" {
+		t.Errorf("file in the working directory (-want +got):\n%s", diff)
+	}
+}
+
+func TestDrainTakesWhatIsLeft(t *testing.T) {
+	t.Parallel()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close() // open until the end, as in a process left behind
+	want := bytes.Repeat([]byte("x"), 60_000)
+	if _, err := w.Write(want); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.SetReadDeadline(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	var got bytes.Buffer
+	drain(r, &got)
+	if !bytes.Equal(got.Bytes(), want) {
+		t.Errorf("got %d bytes of %d", got.Len(), len(want))
+	}
+}
+
+func TestRunIsSafeForConcurrentUse(t *testing.T) {
+	t.Parallel()
+	for i := range 8 {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Parallel()
+			c, r := shell(t, fmt.Sprintf("echo %d", i))
+			if got := runOK(t, c, r); !slices.Equal(got, []string{strconv.Itoa(i)}) {
+				t.Errorf("output %q", got)
+			}
+		})
+	}
+}
+
+func BenchmarkRun(b *testing.B) {
+	c, _ := command(b, "/bin/true")
+	c.Logger = discard
+	for b.Loop() {
+		if err := Run(b.Context(), c); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,230 @@
+package worker
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// scripts is what this test binary does as a child process, by its first argument.
+var scripts = map[string]func(args []string) int{
+	"script-signals":  reportSignals,
+	"script-leave":    leaveBehind,
+	"script-hold":     hold,
+	"script-longline": writeLongLine,
+	"script-agent":    runAgent,
+	"script-try":      tryAccess,
+	"script-restore":  restoreEverything,
+	"script-hog":      hogMemory,
+}
+
+// reportSignals writes each signal that it gets and ends at the one named by its argument, with code 130.
+func reportSignals(args []string) int {
+	got := make(chan os.Signal, 10)
+	signal.Notify(got, syscall.SIGINT, syscall.SIGTERM)
+	fmt.Println("ready")
+	for s := range got {
+		fmt.Println(s)
+		if s.String() == args[0] {
+			return 130
+		}
+	}
+	return 0
+}
+
+// leaveBehind starts a process that keeps its stdout, in a process group of its own if "escaped", and ends.
+func leaveBehind(args []string) int {
+	cmd := &exec.Cmd{Path: self, Args: []string{"test", "script-hold"}, Stdout: os.Stdout, Stderr: os.Stderr}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: args[0] == "escaped"}
+	if err := cmd.Start(); err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	fmt.Println(cmd.Process.Pid)
+	return 0
+}
+
+// hold lives until it is killed.
+func hold([]string) int {
+	signal.Ignore(syscall.SIGINT, syscall.SIGTERM)
+	fmt.Println("pid " + strconv.Itoa(os.Getpid()))
+	for {
+		syscall.Pause()
+	}
+}
+
+// writeLongLine writes a line of so many bytes, torn into many writes, between two short ones.
+func writeLongLine(args []string) int {
+	n, _ := strconv.Atoi(args[0])
+	fmt.Println("before")
+	w := bufio.NewWriterSize(os.Stdout, 1000)
+	for range n {
+		w.WriteByte('x')
+	}
+	w.WriteString("\nafter")
+	w.Flush()
+	return 0
+}
+
+// runAgent runs one worker, as the agent does, and passes its output and Run's error on. With "cgroup=DIR" as its first
+// argument it enters that cgroup before, with "mount=DIR" it mounts a file system there.
+func runAgent(args []string) int {
+	if dir, ok := strings.CutPrefix(args[0], "cgroup="); ok {
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte("0"), 0); err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		args = args[1:]
+	}
+	if dir, ok := strings.CutPrefix(args[0], "mount="); ok {
+		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, ""); err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		args = args[1:]
+	}
+	dir, err := os.Open(".")
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	err = Run(ctx, Command{
+		Path:   args[0],
+		Args:   args[1:],
+		Dir:    dir,
+		Access: Access{ReadOnly: bin, Volume: Write},
+		Stdout: func(line []byte) {
+			fmt.Printf("%s\n", line)
+			if string(line) == "cancel" {
+				cancel()
+			}
+		},
+		Logger: discard,
+	})
+	fmt.Println("error:", err)
+	return 0
+}
+
+// tryAccess does to each path what the word before it says, and writes how it went.
+func tryAccess(args []string) int {
+	for i := 0; i+1 < len(args); i += 2 {
+		fmt.Println(args[i], filepath.Base(args[i+1])+":", outcome(try(args[i], args[i+1])))
+	}
+	return 0
+}
+
+func try(what, path string) error {
+	switch what {
+	case "read":
+		_, err := os.ReadFile(path)
+		return err
+	case "list":
+		_, err := os.ReadDir(path)
+		return err
+	case "write":
+		return os.WriteFile(path, []byte("x"), 0o600)
+	case "append":
+		f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+		if err == nil {
+			f.Close()
+		}
+		return err
+	case "remove":
+		return os.Remove(path)
+	case "execute":
+		return exec.Command(path).Run() //nolint:noctx // a child of a child that the test waits for
+	}
+	return fmt.Errorf("no such attempt: %s", what)
+}
+
+func outcome(err error) string {
+	switch {
+	case err == nil:
+		return "ok"
+	case errors.Is(err, syscall.EACCES):
+		return "denied"
+	}
+	return err.Error()
+}
+
+// restoreEverything makes all that a restore makes in its working directory, and writes what it could not do.
+func restoreEverything([]string) int {
+	root := os.Geteuid() == 0
+	steps := []struct {
+		what string
+		do   func() error
+	}{
+		{"mkdir", func() error { return os.MkdirAll("a/b", 0o700) }},
+		{"write", func() error { return os.WriteFile("a/file", []byte("data"), 0o600) }},
+		{"fallocate", func() error {
+			f, err := os.OpenFile("a/file", os.O_RDWR, 0)
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			return unix.Fallocate(int(f.Fd()), 0, 0, 1<<16)
+		}},
+		{"truncate", func() error { return os.Truncate("a/file", 2) }},
+		{"hard link to another directory", func() error { return os.Link("a/file", "a/b/link") }},
+		{"rename to another directory", func() error { return os.Rename("a/b/link", "moved") }},
+		{"symlink", func() error { return os.Symlink("/etc/shadow", "a/symlink") }},
+		{"fifo", func() error { return unix.Mkfifo("a/fifo", 0o600) }},
+		{"socket", func() error { return unix.Mknod("a/socket", unix.S_IFSOCK|0o600, 0) }},
+		{"character device", func() error {
+			if !root {
+				return nil
+			}
+			return unix.Mknod("a/null", unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3)))
+		}},
+		{"block device", func() error {
+			if !root {
+				return nil
+			}
+			return unix.Mknod("a/loop", unix.S_IFBLK|0o600, int(unix.Mkdev(7, 99)))
+		}},
+		{"chown", func() error { return os.Lchown("a/symlink", os.Getuid(), os.Getgid()) }},
+		{"times", func() error {
+			return unix.UtimesNanoAt(unix.AT_FDCWD, "a/symlink", make([]unix.Timespec, 2), unix.AT_SYMLINK_NOFOLLOW)
+		}},
+		{"extended attribute", func() error {
+			err := unix.Setxattr("a/file", "user.test", []byte("1"), 0)
+			if errors.Is(err, syscall.EOPNOTSUPP) { // tmpfs before Linux 6.6
+				return nil
+			}
+			return err
+		}},
+		{"chmod", func() error { return os.Chmod("a/file", 0o4755) }},
+		{"remove", func() error { return os.RemoveAll("a") }},
+	}
+	for _, step := range steps {
+		if err := step.do(); err != nil {
+			fmt.Printf("%s: %s\n", step.what, outcome(err))
+		}
+	}
+	return 0
+}
+
+// hogMemory takes so many bytes.
+func hogMemory(args []string) int {
+	n, _ := strconv.Atoi(args[0])
+	data := make([]byte, n)
+	for i := 0; i < n; i += 4096 {
+		data[i] = 1
+	}
+	fmt.Println("took it all")
+	runtime.KeepAlive(data)
+	return 0
+}
