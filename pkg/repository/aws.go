@@ -24,11 +24,11 @@ func (r *Resolver) aws(ctx context.Context, location *velerov1.BackupStorageLoca
 	env.set("AWS_DEFAULT_REGION", config["region"])
 
 	file, err := r.credentialsFile(ctx, location, "AWS_SHARED_CREDENTIALS_FILE")
+	name := config["profile"]
 	// The AWS SDK, and with it Velero, goes on without a default file that is not there.
-	if err != nil && !(file.shared && errors.Is(err, fs.ErrNotExist)) {
+	if err != nil && !(file.shared && name == "" && errors.Is(err, fs.ErrNotExist)) {
 		return err
 	}
-	name := config["profile"]
 	if file.shared && name == "" && env.lookup("AWS_ACCESS_KEY_ID") != "" {
 		env.passAWS()
 		return nil

@@ -97,6 +97,7 @@ func (r *Resolver) credentialsFile(ctx context.Context, location *velerov1.Backu
 		file.from = fmt.Sprintf("credentials file %s (the agent's %s)", file.path, variable)
 	}
 	if file.path == "" {
+		file.from = fmt.Sprintf("the location's credential (spec.credential is not set, nor is the agent's %s)", variable)
 		return file, nil
 	}
 	data, err := r.readFile(file.path)
