@@ -1,0 +1,292 @@
+package controlplane
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	k8sruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/test/parts"
+)
+
+// phaseCanceled is a phase that only Velero 1.17 and later know.
+const phaseCanceled = "Canceled"
+
+func TestPodIsRunByHand(t *testing.T) {
+	t.Parallel()
+	c := newClient(t, ForTest(t, Options{Dir: t.TempDir()}))
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default"},
+		Spec: corev1.PodSpec{
+			NodeName:       "node-1",
+			InitContainers: []corev1.Container{{Name: "restore-wait", Image: "restore-wait"}},
+			Containers:     []corev1.Container{{Name: "web", Image: "web"}},
+			Volumes:        []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
+		},
+	}
+	if err := c.Create(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	before := pod.DeepCopy()
+	pod.Status.Phase = corev1.PodRunning
+	pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{
+		Name: "restore-wait", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}},
+	}}
+	if err := c.Status().Patch(t.Context(), pod, client.MergeFrom(before)); err != nil {
+		t.Fatal(err)
+	}
+	got := &corev1.Pod{}
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(pod), got); err != nil {
+		t.Fatal(err)
+	}
+	if s := got.Status; got.Spec.NodeName != "node-1" || s.Phase != corev1.PodRunning || len(s.InitContainerStatuses) != 1 ||
+		s.InitContainerStatuses[0].State.Running == nil {
+		t.Errorf("on node %q with status %+v; want node-1, Running, restore-wait running", got.Spec.NodeName, s)
+	}
+}
+
+func TestPhaseCanceledDependsOnVelero(t *testing.T) {
+	t.Parallel()
+	for version, accepted := range map[string]bool{
+		"1.10.3": false, "1.14.1": false, "1.16.2": false, "1.17.2": true, "1.18.3": true,
+	} {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			c := newClient(t, ForTest(t, Options{CRDs: crds(t, version), Dir: t.TempDir()}))
+			pvb := &velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Name: "web-data", Namespace: "default"}}
+			if err := c.Create(t.Context(), pvb); err != nil {
+				t.Fatal(err)
+			}
+			before := pvb.DeepCopy()
+			pvb.Status.Phase = phaseCanceled
+			err := c.Patch(t.Context(), pvb, client.MergeFrom(before))
+			if accepted && err != nil {
+				t.Errorf("got %v, want no error", err)
+			}
+			if !accepted && !apierrors.IsInvalid(err) {
+				t.Errorf("got %v, want Invalid", err)
+			}
+		})
+	}
+}
+
+func TestVeleroCRDs(t *testing.T) {
+	t.Parallel()
+	for _, version := range VeleroVersions() {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			names := map[string]bool{}
+			for _, crd := range crds(t, version) {
+				names[crd.Spec.Names.Plural] = true
+			}
+			for _, want := range []string{
+				"backups", "restores", "backupstoragelocations", "backuprepositories", "podvolumebackups", "podvolumerestores",
+			} {
+				if !names[want] {
+					t.Errorf("no %s among %v", want, names)
+				}
+			}
+		})
+	}
+}
+
+func TestVeleroCRDsOfUnknownVersion(t *testing.T) {
+	t.Parallel()
+	if _, err := VeleroCRDs("0.0.1"); err == nil || !strings.Contains(err.Error(), "Velero 0.0.1") {
+		t.Errorf("got %v, want an error that names Velero 0.0.1", err)
+	}
+}
+
+func TestKubeconfigLeadsToTheSameServer(t *testing.T) {
+	t.Parallel()
+	cp := ForTest(t, Options{Dir: t.TempDir()})
+	config, err := clientcmd.BuildConfigFromFlags("", cp.Kubeconfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.New(config, client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, got := &corev1.Namespace{}, &corev1.Namespace{}
+	key := client.ObjectKey{Name: "kube-system"}
+	if err := errors.Join(newClient(t, cp).Get(t.Context(), key, want), c.Get(t.Context(), key, got)); err != nil {
+		t.Fatal(err)
+	}
+	if got.UID != want.UID {
+		t.Errorf("kubeconfig leads to a cluster whose %s has UID %s, want %s", key.Name, got.UID, want.UID)
+	}
+}
+
+func TestNothingIsLeft(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		crds    []*apiextensionsv1.CustomResourceDefinition
+		wantErr string
+	}{
+		"after Stop": {},
+		"after a failed start": {
+			crds:    []*apiextensionsv1.CustomResourceDefinition{{ObjectMeta: metav1.ObjectMeta{Name: "invalid"}}},
+			wantErr: "unable to install CRDs",
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			cp, err := Start(Options{Dir: dir, CRDs: tt.crds})
+			if err == nil {
+				if n := len(running(t, dir)); n != 2 {
+					t.Errorf("%d programs run, want etcd and kube-apiserver", n)
+				}
+				if err := cp.Stop(); err != nil {
+					t.Error(err)
+				}
+			}
+			if got := fmt.Sprint(err); tt.wantErr == "" && err != nil || !strings.Contains(got, tt.wantErr) {
+				t.Errorf("start: got %v, want %q", err, tt.wantErr)
+			}
+			if left := running(t, dir); len(left) > 0 {
+				t.Errorf("still running: %v", left)
+			}
+			if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+				t.Errorf("left on disk: %v, %v", left, err)
+			}
+		})
+	}
+}
+
+func TestNothingRunsAfterKill(t *testing.T) {
+	t.Parallel()
+	parts.ControlPlane(t)
+	if _, err := exec.LookPath("setpriv"); err != nil {
+		t.Log("without setpriv there is no safety net: nothing to test")
+		return
+	}
+	dir := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), doomedDir+"="+dir)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Errorf("start: %q, %v", line, err)
+	}
+	programs := running(t, dir)
+	if len(programs) != 2 {
+		t.Errorf("before the kill run %v, want etcd and kube-apiserver", programs)
+	}
+	ends := make([]func() bool, 0, len(programs))
+	for pid := range programs {
+		ends = append(ends, watchEnd(t, pid))
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Error(err)
+	}
+	_ = cmd.Wait() // says that it was killed
+	for _, ended := range ends {
+		if !ended() {
+			t.Errorf("of %v still run %v", programs, running(t, dir))
+		}
+	}
+}
+
+// doomedDir is the variable that makes this test binary start a control plane in the folder and wait to be killed.
+const doomedDir = "PLIMSOLL_TEST_DOOMED_DIR"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(doomedDir); dir != "" {
+		if _, err := Start(Options{Dir: dir}); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		fmt.Println("started")
+		select {}
+	}
+	os.Exit(m.Run())
+}
+
+// running returns the programs whose command line names the folder, by process id.
+func running(t *testing.T, dir string) map[int]string {
+	t.Helper()
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[int]string{}
+	for _, path := range lines {
+		text, err := os.ReadFile(path)
+		if err != nil || !bytes.Contains(text, []byte(dir)) {
+			continue // it ended meanwhile, or is none of ours
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		program, _, _ := bytes.Cut(text, []byte{0})
+		found[pid] = string(program)
+	}
+	return found
+}
+
+// watchEnd returns a function that waits for the end of the process, for a minute at most.
+func watchEnd(t *testing.T, pid int) func() bool {
+	t.Helper()
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	return func() bool {
+		for {
+			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 60_000)
+			if !errors.Is(err, unix.EINTR) {
+				return n == 1
+			}
+		}
+	}
+}
+
+func newClient(t *testing.T, cp *ControlPlane) client.Client {
+	t.Helper()
+	s := k8sruntime.NewScheme()
+	if err := errors.Join(scheme.AddToScheme(s), velerov1.AddToScheme(s)); err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.New(cp.Config(), client.Options{Scheme: s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func crds(t *testing.T, version string) []*apiextensionsv1.CustomResourceDefinition {
+	t.Helper()
+	list, err := VeleroCRDs(version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}

@@ -1,0 +1,153 @@
+// Package parts finds the real programs that tests and the demo run: restic, etcd with kube-apiserver, the node agent.
+//
+// They are built by make into bin/ of the repository. A test whose part is missing is skipped with the command that
+// makes it, and fails where the variable CI is true. No other package skips tests for a missing part.
+package parts
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// DefaultRestic is the version of restic that is used where the version does not matter. The Makefile reads this line.
+const DefaultRestic = "0.18.1"
+
+// ErrMissing is wrapped by the errors of this package for a part that has not been built.
+var ErrMissing = errors.New("not built yet")
+
+// Restic returns the absolute path of restic in the version, which is one of ResticVersions.
+func Restic(tb testing.TB, version string) string {
+	tb.Helper()
+	path, err := FindRestic(version)
+	need(tb, err)
+	return path
+}
+
+// ResticVersions returns the versions of restic that the tests run, one for each folder in tools/restic.
+func ResticVersions(tb testing.TB) []string {
+	tb.Helper()
+	versions, err := FindResticVersions()
+	need(tb, err)
+	return versions
+}
+
+// ControlPlane returns the absolute path of the folder that holds etcd and kube-apiserver.
+func ControlPlane(tb testing.TB) string {
+	tb.Helper()
+	dir, err := FindControlPlane()
+	need(tb, err)
+	return dir
+}
+
+// FindRestic is Restic for programs that are no test. The error wraps ErrMissing if it is not built.
+func FindRestic(version string) (string, error) {
+	return find("restic-"+version, "make bin/restic-"+version)
+}
+
+// FindResticVersions is ResticVersions for programs that are no test.
+func FindResticVersions() ([]string, error) {
+	root, err := Root()
+	if err != nil {
+		return nil, err
+	}
+	modules, err := filepath.Glob(filepath.Join(root, "tools", "restic", "*", "go.mod"))
+	if err != nil {
+		return nil, fmt.Errorf("list restic versions: %w", err)
+	}
+	versions := make([]string, 0, len(modules))
+	for _, m := range modules {
+		versions = append(versions, filepath.Base(filepath.Dir(m)))
+	}
+	return versions, nil
+}
+
+// FindControlPlane is ControlPlane for programs that are no test: the folder that KUBEBUILDER_ASSETS names, or what
+// make built. The error wraps ErrMissing if etcd or kube-apiserver is not there.
+func FindControlPlane() (string, error) {
+	if dir := os.Getenv("KUBEBUILDER_ASSETS"); dir != "" {
+		dir, err := filepath.Abs(dir)
+		if err != nil {
+			return "", fmt.Errorf("folder in KUBEBUILDER_ASSETS: %w", err)
+		}
+		return controlPlane(dir, "KUBEBUILDER_ASSETS must name a folder with etcd and kube-apiserver")
+	}
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	return controlPlane(filepath.Join(root, "bin", "controlplane"), "run: make controlplane")
+}
+
+func controlPlane(dir, hint string) (string, error) {
+	for _, program := range []string{"etcd", "kube-apiserver"} {
+		if err := executable(filepath.Join(dir, program), hint); err != nil {
+			return "", err
+		}
+	}
+	return dir, nil
+}
+
+// FindNodeAgent returns the absolute path of our node agent. It is for the demo: a test would run whatever was built
+// last. The error wraps ErrMissing if it is not built.
+func FindNodeAgent() (string, error) {
+	return find("node-agent", "make build")
+}
+
+// Root returns the top folder of the repository: the first one with a go.mod from the working directory upwards.
+func Root() (string, error) {
+	start, err := os.Getwd()
+	if err != nil {
+		return "", fmt.Errorf("find the repository: %w", err)
+	}
+	for dir := start; ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", fmt.Errorf("find the repository: no go.mod in %s or above", start)
+		}
+	}
+}
+
+// find returns the path of a program in bin/.
+func find(name, command string) (string, error) {
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(root, "bin", name)
+	if err := executable(path, "run: "+command); err != nil {
+		return "", err
+	}
+	return path, nil
+}
+
+// executable returns an error with the hint unless path is a program.
+func executable(path, hint string) error {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return fmt.Errorf("%s: %w (%s)", path, ErrMissing, hint)
+	case err != nil:
+		return fmt.Errorf("%w (%s)", err, hint)
+	case !info.Mode().IsRegular() || info.Mode()&0o111 == 0:
+		return fmt.Errorf("%s is no program (%s)", path, hint)
+	}
+	return nil
+}
+
+// need ends the test unless err is nil: it skips for a part that is missing, but not in CI, where all must run.
+func need(tb testing.TB, err error) {
+	tb.Helper()
+	if err == nil {
+		return
+	}
+	if errors.Is(err, ErrMissing) && !strings.EqualFold(os.Getenv("CI"), "true") {
+		tb.Skip(err)
+	}
+	tb.Fatal(err)
+}
