@@ -1,0 +1,275 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/plimsoll-io/plimsoll/pkg/metrics"
+	"github.com/plimsoll-io/plimsoll/pkg/nodeagent"
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
+	"github.com/plimsoll-io/plimsoll/pkg/worker"
+)
+
+// stopTimeout is how long the agent takes at most to end its workers (restic: SIGINT, 10 s later SIGTERM, 5 s later
+// SIGKILL) and to write what they reached. The pod's terminationGracePeriodSeconds must be more.
+const stopTimeout = 30 * time.Second
+
+type serverOptions struct {
+	nodeName        string
+	namespace       string
+	kubeconfig      string
+	metricsAddress  string
+	configMap       string
+	resourceTimeout time.Duration
+	logLevel        slog.Level
+	logFormat       string
+
+	hostPods         string
+	resticPath       string
+	cacheDir         string
+	concurrency      int
+	initRepositories bool
+	partial          string
+	lockWait         time.Duration
+	maxAttempts      int
+	retryDelay       time.Duration
+	idleTimeout      time.Duration
+	stallAfter       time.Duration
+	progressInterval time.Duration
+}
+
+func serverCommand() *cobra.Command {
+	var o serverOptions
+	cmd := &cobra.Command{
+		Use:   "server",
+		Short: "Serve the PodVolumeBackups and PodVolumeRestores of this node",
+		Long: `Serve the PodVolumeBackups and PodVolumeRestores of this node.
+
+The node's name comes from the environment variable NODE_NAME, the namespace from VELERO_NAMESPACE (default velero).
+The API server is the one of --kubeconfig, of KUBECONFIG, or of the pod's service account.`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.nodeName = os.Getenv("NODE_NAME")
+			if err := o.validate(); err != nil {
+				return usageError{err}
+			}
+			return serve(cmd.Context(), o)
+		},
+	}
+	o.addFlags(cmd)
+	return cmd
+}
+
+func (o *serverOptions) addFlags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVarP(&o.namespace, "namespace", "n", cmp.Or(os.Getenv("VELERO_NAMESPACE"), "velero"), "the namespace of the PodVolumeBackups and PodVolumeRestores")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "a kubeconfig file, for an agent outside of a cluster")
+	f.StringVar(&o.metricsAddress, "metrics-address", ":8085", "where /metrics, /healthz, /readyz and /progress are served")
+	f.StringVar(&o.configMap, "node-agent-configmap", "", "the ConfigMap with Velero's configuration of the node agent; its loadConcurrency is used")
+	f.DurationVar(&o.resourceTimeout, "resource-timeout", 10*time.Minute, "how long it may take to find a volume and to open or create its repository")
+	f.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
+	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
+
+	f.StringVar(&o.hostPods, "host-pods-path", "/host_pods", "kubelet's pods directory as this process sees it")
+	f.StringVar(&o.resticPath, "restic-path", "restic", "the restic program, looked up in PATH")
+	f.StringVar(&o.cacheDir, "cache-dir", defaultCacheDir(), "where restic keeps its cache")
+	f.IntVar(&o.concurrency, "concurrency", 0, "volumes at the same time; 0: what the ConfigMap says, else 1")
+	f.BoolVar(&o.initRepositories, "init-repositories", true, "create a repository that a backup needs and that does not exist")
+	f.StringVar(&o.partial, "partial", "complete", "what a backup is whose snapshot lacks files that could not be read: complete or fail")
+	f.DurationVar(&o.lockWait, "lock-wait", 35*time.Minute, "how long to wait for a locked repository; 0: not at all")
+	f.IntVar(&o.maxAttempts, "max-attempts", 5, "how often a volume is tried, restarts of the agent included")
+	f.DurationVar(&o.retryDelay, "retry-delay", 10*time.Second, "the pause before the second attempt, doubled before each further one")
+	f.DurationVar(&o.idleTimeout, "idle-timeout", 30*time.Minute, "ends an attempt in which no byte moves; 0: never")
+	f.DurationVar(&o.stallAfter, "stall-after", progress.DefaultStallAfter, "a volume of which no byte moves for so long is shown as Stalled")
+	f.DurationVar(&o.progressInterval, "progress-interval", progress.DefaultInterval, "how often progress is written to the API server")
+}
+
+// defaultCacheDir is where Velero's DaemonSet has an emptyDir for it.
+func defaultCacheDir() string {
+	return filepath.Join(cmp.Or(os.Getenv("VELERO_SCRATCH_DIR"), os.TempDir()), ".cache", "restic")
+}
+
+func (o *serverOptions) validate() error {
+	switch {
+	case o.nodeName == "":
+		return fmt.Errorf("environment variable NODE_NAME is not set: the agent must know which node it serves")
+	case o.logFormat != "text" && o.logFormat != "json":
+		return fmt.Errorf("--log-format=%s is neither text nor json", o.logFormat)
+	case o.partial != "complete" && o.partial != "fail":
+		return fmt.Errorf("--partial=%s is neither complete nor fail", o.partial)
+	case o.concurrency < 0:
+		return fmt.Errorf("--concurrency=%d is negative", o.concurrency)
+	case o.maxAttempts < 1:
+		return fmt.Errorf("--max-attempts=%d: there must be at least one", o.maxAttempts)
+	}
+	for name, d := range map[string]time.Duration{
+		"progress-interval": o.progressInterval, "stall-after": o.stallAfter, "retry-delay": o.retryDelay, "resource-timeout": o.resourceTimeout,
+	} {
+		if d <= 0 {
+			return fmt.Errorf("--%s=%s is not positive", name, d)
+		}
+	}
+	if o.idleTimeout < 0 || o.lockWait < 0 {
+		return fmt.Errorf("--idle-timeout and --lock-wait cannot be negative")
+	}
+	return nil
+}
+
+func newLogger(o serverOptions) *slog.Logger {
+	options := &slog.HandlerOptions{Level: o.logLevel}
+	var handler slog.Handler = slog.NewTextHandler(os.Stderr, options)
+	if o.logFormat == "json" {
+		handler = slog.NewJSONHandler(os.Stderr, options)
+	}
+	return slog.New(handler)
+}
+
+// serve wires the agent and runs it until ctx ends.
+func serve(ctx context.Context, o serverOptions) error {
+	log := newLogger(o)
+	bridge := logr.FromSlogHandler(log.Handler())
+	ctrl.SetLogger(bridge)
+	klog.SetLogger(bridge)
+
+	cfg, err := restConfig(o.kubeconfig)
+	if err != nil {
+		return fmt.Errorf("find the API server: %w", err)
+	}
+	data, err := newRestic(ctx, o, log)
+	if err != nil {
+		return err
+	}
+	mgr, err := newManager(cfg, o)
+	if err != nil {
+		return err
+	}
+	concurrency, err := readConcurrency(ctx, mgr.GetAPIReader(), o)
+	if err != nil {
+		return err
+	}
+	operations := metrics.NewOperations(o.nodeName)
+	agent, err := nodeagent.SetUp(ctx, mgr, nodeagent.Config{
+		NodeName: o.nodeName, Namespace: o.namespace, HostPods: o.hostPods,
+		Uploaders:        map[string]uploader.Uploader{"restic": data},
+		InitRepositories: o.initRepositories, FailPartial: o.partial == "fail",
+		Concurrency: concurrency, MaxAttempts: o.maxAttempts, RetryDelay: o.retryDelay,
+		ProgressInterval: o.progressInterval, StallAfter: o.stallAfter, IdleTimeout: o.idleTimeout,
+		ResourceTimeout: o.resourceTimeout,
+		Logger:          log, Metrics: operations,
+	})
+	if err != nil {
+		return err
+	}
+	for path, handler := range map[string]http.Handler{
+		"/progress": agent,
+		"/healthz":  healthz.CheckHandler{Checker: healthz.Ping},
+		"/readyz":   healthz.CheckHandler{Checker: agent.Ready},
+	} {
+		if err := mgr.AddMetricsServerExtraHandler(path, handler); err != nil {
+			return fmt.Errorf("serve %s: %w", path, err)
+		}
+	}
+	ctrlmetrics.Registry.MustRegister(operations, metrics.NewVolumes(agent.Volumes), buildInfo(data))
+	log.Info("Node agent starts", "version", version, "commit", commit, "restic", data.Version().String(),
+		"node", o.nodeName, "namespace", o.namespace, "concurrency", concurrency, "landlock", worker.LandlockABI())
+	if worker.LandlockABI() == 0 {
+		log.Warn("This kernel has no Landlock: workers run unconfined")
+	}
+	return mgr.Start(ctx)
+}
+
+func restConfig(kubeconfig string) (*rest.Config, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = kubeconfig
+	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+	if err != nil {
+		return nil, err
+	}
+	cfg.UserAgent = "plimsoll-node-agent/" + version
+	cfg.QPS, cfg.Burst = 20, 40 // 200 queued volumes and their Events, without a burst that others feel
+	return cfg, nil
+}
+
+func newRestic(ctx context.Context, o serverOptions, log *slog.Logger) (*restic.Uploader, error) {
+	path, err := lookUp(o.resticPath)
+	if err != nil {
+		return nil, err
+	}
+	lockWait := o.lockWait
+	if lockWait == 0 {
+		lockWait = -1
+	}
+	return restic.New(ctx, path, restic.Options{CacheDir: o.cacheDir, LockWait: lockWait, Logger: log})
+}
+
+func lookUp(program string) (string, error) {
+	path, err := exec.LookPath(program)
+	if err != nil {
+		return "", fmt.Errorf("find restic: %w; say where it is with --restic-path", err)
+	}
+	return filepath.Abs(path)
+}
+
+func newManager(cfg *rest.Config, o serverOptions) (ctrl.Manager, error) {
+	scheme := runtime.NewScheme()
+	if err := clientgoscheme.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	if err := velerov1.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	timeout := stopTimeout
+	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
+		Scheme:                  scheme,
+		Cache:                   nodeagent.CacheOptions(o.namespace, o.nodeName),
+		Metrics:                 metricsserver.Options{BindAddress: o.metricsAddress},
+		HealthProbeBindAddress:  "0", // served with the metrics
+		GracefulShutdownTimeout: &timeout,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reach the API server: %w", err)
+	}
+	return mgr, nil
+}
+
+func readConcurrency(ctx context.Context, api client.Reader, o serverOptions) (int, error) {
+	if o.concurrency > 0 {
+		return o.concurrency, nil
+	}
+	if o.configMap == "" {
+		return 1, nil
+	}
+	return nodeagent.Concurrency(ctx, api, o.namespace, o.configMap, o.nodeName)
+}
+
+func buildInfo(data *restic.Uploader) prometheus.Collector {
+	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "plimsoll_build_info", Help: "1, with the versions of the node agent and its data paths and the kernel's Landlock version (0: workers are not confined) as labels.",
+	}, []string{"version", "commit", "restic", "kopia", "landlock"})
+	info.WithLabelValues(version, commit, data.Version().String(), moduleVersion("github.com/kopia/kopia"), fmt.Sprint(worker.LandlockABI())).Set(1)
+	return info
+}

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
+)
+
+func versionCommand() *cobra.Command {
+	var resticPath string
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Print the versions of the node agent, restic and kopia",
+		Args:  noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			fmt.Fprintf(cmd.OutOrStdout(), "node-agent %s, commit %s\nrestic %s\nkopia %s\n",
+				version, commit, resticVersion(cmd.Context(), resticPath), moduleVersion("github.com/kopia/kopia"))
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&resticPath, "restic-path", "restic", "the restic program, looked up in PATH")
+	return cmd
+}
+
+func resticVersion(ctx context.Context, path string) string {
+	path, err := lookUp(path)
+	if err != nil {
+		return "not found"
+	}
+	u, err := restic.New(ctx, path, restic.Options{})
+	if err != nil {
+		return "unusable: " + err.Error()
+	}
+	return u.Version().String()
+}
+
+// moduleVersion returns the version of a library that is built in.
+func moduleVersion(path string) string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	for _, dep := range info.Deps {
+		if dep.Path == path {
+			return dep.Version
+		}
+	}
+	return "not built in"
+}

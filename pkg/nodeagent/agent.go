@@ -1,0 +1,271 @@
+// Package nodeagent serves the PodVolumeBackups and PodVolumeRestores of one node.
+//
+// Each object becomes an operation: it is claimed when it is this node's and its pod is ready for it, waits in the queue
+// for a slot, is moved by an uploader, and ends with one terminal write. While it runs a progress.Reporter publishes its
+// Snapshots on the object. Operations that an agent leaves behind, because it was stopped or killed, are resumed by the
+// next agent of the node.
+//
+// contracts/velero-node-agent.md says what the servers of each Velero version expect; the rules of its sections 2.4 and
+// 2.5 are why the terminal write is made as it is.
+package nodeagent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/spf13/afero"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/plimsoll-io/plimsoll/pkg/metrics"
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/repository"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/volume"
+)
+
+// Config says what an Agent serves, and how. NodeName, Namespace, HostPods and Uploaders must be set.
+type Config struct {
+	NodeName  string
+	Namespace string // Velero's: the agent touches no other
+	HostPods  string // kubelet's pods directory as the agent sees it
+
+	Uploaders        map[string]uploader.Uploader // by uploaderType
+	InitRepositories bool                         // make a missing repository for a backup
+	FailPartial      bool                         // a backup with unreadable files is Failed instead of Completed
+
+	Concurrency      int           // volumes at the same time; default 1, as in Velero
+	MaxAttempts      int           // default 5; restarts of the agent count
+	RetryDelay       time.Duration // before the second attempt, doubled for each further one; default 10 s
+	ProgressInterval time.Duration // default progress.DefaultInterval
+	StallAfter       time.Duration // default progress.DefaultStallAfter
+	IdleTimeout      time.Duration // ends an attempt in which no byte moves; 0: never
+	ResourceTimeout  time.Duration // to find a volume, and to open or create a repository; default 10 min
+
+	Logger  *slog.Logger // default: discards
+	Metrics *metrics.Operations
+}
+
+func (c *Config) setDefaults() {
+	if c.Concurrency <= 0 {
+		c.Concurrency = 1
+	}
+	if c.MaxAttempts <= 0 {
+		c.MaxAttempts = 5
+	}
+	if c.RetryDelay <= 0 {
+		c.RetryDelay = 10 * time.Second
+	}
+	if c.ResourceTimeout <= 0 {
+		c.ResourceTimeout = 10 * time.Minute
+	}
+	if c.ProgressInterval <= 0 {
+		c.ProgressInterval = progress.DefaultInterval
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Metrics == nil {
+		c.Metrics = metrics.NewOperations(c.NodeName)
+	}
+}
+
+// Agent serves one node. It is a Runnable of the manager that it was set up with.
+type Agent struct {
+	cfg      Config
+	client   client.Client // reads through the cache: PodVolumeBackups, PodVolumeRestores, the node's pods
+	api      client.Reader // reads from the API server: everything else, so that no right to list it is needed
+	rest     *rest.Config
+	events   events.EventRecorder
+	metrics  *metrics.Operations
+	pods     *volume.Pods
+	resolver *repository.Resolver
+	queue    *queue
+	stopping chan struct{} // closed when the agent is told to stop
+	running  sync.WaitGroup
+
+	mu         sync.Mutex
+	closed     bool
+	operations map[key]*operation
+	// ended remembers what has got its terminal write until the cache shows it: a stale read must not start it again.
+	ended map[key]types.UID
+	// elsewhere remembers restores whose pods run on other nodes, so that each is looked up once.
+	elsewhere map[key]struct{}
+	// orphaned remembers restores whose pod was deleted from this node.
+	orphaned map[key]struct{}
+}
+
+// CacheOptions restrict a manager's cache to what an agent may see: one namespace, and the pods of one node.
+func CacheOptions(namespace, nodeName string) cache.Options {
+	own := map[string]cache.Config{namespace: {}}
+	return cache.Options{
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&velerov1.PodVolumeBackup{}:  {Namespaces: own},
+			&velerov1.PodVolumeRestore{}: {Namespaces: own},
+			&corev1.Pod{}: {
+				Field:     fields.OneTermEqualSelector("spec.nodeName", nodeName),
+				Transform: stripPod,
+			},
+		},
+	}
+}
+
+// stripPod leaves of a pod what the restore controller looks at. A node's pods are most of the agent's cache.
+func stripPod(object any) (any, error) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return object, nil
+	}
+	slim := &corev1.Pod{TypeMeta: pod.TypeMeta}
+	slim.Name, slim.Namespace, slim.UID, slim.ResourceVersion = pod.Name, pod.Namespace, pod.UID, pod.ResourceVersion
+	slim.DeletionTimestamp = pod.DeletionTimestamp
+	slim.Spec.NodeName = pod.Spec.NodeName
+	for i := range pod.Spec.InitContainers {
+		slim.Spec.InitContainers = append(slim.Spec.InitContainers, corev1.Container{Name: pod.Spec.InitContainers[i].Name})
+	}
+	slim.Status.Phase = pod.Status.Phase
+	for i := range pod.Status.InitContainerStatuses {
+		status := &pod.Status.InitContainerStatuses[i]
+		slim.Status.InitContainerStatuses = append(slim.Status.InitContainerStatuses, corev1.ContainerStatus{Name: status.Name, State: status.State})
+	}
+	return slim, nil
+}
+
+// SetUp adds an Agent to mgr, whose cache must have been restricted with CacheOptions.
+func SetUp(ctx context.Context, mgr ctrl.Manager, cfg Config) (*Agent, error) {
+	cfg.setDefaults()
+	a := &Agent{
+		cfg:        cfg,
+		client:     mgr.GetClient(),
+		api:        mgr.GetAPIReader(),
+		rest:       mgr.GetConfig(),
+		events:     mgr.GetEventRecorder("plimsoll-node-agent"),
+		metrics:    cfg.Metrics,
+		pods:       volume.NewPods(afero.NewOsFs(), cfg.HostPods),
+		queue:      newQueue(cfg.Concurrency),
+		stopping:   make(chan struct{}),
+		operations: map[key]*operation{},
+		ended:      map[key]types.UID{},
+		elsewhere:  map[key]struct{}{},
+		orphaned:   map[key]struct{}{},
+	}
+	a.resolver = &repository.Resolver{
+		Secrets:      repository.SecretReaderFunc(a.secret),
+		LookupEnv:    os.LookupEnv,
+		BucketRegion: repository.DetectRegion(nil),
+	}
+	if err := a.watchBackups(mgr); err != nil {
+		return nil, fmt.Errorf("watch PodVolumeBackups: %w", err)
+	}
+	if err := a.watchRestores(ctx, mgr); err != nil {
+		return nil, fmt.Errorf("watch PodVolumeRestores: %w", err)
+	}
+	if err := mgr.Add(a); err != nil {
+		return nil, fmt.Errorf("add the agent to the manager: %w", err)
+	}
+	return a, nil
+}
+
+// Ready says whether the agent can see the volumes of its node, as a health check. The manager serves it only once its
+// caches have started.
+func (a *Agent) Ready(*http.Request) error {
+	if _, err := os.Stat(a.cfg.HostPods); err != nil {
+		return fmt.Errorf("kubelet's pods directory: %w", err)
+	}
+	return nil
+}
+
+// Start runs until ctx ends, and then until all operations have ended their workers and left their objects to the next
+// agent.
+func (a *Agent) Start(ctx context.Context) error {
+	<-ctx.Done()
+	close(a.stopping)
+	a.mu.Lock()
+	a.closed = true
+	for _, op := range a.operations {
+		op.stop(errShutdown)
+	}
+	a.mu.Unlock()
+	a.running.Wait()
+	return nil
+}
+
+// admit makes an operation of s, unless there is one already. stop, if not nil, ends it for that reason.
+func (a *Agent) admit(ctx context.Context, s subject, stop error) reconcile.Result {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed || a.ended[s.key()] == s.object.GetUID() {
+		return reconcile.Result{}
+	}
+	op, known := a.operations[s.key()]
+	if known && op.object.GetUID() != s.object.GetUID() { // deleted and created again under the same name
+		op.stop(errDeleted)
+		return reconcile.Result{RequeueAfter: time.Second}
+	}
+	if !known {
+		op = a.newOperation(s)
+		// The reconciler's context ends with the manager; operations end when Start says so, to be able to clean up.
+		ctx, op.stop = context.WithCancelCause(context.WithoutCancel(ctx))
+		a.operations[s.key()] = op
+		a.running.Go(func() {
+			defer a.forget(op)
+			a.run(ctx, op)
+		})
+	}
+	if stop != nil {
+		op.stop(stop)
+	}
+	return reconcile.Result{}
+}
+
+// interrupt ends the operation of an object, and says whether there was one.
+func (a *Agent) interrupt(k key, reason error) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	op, ok := a.operations[k]
+	if ok {
+		op.stop(reason)
+	}
+	return ok
+}
+
+func (a *Agent) newOperation(s subject) *operation {
+	return &operation{
+		subject: s,
+		tracker: progress.NewTracker(progress.Options{StallAfter: a.cfg.StallAfter, Previous: s.previous()}),
+		began:   time.Now(),
+		log: a.cfg.Logger.With("operation", string(s.kind), "name", s.object.GetName(),
+			"pod", s.pod.Namespace+"/"+s.pod.Name, "volume", s.volume),
+	}
+}
+
+func (a *Agent) forget(op *operation) {
+	op.stop(context.Canceled)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.operations, op.key())
+	a.ended[op.key()] = op.object.GetUID()
+}
+
+// settled drops what is remembered of an object that the cache shows to be terminal or gone.
+func (a *Agent) settled(k key) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.ended, k)
+	delete(a.elsewhere, k)
+	delete(a.orphaned, k)
+}

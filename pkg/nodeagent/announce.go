@@ -1,0 +1,134 @@
+package nodeagent
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/plimsoll-io/plimsoll/pkg/metrics"
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+)
+
+// The reasons of the Events on PodVolumeBackups and PodVolumeRestores.
+const (
+	EventQueued    = "Queued"
+	EventStarted   = "Started"
+	EventProgress  = "Progress" // at 25, 50 and 75 %
+	EventStalled   = "Stalled"
+	EventResumed   = "Resumed" // bytes move again, or another agent has taken over
+	EventRetrying  = "Retrying"
+	EventPartial   = "Partial" // stored, without the files that could not be read
+	EventCompleted = "Completed"
+	EventFailed    = "Failed"
+	EventCanceled  = "Canceled"
+)
+
+const (
+	normal  = corev1.EventTypeNormal
+	warning = corev1.EventTypeWarning
+)
+
+// announced is what people were told about an operation.
+type announced struct {
+	state     progress.State
+	milestone int64 // percent
+}
+
+func (a *Agent) event(op *operation, eventType, reason, format string, args ...any) {
+	a.events.Eventf(op.object, nil, eventType, reason, string(op.kind), "%s", shorten(fmt.Sprintf(format, args...)))
+}
+
+func (a *Agent) announceStart(op *operation, attempt int) {
+	if attempt == 1 {
+		op.log.Info("Operation started")
+		a.event(op, normal, EventStarted, "%s of %s started on node %s", op.kind, op.subject, a.cfg.NodeName)
+		return
+	}
+	op.log.Info("Operation goes on", "attempt", attempt)
+	a.event(op, normal, EventResumed, "%s of %s goes on, attempt %d of %d", op.kind, op.subject, attempt, a.cfg.MaxAttempts)
+}
+
+// announce tells people what has changed since the last report: a place in the queue, a stall and its end, milestones.
+func (a *Agent) announce(op *operation, s progress.Snapshot) {
+	before := op.told.state
+	op.told.state = s.State
+	switch {
+	case s.State == before:
+	case s.State == progress.StateQueued:
+		a.event(op, normal, EventQueued, "%s of %s waits for one of %d slots of node %s, position %d", op.kind, op.subject, a.cfg.Concurrency, a.cfg.NodeName, s.QueuePosition)
+	case s.State == progress.StateStalled:
+		op.log.Warn("Operation is stalled", "bytesDone", s.BytesDone, "totalBytes", s.TotalBytes, "since", s.LastProgressTime)
+		a.event(op, warning, EventStalled, "%s of %s is stalled at %s since %s: %s", op.kind, op.subject, percent(s), s.LastProgressTime.Format(time.RFC3339), s.Reason)
+	case before == progress.StateStalled:
+		op.log.Info("Operation moves again", "bytesDone", s.BytesDone)
+		a.event(op, normal, EventResumed, "%s of %s moves again at %s", op.kind, op.subject, percent(s))
+	case s.State == progress.StateWaiting:
+		op.log.Info("Operation waits", "for", s.Reason)
+	}
+	if !s.TotalFinal || s.TotalBytes == 0 {
+		return
+	}
+	if quarter := s.BytesDone * 4 / s.TotalBytes * 25; quarter > op.told.milestone {
+		op.told.milestone = quarter
+		a.event(op, normal, EventProgress, "%s of %s: %s of %s done", op.kind, op.subject, percent(s), size(s.TotalBytes))
+	}
+}
+
+// announceEnd tells people how an operation has ended.
+func (a *Agent) announceEnd(op *operation, v verdict) {
+	took := v.ended.Sub(op.began).Round(time.Second)
+	a.metrics.Ended(metrics.Ended{
+		Operation: string(op.kind), Uploader: op.uploaderName(), Result: v.result(), Reason: v.reason,
+		Bytes: v.snapshot.BytesDone, Duration: v.ended.Sub(op.began),
+	})
+	log := op.log.With("phase", v.phase, "bytes", v.snapshot.BytesDone, "duration", took)
+	switch {
+	case v.phase == phaseCanceled:
+		log.Info("Operation was canceled")
+		a.event(op, warning, EventCanceled, "%s", v.message)
+	case v.phase == phaseFailed:
+		log.Error("Operation failed", "reason", v.reason, "message", v.message)
+		a.event(op, warning, EventFailed, "%s", v.message)
+	case v.reason == ReasonUnreadableFiles:
+		log.Warn("Operation completed without some files", "message", v.message)
+		a.event(op, warning, EventPartial, "%s", v.message)
+	default:
+		log.Info("Operation completed", "snapshot", v.out.snapshotID)
+		a.event(op, normal, EventCompleted, "%s of %s completed: %s in %s", op.kind, op.subject, size(v.snapshot.TotalBytes), took)
+	}
+}
+
+// result is the word for metrics.
+func (v verdict) result() string {
+	switch {
+	case v.phase == phaseCanceled:
+		return metrics.Canceled
+	case v.phase == phaseFailed:
+		return metrics.Failed
+	case v.reason == ReasonUnreadableFiles:
+		return metrics.Partial
+	default:
+		return metrics.Completed
+	}
+}
+
+func percent(s progress.Snapshot) string {
+	if s.TotalBytes == 0 {
+		return size(s.BytesDone)
+	}
+	return fmt.Sprintf("%d %%", s.BytesDone*100/s.TotalBytes)
+}
+
+// size prints a size as people read it.
+func size(n int64) string {
+	const units = "KMGTPE"
+	if n < 1024 {
+		return fmt.Sprintf("%d B", n)
+	}
+	value, unit := float64(n)/1024, 0
+	for value >= 1024 && unit < len(units)-1 {
+		value, unit = value/1024, unit+1
+	}
+	return fmt.Sprintf("%.1f %ciB", value, units[unit])
+}

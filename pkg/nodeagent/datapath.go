@@ -1,0 +1,287 @@
+package nodeagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/pkg/repository"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/volume"
+)
+
+// Keys of uploaderSettings (contracts/velero-node-agent.md 2.1 and 2.2).
+const (
+	settingParallelUpload   = "ParallelFilesUpload"
+	settingParallelDownload = "ParallelFilesDownload"
+	settingSparse           = "WriteSparseFiles"
+)
+
+// maxNamedPaths is how many unreadable files a message names; the others are only counted.
+const maxNamedPaths = 5
+
+func (a *Agent) uploader(s subject) (uploader.Uploader, error) {
+	if u, ok := a.cfg.Uploaders[s.uploaderName()]; ok {
+		return u, nil
+	}
+	return nil, permanent(ReasonUnsupported, fmt.Errorf("uploader type %q is not served by this node agent", s.uploaderName()))
+}
+
+// backup moves one volume into its repository.
+func (a *Agent) backup(ctx context.Context, op *operation) (outcome, error) {
+	pvb := op.object.(*velerov1.PodVolumeBackup)
+	up, err := a.uploader(op.subject)
+	if err != nil {
+		return outcome{}, err
+	}
+	req := uploader.BackupRequest{Tags: pvb.Spec.Tags}
+	if req.Parallel, err = op.setting(settingParallelUpload); err != nil {
+		return outcome{}, err
+	}
+	if req.Parent, err = a.parent(ctx, pvb); err != nil {
+		return outcome{}, err
+	}
+	if req.Volume, req.Repository, err = a.open(ctx, op.subject); err != nil {
+		return outcome{}, err
+	}
+	defer req.Volume.Close()
+	out := outcome{path: req.Volume.Name()}
+	res, err := up.Backup(ctx, req, op.tracker)
+	if errors.Is(err, uploader.ErrRepositoryNotFound) && a.cfg.InitRepositories && !req.Repository.ReadOnly {
+		if err := a.initialize(ctx, up, req.Repository, op); err != nil {
+			return out, err
+		}
+		res, err = up.Backup(ctx, req, op.tracker)
+	}
+	if err != nil {
+		return out, err
+	}
+	out.snapshotID, out.totalBytes, out.newBytes, out.errors = res.SnapshotID, res.TotalBytes, res.BytesUploaded, res.Errors
+	switch {
+	case res.SnapshotID == "":
+		out.message = "volume was empty so no snapshot was taken" // Velero's words, people search for them
+	case res.Errors > 0:
+		out.message = unreadable(res)
+	}
+	return out, nil
+}
+
+// unreadable counts and names the files that a snapshot lacks.
+func unreadable(res uploader.BackupResult) string {
+	message := fmt.Sprintf("snapshot %s was saved without %d files that could not be read", res.SnapshotID, res.Errors)
+	if len(res.FailedPaths) == 0 {
+		return message
+	}
+	named := res.FailedPaths[:min(len(res.FailedPaths), maxNamedPaths)]
+	message += ": " + strings.Join(named, ", ")
+	if int64(len(named)) < res.Errors {
+		message += ", …"
+	}
+	return message
+}
+
+// restore writes one snapshot into its volume and hands the volume over to the pod.
+func (a *Agent) restore(ctx context.Context, op *operation) (outcome, error) {
+	pvr := op.object.(*velerov1.PodVolumeRestore)
+	up, err := a.uploader(op.subject)
+	if err != nil {
+		return outcome{}, err
+	}
+	req := uploader.RestoreRequest{SnapshotID: pvr.Spec.SnapshotID, TotalBytes: pvr.Spec.SnapshotSize}
+	if req.Sparse, err = op.flag(settingSparse); err != nil {
+		return outcome{}, err
+	}
+	if req.Parallel, err = op.setting(settingParallelDownload); err != nil {
+		return outcome{}, err
+	}
+	if req.Volume, req.Repository, err = a.open(ctx, op.subject); err != nil {
+		return outcome{}, err
+	}
+	defer req.Volume.Close()
+	res, err := up.Restore(ctx, req, op.tracker)
+	if err != nil {
+		return outcome{}, err
+	}
+	if err := handOver(req.Volume, restoreUID(pvr)); err != nil {
+		return outcome{}, fmt.Errorf("tell the pod's init container that the data is there: %w", err)
+	}
+	return outcome{totalBytes: res.TotalBytes}, nil
+}
+
+// open finds the subject's volume and its repository, within the resource timeout.
+func (a *Agent) open(ctx context.Context, s subject) (*os.File, uploader.Repository, error) {
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.ResourceTimeout)
+	defer cancel()
+	repo, err := a.repository(ctx, s)
+	if err != nil {
+		return nil, repo, err
+	}
+	dir, err := a.openVolume(ctx, s)
+	return dir, repo, err
+}
+
+// openVolume finds the volume on the host and opens its directory.
+func (a *Agent) openVolume(ctx context.Context, s subject) (*os.File, error) {
+	pod, err := a.pod(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := a.volumeDir(ctx, pod, s.volume)
+	if err != nil {
+		return nil, err
+	}
+	f, err := a.pods.Open(pod.UID, dir)
+	switch {
+	case err == nil:
+		return f, nil
+	case errors.Is(err, volume.ErrAmbiguous), errors.Is(err, volume.ErrBadName), errors.Is(err, volume.ErrUnsafe):
+		return nil, permanent(ReasonVolumeNotFound, err)
+	default:
+		return nil, transient(ReasonVolumeNotFound, err)
+	}
+}
+
+// pod returns the subject's pod, if it is still the one that was meant.
+func (a *Agent) pod(ctx context.Context, s subject) (*corev1.Pod, error) {
+	var pod corev1.Pod
+	err := a.api.Get(ctx, types.NamespacedName{Namespace: s.pod.Namespace, Name: s.pod.Name}, &pod)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, permanent(ReasonPodGone, fmt.Errorf("pod %s/%s does not exist any more", s.pod.Namespace, s.pod.Name))
+	case err != nil:
+		return nil, fmt.Errorf("get pod %s/%s: %w", s.pod.Namespace, s.pod.Name, err)
+	case s.pod.UID != "" && pod.UID != s.pod.UID:
+		return nil, permanent(ReasonPodGone, fmt.Errorf("pod %s/%s was replaced by another one of the same name", s.pod.Namespace, s.pod.Name))
+	case pod.Spec.NodeName != a.cfg.NodeName:
+		return nil, permanent(ReasonPodGone, fmt.Errorf("pod %s/%s runs on node %q now, not on %q", s.pod.Namespace, s.pod.Name, pod.Spec.NodeName, a.cfg.NodeName))
+	}
+	return &pod, nil
+}
+
+func (a *Agent) volumeDir(ctx context.Context, pod *corev1.Pod, name string) (volume.Dir, error) {
+	var vol *corev1.Volume
+	for i := range pod.Spec.Volumes {
+		if pod.Spec.Volumes[i].Name == name {
+			vol = &pod.Spec.Volumes[i]
+		}
+	}
+	if vol == nil {
+		return volume.Dir{}, permanent(ReasonVolumeNotFound, fmt.Errorf("pod %s/%s has no volume %q", pod.Namespace, pod.Name, name))
+	}
+	pv, err := a.persistentVolume(ctx, pod, vol)
+	if err != nil {
+		return volume.Dir{}, err
+	}
+	var lookup error
+	dir, err := volume.DirOf(vol, pv, func(driver string) bool {
+		exists, err := a.isCSIDriver(ctx, driver)
+		lookup = err
+		return exists
+	})
+	switch {
+	case lookup != nil:
+		return volume.Dir{}, lookup
+	case errors.Is(err, volume.ErrBlockVolume), errors.Is(err, volume.ErrNoHostDirectory):
+		return volume.Dir{}, permanent(ReasonUnsupportedVolume, err)
+	}
+	return dir, err
+}
+
+// persistentVolume returns what a volume's claim is bound to, nil for a volume without a claim.
+func (a *Agent) persistentVolume(ctx context.Context, pod *corev1.Pod, vol *corev1.Volume) (*corev1.PersistentVolume, error) {
+	name, ok := volume.ClaimName(pod.Name, vol)
+	if !ok {
+		return nil, nil
+	}
+	var pvc corev1.PersistentVolumeClaim
+	if err := a.api.Get(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: name}, &pvc); err != nil {
+		return nil, fmt.Errorf("get the PersistentVolumeClaim of volume %q: %w", vol.Name, err)
+	}
+	if pvc.Spec.VolumeName == "" {
+		return nil, fmt.Errorf("PersistentVolumeClaim %s/%s of volume %q is not bound", pvc.Namespace, pvc.Name, vol.Name)
+	}
+	var pv corev1.PersistentVolume
+	if err := a.api.Get(ctx, types.NamespacedName{Name: pvc.Spec.VolumeName}, &pv); err != nil {
+		return nil, fmt.Errorf("get the PersistentVolume of volume %q: %w", vol.Name, err)
+	}
+	return &pv, nil
+}
+
+func (a *Agent) isCSIDriver(ctx context.Context, name string) (bool, error) {
+	var driver storagev1.CSIDriver
+	err := a.api.Get(ctx, types.NamespacedName{Name: name}, &driver)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("get CSIDriver %s: %w", name, err)
+	}
+	return true, nil
+}
+
+// repository finds the subject's repository and what opens it.
+func (a *Agent) repository(ctx context.Context, s subject) (uploader.Repository, error) {
+	var location velerov1.BackupStorageLocation
+	err := a.api.Get(ctx, types.NamespacedName{Namespace: a.cfg.Namespace, Name: s.location}, &location)
+	if apierrors.IsNotFound(err) {
+		return uploader.Repository{}, permanent(ReasonInvalidLocation,
+			fmt.Errorf("BackupStorageLocation %s/%s does not exist", a.cfg.Namespace, s.location))
+	}
+	if err != nil {
+		return uploader.Repository{}, fmt.Errorf("get BackupStorageLocation %s: %w", s.location, err)
+	}
+	repo, err := a.resolver.Resolve(ctx, &location, repository.Request{
+		UploaderType: s.uploaderType, Identifier: s.repoIdentifier, Namespace: s.repoNamespace,
+	})
+	if errors.Is(err, repository.ErrMisconfigured) {
+		return repo, permanent(ReasonInvalidLocation, err)
+	}
+	return repo, err
+}
+
+// secret implements repository.SecretReader with live reads: the agent needs no right to list or watch Secrets.
+func (a *Agent) secret(ctx context.Context, name string) (map[string][]byte, error) {
+	var secret corev1.Secret
+	if err := a.api.Get(ctx, types.NamespacedName{Namespace: a.cfg.Namespace, Name: name}, &secret); err != nil {
+		return nil, err
+	}
+	return secret.Data, nil
+}
+
+// parent finds the snapshot that a backup is compared with: the newest one of the same claim, location and data path.
+// Without one restic looks for a snapshot of the same host and path, which only fits pods that keep their UID.
+func (a *Agent) parent(ctx context.Context, pvb *velerov1.PodVolumeBackup) (string, error) {
+	claim, ok := pvb.Labels[velerov1.PVCUIDLabel]
+	if !ok {
+		return "", nil
+	}
+	var list velerov1.PodVolumeBackupList
+	err := a.client.List(ctx, &list, client.InNamespace(a.cfg.Namespace), client.MatchingLabels{velerov1.PVCUIDLabel: claim})
+	if err != nil {
+		return "", fmt.Errorf("list earlier backups of the volume's claim: %w", err)
+	}
+	var newest *velerov1.PodVolumeBackup
+	for i := range list.Items {
+		b := &list.Items[i]
+		if b.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted || b.Status.StartTimestamp == nil ||
+			b.Spec.UploaderType != pvb.Spec.UploaderType || b.Spec.BackupStorageLocation != pvb.Spec.BackupStorageLocation {
+			continue
+		}
+		if newest == nil || newest.Status.StartTimestamp.Before(b.Status.StartTimestamp) {
+			newest = b
+		}
+	}
+	if newest == nil {
+		return "", nil
+	}
+	return newest.Status.SnapshotID, nil
+}

@@ -1,0 +1,119 @@
+package nodeagent
+
+import (
+	"context"
+	"errors"
+	"syscall"
+
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/worker"
+)
+
+// The reasons of failures: constant words for metrics, logs and Events.
+const (
+	ReasonCanceled           = "Canceled"           // spec.cancel was set
+	ReasonDeleted            = "Deleted"            // the PodVolumeBackup or PodVolumeRestore was deleted
+	ReasonPodGone            = "PodGone"            // the pod was deleted, replaced or has ended
+	ReasonVolumeNotFound     = "VolumeNotFound"     // nothing, or more than one thing, where the volume should be
+	ReasonUnsupportedVolume  = "UnsupportedVolume"  // block device, hostPath
+	ReasonUnsupported        = "Unsupported"        // uploader type or option that this agent does not have
+	ReasonInvalidSettings    = "InvalidSettings"    // uploaderSettings that cannot be read
+	ReasonInvalidLocation    = "InvalidLocation"    // BackupStorageLocation, Secret or credentials missing or unusable
+	ReasonRepositoryNotFound = "RepositoryNotFound" // no repository at the address
+	ReasonWrongPassword      = "WrongPassword"      // the repository's password is another one
+	ReasonRepositoryLocked   = "RepositoryLocked"   // somebody else held the lock for too long
+	ReasonSnapshotNotFound   = "SnapshotNotFound"   // the repository does not know the snapshot
+	ReasonNoSpace            = "NoSpace"            // the volume or the repository is full
+	ReasonOutOfMemory        = "OutOfMemory"        // the kernel ended the worker
+	ReasonIdle               = "Idle"               // no byte moved for the idle timeout
+	ReasonUnreadableFiles    = "UnreadableFiles"    // files were unreadable and --partial=fail
+	ReasonTooManyAttempts    = "TooManyAttempts"    // the agent ended once too often while it ran
+	ReasonDataPath           = "DataPath"           // anything else that restic or kopia says
+)
+
+// Why an operation's context ends before the operation does.
+var (
+	errShutdown = errors.New("the node agent is stopping")
+	errCanceled = errors.New("canceled by spec.cancel")
+	errDeleted  = errors.New("the object was deleted while its volume was worked on")
+	errPodGone  = errors.New("the pod was deleted while its volume was worked on")
+	errIdle     = errors.New("no byte moved for the idle timeout")
+)
+
+// failure is an error with a reason, and with the knowledge whether another attempt can help.
+type failure struct {
+	reason string
+	final  bool
+	err    error
+}
+
+func (f *failure) Error() string { return f.err.Error() }
+func (f *failure) Unwrap() error { return f.err }
+
+// permanent marks an error that comes again however often one tries.
+func permanent(reason string, err error) error {
+	return &failure{reason: reason, final: true, err: err}
+}
+
+// transient marks an error that another attempt may get past.
+func transient(reason string, err error) error { return &failure{reason: reason, err: err} }
+
+// classify finds the reason of any error that an attempt ends with.
+func classify(err error) *failure {
+	var f *failure
+	if errors.As(err, &f) {
+		return &failure{reason: f.reason, final: f.final, err: err}
+	}
+	for _, known := range []failure{
+		{ReasonCanceled, true, errCanceled},
+		{ReasonDeleted, true, errDeleted},
+		{ReasonPodGone, true, errPodGone},
+		{ReasonIdle, false, errIdle},
+		{ReasonRepositoryNotFound, true, uploader.ErrRepositoryNotFound},
+		{ReasonWrongPassword, true, uploader.ErrWrongPassword},
+		{ReasonRepositoryLocked, true, uploader.ErrRepositoryLocked},
+		{ReasonSnapshotNotFound, true, uploader.ErrSnapshotNotFound},
+		{ReasonNoSpace, true, uploader.ErrNoSpace},
+		{ReasonNoSpace, true, syscall.ENOSPC},
+		{ReasonUnsupported, true, uploader.ErrUnsupported},
+	} {
+		if errors.Is(err, known.err) {
+			return &failure{reason: known.reason, final: known.final, err: err}
+		}
+	}
+	var exit *worker.ExitError
+	if errors.As(err, &exit) && exit.OutOfMemory {
+		return &failure{reason: ReasonOutOfMemory, err: err}
+	}
+	return &failure{reason: ReasonDataPath, err: err}
+}
+
+// stopped returns why the operation was asked to end, nil if it was not.
+func stopped(ctx context.Context) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	return context.Cause(ctx)
+}
+
+// advice is what a person can do about a failure, by reason.
+func advice(reason string) string {
+	switch reason {
+	case ReasonWrongPassword:
+		return "check key repository-password of Secret velero-repo-credentials: it must be the password that the repository was made with"
+	case ReasonRepositoryNotFound:
+		return "check bucket and prefix of the BackupStorageLocation; the agent makes missing repositories only for backups, and not with --init-repositories=false"
+	case ReasonRepositoryLocked:
+		return "if the named owner does not run any more, remove its lock with 'restic unlock'"
+	case ReasonSnapshotNotFound:
+		return "it may have been forgotten or pruned; 'restic snapshots' lists what is there"
+	case ReasonNoSpace:
+		return "make room, or use a larger volume, and try again"
+	case ReasonOutOfMemory:
+		return "raise the memory limit of the node agent, or lower its concurrency"
+	case ReasonIdle:
+		return "check the storage and the network of this node, or raise --idle-timeout"
+	default:
+		return ""
+	}
+}

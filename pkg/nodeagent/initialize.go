@@ -1,0 +1,71 @@
+package nodeagent
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+)
+
+// initialize creates a missing repository under a Lease. Two processes that create one restic repository at the same time
+// leave one that only some of them can open: both keys open with the password, and only one of them decrypts the
+// repository's configuration.
+func (a *Agent) initialize(ctx context.Context, up uploader.Uploader, repo uploader.Repository, op *operation) error {
+	op.tracker.Report(progress.Reading{Stage: progress.StageWaiting, Reason: "creating the repository"})
+	leases, err := coordinationv1.NewForConfig(a.rest)
+	if err != nil {
+		return fmt.Errorf("make a client for Leases: %w", err)
+	}
+	name := fmt.Sprintf("plimsoll-init-%x", sha256.Sum256([]byte(repo.URL)))[:len("plimsoll-init-")+20]
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.ResourceTimeout)
+	defer cancel()
+	holding, release := context.WithCancel(ctx)
+	defer release()
+	result := make(chan error, 1)
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Name: name,
+		Lock: &resourcelock.LeaseLock{
+			LeaseMeta:  metav1.ObjectMeta{Namespace: a.cfg.Namespace, Name: name},
+			Client:     leases,
+			LockConfig: resourcelock.ResourceLockConfig{Identity: a.cfg.NodeName + "/" + string(op.object.GetUID())},
+		},
+		LeaseDuration:   30 * time.Second,
+		RenewDeadline:   20 * time.Second,
+		RetryPeriod:     2 * time.Second,
+		ReleaseOnCancel: true,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(ctx context.Context) {
+				defer release()
+				op.log.Info("Creating the repository")
+				result <- up.Initialize(ctx, repo)
+			},
+			OnStoppedLeading: func() {},
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("prepare the lease for creating the repository: %w", err)
+	}
+	elector.Run(holding)
+	select {
+	case err = <-result:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("create repository: %w", err)
+	}
+	// From now on everybody finds the repository; a lease that another agent has taken meanwhile is of no use to it either.
+	if err := leases.Leases(a.cfg.Namespace).Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		op.log.Debug("Lease was not removed", "lease", name, "error", err)
+	}
+	return nil
+}
