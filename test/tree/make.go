@@ -143,7 +143,7 @@ func (m *maker) write(name string, offset int64, text string) {
 func (m *maker) links() {
 	for name, target := range map[string]string{
 		"links/relative": "../big/half", "links/to-a-directory": "../small", "links/dangling": "nowhere",
-		"links/absolute": "/etc/passwd", "links/up": "../../../..", "links/odd": "a\nb \xff",
+		"links/absolute": "/etc/passwd", "links/up": "../../../..", "links/odd": "a\nb \"",
 	} {
 		path := m.path(name)
 		m.do(func() error { return os.Symlink(target, path) })

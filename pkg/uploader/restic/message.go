@@ -64,16 +64,16 @@ func (m *message) errorText() string {
 		Err     json.RawMessage
 	}
 	if json.Unmarshal(m.Error, &e) != nil {
-		return "unknown error"
+		return "restic gives no reason"
 	}
 	errno, err := strconv.ParseUint(string(e.Err), 10, 16)
 	switch {
 	case e.Message != "":
 		return e.Message
-	case err == nil:
+	case err == nil && e.Op != "":
 		return strings.TrimSpace(e.Op + " " + e.Path + ": " + syscall.Errno(errno).Error())
 	default:
-		return "unknown error"
+		return "restic gives no reason"
 	}
 }
 
