@@ -198,17 +198,18 @@ func TestNothingRunsAfterKill(t *testing.T) {
 	if len(programs) != 2 {
 		t.Errorf("before the kill run %v, want etcd and kube-apiserver", programs)
 	}
-	ends := make([]func() bool, 0, len(programs))
+	ended := map[int]func() bool{}
 	for pid := range programs {
-		ends = append(ends, watchEnd(t, pid))
+		ended[pid] = watchEnd(t, pid)
 	}
 	if err := cmd.Process.Kill(); err != nil {
 		t.Error(err)
 	}
 	_ = cmd.Wait() // says that it was killed
-	for _, ended := range ends {
-		if !ended() {
-			t.Errorf("of %v still run %v", programs, running(t, dir))
+	for pid, program := range programs {
+		if !ended[pid]() {
+			t.Errorf("%s still runs", program)
+			_ = unix.Kill(pid, unix.SIGKILL)
 		}
 	}
 }
@@ -251,7 +252,7 @@ func running(t *testing.T, dir string) map[int]string {
 	return found
 }
 
-// watchEnd returns a function that waits for the end of the process, for a minute at most.
+// watchEnd returns a function that waits for the end of the process, for half a minute at most.
 func watchEnd(t *testing.T, pid int) func() bool {
 	t.Helper()
 	fd, err := unix.PidfdOpen(pid, 0)
@@ -261,7 +262,7 @@ func watchEnd(t *testing.T, pid int) func() bool {
 	t.Cleanup(func() { _ = unix.Close(fd) })
 	return func() bool {
 		for {
-			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 60_000)
+			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 30_000)
 			if !errors.Is(err, unix.EINTR) {
 				return n == 1
 			}
