@@ -26,7 +26,7 @@ func (r *Resolver) aws(ctx context.Context, location *velerov1.BackupStorageLoca
 	file, err := r.credentialsFile(ctx, location, "AWS_SHARED_CREDENTIALS_FILE")
 	name := config["profile"]
 	// The AWS SDK, and with it Velero, goes on without a default file that is not there.
-	if err != nil && !(file.shared && name == "" && errors.Is(err, fs.ErrNotExist)) {
+	if optional := file.shared && name == ""; err != nil && (!optional || !errors.Is(err, fs.ErrNotExist)) {
 		return err
 	}
 	if file.shared && name == "" && env.lookup("AWS_ACCESS_KEY_ID") != "" {
@@ -115,9 +115,9 @@ func (a awsProfiles) useSource(name string, p profile, users []string) error {
 	return nil
 }
 
-// useKeys gives the worker a profile's keys. Temporary ones in a mounted file may be renewed there while the worker runs;
-// restic reads the file again before each request from 0.16 on (minio-go 7.0.66; measured in its source: 0.14 reads it
-// once), so it gets the file, except as the source of a role.
+// useKeys gives the worker a profile's keys. Temporary ones in a mounted file may be renewed there while the worker runs.
+// restic reads that file again before each request from 0.16 on (measured; 0.14 reads it once), so it gets the file,
+// except as the source of a role.
 func (a awsProfiles) useKeys(name string, p profile) {
 	if p["aws_session_token"] != "" && a.file.path != "" && p["role_arn"] == "" {
 		a.env.setFile("AWS_SHARED_CREDENTIALS_FILE", a.file.path)

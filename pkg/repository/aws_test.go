@@ -1,6 +1,7 @@
 package repository_test
 
 import (
+	"maps"
 	"testing"
 
 	"github.com/plimsoll-io/plimsoll/pkg/repository"
@@ -162,9 +163,7 @@ func TestResolveAWSAgentCredentials(t *testing.T) {
 			c := newCluster()
 			c.files = tt.files
 			c.env["AWS_SHARED_CREDENTIALS_FILE"] = defaultFile
-			for name, value := range tt.env {
-				c.env[name] = value
-			}
+			maps.Copy(c.env, tt.env)
 			repo := c.resolve(t, location("aws", tt.config...))
 			wantEnv(t, repo, tt.want)
 			wantReadPaths(t, repo, tt.paths...)

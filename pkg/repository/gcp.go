@@ -10,13 +10,13 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
-const googleCredentials = "GOOGLE_APPLICATION_CREDENTIALS"
+const googleFile = "GOOGLE_APPLICATION_CREDENTIALS"
 
 // gcp gives the worker the location's own or the agent's default credentials file. Without one, restic asks the metadata
 // server for the agent's workload identity.
 func (r *Resolver) gcp(ctx context.Context, location *velerov1.BackupStorageLocation, env environment) error {
 	env.pass("GOOGLE_PROJECT_ID")
-	file, err := r.credentialsFile(ctx, location, googleCredentials)
+	file, err := r.credentialsFile(ctx, location, googleFile)
 	if err != nil {
 		return err
 	}
@@ -35,7 +35,7 @@ func (r *Resolver) gcp(ctx context.Context, location *velerov1.BackupStorageLoca
 		return misconfigured("%s is not a JSON file of Google Cloud credentials", file.from)
 	}
 	env.set("GOOGLE_PROJECT_ID", content.ProjectID)
-	env.repo.Files[googleCredentials] = uploader.Secret(file.data)
+	env.repo.Files[googleFile] = uploader.Secret(file.data)
 	// Workload identity federation: the file names a mounted token that Kubernetes renews.
 	if token := content.CredentialSource.File; token != "" {
 		env.readPath(filepath.Dir(token))

@@ -1,6 +1,7 @@
 package repository_test
 
 import (
+	"maps"
 	"testing"
 
 	"github.com/plimsoll-io/plimsoll/pkg/repository"
@@ -29,9 +30,7 @@ func TestResolveGCP(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			c := newCluster()
-			for name, value := range tt.env {
-				c.env[name] = value
-			}
+			maps.Copy(c.env, tt.env)
 			l := location("gcp")
 			if tt.own != "" {
 				c.withSecret(l, tt.own)

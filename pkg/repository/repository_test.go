@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -106,10 +107,7 @@ func TestResolveOtherStorage(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := map[string]string{}
-		for name, value := range network {
-			want[name] = value
-		}
+		want := maps.Clone(network)
 		for _, name := range names {
 			want[name] = c.env[name]
 		}
@@ -167,7 +165,7 @@ func TestRepositoryDoesNotPrintSecrets(t *testing.T) {
 	}
 	for how, text := range map[string]string{
 		"json": string(encoded), "slog": logged.String(), "%v": fmt.Sprint(repo), "%v pointer": fmt.Sprint(&repo),
-		"%+v": fmt.Sprintf("%+v", repo), "%#v": fmt.Sprintf("%#v", repo), "%s": fmt.Sprintf("%s", repo), "%q": fmt.Sprintf("%q", repo),
+		"%+v": fmt.Sprintf("%+v", repo), "%#v": fmt.Sprintf("%#v", repo), "%s": repo.String(), "%q": fmt.Sprintf("%q", repo),
 		"%v of a request":  fmt.Sprint(uploader.RestoreRequest{Repository: repo}),
 		"%#v of a request": fmt.Sprintf("%#v", uploader.RestoreRequest{Repository: repo}),
 		"%+v of Env":       fmt.Sprintf("%+v %#v %q", repo.Env, repo.Env, repo.Env),

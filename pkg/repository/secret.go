@@ -12,7 +12,7 @@ import (
 
 // Where Velero keeps the password of all its repositories (contracts/velero-node-agent.md 6.1).
 const (
-	passwordSecret = "velero-repo-credentials"
+	passwordSecret = "velero-repo-credentials" //nolint:gosec // G101: the name of a Secret
 	passwordKey    = "repository-password"
 )
 
