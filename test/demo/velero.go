@@ -1,0 +1,183 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"path/filepath"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	veleroNamespace = "velero"
+	location        = "default"
+	backupName      = "demo"
+	restoreName     = "demo-restore"
+	restoredSuffix  = "-restored" // of the namespaces into which is restored
+	uploaderType    = "restic"
+	pvcNameKey      = "velero.io/pvc-name" // pkg/podvolume/configs of Velero
+)
+
+// server plays the Velero server: it makes the objects that the node agent serves, field for field as Velero 1.18 does
+// (newPodVolumeBackup and newPodVolumeRestore of its pkg/podvolume; contracts/velero-node-agent.md 2.1 and 2.2).
+type server struct {
+	client       client.Client
+	repositories string // directory of the restic repositories, one for each namespace
+}
+
+// install makes what is there before the first backup.
+func (s *server) install(ctx context.Context) error {
+	objects := []client.Object{
+		&velerov1.BackupStorageLocation{
+			ObjectMeta: metav1.ObjectMeta{Namespace: veleroNamespace, Name: location},
+			Spec: velerov1.BackupStorageLocationSpec{
+				Provider:    "velero.io/fs",
+				StorageType: velerov1.StorageType{ObjectStorage: &velerov1.ObjectStorageLocation{Bucket: "demo"}},
+				Config:      map[string]string{"resticRepoPrefix": s.repositories},
+			},
+		},
+		&corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: veleroNamespace, Name: "velero-repo-credentials"},
+			StringData: map[string]string{"repository-password": rand.Text()},
+		},
+	}
+	for _, object := range objects {
+		if err := s.client.Create(ctx, object); err != nil {
+			return fmt.Errorf("create %T %s: %w", object, object.GetName(), err)
+		}
+	}
+	return nil
+}
+
+// beginBackup makes the Backup that owns PodVolumeBackups.
+func (s *server) beginBackup(ctx context.Context) (*velerov1.Backup, error) {
+	backup := &velerov1.Backup{
+		ObjectMeta: metav1.ObjectMeta{Namespace: veleroNamespace, Name: backupName},
+		Spec:       velerov1.BackupSpec{StorageLocation: location},
+		Status:     velerov1.BackupStatus{Phase: velerov1.BackupPhaseInProgress, StartTimestamp: new(metav1.Now())},
+	}
+	if err := s.client.Create(ctx, backup); err != nil {
+		return nil, fmt.Errorf("create Backup: %w", err)
+	}
+	return backup, nil
+}
+
+func (s *server) endBackup(ctx context.Context, backup *velerov1.Backup) error {
+	before := backup.DeepCopy()
+	backup.Status.Phase, backup.Status.CompletionTimestamp = velerov1.BackupPhaseCompleted, new(metav1.Now())
+	return s.client.Patch(ctx, backup, client.MergeFrom(before))
+}
+
+// createBackup asks for the backup of a volume.
+func (s *server) createBackup(ctx context.Context, backup *velerov1.Backup, in *instance, volume string) error {
+	pvb := &velerov1.PodVolumeBackup{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:       veleroNamespace,
+			GenerateName:    backup.Name + "-",
+			OwnerReferences: []metav1.OwnerReference{ownedBy(backup, "Backup")},
+			Labels:          map[string]string{velerov1.BackupNameLabel: backup.Name, velerov1.BackupUIDLabel: string(backup.UID)},
+		},
+		Spec: velerov1.PodVolumeBackupSpec{
+			Node: in.pod.Spec.NodeName, Pod: reference(in.pod), Volume: volume,
+			BackupStorageLocation: location, RepoIdentifier: s.repository(in.namespace), UploaderType: uploaderType,
+			Tags: map[string]string{
+				"backup": backup.Name, "backup-uid": string(backup.UID), "pod": in.pod.Name, "pod-uid": string(in.pod.UID),
+				"ns": in.pod.Namespace, "volume": volume,
+			},
+		},
+	}
+	if claim := in.claims[volume]; claim != nil {
+		pvb.Annotations = map[string]string{pvcNameKey: claim.Name}
+		pvb.Labels[velerov1.PVCUIDLabel] = string(claim.UID)
+		pvb.Spec.Tags["pvc-uid"] = string(claim.UID)
+	}
+	if err := s.client.Create(ctx, pvb); err != nil {
+		return fmt.Errorf("create PodVolumeBackup of %s: %w", label(in.name, volume), err)
+	}
+	return nil
+}
+
+// backups returns the PodVolumeBackups by the labels of their volumes.
+func (s *server) backups(ctx context.Context) (map[string]*velerov1.PodVolumeBackup, error) {
+	var list velerov1.PodVolumeBackupList
+	if err := s.client.List(ctx, &list, client.InNamespace(veleroNamespace), client.MatchingLabels{velerov1.BackupNameLabel: backupName}); err != nil {
+		return nil, fmt.Errorf("list PodVolumeBackups: %w", err)
+	}
+	backups := map[string]*velerov1.PodVolumeBackup{}
+	for i := range list.Items {
+		pvb := &list.Items[i]
+		backups[label(pvb.Spec.Pod.Name, pvb.Spec.Volume)] = pvb
+	}
+	return backups, nil
+}
+
+// beginRestore makes the Restore that owns PodVolumeRestores. It restores into other namespaces, and sparse files as such.
+func (s *server) beginRestore(ctx context.Context, sources []*instance) (*velerov1.Restore, error) {
+	namespaces := map[string]string{}
+	for _, in := range sources {
+		namespaces[in.namespace] = in.namespace + restoredSuffix
+	}
+	restore := &velerov1.Restore{
+		ObjectMeta: metav1.ObjectMeta{Namespace: veleroNamespace, Name: restoreName},
+		Spec: velerov1.RestoreSpec{
+			BackupName: backupName, NamespaceMapping: namespaces,
+			UploaderConfig: &velerov1.UploaderConfigForRestore{WriteSparseFiles: new(true)},
+		},
+		Status: velerov1.RestoreStatus{Phase: velerov1.RestorePhaseInProgress, StartTimestamp: new(metav1.Now())},
+	}
+	if err := s.client.Create(ctx, restore); err != nil {
+		return nil, fmt.Errorf("create Restore: %w", err)
+	}
+	return restore, nil
+}
+
+func (s *server) endRestore(ctx context.Context, restore *velerov1.Restore) error {
+	before := restore.DeepCopy()
+	restore.Status.Phase, restore.Status.CompletionTimestamp = velerov1.RestorePhaseCompleted, new(metav1.Now())
+	return s.client.Patch(ctx, restore, client.MergeFrom(before))
+}
+
+// createRestore asks for the restore of what a PodVolumeBackup stored into a volume of a new pod.
+func (s *server) createRestore(ctx context.Context, restore *velerov1.Restore, in *instance, pvb *velerov1.PodVolumeBackup) error {
+	pvr := &velerov1.PodVolumeRestore{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:       veleroNamespace,
+			GenerateName:    restore.Name + "-",
+			OwnerReferences: []metav1.OwnerReference{ownedBy(restore, "Restore")},
+			Labels: map[string]string{
+				velerov1.RestoreNameLabel: restore.Name, velerov1.RestoreUIDLabel: string(restore.UID), velerov1.PodUIDLabel: string(in.pod.UID),
+			},
+		},
+		Spec: velerov1.PodVolumeRestoreSpec{
+			Pod: reference(in.pod), Volume: pvb.Spec.Volume,
+			SnapshotID: pvb.Status.SnapshotID, SnapshotSize: pvb.Status.Progress.TotalBytes,
+			BackupStorageLocation: location, RepoIdentifier: s.repository(pvb.Spec.Pod.Namespace), UploaderType: uploaderType,
+			SourceNamespace:  pvb.Spec.Pod.Namespace,
+			UploaderSettings: map[string]string{"WriteSparseFiles": "true"},
+		},
+	}
+	if claim := in.claims[pvb.Spec.Volume]; claim != nil {
+		pvr.Labels[velerov1.PVCUIDLabel] = string(claim.UID)
+	}
+	if err := s.client.Create(ctx, pvr); err != nil {
+		return fmt.Errorf("create PodVolumeRestore of %s: %w", label(in.name, pvb.Spec.Volume), err)
+	}
+	return nil
+}
+
+// repository is the identifier that the server's BackupRepository of a namespace has.
+func (s *server) repository(namespace string) string { return filepath.Join(s.repositories, namespace) }
+
+func ownedBy(owner client.Object, kind string) metav1.OwnerReference {
+	return metav1.OwnerReference{
+		APIVersion: velerov1.SchemeGroupVersion.String(), Kind: kind, Name: owner.GetName(), UID: owner.GetUID(), Controller: new(true),
+	}
+}
+
+func reference(pod *corev1.Pod) corev1.ObjectReference {
+	return corev1.ObjectReference{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}
+}
