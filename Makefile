@@ -76,7 +76,7 @@ generate: ## Make the generated files again.
 
 .PHONY: verify
 verify: bin/golangci-lint ## Check that go.mod is tidy, files are formatted and generated files are up to date.
-	go mod tidy -diff
+	@echo 'go mod tidy -diff'; go mod tidy -diff >/dev/null || { echo 'go.mod or go.sum is not tidy: run go mod tidy'; exit 1; }
 	bin/golangci-lint fmt --diff
 	before=$$(git status --porcelain; git diff); \
 	$(MAKE) --no-print-directory generate; \
