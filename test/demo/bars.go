@@ -14,8 +14,18 @@ import (
 
 const (
 	barSteps    = 1000
-	barWidth    = 120 // of a whole line, even on wider terminals
+	barWidth    = 32 // at most
 	refreshRate = 100 * time.Millisecond
+)
+
+// The widths of the columns around the bar, for a line of 80 characters with a short one.
+const (
+	labelWidth   = 15
+	stateWidth   = 13
+	percentWidth = 6
+	sizeWidth    = 17
+	rateWidth    = 13
+	leftWidth    = 9
 )
 
 // bars is the view for terminals: a line with a bar for each volume, drawn again in place.
@@ -31,7 +41,7 @@ type bar struct {
 
 func newBars(w io.Writer, color bool, labels []string) *bars {
 	b := &bars{
-		container: mpb.New(mpb.WithOutput(w), mpb.WithAutoRefresh(), mpb.WithRefreshRate(refreshRate), mpb.WithWidth(barWidth)),
+		container: mpb.New(mpb.WithOutput(w), mpb.WithAutoRefresh(), mpb.WithRefreshRate(refreshRate)),
 		volumes:   map[string]*bar{},
 	}
 	for _, label := range labels {
@@ -43,20 +53,19 @@ func newBars(w io.Writer, color bool, labels []string) *bars {
 func (b *bars) add(label string, color bool) *bar {
 	v := &bar{}
 	v.latest.Store(&report{label: label})
-	column := func(flags int, text func(report) string) decor.Decorator {
-		return decor.Any(func(decor.Statistics) string { return text(*v.latest.Load()) }, decor.WC{C: decor.DSyncWidth | flags})
+	column := func(width, flags int, text func(report) string) decor.Decorator {
+		return decor.Any(func(decor.Statistics) string { return text(*v.latest.Load()) }, decor.WC{W: width, C: flags})
 	}
-	state := column(decor.DindentRight|decor.DextraSpace, report.state)
+	state := column(stateWidth, decor.DindentRight, report.state)
 	if color {
 		state = decor.Meta(state, func(text string) string { return paint(v.latest.Load().progress.State, text) })
 	}
 	v.Bar = b.container.New(barSteps, mpb.BarStyle().Lbound("").Rbound("").Filler("█").Tip("▌").Padding("░"),
-		mpb.PrependDecorators(column(decor.DindentRight, func(report) string { return label }), state, decor.Name(" ")),
+		mpb.BarWidth(barWidth),
+		mpb.PrependDecorators(column(labelWidth, decor.DindentRight, func(report) string { return label }), state),
 		mpb.AppendDecorators(
-			column(decor.DextraSpace, func(r report) string { return fmt.Sprintf("%d %%", r.percent()) }),
-			column(decor.DextraSpace, report.size),
-			column(decor.DextraSpace, report.rate),
-			column(decor.DextraSpace, report.left),
+			column(percentWidth, 0, func(r report) string { return fmt.Sprintf("%d %%", r.percent()) }),
+			column(sizeWidth, 0, report.size), column(rateWidth, 0, report.rate), column(leftWidth, 0, report.left),
 		))
 	return v
 }

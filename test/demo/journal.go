@@ -3,15 +3,15 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
 
-// standsStill is for how long a volume may move bytes without its object telling of any. The agent writes each second.
-const standsStill = 5 * time.Second
+// tellsWithin is how long a volume may take from the first time its object tells how much there is to do until its end
+// without a number in between. The agent writes each second; restic needs one or two to open its repository.
+const tellsWithin = 5 * time.Second
 
 // journal remembers what the objects have said, and notes what they must never say.
 type journal struct {
@@ -22,8 +22,8 @@ type journal struct {
 // record is one object's history.
 type record struct {
 	last   report
-	moving time.Time          // when it was first seen moving bytes
-	values map[int64]struct{} // the bytes done that were seen before the end, but for 0
+	known  time.Time          // when it first told how much there is to do
+	values map[int64]struct{} // all bytes done that it told, but for 0
 }
 
 func newJournal() *journal { return &journal{volumes: map[types.UID]*record{}} }
@@ -40,34 +40,34 @@ func (j *journal) note(at time.Time, r report) {
 	}
 	before := v.last
 	v.last = r
-	switch {
-	case before.ended():
+	if before.ended() {
 		j.complain("%s was changed after it had ended as %s", r.label, before.phase)
 		return
-	case r.progress.BytesDone < before.progress.BytesDone:
-		j.complain("%s fell from %d to %d bytes", r.label, before.progress.BytesDone, r.progress.BytesDone)
-	case r.progress.BytesDone > r.progress.TotalBytes && r.progress.TotalBytes > 0:
-		j.complain("%s says that %d of %d bytes are done", r.label, r.progress.BytesDone, r.progress.TotalBytes)
-	case r.progress.BytesDone == r.progress.TotalBytes && r.progress.TotalBytes > 0 && !r.completed():
-		j.complain("%s says that all bytes are done, but is %s", r.label, r.state())
-	case r.status.total > 0 && (r.status.done != r.progress.BytesDone || r.status.total != r.progress.TotalBytes):
-		j.complain("%s says %d of %d bytes in status.progress and %d of %d in the annotation", r.label,
-			r.status.done, r.status.total, r.progress.BytesDone, r.progress.TotalBytes)
 	}
-	if v.moving.IsZero() && r.progress.State == progress.StateTransferring {
-		v.moving = at
-	}
-	if r.ended() {
-		j.judgeMovement(at, v)
-	} else if r.progress.BytesDone > 0 {
+	j.judgeNumbers(before, r)
+	if r.progress.BytesDone > 0 {
 		v.values[r.progress.BytesDone] = struct{}{}
+	}
+	if v.known.IsZero() && r.progress.TotalBytes > 0 {
+		v.known = at
+	}
+	if took := at.Sub(v.known); r.ended() && !v.known.IsZero() && took >= tellsWithin && len(v.values) < 2 {
+		j.complain("%s took %s and told of no bytes before its end", r.label, took.Round(time.Second))
 	}
 }
 
-// judgeMovement asks of a volume that took a while that it has told of bytes on the way, twice at least with the end.
-func (j *journal) judgeMovement(at time.Time, v *record) {
-	if took := at.Sub(v.moving); !v.moving.IsZero() && took >= standsStill && len(v.values) == 0 {
-		j.complain("%s moved bytes for %s without telling of any", v.last.label, took.Round(time.Second))
+// judgeNumbers asks of the numbers that they can be true.
+func (j *journal) judgeNumbers(before, r report) {
+	switch p := r.progress; {
+	case p.BytesDone < before.progress.BytesDone:
+		j.complain("%s fell from %d to %d bytes", r.label, before.progress.BytesDone, p.BytesDone)
+	case p.BytesDone > p.TotalBytes && p.TotalBytes > 0:
+		j.complain("%s says that %d of %d bytes are done", r.label, p.BytesDone, p.TotalBytes)
+	case p.BytesDone == p.TotalBytes && p.TotalBytes > 0 && !r.completed():
+		j.complain("%s says that all bytes are done, but is %s", r.label, r.state())
+	case r.status.total > 0 && (r.status.done != p.BytesDone || r.status.total != p.TotalBytes):
+		j.complain("%s says %d of %d bytes in status.progress and %d of %d in the annotation", r.label,
+			r.status.done, r.status.total, p.BytesDone, p.TotalBytes)
 	}
 }
 
@@ -88,20 +88,11 @@ func (j *journal) ended() int {
 
 // failures returns what failed and what was said wrongly, nil if all is well.
 func (j *journal) failures() error {
-	all := j.wrong
+	all := slices.Clone(j.wrong)
 	for _, v := range j.volumes {
 		if v.last.ended() && !v.last.completed() {
 			all = append(all, fmt.Errorf("%s ended as %s: %s", v.last.label, v.last.phase, v.last.message))
 		}
 	}
 	return errors.Join(all...)
-}
-
-// values returns how many different amounts of bytes were told before the end, of all volumes together.
-func (j *journal) values() int {
-	n := 0
-	for _, v := range j.volumes {
-		n += len(v.values)
-	}
-	return n
 }

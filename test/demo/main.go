@@ -12,8 +12,10 @@ import (
 	"os"
 	"os/signal"
 
+	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
+	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/plimsoll-io/plimsoll/test/parts"
 )
@@ -25,6 +27,8 @@ func start() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second Ctrl-C does not wait for the clean-up
+
+	ctrl.SetLogger(logr.Discard()) // of envtest; without one it complains
 
 	o, err := optionsFromEnvironment()
 	if err != nil {

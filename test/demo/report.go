@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -54,8 +55,15 @@ func (r report) ended() bool { return progress.State(r.phase).Terminal() }
 
 func (r report) completed() bool { return r.phase == string(progress.StateCompleted) }
 
-// state is the word for where the volume is. One that no agent has taken yet is New, as Velero's CLI calls it.
-func (r report) state() string { return cmp.Or(string(r.progress.State), r.phase, "New") }
+// state says in a word where the volume is, in a queue also at which place. One that no agent has taken yet is New, as
+// Velero's CLI calls it.
+func (r report) state() string {
+	state := cmp.Or(string(r.progress.State), r.phase, "New")
+	if r.progress.QueuePosition > 0 {
+		return fmt.Sprintf("%s (%d)", state, r.progress.QueuePosition)
+	}
+	return state
+}
 
 // percent is what people are shown; it is 100 for a completed volume only.
 func (r report) percent() int64 {
@@ -80,7 +88,7 @@ func (r report) size() string {
 	case r.completed():
 		return formatSize(p.TotalBytes)
 	default:
-		return formatSize(p.BytesDone) + " of " + formatSize(p.TotalBytes)
+		return formatPart(p.BytesDone, p.TotalBytes)
 	}
 }
 
@@ -91,14 +99,10 @@ func (r report) rate() string {
 	return formatSize(r.progress.BytesPerSecond) + "/s"
 }
 
-// left is the time that is left where it is known, or the place in the queue.
+// left is the time that is left, where it is known.
 func (r report) left() string {
-	switch p := r.progress; {
-	case p.QueuePosition > 0:
-		return fmt.Sprintf("number %d in the queue", p.QueuePosition)
-	case p.ETASeconds != nil:
-		return fmt.Sprintf("%d s left", *p.ETASeconds)
-	default:
+	if r.progress.ETASeconds == nil {
 		return ""
 	}
+	return "-" + (time.Duration(*r.progress.ETASeconds) * time.Second).String()
 }

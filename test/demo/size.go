@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -25,15 +26,33 @@ func parseSize(text string) (int64, error) {
 
 // formatSize prints a size as people read it.
 func formatSize(n int64) string {
-	const units = "KMGTPE"
-	if n < 1024 {
-		return fmt.Sprintf("%d B", n)
+	divisor, unit := unitOf(n)
+	return formatIn(n, divisor) + " " + unit
+}
+
+// formatPart prints two sizes in the unit of the second one.
+func formatPart(part, whole int64) string {
+	divisor, unit := unitOf(whole)
+	return formatIn(part, divisor) + "/" + formatIn(whole, divisor) + " " + unit
+}
+
+// unitOf returns the unit in which a size is printed, and how many bytes it has.
+func unitOf(n int64) (divisor int64, unit string) {
+	divisor, unit = 1, "B"
+	for _, larger := range []string{"KiB", "MiB", "GiB", "TiB", "PiB"} {
+		if n/divisor < 1024 {
+			break
+		}
+		divisor, unit = divisor*1024, larger
 	}
-	value, unit := float64(n)/1024, 0
-	for value >= 1024 && unit < len(units)-1 {
-		value, unit = value/1024, unit+1
+	return divisor, unit
+}
+
+func formatIn(n, divisor int64) string {
+	if divisor == 1 {
+		return strconv.FormatInt(n, 10)
 	}
-	return fmt.Sprintf("%.1f %ciB", value, units[unit])
+	return strconv.FormatFloat(float64(n)/float64(divisor), 'f', 1, 64)
 }
 
 // timeLimit is how long a demo of so much data may take: ten minutes for a machine that is busy with something else, and

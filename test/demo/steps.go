@@ -138,7 +138,7 @@ func (d *demo) startTarget(ctx context.Context, restore *velerov1.Restore, sourc
 			t.stored = append(t.stored, v)
 			continue
 		}
-		d.say("%s was empty: without a snapshot there is no PodVolumeRestore, its new pod starts with an empty volume", name)
+		d.say("%s was empty: no snapshot, no PodVolumeRestore; its new pod just starts", name)
 	}
 	var initArgs []string
 	if len(t.stored) > 0 {
@@ -186,6 +186,6 @@ func (d *demo) compare(ctx context.Context, sources []*instance, targets []*targ
 	if len(differences) > 0 {
 		return fmt.Errorf("what was restored differs from the original in %d ways:\n%w", d.result.differences, errors.Join(differences...))
 	}
-	d.say("compared names, contents, modes, owners, times, links, holes and attributes in %.1f s", time.Since(begin).Seconds())
+	d.say("compared content, mode, owner, times, links, holes and attributes in %.1f s", time.Since(begin).Seconds())
 	return nil
 }

@@ -55,11 +55,14 @@ func fillDatabase(dir string, bytes int64) error {
 			return err
 		}
 	}
-	if err := writeSparse(filepath.Join(dir, "tablespace.img"), bytes*10/100); err != nil {
+	if err := writeSparse(filepath.Join(dir, "tablespace.img"), max(bytes*10/100, minSparse)); err != nil {
 		return err
 	}
 	return giveTo(dir, 999)
 }
+
+// minSparse is large enough for holes that come back: restic leaves out pieces of nothing but zeros, of 512 KiB.
+const minSparse = 8 << 20
 
 // writeSparse makes a file with three islands of data.
 func writeSparse(path string, size int64) error {
@@ -67,7 +70,7 @@ func writeSparse(path string, size int64) error {
 	if err != nil {
 		return err
 	}
-	island := make([]byte, min(64<<10, size/8))
+	island := make([]byte, 64<<10)
 	_, _ = rand.NewChaCha8([32]byte{3}).Read(island) // never fails
 	for _, at := range []int64{0, size / 2, size - int64(len(island))} {
 		if _, err := f.WriteAt(island, at); err != nil {

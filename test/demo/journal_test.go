@@ -1,0 +1,91 @@
+package main
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plimsoll-io/plimsoll/pkg/nodeagent"
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+)
+
+// said makes a report as the agent writes it: equal numbers in both places.
+func said(state progress.State, done, total int64) report {
+	r := report{uid: "uid", label: "pod/volume", progress: progress.Snapshot{State: state, BytesDone: done, TotalBytes: total}}
+	r.status.done, r.status.total = done, total
+	r.phase = "InProgress"
+	if state.Terminal() {
+		r.phase = string(state)
+	}
+	return r
+}
+
+func TestJournal(t *testing.T) {
+	t.Parallel()
+	elsewhere := said(progress.StateTransferring, 5, 10)
+	elsewhere.status.done = 6
+	failed := said(progress.StateFailed, 5, 10)
+	failed.message = "disk full"
+	tests := map[string]struct {
+		reports []report // one a second
+		want    string   // of the complaint
+	}{
+		"all well": {reports: []report{
+			{uid: "uid"}, said(progress.StateTransferring, 4, 10), said(progress.StateFinishing, 9, 10), said(progress.StateCompleted, 10, 10),
+		}},
+		"empty":         {reports: []report{{uid: "uid"}, said(progress.StateCompleted, 0, 0)}},
+		"failed":        {reports: []report{failed}, want: "pod/volume ended as Failed: disk full"},
+		"falls":         {reports: []report{said(progress.StateTransferring, 4, 10), said(progress.StateTransferring, 3, 10)}, want: "fell from 4 to 3"},
+		"more than all": {reports: []report{said(progress.StateTransferring, 11, 10)}, want: "11 of 10"},
+		"all too early": {reports: []report{said(progress.StateFinishing, 10, 10)}, want: "all bytes are done, but is Finishing"},
+		"two truths":    {reports: []report{elsewhere}, want: "6 of 10 bytes in status.progress and 5 of 10"},
+		"after the end": {reports: []report{said(progress.StateCompleted, 10, 10), said(progress.StateCompleted, 10, 10)}, want: "changed after it had ended as Completed"},
+		"stands still": {reports: []report{
+			said(progress.StateScanning, 0, 10), {uid: "uid"}, {uid: "uid"}, {uid: "uid"}, {uid: "uid"}, said(progress.StateCompleted, 10, 10),
+		}, want: "took 5s and told of no bytes before its end"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			j, at := newJournal(), time.Unix(0, 0)
+			for i, r := range test.reports {
+				r.resourceVersion = strconv.Itoa(i)
+				j.note(at, r)
+				j.note(at, r) // as a watch does that begins again
+				at = at.Add(time.Second)
+			}
+			err := j.failures()
+			if test.want == "" && err != nil {
+				t.Errorf("got %v, want no complaint", err)
+			}
+			if test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+		})
+	}
+}
+
+func TestReportOf(t *testing.T) {
+	t.Parallel()
+	pvb := &velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
+		nodeagent.ProgressAnnotation: `{"state":"Transferring","bytesDone":1048576,"totalBytes":4194304,"bytesPerSecond":2048,"etaSeconds":65}`,
+	}}}
+	pvb.Spec.Pod.Name, pvb.Spec.Volume = "pod", "volume"
+	pvb.Status.Phase = velerov1.PodVolumeBackupPhaseInProgress
+	r, err := reportOf(pvb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Join([]string{r.label, r.state(), strconv.FormatInt(r.percent(), 10), r.size(), r.rate(), r.left()}, " | ")
+	if want := "pod/volume | Transferring | 25 | 1.0/4.0 MiB | 2.0 KiB/s | -1m5s"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	pvb.Annotations[nodeagent.ProgressAnnotation] = "{"
+	if _, err := reportOf(pvb); err == nil {
+		t.Error("a broken annotation is no error")
+	}
+}
