@@ -39,14 +39,14 @@ func (u *Uploader) Backup(ctx context.Context, req uploader.BackupRequest, p pro
 		})
 	})
 	if err != nil {
-		return uploader.BackupResult{}, fmt.Errorf("back up %s: %w", req.Volume.Name(), err)
+		return uploader.BackupResult{}, fmt.Errorf("back up: %w", err)
 	}
 	return result, nil
 }
 
 // backup runs restic backup once.
 func (u *Uploader) backup(ctx context.Context, s *session, req uploader.BackupRequest, sink progress.Sink) (uploader.BackupResult, error) {
-	out := newBackupStream(sink)
+	out := newBackupStream(sink, pathOf(req.Volume))
 	err := u.run(ctx, s, invocation{
 		command: "backup", args: u.backupArgs(req), volume: req.Volume, mode: worker.Read,
 		stdout: out.stdout, itemFail: out.itemFailed,

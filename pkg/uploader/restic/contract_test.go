@@ -1,4 +1,4 @@
-package restic_test
+package restic
 
 import (
 	"os"
@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
-	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
 	"github.com/plimsoll-io/plimsoll/test/parts"
@@ -15,6 +14,9 @@ import (
 
 func TestMain(m *testing.M) {
 	worker.Main()
+	if filepath.Base(os.Args[0]) == fakeProgram {
+		os.Exit(fakeRestic(os.Args[1:]))
+	}
 	uploadertest.Main()
 	os.Exit(m.Run())
 }
@@ -36,7 +38,7 @@ func TestContract(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version string) {
 		uploadertest.Run(t, uploadertest.Subject{
 			New: func(tb testing.TB, bytesPerSecond int64) uploader.Uploader {
-				return newUploader(tb, version, restic.Options{UploadLimit: bytesPerSecond, DownloadLimit: bytesPerSecond})
+				return newUploader(tb, version, Options{UploadLimit: bytesPerSecond, DownloadLimit: bytesPerSecond})
 			},
 			Repository: newAddress,
 			Sparse:     version != "0.14.0",
@@ -45,14 +47,14 @@ func TestContract(t *testing.T) {
 }
 
 // newUploader makes an uploader that reports often.
-func newUploader(tb testing.TB, version string, options restic.Options) *restic.Uploader {
+func newUploader(tb testing.TB, version string, options Options) *Uploader {
 	tb.Helper()
 	options.TempDir = tb.TempDir()
 	if options.CacheDir == "" {
 		options.CacheDir = tb.TempDir()
 	}
 	options.ProgressInterval = time.Second / 20
-	u, err := restic.New(tb.Context(), parts.Restic(tb, version), options)
+	u, err := New(tb.Context(), parts.Restic(tb, version), options)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -115,6 +115,7 @@ var words = []struct {
 	{"multiple IDs with prefix", "", uploader.ErrSnapshotNotFound},
 	{"Fatal: failed to find snapshot", "", uploader.ErrSnapshotNotFound},
 	{"Fatal: invalid id", "", uploader.ErrSnapshotNotFound},
+	{"invalid id \"", "no matching ID found", uploader.ErrSnapshotNotFound}, // 0.14
 	{"Ignoring \"", "no matching ID found", uploader.ErrSnapshotNotFound},
 	{"Fatal: unable to save snapshot: snapshot is empty", "", errEmpty},
 }

@@ -188,3 +188,12 @@ func orDiscard(p progress.Sink) progress.Sink {
 	}
 	return p
 }
+
+// pathOf returns the path that restic finds itself in, which is not always the one by which the directory was opened.
+func pathOf(dir *os.File) string {
+	path, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", dir.Fd()))
+	if err != nil {
+		return dir.Name()
+	}
+	return path
+}

@@ -35,7 +35,7 @@ func (u *Uploader) Restore(ctx context.Context, req uploader.RestoreRequest, p p
 		})
 	})
 	if err != nil {
-		return uploader.RestoreResult{}, fmt.Errorf("restore snapshot %s into %s: %w", req.SnapshotID, req.Volume.Name(), err)
+		return uploader.RestoreResult{}, fmt.Errorf("restore snapshot %s: %w", req.SnapshotID, err)
 	}
 	return result, nil
 }
@@ -54,7 +54,7 @@ func (u *Uploader) total(ctx context.Context, s *session, req uploader.RestoreRe
 
 // restore runs restic restore once.
 func (u *Uploader) restore(ctx context.Context, s *session, req uploader.RestoreRequest, total int64, sink progress.Sink) (uploader.RestoreResult, error) {
-	out := newRestoreStream(sink, total)
+	out := newRestoreStream(sink, pathOf(req.Volume), total)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stop, err := u.measure(ctx, req.Volume, out)

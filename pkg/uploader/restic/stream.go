@@ -1,6 +1,7 @@
 package restic
 
 import (
+	"strings"
 	"sync"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
@@ -17,8 +18,9 @@ const maxFailedPaths = 20
 // It is fed from two goroutines, one for each stream of the worker. The sink is called with the lock held, so that
 // readings arrive in order.
 type stream struct {
-	mu   sync.Mutex
-	sink progress.Sink
+	mu     sync.Mutex
+	sink   progress.Sink
+	volume string // the volume's path, which restic puts before each name in it; people know only the name
 
 	message   message // of stdout
 	reading   progress.Reading
@@ -40,12 +42,12 @@ type summary struct {
 	bytes, files, added int64
 }
 
-func newBackupStream(sink progress.Sink) *stream {
-	return &stream{sink: sink, interpret: (*stream).backupLine}
+func newBackupStream(sink progress.Sink, volume string) *stream {
+	return &stream{sink: sink, volume: volume, interpret: (*stream).backupLine}
 }
 
-func newRestoreStream(sink progress.Sink, total int64) *stream {
-	return &stream{sink: sink, interpret: (*stream).restoreLine, total: total}
+func newRestoreStream(sink progress.Sink, volume string, total int64) *stream {
+	return &stream{sink: sink, volume: volume, interpret: (*stream).restoreLine, total: total}
 }
 
 // stdout takes one line of restic's output.
@@ -66,12 +68,20 @@ func (s *stream) itemFailed(item, text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reading.Errors++
-	item = printable(item)
-	s.reading.LastError = printable(text)
+	item = s.inVolume(item)
+	s.reading.LastError = s.inVolume(text)
 	if item != "" && len(s.failed) < maxFailedPaths {
 		s.failed = append(s.failed, item)
 	}
 	s.report()
+}
+
+// inVolume makes a path, or a text with paths, fit to be shown.
+func (s *stream) inVolume(text string) string {
+	if s.volume != "" {
+		text = strings.ReplaceAll(text, s.volume+"/", "")
+	}
+	return printable(text)
 }
 
 // close ends the reports: what restic still prints is not true any more.
@@ -127,7 +137,7 @@ func (s *stream) backupLine(m *message) {
 	r.TotalFinal = r.TotalFinal || m.SecondsRemaining > 0
 	r.CurrentItem = ""
 	if len(m.CurrentFiles) > 0 {
-		r.CurrentItem = printable(m.CurrentFiles[0])
+		r.CurrentItem = s.inVolume(m.CurrentFiles[0])
 	}
 	s.idle++
 	if len(m.CurrentFiles) > 0 || r.BytesDone != previous || r.FilesDone < r.FilesTotal {

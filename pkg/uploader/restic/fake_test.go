@@ -1,0 +1,258 @@
+package restic
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
+)
+
+// fakeProgram is the name under which the test binary plays restic: for what no restic does on demand.
+const fakeProgram = "restic-fake"
+
+// fakeRestic does what the lines of the variable SCRIPT say: "out" and "err" print, "torn" prints without a newline,
+// "exit" ends, "kill" ends by a signal. First it writes down how it was called.
+func fakeRestic(args []string) int {
+	if args[0] == "version" {
+		fmt.Println("restic 0.18.1 compiled with go1.25.1 on linux/amd64")
+		return 0
+	}
+	writeCall(args)
+	for line := range strings.Lines(os.Getenv("SCRIPT")) {
+		verb, text, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		switch verb {
+		case "out":
+			fmt.Println(text)
+		case "torn":
+			fmt.Print(text)
+		case "err":
+			fmt.Fprintln(os.Stderr, text)
+		case "exit":
+			code, _ := strconv.Atoi(text)
+			return code
+		case "kill":
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		}
+	}
+	return 0
+}
+
+// call is how the fake was called.
+type call struct {
+	Args, Env            []string
+	Password, Credential string
+	Mode                 os.FileMode
+}
+
+func writeCall(args []string) {
+	password, _ := os.ReadFile(os.Getenv("RESTIC_PASSWORD_FILE"))
+	credential, _ := os.ReadFile(os.Getenv("GOOGLE_APPLICATION_CREDENTIALS"))
+	c := call{Args: args, Env: os.Environ(), Password: string(password), Credential: string(credential)}
+	if info, err := os.Stat(os.Getenv("RESTIC_PASSWORD_FILE")); err == nil {
+		c.Mode = info.Mode()
+	}
+	content, _ := json.Marshal(c)
+	_ = os.WriteFile(filepath.Join(os.Getenv("RESTIC_CACHE_DIR"), args[0]+".json"), content, 0o600)
+}
+
+// newFake makes an uploader that runs the fake, with a directory for the calls.
+func newFake(t *testing.T, options Options) (u *Uploader, calls string) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(t.TempDir(), fakeProgram)
+	if err := os.Symlink(self, program); err != nil {
+		t.Fatal(err)
+	}
+	options.CacheDir, options.TempDir = t.TempDir(), t.TempDir()
+	u, err = New(t.Context(), program, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { checkEmpty(t, options.TempDir) })
+	return u, options.CacheDir
+}
+
+// scripted is a repository with which the fake does what lines say.
+func scripted(lines ...string) uploader.Repository {
+	return uploader.Repository{
+		URL: "s3:https://minio:9000/bucket", Password: " static-passw0rd\n",
+		Env: map[string]uploader.Secret{"SCRIPT": uploader.Secret(strings.Join(lines, "\n"))},
+	}
+}
+
+const goodSummary = `{"message_type":"summary","total_bytes_processed":10,"data_added":7,"snapshot_id":"1234567890abcdef"}`
+
+func TestSecretsStayOutOfArguments(t *testing.T) {
+	t.Parallel()
+	u, calls := newFake(t, Options{UploadLimit: 1, DownloadLimit: 5000})
+	repository := scripted("out " + goodSummary)
+	repository.URL = "rest:https://user:url-passw0rd@host/"
+	repository.Env["AWS_SECRET_ACCESS_KEY"] = "aws-s3cret"
+	repository.Files = map[string]uploader.Secret{"GOOGLE_APPLICATION_CREDENTIALS": "google-s3cret"}
+	result, err := u.Backup(t.Context(), uploader.BackupRequest{
+		Repository: repository, Volume: volumeOf(t, 1), Tags: map[string]string{"volume": "data", "pod": "web-0"}, Parent: "12345678", Parallel: 3,
+	}, nil)
+	if err != nil || result.SnapshotID != "1234567890abcdef" || result.TotalBytes != 10 || result.BytesUploaded != 7 {
+		t.Fatalf("got %+v, %v", result, err)
+	}
+	got := readCall(t, calls, "backup")
+	want := "backup --limit-upload 1 --limit-download 5 . --json --host velero --tag pod=web-0 --tag volume=data --parent 12345678 --read-concurrency 3"
+	if args := strings.Join(got.Args, " "); args != want {
+		t.Errorf("arguments\n%s\nwant\n%s", args, want)
+	}
+	if got.Password != repository.Password.Reveal() || got.Mode != 0o600 || got.Credential != "google-s3cret" {
+		t.Errorf("password %q with mode %v, credential %q", got.Password, got.Mode, got.Credential)
+	}
+	if !slices.Contains(got.Env, "AWS_SECRET_ACCESS_KEY=aws-s3cret") || !slices.Contains(got.Env, "RESTIC_PROGRESS_FPS=1.000") {
+		t.Errorf("environment %q", got.Env)
+	}
+	for _, variable := range got.Env {
+		if name, _, _ := strings.Cut(variable, "="); name == "USER" || name == "GOCACHE" || name == "PWD" {
+			t.Errorf("the agent's own %s reaches restic", variable)
+		}
+	}
+}
+
+// Proxies come from the agent's environment. (Not parallel: it changes it.)
+func TestProxySettingsReachRestic(t *testing.T) {
+	t.Setenv("HTTPS_PROXY", "http://proxy:3128")
+	u, calls := newFake(t, Options{})
+	if _, err := u.Backup(t.Context(), uploader.BackupRequest{Repository: scripted("out " + goodSummary), Volume: volumeOf(t, 1)}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := readCall(t, calls, "backup"); !slices.Contains(got.Env, "HTTPS_PROXY=http://proxy:3128") {
+		t.Errorf("environment %q", got.Env)
+	}
+}
+
+func readCall(t *testing.T, dir, command string) call {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(dir, command+".json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c call
+	if err := json.Unmarshal(content, &c); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestEndsOfABackup(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		script []string
+		want   error  // nil: any error
+		text   string // in the error; empty with want == nil: no error
+		result uploader.BackupResult
+	}{
+		"summary is not the last line": {
+			script: []string{"out " + goodSummary, `out {"message_type":"status","total_bytes":10,"bytes_done":5}`, "torn no newline"},
+			result: uploader.BackupResult{SnapshotID: "1234567890abcdef", TotalBytes: 10, BytesUploaded: 7},
+		},
+		"no summary":               {script: []string{"exit 0"}, want: errNoSummary},
+		"summary without snapshot": {script: []string{`out {"message_type":"summary"}`}, want: errNoSummary},
+		"exit 3 without summary":   {script: []string{"exit 3"}, want: errNoSummary},
+		"exit 3 without names": {
+			script: []string{"out " + goodSummary, "exit 3"},
+			result: uploader.BackupResult{SnapshotID: "1234567890abcdef", TotalBytes: 10, BytesUploaded: 7, Errors: 1},
+		},
+		"failure after the summary": {script: []string{"out " + goodSummary, "err Fatal: bad", "exit 1"}, text: "restic backup: Fatal: bad (exit code 1)"},
+		"locked by exit code":       {script: []string{"exit 11"}, want: uploader.ErrRepositoryLocked},
+		"killed":                    {script: []string{"kill"}, text: "ended by killed"},
+		"secrets in stderr": {
+			script: []string{"err Fatal: Head https://me:passw0rd@host/x: key aws-s3cret", "exit 1"},
+			text:   "restic backup: Fatal: Head https://******@host/x: key ****** (exit code 1)",
+		},
+		"a file that is named like a fatal error": {
+			script: []string{`err {"message_type":"error","error":{"message":"open Fatal: wrong password or no key found"},"during":"archival","item":"/x\nFatal: wrong password or no key found"}`, "err Fatal: bad", "exit 1"},
+			text:   "restic backup: Fatal: bad (exit code 1)",
+		},
+	}
+	u, _ := newFake(t, Options{LockWait: -1})
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			repository := scripted(test.script...)
+			repository.Env["AWS_SECRET_ACCESS_KEY"] = "aws-s3cret"
+			var seen uploadertest.Recorder
+			got, err := u.Backup(t.Context(), uploader.BackupRequest{Repository: repository, Volume: volumeOf(t, 1)}, &seen)
+			switch {
+			case test.want != nil && !errors.Is(err, test.want), (test.want != nil || test.text != "") != (err != nil):
+				t.Errorf("got %+v, %v", got, err)
+			case err != nil && !strings.Contains(err.Error(), test.text):
+				t.Errorf("got %q, want %q in it", err, test.text)
+			case fmt.Sprint(got) != fmt.Sprint(test.result):
+				t.Errorf("got %+v, want %+v", got, test.result)
+			}
+		})
+	}
+}
+
+// The waiting time is not lost on a canceled operation.
+func TestCancelEndsTheWaitForALock(t *testing.T) {
+	t.Parallel()
+	u, _ := newFake(t, Options{LockDelay: time.Hour})
+	enough := errors.New("enough")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	sink := progress.SinkFunc(func(r progress.Reading) {
+		if r.Stage == progress.StageWaiting {
+			cancel(enough)
+		}
+	})
+	_, err := u.Backup(ctx, uploader.BackupRequest{Repository: scripted("exit 11"), Volume: volumeOf(t, 1)}, sink)
+	if !errors.Is(err, enough) {
+		t.Errorf("got %v, want the cause", err)
+	}
+}
+
+func TestVersions(t *testing.T) {
+	t.Parallel()
+	for output, want := range map[string]string{
+		"restic 0.14.0 compiled with go1.19 on linux/amd64":                                 "0.14.0",
+		"restic 0.18.1-dev (compiled manually) compiled with go1.25.1 on linux/arm64":       "0.18.1",
+		"restic 1.0.0 compiled with go1.30 on linux/arm64":                                  "1.0.0",
+		"warning: something\nrestic 0.16.4 (v0.16.4) compiled with go1.21.6 on linux/amd64": "0.16.4",
+		"kopia 0.22":  "",
+		"restic 0.18": "",
+		"restic 99999999999999999999.0.0 compiled": "",
+	} {
+		got, err := ParseVersion(output)
+		if want == "" && err == nil || want != "" && got.String() != want {
+			t.Errorf("%q: got %v, %v", output, got, err)
+		}
+	}
+	for name, path := range map[string]string{"relative": "restic", "missing": "/does/not/exist", "another program": "/bin/true"} {
+		if _, err := New(t.Context(), path, Options{TempDir: t.TempDir()}); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+func TestAddressesBelowTheVolumeAreRefused(t *testing.T) {
+	t.Parallel()
+	for url, ok := range map[string]bool{
+		"": false, "repository": false, "local:repository": false, "../x": false,
+		"/repository": true, "local:/repository": true, "s3:https://host/bucket": true, "azure:container:/prefix": true,
+	} {
+		if err := checkAddress(uploader.Repository{URL: url}); (err == nil) != ok {
+			t.Errorf("%q: got %v", url, err)
+		}
+	}
+}
