@@ -6,7 +6,7 @@
 // administrator of Config may do everything.
 //
 // Several control planes may run at once: each has free ports of 127.0.0.1 and a temporary folder of its own. Nothing is
-// left running, not even when the process that started it is killed.
+// left running, not even when the process that started it is killed; its folder is, then.
 package controlplane
 
 import (

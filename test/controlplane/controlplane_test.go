@@ -182,7 +182,7 @@ func TestNothingRunsAfterKill(t *testing.T) {
 	}
 	dir := t.TempDir()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = append(os.Environ(), doomedDir+"="+dir)
+	cmd.Env = append(os.Environ(), doomedDir+"="+dir, "TMPDIR="+dir)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
