@@ -117,7 +117,7 @@ func TestConfinementAsNobody(t *testing.T) {
 		t.Skip("only root can become nobody; TestConfinement has run as somebody else already")
 	}
 	const nobody = 65534
-	tmp, err := os.MkdirTemp("", "worker-nobody-")
+	tmp, err := os.MkdirTemp("", "worker-nobody-") //nolint:usetesting // nobody does not get into t.TempDir
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -80,8 +80,8 @@ func FuzzLines(f *testing.F) {
 			}
 		}
 		var writes []string
-		for rest, size := data, int(chunk); rest != ""; size = size*7 + 3 { // sizes differ, and 0 is among them
-			n := min(size%20, len(rest))
+		for rest, size := data, int(chunk%20); rest != ""; size = (size*7 + 3) % 20 { // sizes differ, and 0 is among them
+			n := min(size, len(rest))
 			writes, rest = append(writes, rest[:n]), rest[n:]
 		}
 		got, dropped := split(limit, writes...)

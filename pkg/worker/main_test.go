@@ -30,13 +30,13 @@ const self = "/proc/self/exe"
 var bin = []string{"/bin", "/usr/bin"}
 
 // openDir opens a directory for the time of the test.
-func openDir(t testing.TB, path string) *os.File {
-	t.Helper()
+func openDir(tb testing.TB, path string) *os.File {
+	tb.Helper()
 	dir, err := os.Open(path)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { dir.Close() })
+	tb.Cleanup(func() { dir.Close() })
 	return dir
 }
 
@@ -57,22 +57,22 @@ func (r *recorder) line(line []byte) {
 }
 
 // command returns a run of a program in an empty directory, and where its stdout goes.
-func command(t testing.TB, path string, args ...string) (Command, *recorder) {
-	t.Helper()
+func command(tb testing.TB, path string, args ...string) (Command, *recorder) {
+	tb.Helper()
 	r := &recorder{}
 	return Command{
 		Path:   path,
 		Args:   args,
-		Dir:    openDir(t, t.TempDir()),
+		Dir:    openDir(tb, tb.TempDir()),
 		Stdout: r.line,
-		Logger: slog.New(slog.NewTextHandler(logWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Logger: slog.New(slog.NewTextHandler(logWriter{tb}, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}, r
 }
 
 // shell returns a run of a shell script.
-func shell(t testing.TB, script string) (Command, *recorder) {
-	t.Helper()
-	c, r := command(t, "/bin/sh", "-c", script)
+func shell(tb testing.TB, script string) (Command, *recorder) {
+	tb.Helper()
+	c, r := command(tb, "/bin/sh", "-c", script)
 	c.Access.ReadOnly = bin
 	return c, r
 }

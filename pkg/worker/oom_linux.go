@@ -30,7 +30,7 @@ func oomCounters(cgroups string) []string {
 		if len(fields) != 3 {
 			continue
 		}
-		mount, file := "", ""
+		var mount, file string
 		switch {
 		case fields[0] == "0":
 			mount, file = "/sys/fs/cgroup", "memory.events"

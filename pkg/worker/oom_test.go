@@ -66,7 +66,7 @@ func limitedCgroup(t *testing.T, limit int) string {
 		{"/sys/fs/cgroup", "memory.max", "memory.swap.max", "0"},
 		{"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", strconv.Itoa(limit)}, // memory and swap
 	} {
-		dir, err := os.MkdirTemp(kind.mount, "worker-test-")
+		dir, err := os.MkdirTemp(kind.mount, "worker-test-") //nolint:usetesting // a directory in a cgroup file system
 		if err != nil {
 			continue
 		}

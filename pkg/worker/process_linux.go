@@ -103,7 +103,7 @@ func (p *process) wait() {
 func (p *process) closePipes() {
 	for _, pipe := range []*os.File{p.stdoutPipe, p.stderrPipe, p.failurePipe} {
 		if pipe != nil {
-			pipe.Close()
+			_ = pipe.Close()
 		}
 	}
 }

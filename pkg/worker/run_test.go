@@ -406,7 +406,7 @@ func TestDrainTakesWhatIsLeft(t *testing.T) {
 func TestRunIsSafeForConcurrentUse(t *testing.T) {
 	t.Parallel()
 	for i := range 8 {
-		t.Run(fmt.Sprint(i), func(t *testing.T) {
+		t.Run(strconv.Itoa(i), func(t *testing.T) {
 			t.Parallel()
 			c, r := shell(t, fmt.Sprintf("echo %d", i))
 			if got := runOK(t, c, r); !slices.Equal(got, []string{strconv.Itoa(i)}) {

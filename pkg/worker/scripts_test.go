@@ -99,7 +99,7 @@ func runAgent(args []string) int {
 		fmt.Println(err)
 		return 1
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // the main function of a process
 	defer cancel()
 	err = Run(ctx, Command{
 		Path:   args[0],
@@ -145,7 +145,7 @@ func try(what, path string) error {
 	case "remove":
 		return os.Remove(path)
 	case "execute":
-		return exec.Command(path).Run() //nolint:noctx // a child of a child that the test waits for
+		return exec.Command(path).Run()
 	}
 	return fmt.Errorf("no such attempt: %s", what)
 }

@@ -53,9 +53,8 @@ func Main() {
 	if !isShim(os.Args) {
 		return
 	}
-	err := becomeWorker()
-	report(err)
-	os.Exit(126)
+	report(becomeWorker())
+	os.Exit(126) //nolint:forbidigo // this process is not the agent and main must not go on
 }
 
 func isShim(args []string) bool { return len(args) > 1 && args[1] == shimArg }
@@ -108,11 +107,11 @@ func sendRequest(r request) (*os.File, error) {
 	}
 	f := os.NewFile(uintptr(fd), "worker-request")
 	if err := gob.NewEncoder(f).Encode(r); err != nil {
-		f.Close()
+		_ = f.Close()
 		return nil, err
 	}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		f.Close()
+		_ = f.Close()
 		return nil, err
 	}
 	return f, nil
