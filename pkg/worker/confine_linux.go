@@ -37,8 +37,10 @@ var runtimePaths = []struct {
 	{readDir | execute, []string{"/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/local/lib"}},
 	{readFile, []string{"/etc/ld.so.cache", "/etc/ld.so.preload"}},
 	// Names of hosts and users. restic stores user names in snapshots.
-	{readFile, []string{"/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf", "/etc/services",
-		"/etc/passwd", "/etc/group", "/etc/mime.types"}},
+	{readFile, []string{
+		"/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf", "/etc/services",
+		"/etc/passwd", "/etc/group", "/etc/mime.types",
+	}},
 	// Certificates: Debian and Alpine, Fedora, a bundle for all of them.
 	{readDir, []string{"/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/usr/share/ca-certificates", "/usr/local/share/ca-certificates"}},
 	{readDir, []string{"/etc/localtime", "/usr/share/zoneinfo"}},

@@ -15,15 +15,27 @@ func TestExitErrorMessage(t *testing.T) {
 		want string
 	}{
 		{"code", ExitError{Program: "restic", Code: 1}, "restic: exit code 1"},
-		{"code and stderr", ExitError{Program: "restic", Code: 12, Stderr: "Fatal: wrong password or no key found"},
-			"restic: exit code 12: Fatal: wrong password or no key found"},
-		{"last lines of stderr", ExitError{Program: "restic", Code: 1, Stderr: "one\ntwo\n\nthree\n  \nfour"},
-			"restic: exit code 1: two; three; four"},
+		{
+			"code and stderr",
+			ExitError{Program: "restic", Code: 12, Stderr: "Fatal: wrong password or no key found"},
+			"restic: exit code 12: Fatal: wrong password or no key found",
+		},
+		{
+			"last lines of stderr",
+			ExitError{Program: "restic", Code: 1, Stderr: "one\ntwo\n\nthree\n  \nfour"},
+			"restic: exit code 1: two; three; four",
+		},
 		{"signal", ExitError{Program: "restic", Code: -1, Signal: syscall.SIGTERM, Stderr: "x"}, "restic: ended by signal: terminated: x"},
-		{"out of memory", ExitError{Program: "restic", Code: -1, Signal: syscall.SIGKILL, OutOfMemory: true},
-			"restic: killed by the kernel: out of memory"},
-		{"long stderr", ExitError{Program: "restic", Code: 1, Stderr: strings.Repeat("é", 2000)},
-			"restic: exit code 1: …" + strings.Repeat("é", errorBytes/2)},
+		{
+			"out of memory",
+			ExitError{Program: "restic", Code: -1, Signal: syscall.SIGKILL, OutOfMemory: true},
+			"restic: killed by the kernel: out of memory",
+		},
+		{
+			"long stderr",
+			ExitError{Program: "restic", Code: 1, Stderr: strings.Repeat("é", 2000)},
+			"restic: exit code 1: …" + strings.Repeat("é", errorBytes/2),
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

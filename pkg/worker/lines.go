@@ -1,6 +1,9 @@
 package worker
 
-import "bytes"
+import (
+	"bytes"
+	"slices"
+)
 
 // keepBuffer is the capacity in bytes up to which the buffer for torn lines is kept for the next one.
 const keepBuffer = 64 << 10
@@ -50,10 +53,10 @@ func (l *lines) finish(p []byte) {
 	case l.skipping || len(l.torn)+len(p) > l.limit:
 		l.dropped++
 	case len(l.torn) == 0:
-		l.deliver(p[:len(p):len(p)])
+		l.deliver(slices.Clip(p))
 	default:
 		l.torn = append(l.torn, p...)
-		l.deliver(l.torn[:len(l.torn):len(l.torn)])
+		l.deliver(slices.Clip(l.torn))
 	}
 	l.skipping = false
 	l.clear()

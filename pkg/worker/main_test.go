@@ -78,21 +78,21 @@ func shell(tb testing.TB, script string) (Command, *recorder) {
 }
 
 // runOK runs c and returns the lines that r took.
-func runOK(t testing.TB, c Command, r *recorder) []string {
-	t.Helper()
-	if err := Run(t.Context(), c); err != nil {
-		t.Fatal(err)
+func runOK(tb testing.TB, c Command, r *recorder) []string {
+	tb.Helper()
+	if err := Run(tb.Context(), c); err != nil {
+		tb.Fatal(err)
 	}
 	return r.lines
 }
 
 // exitError runs c and returns the ExitError that it must end with.
-func exitError(ctx context.Context, t testing.TB, c Command) (*ExitError, error) {
-	t.Helper()
+func exitError(ctx context.Context, tb testing.TB, c Command) (*ExitError, error) {
+	tb.Helper()
 	err := Run(ctx, c)
 	var exit *ExitError
 	if !errors.As(err, &exit) {
-		t.Fatalf("Run = %v, want an *ExitError", err)
+		tb.Fatalf("Run = %v, want an *ExitError", err)
 	}
 	return exit, err
 }

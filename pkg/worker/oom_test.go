@@ -20,8 +20,10 @@ func TestOOMCounters(t *testing.T) {
 		{"none", "", nil},
 		{"v2 in a container", "0::/\n", []string{"/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory.events"}},
 		{"v2", "0::/kubepods/pod1/c1\n", []string{"/sys/fs/cgroup/kubepods/pod1/c1/memory.events", "/sys/fs/cgroup/memory.events"}},
-		{"v1", "9:name=systemd:/\n4:memory:/docker/a:b\n3:cpuset:/\n",
-			[]string{"/sys/fs/cgroup/memory/docker/a:b/memory.oom_control", "/sys/fs/cgroup/memory/memory.oom_control"}},
+		{
+			"v1", "9:name=systemd:/\n4:memory:/docker/a:b\n3:cpuset:/\n",
+			[]string{"/sys/fs/cgroup/memory/docker/a:b/memory.oom_control", "/sys/fs/cgroup/memory/memory.oom_control"},
+		},
 		{"outside of the namespace", "0::/../../x\n", []string{"/sys/fs/cgroup/x/memory.events", "/sys/fs/cgroup/memory.events"}},
 		{"garbage", "what\n:\n", nil},
 	}
