@@ -2,6 +2,7 @@ package uploader
 
 import (
 	"log/slog"
+	"regexp"
 	"strings"
 )
 
@@ -50,4 +51,27 @@ func looksLikePassword(authority string) bool {
 	}
 	_, port, ok := strings.Cut(authority, ":")
 	return ok && strings.Trim(port, "0123456789") != ""
+}
+
+var userInfo = regexp.MustCompile(`://[^/@\s]+@`)
+
+// minSecret is the shortest secret that is looked for in texts: shorter values, such as "1" or "true", are settings.
+const minSecret = 6
+
+// Hider returns a function that replaces the repository's secrets in a text, and the user and password in any URL.
+func (r Repository) Hider() func(string) string {
+	var pairs []string
+	secrets := []Secret{r.Password}
+	for _, value := range r.Env {
+		secrets = append(secrets, value)
+	}
+	for _, secret := range secrets {
+		if s := strings.TrimSpace(secret.Reveal()); len(s) >= minSecret {
+			pairs = append(pairs, s, redacted)
+		}
+	}
+	replacer := strings.NewReplacer(pairs...)
+	return func(text string) string {
+		return userInfo.ReplaceAllString(replacer.Replace(text), "://"+redacted+"@")
+	}
 }

@@ -48,7 +48,12 @@ type Uploader interface {
 // Repository is where snapshots are kept and how to get in. Its values are secret as far as they are of type Secret.
 type Repository struct {
 	// URL is restic's address of the repository, such as "s3:https://minio:9000/bucket/prefix/restic/shop" or a directory.
+	// kopia's repositories have one of the same form, to be shown, told apart and, for a directory, used.
 	URL string
+	// Storage says where a kopia repository is that is not a directory; nil for restic.
+	Storage *Storage
+	// CacheLimit is how many bytes kopia may cache of this repository; 0: the data path's default.
+	CacheLimit int64
 	// Password opens the repository. It is used to the byte, trailing newlines included (contracts/velero-node-agent.md 6.1).
 	Password Secret
 	// Env holds credentials and settings of the storage as environment variables, such as AWS_ACCESS_KEY_ID.
@@ -77,13 +82,36 @@ func (r Repository) Local() (string, bool) {
 	return "", false
 }
 
+// Storage is a bucket, or what another cloud calls it, that holds repositories.
+type Storage struct {
+	Type       StorageType
+	Bucket     string // of Azure: the container
+	Prefix     string // of the objects' names; ends with a slash unless it is empty
+	Endpoint   string // S3: the server's host and port
+	Region     string // S3: may be empty
+	DisableTLS bool   // S3: plain HTTP
+}
+
+// StorageType is a kind of storage.
+type StorageType string
+
+// The kinds of storage.
+const (
+	StorageS3    StorageType = "s3"
+	StorageAzure StorageType = "azure"
+	StorageGCS   StorageType = "gcs"
+)
+
 // BackupRequest is one volume to store.
 type BackupRequest struct {
 	Repository Repository
-	Volume     *os.File          // the volume's root directory, opened; the worker's working directory
-	Tags       map[string]string // as in the PodVolumeBackup's spec.tags
-	Parent     string            // the snapshot to compare with; empty: the data path looks for one itself
-	Parallel   int               // files read at the same time; 0: the data path's default
+	Volume     *os.File // the volume's root directory, opened; the worker's working directory
+	// Source is the path under which kopia files the snapshot; empty: the volume's name. Snapshots of one source and the
+	// same requester and uploader tags continue each other (contracts/velero-node-agent.md 6.4). restic takes no notice.
+	Source   string
+	Tags     map[string]string // as in the PodVolumeBackup's spec.tags; for kopia with the requester's and the uploader's
+	Parent   string            // the snapshot to compare with; empty: the data path looks for one itself
+	Parallel int               // files read at the same time; 0: the data path's default
 }
 
 // BackupResult is what a backup left in the repository.

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,7 +24,8 @@ type Spec struct {
 	Bytes int64
 	// Seed makes the contents differ between trees. Equal specs give equal trees.
 	Seed uint64
-	// Plain leaves out what not every data path can store: hard links, FIFOs and extended attributes.
+	// Plain leaves out what not every data path can store: hard links, FIFOs, extended attributes and names that are not
+	// UTF-8.
 	Plain bool
 }
 
@@ -32,7 +34,7 @@ func Make(dir string, spec Spec) error {
 	if spec.Bytes == 0 {
 		spec.Bytes = 1 << 20
 	}
-	m := &maker{dir: dir, random: rand.New(rand.NewPCG(spec.Seed, 1))} //nolint:gosec // content to tell apart, not to keep secret
+	m := &maker{dir: dir, plain: spec.Plain, random: rand.New(rand.NewPCG(spec.Seed, 1))} //nolint:gosec // content to tell apart, not to keep secret
 	m.big(spec.Bytes - spec.Bytes/10)
 	m.small(spec.Bytes / 10)
 	m.special()
@@ -52,6 +54,7 @@ func Make(dir string, spec Spec) error {
 // maker keeps the first error; after it, nothing is done any more.
 type maker struct {
 	dir    string
+	plain  bool
 	random *rand.Rand
 	err    error
 }
@@ -179,6 +182,9 @@ func OddNames() []string {
 
 func (m *maker) oddNames() {
 	for i, name := range OddNames() {
+		if m.plain && !utf8.ValidString(name) {
+			continue
+		}
 		m.file("odd/"+name, int64(i))
 		m.file("odd in "+name[:min(len(name), 200)]+"/"+name, int64(i))
 		m.file(name, int64(i))

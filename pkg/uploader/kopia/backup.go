@@ -1,0 +1,196 @@
+package kopia
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+
+	kopiafs "github.com/kopia/kopia/fs"
+	"github.com/kopia/kopia/fs/localfs"
+	"github.com/kopia/kopia/repo"
+	"github.com/kopia/kopia/repo/manifest"
+	"github.com/kopia/kopia/snapshot"
+	"github.com/kopia/kopia/snapshot/policy"
+	"github.com/kopia/kopia/snapshot/upload"
+)
+
+// What Velero writes into its snapshots (contracts/velero-node-agent.md 6.4).
+const (
+	description = "Kopia Uploader"
+	pin         = "velero-pin"
+)
+
+// Tags by which Velero tells whose snapshots continue each other.
+const (
+	requesterTag = "snapshot-requester"
+	uploaderTag  = "snapshot-uploader"
+)
+
+// backup stores the working directory. When stop ends it stores what is there so far and fails.
+func (j *job) backup(ctx, stop context.Context) (_ result, err error) {
+	r, err := j.open(stop)
+	if err != nil {
+		return result{}, err
+	}
+	defer func() { err = errors.Join(err, r.Close(ctx)) }()
+	empty, err := isEmpty(".")
+	if err != nil || empty {
+		return result{}, err
+	}
+	p := &backupProgress{job: j}
+	defer j.reportOnTimer(p.reading)()
+
+	var man *snapshot.Manifest
+	err = repo.WriteSession(ctx, r, repo.WriteSessionOptions{Purpose: description}, func(ctx context.Context, w repo.RepositoryWriter) error {
+		man, err = j.snapshot(ctx, stop, w, p)
+		return err
+	})
+	switch {
+	case err != nil:
+		return result{}, err
+	case man.IncompleteReason != "" && stop.Err() != nil:
+		return result{}, errCanceled
+	case man.IncompleteReason != "":
+		// A checkpoint that fails looks like a cancellation, without an error.
+		return result{}, fmt.Errorf("backup ended early: %s", j.complain.String())
+	}
+	p.logExcluded()
+	return result{
+		SnapshotID: string(man.ID), TotalBytes: rootSummary(man).TotalFileSize, BytesUploaded: j.meter.uploaded.Load(),
+		Errors: p.errors.Load(), FailedPaths: p.failedPaths(),
+	}, nil
+}
+
+// isEmpty says whether a directory has no entry.
+func isEmpty(name string) (bool, error) {
+	dir, err := os.Open(name)
+	if err != nil {
+		return false, fmt.Errorf("read the volume: %w", err)
+	}
+	defer dir.Close()
+	_, err = dir.Readdirnames(1)
+	if errors.Is(err, io.EOF) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read the volume: %w", err)
+	}
+	return false, nil
+}
+
+// snapshot uploads the working directory and saves its manifest, an incomplete one if stop ended meanwhile: the next
+// backup then finds all that was uploaded. Ending ctx instead would lose it (contracts/restic-kopia.md 9).
+func (j *job) snapshot(ctx, stop context.Context, w repo.RepositoryWriter, p *backupProgress) (*snapshot.Manifest, error) {
+	source := snapshot.SourceInfo{UserName: identity, Host: identity, Path: j.Source}
+	previous, err := j.previous(ctx, w, source)
+	if err != nil {
+		return nil, fmt.Errorf("find the previous snapshot: %w", err)
+	}
+	tree, err := setPolicy(ctx, w, source, j.Parallel)
+	if err != nil {
+		return nil, err
+	}
+	entry, err := localfs.NewEntry(".")
+	if err != nil {
+		return nil, fmt.Errorf("read the volume: %w", err)
+	}
+	dir, ok := entry.(kopiafs.Directory)
+	if !ok {
+		return nil, errors.New("the volume is no directory")
+	}
+	p.expect(previous)
+	defer p.scan(ctx, dir, tree)()
+
+	u := upload.NewUploader(w)
+	u.Progress, u.ParallelUploads = p, j.Parallel
+	u.CheckpointInterval, u.CheckpointLabels = j.CheckpointInterval, j.Tags
+	defer context.AfterFunc(stop, u.Cancel)()
+	man, err := u.Upload(ctx, dir, tree, source, previous...)
+	if err != nil {
+		return nil, fmt.Errorf("upload: %w", err)
+	}
+	man.Tags, man.Description = j.Tags, description
+	if man.IncompleteReason == "" {
+		p.finish(rootSummary(man))
+		man.Pins = []string{pin}
+	}
+	if _, err := snapshot.SaveSnapshot(ctx, w, man); err != nil {
+		return nil, fmt.Errorf("save the snapshot: %w", err)
+	}
+	// Its effect is that incomplete snapshots do not pile up.
+	if _, err := policy.ApplyRetentionPolicy(ctx, w, source, true); err != nil {
+		return nil, fmt.Errorf("remove incomplete snapshots: %w", err)
+	}
+	return man, nil
+}
+
+// previous returns the snapshots to compare the volume with: the parent if there is one, else the last complete snapshot
+// of the source with the same requester and uploader, and all incomplete ones since then.
+func (j *job) previous(ctx context.Context, r repo.Repository, source snapshot.SourceInfo) ([]*snapshot.Manifest, error) {
+	all, err := snapshot.ListSnapshots(ctx, r, source)
+	if err != nil {
+		return nil, err
+	}
+	last, err := j.parent(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	var incomplete []*snapshot.Manifest
+	for _, m := range all {
+		switch {
+		case m.Tags[requesterTag] != j.Tags[requesterTag] || m.Tags[uploaderTag] != j.Tags[uploaderTag]:
+		case m.IncompleteReason != "":
+			incomplete = append(incomplete, m)
+		case j.Parent == "" && (last == nil || m.StartTime.After(last.StartTime)):
+			last = m
+		}
+	}
+	if last == nil {
+		return incomplete, nil
+	}
+	previous := []*snapshot.Manifest{last}
+	for _, m := range incomplete {
+		if m.StartTime.After(last.StartTime) {
+			previous = append(previous, m)
+		}
+	}
+	return previous, nil
+}
+
+// parent loads the snapshot that the request names, nil if it names none or that is gone.
+func (j *job) parent(ctx context.Context, r repo.Repository) (*snapshot.Manifest, error) {
+	if j.Parent == "" {
+		return nil, nil
+	}
+	man, err := loadSnapshot(ctx, r, j.Parent)
+	if err != nil {
+		j.note(slog.LevelInfo, "the parent cannot be used, looking for another snapshot: "+err.Error())
+		j.Parent = ""
+		return nil, nil
+	}
+	return man, nil
+}
+
+// loadSnapshot reads a manifest. An id that is none, or that of something else, belongs to no snapshot.
+func loadSnapshot(ctx context.Context, r repo.Repository, id string) (*snapshot.Manifest, error) {
+	for _, c := range id {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return nil, snapshot.ErrSnapshotNotFound
+		}
+	}
+	if id == "" {
+		return nil, snapshot.ErrSnapshotNotFound
+	}
+	return snapshot.LoadSnapshot(ctx, r, manifest.ID(id))
+}
+
+// rootSummary is what a snapshot holds. man.Stats is wrong for files that were not read again.
+func rootSummary(man *snapshot.Manifest) kopiafs.DirectorySummary {
+	if man.RootEntry == nil || man.RootEntry.DirSummary == nil {
+		return kopiafs.DirectorySummary{}
+	}
+	return *man.RootEntry.DirSummary
+}

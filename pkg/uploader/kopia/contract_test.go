@@ -1,0 +1,61 @@
+package kopia_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
+	"github.com/plimsoll-io/plimsoll/pkg/worker"
+)
+
+func TestMain(m *testing.M) {
+	worker.Main()
+	kopia.Main()
+	uploadertest.Main()
+	os.Exit(m.Run())
+}
+
+func TestContract(t *testing.T) {
+	t.Parallel()
+	uploadertest.Run(t, uploadertest.Subject{New: newLimited, Repository: newAddress, Plain: true, Sparse: true})
+}
+
+func newLimited(tb testing.TB, bytesPerSecond int64) uploader.Uploader {
+	tb.Helper()
+	return newUploader(tb, kopia.Options{UploadLimit: bytesPerSecond, DownloadLimit: bytesPerSecond})
+}
+
+// newUploader makes an uploader that reports often.
+func newUploader(tb testing.TB, options kopia.Options) *kopia.Uploader {
+	tb.Helper()
+	options.TempDir = tb.TempDir()
+	if options.CacheDir == "" {
+		options.CacheDir = tb.TempDir()
+	}
+	options.ProgressInterval = time.Second / 20
+	u, err := kopia.New(options)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { checkEmpty(tb, options.TempDir) })
+	return u
+}
+
+// checkEmpty fails if passwords or other files are left behind.
+func checkEmpty(tb testing.TB, dir string) {
+	tb.Helper()
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) > 0 {
+		tb.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// newAddress returns the address of a local repository that is not there yet.
+func newAddress(tb testing.TB) uploader.Repository {
+	tb.Helper()
+	return uploader.Repository{URL: filepath.Join(tb.TempDir(), "repository"), Password: "static-passw0rd\n"}
+}

@@ -1,0 +1,115 @@
+package kopia
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"strconv"
+	"strings"
+	"syscall"
+	"unicode/utf8"
+
+	"github.com/kopia/kopia/repo"
+	"github.com/kopia/kopia/snapshot"
+
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+)
+
+// cause names a sentinel of package uploader in a worker's output.
+type cause string
+
+// errCanceled is what a worker ends with that was told to stop.
+var errCanceled = errors.New("canceled")
+
+// causes are all the errors that cross the border between worker and agent.
+var causes = []struct {
+	name cause
+	err  error
+}{
+	{"repository not found", uploader.ErrRepositoryNotFound},
+	{"wrong password", uploader.ErrWrongPassword},
+	{"snapshot not found", uploader.ErrSnapshotNotFound},
+	{"no space", uploader.ErrNoSpace},
+	{"unsupported", uploader.ErrUnsupported},
+	{"canceled", errCanceled},
+}
+
+// Error is why a worker has not done what it was asked to. It wraps the sentinel of package uploader that names the
+// cause, where there is one.
+type Error struct {
+	Operation string // "backup", "restore" or "initialize"
+	Message   string // what kopia said, without secrets
+
+	cause error // nil if it is unknown
+}
+
+// Error says what failed and why, on one line.
+func (e *Error) Error() string {
+	text := "kopia " + e.Operation
+	if e.cause != nil && !strings.Contains(e.Message, e.cause.Error()) {
+		text += ": " + e.cause.Error()
+	}
+	return text + ": " + e.Message
+}
+
+// Unwrap gives the cause.
+func (e *Error) Unwrap() error { return e.cause }
+
+// failureOf describes an error in the worker.
+func failureOf(err error) *failure {
+	f := &failure{Text: clip(printable(err.Error()))}
+	known := knownCause(err)
+	for _, c := range causes {
+		if errors.Is(known, c.err) {
+			f.Cause = c.name
+		}
+	}
+	return f
+}
+
+// knownCause translates the errors of kopia and the system.
+func knownCause(err error) error {
+	switch {
+	case errors.Is(err, repo.ErrInvalidPassword):
+		return uploader.ErrWrongPassword
+	case errors.Is(err, snapshot.ErrSnapshotNotFound):
+		return uploader.ErrSnapshotNotFound
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return uploader.ErrNoSpace
+	case errors.Is(err, context.Canceled):
+		return errCanceled
+	}
+	return err
+}
+
+// err is the failure in the agent. hide replaces secrets in a text.
+func (f *failure) err(op operation, hide func(string) string) error {
+	e := &Error{Operation: string(op), Message: hide(f.Text)}
+	for _, c := range causes {
+		if f.Cause == c.name {
+			e.cause = c.err
+		}
+	}
+	return e
+}
+
+// hasVanished says whether a file could not be read because it is not there any more.
+func hasVanished(err error) bool { return errors.Is(err, fs.ErrNotExist) }
+
+// printable quotes what does not print in a path or a text, newlines among it.
+func printable(s string) string {
+	if !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) }) {
+		quoted := strconv.Quote(s)
+		return quoted[1 : len(quoted)-1]
+	}
+	return s
+}
+
+// clip cuts a text to what the protocol takes.
+func clip(s string) string {
+	const mark = "…"
+	if len(s) <= maxText {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxText-len(mark)], "") + mark
+}

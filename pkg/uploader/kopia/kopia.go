@@ -1,0 +1,175 @@
+// Package kopia moves volumes with the kopia library, into and out of repositories as Velero 1.10 to 1.18 lays them out
+// (contracts/velero-node-agent.md 6.3 and 6.4).
+//
+// Each call of an Uploader starts the running program once more as a worker: a confined process in the volume's
+// directory that makes the library's calls and says on stdout how far it is, one JSON value in a line. A crash in the
+// library or in the data, or the kernel's OOM killer, costs that one volume. Programs that use the package have to call
+// Main first.
+//
+// What the library gets wrong is in contracts/restic-kopia.md 9 and 10; the code that deals with a trap names it.
+//
+// What kopia does not store: extended attributes, FIFOs, sockets and devices. Hard links become files of their own.
+// Names that are not UTF-8 come back with U+FFFD in them and count as errors.
+package kopia
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/worker"
+)
+
+// Options are settings of an Uploader. The zero value works.
+type Options struct {
+	// CacheDir holds a directory for each repository, shared by all runs; empty: no cache, which makes a second backup of a
+	// volume slow.
+	CacheDir string
+	// CacheLimit is how many bytes may be cached of each repository, unless uploader.Repository.CacheLimit says otherwise;
+	// default 5000 MiB, as in Velero. Four fifths are for data, one for metadata.
+	CacheLimit int64
+	TempDir    string // where private directories are made; empty: the system's
+
+	UploadLimit   int64 // bytes per second for each run; 0: none
+	DownloadLimit int64 // bytes per second for each run; 0: none
+
+	// Parallel is how many files are read or written at the same time where a request does not say; default GOMAXPROCS,
+	// which follows the CPU quota.
+	Parallel int
+	// CheckpointInterval is how often a backup makes sure that what it has uploaded so far is found again by the next one if
+	// it is killed; default 2 minutes, at most 45. A canceled backup keeps everything.
+	CheckpointInterval time.Duration
+
+	ProgressInterval time.Duration // between two readings; default 1 s
+	// Grace is how long a canceled worker has. A backup uses it to store what it has in hand, up to 40 MB, so it is longer
+	// than usual by default: 30 s after SIGINT, 5 s after SIGTERM, at which it gives that up.
+	Grace  worker.Grace
+	Logger *slog.Logger // nil: no log
+}
+
+const (
+	defaultCacheLimit = 5000 << 20
+	maxCheckpoint     = 45 * time.Minute // kopia's own bound
+)
+
+func (o *Options) setDefaults() {
+	if o.CacheLimit <= 0 {
+		o.CacheLimit = defaultCacheLimit
+	}
+	if o.TempDir == "" {
+		o.TempDir = os.TempDir()
+	}
+	if o.Parallel <= 0 {
+		o.Parallel = runtime.GOMAXPROCS(0)
+	}
+	if o.CheckpointInterval <= 0 {
+		o.CheckpointInterval = 2 * time.Minute
+	}
+	o.CheckpointInterval = min(o.CheckpointInterval, maxCheckpoint)
+	if o.ProgressInterval <= 0 {
+		o.ProgressInterval = time.Second
+	}
+	if o.Grace.Interrupt == 0 {
+		o.Grace.Interrupt = 30 * time.Second
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+}
+
+// Uploader moves volumes. It is safe for concurrent use.
+type Uploader struct {
+	options Options
+}
+
+var _ uploader.Uploader = (*Uploader)(nil)
+
+// New returns an Uploader, and makes the directories that it needs.
+func New(options Options) (*Uploader, error) {
+	options.setDefaults()
+	for _, dir := range []*string{&options.CacheDir, &options.TempDir} {
+		if *dir == "" {
+			continue
+		}
+		path, err := filepath.Abs(*dir)
+		if err != nil {
+			return nil, fmt.Errorf("kopia's directory: %w", err)
+		}
+		if err := os.MkdirAll(path, 0o700); err != nil {
+			return nil, fmt.Errorf("make kopia's directory: %w", err)
+		}
+		*dir = path
+	}
+	return &Uploader{options: options}, nil
+}
+
+// Backup stores the volume as one snapshot, compared with req.Parent or, without one, with the last snapshot of the same
+// source and tags, and with what unfinished backups have left since then. A parent that does not exist any more is no
+// error. An empty volume gives no snapshot, where Velero's own agent would store an empty one: so it is the same with
+// every data path, and the server has nothing to restore.
+func (u *Uploader) Backup(ctx context.Context, req uploader.BackupRequest, p progress.Sink) (uploader.BackupResult, error) {
+	if req.Repository.ReadOnly {
+		return uploader.BackupResult{}, fmt.Errorf("back up into a read-only repository: %w", uploader.ErrUnsupported)
+	}
+	source := req.Source
+	if source == "" {
+		source = req.Volume.Name()
+	}
+	r, err := u.run(ctx, run{
+		repository: req.Repository, volume: req.Volume, mode: worker.Read, sink: orDiscard(p),
+		request: request{
+			Operation: opBackup, Parallel: req.Parallel, Source: filepath.Clean(source), Parent: req.Parent, Tags: req.Tags,
+		},
+	})
+	if err != nil {
+		return uploader.BackupResult{}, fmt.Errorf("back up %s: %w", req.Volume.Name(), err)
+	}
+	return uploader.BackupResult{
+		SnapshotID: r.SnapshotID, TotalBytes: r.TotalBytes, BytesUploaded: r.BytesUploaded, Errors: r.Errors,
+		FailedPaths: r.FailedPaths,
+	}, nil
+}
+
+// Restore writes a snapshot's files into the volume. Files of the same names are replaced, other files stay. Files that
+// an earlier try has written whole are not written again.
+func (u *Uploader) Restore(ctx context.Context, req uploader.RestoreRequest, p progress.Sink) (uploader.RestoreResult, error) {
+	r, err := u.run(ctx, run{
+		repository: req.Repository, volume: req.Volume, mode: worker.Write, sink: orDiscard(p),
+		request: request{
+			Operation: opRestore, Parallel: req.Parallel, Snapshot: req.SnapshotID, TotalBytes: req.TotalBytes, Sparse: req.Sparse,
+		},
+	})
+	if err != nil {
+		return uploader.RestoreResult{}, fmt.Errorf("restore snapshot %s into %s: %w", req.SnapshotID, req.Volume.Name(), err)
+	}
+	return uploader.RestoreResult{TotalBytes: r.TotalBytes}, nil
+}
+
+// Initialize creates the repository as Velero's server does, up to the marker blob "udmrepo.Repository", which a server
+// from 1.18 on adds itself. Where a repository exists already it only makes sure that the password opens it.
+func (u *Uploader) Initialize(ctx context.Context, repo uploader.Repository) error {
+	if repo.ReadOnly {
+		return fmt.Errorf("initialize a read-only repository: %w", uploader.ErrUnsupported)
+	}
+	if dir, local := repo.Local(); local {
+		// A worker cannot make its own top directory: what does not exist cannot be opened up to it.
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("make the repository's directory: %w", err)
+		}
+	}
+	_, err := u.run(ctx, run{repository: repo, sink: progress.Discard, request: request{Operation: opInitialize}})
+	return err
+}
+
+func orDiscard(p progress.Sink) progress.Sink {
+	if p == nil {
+		return progress.Discard
+	}
+	return p
+}

@@ -1,0 +1,132 @@
+package kopia
+
+import (
+	"context"
+	"encoding/gob"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+)
+
+// workerArgs are the arguments that make the program a worker.
+var workerArgs = []string{"worker", "kopia"}
+
+// Main has to be called by main and by TestMain in every program that uses an Uploader, right after worker.Main. In a
+// worker it does the work and does not return; in any other process it does nothing.
+func Main() {
+	if len(os.Args) < 1 || !slices.Equal(os.Args[1:], workerArgs) {
+		return
+	}
+	// Whatever a library prints must not come between our lines.
+	stdout := os.Stdout
+	os.Stdout = os.Stderr
+	os.Exit(serve(os.Stdin, stdout))
+}
+
+// serve does what the request on stdin says, and returns the exit code.
+func serve(stdin io.Reader, stdout io.Writer) int {
+	j := &job{out: json.NewEncoder(stdout)}
+	if err := gob.NewDecoder(stdin).Decode(&j.request); err != nil {
+		fmt.Fprintln(os.Stderr, "This is a part of the node agent and cannot be run by hand:", err)
+		return 2
+	}
+	for name, value := range j.Env {
+		os.Setenv(name, value)
+	}
+	ctx, abort := context.WithCancel(j.withLog(context.Background()))
+	defer abort()
+	stop, ask := context.WithCancel(ctx)
+	defer ask()
+	heedSignals(ask, abort)
+
+	r, err := j.do(ctx, stop)
+	if err != nil {
+		j.say(message{Failure: failureOf(err)})
+		return 1
+	}
+	j.say(message{Result: &r})
+	return 0
+}
+
+// heedSignals calls first at the first signal that asks to end, and second at the second one.
+func heedSignals(first, second func()) {
+	signal.Reset(os.Interrupt, syscall.SIGTERM) // the agent's program may have handlers of its own
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-signals
+		first()
+		<-signals
+		second()
+	}()
+}
+
+// job is the work of one worker.
+type job struct {
+	request
+	meter    meter
+	complain lastError // of the library's log
+
+	mu  sync.Mutex
+	out *json.Encoder
+}
+
+// do does the work. When stop ends it comes to an end in an orderly way, when ctx ends at once.
+func (j *job) do(ctx, stop context.Context) (result, error) {
+	j.meter.setLimits(j.UploadLimit, j.DownloadLimit)
+	switch j.Operation {
+	case opBackup:
+		return j.backup(ctx, stop)
+	case opRestore:
+		return j.restore(stop)
+	case opInitialize:
+		return result{}, j.initialize(stop)
+	default:
+		return result{}, errors.New("unknown operation")
+	}
+}
+
+// say writes one line to the agent. If the agent is gone the kernel ends this process.
+func (j *job) say(m message) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	_ = j.out.Encode(m)
+}
+
+func (j *job) note(level slog.Level, text string) {
+	j.say(message{Note: &note{Level: level, Text: clip(printable(text))}})
+}
+
+// reportOnTimer says how far the work is until the function that it returns is called. It is driven by a timer, so that
+// the agent hears from a library that is silent.
+func (j *job) reportOnTimer(read func() progress.Reading) (stop func()) {
+	done := make(chan struct{})
+	var reporter sync.WaitGroup
+	reporter.Go(func() {
+		ticker := time.NewTicker(j.ProgressInterval)
+		defer ticker.Stop()
+		for {
+			reading := read()
+			j.say(message{Reading: &reading})
+			select {
+			case <-ticker.C:
+			case <-done:
+				return
+			}
+		}
+	})
+	return func() {
+		close(done)
+		reporter.Wait()
+	}
+}

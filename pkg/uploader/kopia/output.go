@@ -1,0 +1,70 @@
+package kopia
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+)
+
+// output takes what a worker says. It is fed by one goroutine.
+type output struct {
+	sink   progress.Sink
+	logger *slog.Logger
+	stop   context.CancelCauseFunc // ends the worker
+
+	last      progress.Reading
+	result    *result
+	failure   *failure
+	malformed error // the first thing that made no sense; nothing counts after it
+}
+
+var errAfterEnd = errors.New("it goes on after its last word")
+
+// line takes one line of stdout.
+func (o *output) line(line []byte) {
+	if o.malformed != nil {
+		return
+	}
+	m, err := decode(line)
+	if err == nil && (o.result != nil || o.failure != nil) {
+		err = errAfterEnd
+	}
+	if err != nil {
+		o.malformed = err
+		o.stop(err)
+		return
+	}
+	switch {
+	case m.Reading != nil:
+		o.last = *m.Reading
+		o.sink.Report(o.last)
+	case m.Note != nil:
+		o.log(*m.Note)
+	case m.Result != nil:
+		o.result = m.Result
+	default:
+		o.failure = m.Failure
+	}
+}
+
+func (o *output) log(n note) {
+	if n.Level >= slog.LevelWarn {
+		o.logger.Warn("kopia warns", "text", n.Text)
+		return
+	}
+	o.logger.Debug("kopia says", "text", n.Text)
+}
+
+// finish reports that all is done, after the worker has exited without an error.
+func (o *output) finish(op operation) {
+	if op == opInitialize {
+		return
+	}
+	o.last.Stage, o.last.CurrentItem = progress.StageFinishing, ""
+	o.last.BytesDone, o.last.TotalBytes, o.last.TotalFinal = o.result.TotalBytes, o.result.TotalBytes, true
+	o.last.BytesUploaded = max(o.result.BytesUploaded, o.last.BytesUploaded)
+	o.last.Errors = o.result.Errors
+	o.sink.Report(o.last)
+}

@@ -1,0 +1,216 @@
+package kopia
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"unicode/utf8"
+
+	kopiafs "github.com/kopia/kopia/fs"
+	"github.com/kopia/kopia/fs/ignorefs"
+	"github.com/kopia/kopia/snapshot"
+	"github.com/kopia/kopia/snapshot/policy"
+	"github.com/kopia/kopia/snapshot/upload"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+)
+
+// backupProgress counts what kopia does. Its methods are called for each 64 kB and only store numbers.
+//
+// The total comes from a scan of our own. kopia's gives up at the first directory that it may not read, and says 0 if
+// the upload is over first (contracts/restic-kopia.md 9): NullUploadProgress.Enabled turns it off.
+type backupProgress struct {
+	upload.NullUploadProgress
+	job *job
+
+	done, files              atomic.Int64 // hashed or reused
+	totalBytes, totalFiles   atomic.Int64 // as far as the scan has come
+	expectBytes, expectFiles int64        // the previous snapshot's size; set before UploadStarted
+	begun, scanned, stored   atomic.Bool  // the upload has begun, the scan has ended, all is read
+	errors, excluded         atomic.Int64
+	current, lastError       atomic.Pointer[string]
+
+	mu     sync.Mutex
+	failed []string
+}
+
+var _ upload.Progress = (*backupProgress)(nil)
+
+// UploadStarted is called before the first file.
+func (p *backupProgress) UploadStarted() { p.begun.Store(true) }
+
+// HashingFile is called before a file is read.
+func (p *backupProgress) HashingFile(path string) {
+	p.current.Store(&path)
+	p.checkName(path)
+}
+
+// StartedDirectory is called before a directory is read.
+func (p *backupProgress) StartedDirectory(path string) { p.checkName(path) }
+
+// HashedBytes is called when a piece of a file was read.
+func (p *backupProgress) HashedBytes(n int64) { p.done.Add(n) }
+
+// CachedFile is called for a file that is the same as in a previous snapshot.
+func (p *backupProgress) CachedFile(_ string, size int64) { p.done.Add(size) }
+
+// FinishedFile is called for each file, those that failed included.
+func (p *backupProgress) FinishedFile(_ string, err error) {
+	if err == nil {
+		p.files.Add(1)
+	}
+}
+
+// ExcludedFile is called for a file that .kopiaignore names.
+func (p *backupProgress) ExcludedFile(string, int64) { p.excluded.Add(1) }
+
+// ExcludedDir is called for a directory that .kopiaignore names or that CACHEDIR.TAG marks.
+func (p *backupProgress) ExcludedDir(string) { p.excluded.Add(1) }
+
+// Error is called for what could not be read. A file that is not there any more is no loss.
+func (p *backupProgress) Error(path string, err error, ignored bool) {
+	switch {
+	case ignored:
+	case hasVanished(err):
+		p.job.note(slog.LevelInfo, fmt.Sprintf("%s vanished before it was read", path))
+	default:
+		p.fail(path, err)
+	}
+}
+
+var errName = errors.New("the name is not UTF-8: kopia stores it with other characters")
+
+// checkName counts names that kopia cannot store, because they come back different, two of them even as one.
+func (p *backupProgress) checkName(path string) {
+	if !utf8.ValidString(path) && !utf8.ValidString(lastName(path)) {
+		p.fail(path, errName)
+	}
+}
+
+func lastName(path string) string {
+	for i := len(path) - 1; i >= 0; i-- {
+		if path[i] == '/' {
+			return path[i+1:]
+		}
+	}
+	return path
+}
+
+func (p *backupProgress) fail(path string, err error) {
+	p.errors.Add(1)
+	text := clip(printable(path + ": " + err.Error()))
+	p.lastError.Store(&text)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.failed) < maxFailedPaths {
+		p.failed = append(p.failed, printable(path))
+	}
+}
+
+func (p *backupProgress) failedPaths() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.failed
+}
+
+// expect takes the newest previous snapshot's size for the total until the scan knows better.
+func (p *backupProgress) expect(previous []*snapshot.Manifest) {
+	for _, m := range previous {
+		if m.IncompleteReason == "" {
+			p.expectBytes, p.expectFiles = rootSummary(m).TotalFileSize, rootSummary(m).TotalFileCount
+		}
+	}
+}
+
+// scan counts the files, in parallel to the upload, until the function that it returns is called.
+func (p *backupProgress) scan(ctx context.Context, dir kopiafs.Directory, tree *policy.Tree) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var scanner sync.WaitGroup
+	scanner.Go(func() {
+		p.count(ctx, ignorefs.New(dir, tree))
+		if ctx.Err() == nil {
+			p.scanned.Store(true)
+		}
+	})
+	return func() {
+		cancel()
+		scanner.Wait()
+	}
+}
+
+// count adds a directory's files. What it cannot read the upload reports.
+func (p *backupProgress) count(ctx context.Context, dir kopiafs.Directory) {
+	entries, err := dir.Iterate(ctx)
+	if err != nil {
+		return
+	}
+	defer entries.Close()
+	for ctx.Err() == nil {
+		entry, err := entries.Next(ctx)
+		if err != nil || entry == nil {
+			return
+		}
+		switch entry := entry.(type) {
+		case kopiafs.Directory:
+			p.count(ctx, entry)
+		case kopiafs.File:
+			p.totalBytes.Add(entry.Size())
+			p.totalFiles.Add(1)
+		}
+		entry.Close()
+	}
+}
+
+// finish notes that all is read, which is not yet all stored.
+func (p *backupProgress) finish(summary kopiafs.DirectorySummary) {
+	p.totalBytes.Store(summary.TotalFileSize)
+	p.done.Store(summary.TotalFileSize)
+	p.stored.Store(true)
+}
+
+// reading is what is known now. Until all is read at least a byte is left: files that grow, and symbolic links, whose
+// targets kopia counts as bytes, would end it too early.
+func (p *backupProgress) reading() progress.Reading {
+	scanned, stored := p.scanned.Load(), p.stored.Load()
+	r := progress.Reading{
+		Stage: progress.StageTransferring, TotalFinal: scanned || stored,
+		BytesDone: p.done.Load(), TotalBytes: p.totalBytes.Load(),
+		FilesDone: p.files.Load(), FilesTotal: p.totalFiles.Load(),
+		BytesUploaded: max(p.job.meter.uploaded.Load(), 0), Errors: p.errors.Load(),
+		LastError: text(&p.lastError), CurrentItem: clip(printable(text(&p.current))),
+	}
+	if !r.TotalFinal {
+		r.TotalBytes, r.FilesTotal = max(r.TotalBytes, p.expectBytes), max(r.FilesTotal, p.expectFiles)
+	}
+	switch {
+	case stored:
+		r.Stage, r.CurrentItem = progress.StageFinishing, ""
+		r.BytesDone = r.TotalBytes
+	case !p.begun.Load():
+		r.Stage = progress.StageScanning
+	}
+	if !stored && r.TotalBytes > 0 {
+		r.BytesDone = min(r.BytesDone, r.TotalBytes-1)
+	}
+	if r.FilesTotal > 0 { // kopia counts symbolic links among the files that it has finished
+		r.FilesDone = min(r.FilesDone, r.FilesTotal)
+	}
+	return r
+}
+
+// logExcluded says what the snapshot does not hold because the volume itself says so.
+func (p *backupProgress) logExcluded() {
+	if n := p.excluded.Load(); n > 0 {
+		p.job.note(slog.LevelInfo, fmt.Sprintf("%d files and directories are left out, as .kopiaignore or CACHEDIR.TAG in the volume say", n))
+	}
+}
+
+func text(p *atomic.Pointer[string]) string {
+	if s := p.Load(); s != nil {
+		return *s
+	}
+	return ""
+}

@@ -1,0 +1,163 @@
+package kopia
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+)
+
+// operation is what a worker is to do.
+type operation string
+
+const (
+	opBackup     operation = "backup"
+	opRestore    operation = "restore"
+	opInitialize operation = "initialize"
+)
+
+// request is all that a worker is told. It travels on stdin, secrets included, as gob because JSON would change bytes
+// that are not UTF-8, which passwords and paths may have.
+type request struct {
+	Operation operation
+
+	Directory             string            // a repository in the file system, else empty
+	Storage               *uploader.Storage // any other repository
+	Password              string
+	Env                   map[string]string // for the libraries of the clouds
+	InsecureSkipTLSVerify bool
+	ReadOnly              bool
+
+	ConfigFile                 string // where kopia may keep the way to the repository for the time of the run
+	CacheDir                   string // empty: no cache
+	CacheLimit                 int64  // bytes
+	UploadLimit, DownloadLimit int64  // bytes per second; 0: none
+
+	ProgressInterval   time.Duration
+	CheckpointInterval time.Duration
+	Parallel           int
+
+	Source, Parent string            // backup
+	Tags           map[string]string // backup
+
+	Snapshot   string // restore
+	TotalBytes int64  // restore
+	Sparse     bool   // restore
+}
+
+// message is one line of a worker's stdout. Exactly one of its fields is set; a result or a failure is the last one.
+type message struct {
+	Reading *progress.Reading `json:"reading,omitempty"`
+	Note    *note             `json:"note,omitempty"`
+	Result  *result           `json:"result,omitempty"`
+	Failure *failure          `json:"failure,omitempty"`
+}
+
+// note is something for the agent's log.
+type note struct {
+	Level slog.Level `json:"level"`
+	Text  string     `json:"text"`
+}
+
+// result is what a worker has done.
+type result struct {
+	SnapshotID    string   `json:"snapshotID,omitempty"`
+	TotalBytes    int64    `json:"totalBytes"`
+	BytesUploaded int64    `json:"bytesUploaded,omitempty"`
+	Errors        int64    `json:"errors,omitempty"`
+	FailedPaths   []string `json:"failedPaths,omitempty"`
+}
+
+// failure is why a worker has not done it.
+type failure struct {
+	Cause cause  `json:"cause,omitempty"`
+	Text  string `json:"text"`
+}
+
+// Bounds of what a worker may say.
+const (
+	maxFailedPaths = 20
+	maxText        = 16 << 10 // a path of PATH_MAX bytes, each of them quoted
+)
+
+// decode reads one line. It is strict: a worker that says anything unexpected is not to be trusted with the rest.
+func decode(line []byte) (message, error) {
+	var m message
+	d := json.NewDecoder(bytes.NewReader(line))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&m); err != nil {
+		return message{}, err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return message{}, errors.New("more than one value in a line")
+	}
+	return m, m.check()
+}
+
+func (m message) check() error {
+	set := 0
+	for _, is := range []bool{m.Reading != nil, m.Note != nil, m.Result != nil, m.Failure != nil} {
+		if is {
+			set++
+		}
+	}
+	if set != 1 {
+		return fmt.Errorf("%d messages in a line", set)
+	}
+	switch {
+	case m.Reading != nil:
+		return checkReading(*m.Reading)
+	case m.Note != nil:
+		return checkText(m.Note.Text)
+	case m.Failure != nil:
+		return checkText(m.Failure.Text, string(m.Failure.Cause))
+	default:
+		return m.Result.check()
+	}
+}
+
+func checkReading(r progress.Reading) error {
+	switch r.Stage {
+	case progress.StageUnknown, progress.StageWaiting, progress.StageScanning, progress.StageTransferring, progress.StageFinishing:
+	default:
+		return fmt.Errorf("unknown stage")
+	}
+	if err := checkText(r.Reason, r.LastError, r.CurrentItem); err != nil {
+		return err
+	}
+	return checkCounts(r.BytesDone, r.TotalBytes, r.FilesDone, r.FilesTotal, r.BytesUploaded, r.Errors)
+}
+
+func (r *result) check() error {
+	if len(r.FailedPaths) > maxFailedPaths {
+		return fmt.Errorf("%d failed paths", len(r.FailedPaths))
+	}
+	if err := checkText(append(r.FailedPaths, r.SnapshotID)...); err != nil {
+		return err
+	}
+	return checkCounts(r.TotalBytes, r.BytesUploaded, r.Errors)
+}
+
+func checkText(texts ...string) error {
+	for _, text := range texts {
+		if len(text) > maxText {
+			return fmt.Errorf("a text of %d bytes", len(text))
+		}
+	}
+	return nil
+}
+
+func checkCounts(counts ...int64) error {
+	for _, n := range counts {
+		if n < 0 {
+			return fmt.Errorf("the count %d", n)
+		}
+	}
+	return nil
+}

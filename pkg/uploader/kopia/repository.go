@@ -1,0 +1,146 @@
+package kopia
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/kopia/kopia/repo"
+	"github.com/kopia/kopia/repo/blob"
+	"github.com/kopia/kopia/repo/content"
+	"github.com/kopia/kopia/repo/maintenance"
+
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+)
+
+// identity is the user and the host of everything that Velero keeps in kopia repositories.
+const identity = "default"
+
+// meteredType is the type of a storage behind the job's meter, in kopia's registry of storages.
+const meteredType = "plimsoll"
+
+// meteredOptions is the configuration of such a storage: the storage behind it.
+type meteredOptions struct {
+	Storage blob.ConnectionInfo `json:"storage"`
+}
+
+// registerStorage makes kopia open storages through the job's meter.
+func (j *job) registerStorage() {
+	blob.AddSupportedStorage(meteredType, meteredOptions{},
+		func(ctx context.Context, o *meteredOptions, isCreate bool) (blob.Storage, error) {
+			st, err := blob.NewStorage(ctx, o.Storage, isCreate)
+			if err != nil {
+				return nil, err
+			}
+			return &metered{Storage: st, meter: &j.meter}, nil
+		})
+}
+
+// open opens the repository.
+//
+// It writes kopia's configuration file itself. repo.Connect would open the repository once more than necessary, would end
+// the process for certain errors, and would remove the cache, which others use too, whenever the storage does not answer.
+func (j *job) open(ctx context.Context) (repo.DirectRepository, error) {
+	storage, err := j.storage()
+	if err != nil {
+		return nil, err
+	}
+	j.registerStorage()
+	config, err := json.Marshal(repo.LocalConfig{
+		Storage: &blob.ConnectionInfo{Type: meteredType, Config: meteredOptions{Storage: storage}},
+		Caching: j.caching(),
+		ClientOptions: repo.ClientOptions{
+			Username: identity, Hostname: identity, ReadOnly: j.ReadOnly, Description: "Plimsoll",
+			// Do not trust a cached copy of the repository's own description: it may have been made anew.
+			FormatBlobCacheDuration: -1,
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("describe the repository: %w", err)
+	}
+	if err := os.WriteFile(j.ConfigFile, config, 0o600); err != nil {
+		return nil, fmt.Errorf("describe the repository: %w", err)
+	}
+	r, err := repo.Open(ctx, j.ConfigFile, j.Password, &repo.Options{
+		DisableRepositoryLog: true,
+		DoNotWaitForUpgrade:  true,
+		// The default ends the process without a word.
+		OnFatalError: func(err error) { panic(fmt.Sprintf("kopia cannot go on with the repository: %v", err)) },
+	})
+	switch {
+	case errors.Is(err, blob.ErrBlobNotFound), j.Storage == nil && errors.Is(err, os.ErrNotExist):
+		return nil, fmt.Errorf("%w (%w)", uploader.ErrRepositoryNotFound, err)
+	case err != nil:
+		return nil, fmt.Errorf("open repository: %w", err)
+	}
+	direct, ok := r.(repo.DirectRepository)
+	if !ok {
+		return nil, errors.Join(fmt.Errorf("repository behind a kopia server: %w", uploader.ErrUnsupported), r.Close(ctx))
+	}
+	return direct, nil
+}
+
+// caching divides the cache's limit as Velero does: four fifths for data, one for metadata, and each is swept down to
+// four fifths of its part. Unlike Velero's, lists of blobs are never taken from the cache: a snapshot that another node
+// has just made would not be found.
+func (j *job) caching() *content.CachingOptions {
+	if j.CacheDir == "" {
+		return &content.CachingOptions{}
+	}
+	data, metadata := j.CacheLimit/5*4, j.CacheLimit/5
+	return &content.CachingOptions{
+		CacheDirectory:              j.CacheDir,
+		ContentCacheSizeBytes:       data / 5 * 4,
+		ContentCacheSizeLimitBytes:  data,
+		MetadataCacheSizeBytes:      metadata / 5 * 4,
+		MetadataCacheSizeLimitBytes: metadata,
+	}
+}
+
+// initialize creates the repository with kopia's defaults for everything, as Velero does, and makes Velero's identity the
+// owner of its maintenance. Servers up to 1.17 rely on that, later ones check it.
+func (j *job) initialize(ctx context.Context) (err error) {
+	r, err := j.open(ctx)
+	if errors.Is(err, uploader.ErrRepositoryNotFound) {
+		if err := j.create(ctx); err != nil {
+			return fmt.Errorf("create repository: %w", err)
+		}
+		r, err = j.open(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.Close(ctx)) }()
+	has, err := maintenance.HasParams(ctx, r)
+	if err != nil {
+		return fmt.Errorf("read maintenance parameters: %w", err)
+	}
+	if has {
+		return nil
+	}
+	return repo.DirectWriteSession(ctx, r, repo.WriteSessionOptions{Purpose: "set init parameters"},
+		func(ctx context.Context, w repo.DirectRepositoryWriter) error {
+			params := maintenance.DefaultParams()
+			params.Owner = w.ClientOptions().UsernameAtHost()
+			return maintenance.SetParams(ctx, w, &params)
+		})
+}
+
+// create makes the repository. That another agent has done so a moment ago is no error.
+func (j *job) create(ctx context.Context) error {
+	info, err := j.storage()
+	if err != nil {
+		return err
+	}
+	st, err := blob.NewStorage(ctx, info, true)
+	if err != nil {
+		return err
+	}
+	err = repo.Initialize(ctx, st, &repo.NewRepositoryOptions{}, j.Password)
+	if errors.Is(err, repo.ErrAlreadyInitialized) {
+		err = nil
+	}
+	return errors.Join(err, st.Close(ctx))
+}

@@ -1,0 +1,124 @@
+package kopia
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"os"
+	"sync/atomic"
+
+	"github.com/kopia/kopia/snapshot"
+	"github.com/kopia/kopia/snapshot/restore"
+	"github.com/kopia/kopia/snapshot/snapshotfs"
+	"golang.org/x/sys/unix"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+)
+
+// restore writes a snapshot into the working directory. ctx ends it at once: kopia's own way to cancel lets the files
+// that have been begun come to their end, and then returns no error (contracts/restic-kopia.md 9).
+func (j *job) restore(ctx context.Context) (_ result, err error) {
+	r, err := j.open(ctx)
+	if err != nil {
+		return result{}, err
+	}
+	defer func() { err = errors.Join(err, r.Close(context.WithoutCancel(ctx))) }()
+	man, err := loadSnapshot(ctx, r, j.Snapshot)
+	if err != nil {
+		return result{}, err
+	}
+	root, err := snapshotfs.SnapshotRoot(r, man)
+	if err != nil {
+		return result{}, fmt.Errorf("open the snapshot: %w", err)
+	}
+	target, err := newTarget(ctx, r, j.Sparse)
+	if err != nil {
+		return result{}, fmt.Errorf("prepare the volume: %w", err)
+	}
+	p := newRestoreProgress(man, j.TotalBytes)
+	target.current = &p.current
+	defer j.reportOnTimer(p.reading)()
+
+	_, err = restore.Entry(ctx, r, target, root, restore.Options{
+		Parallel:    j.Parallel,
+		Incremental: true, // target.FileExists says what that means
+		// Without it kopia writes only placeholders, and says that all bytes are restored.
+		RestoreDirEntryAtDepth: math.MaxInt32,
+		ProgressCallback:       func(_ context.Context, s restore.Stats) { p.stats.Store(&s) },
+	})
+	if err != nil {
+		return result{}, fmt.Errorf("restore: %w", err)
+	}
+	if err := flush(); err != nil {
+		return result{}, err
+	}
+	if n := target.foreign.Load(); n > 0 {
+		j.note(slog.LevelWarn, fmt.Sprintf("%d files and directories do not have their owner: the volume does not permit to set it", n))
+	}
+	return result{TotalBytes: p.size()}, nil
+}
+
+// flush makes sure that the files are on the volume, as Velero does since 1.18. It also finds the errors that a file
+// system keeps until then, a full volume among them.
+func flush() error {
+	dir, err := os.Open(".")
+	if err != nil {
+		return fmt.Errorf("flush the volume: %w", err)
+	}
+	defer dir.Close()
+	if err := unix.Syncfs(int(dir.Fd())); err != nil {
+		return fmt.Errorf("flush the volume: %w", err)
+	}
+	return nil
+}
+
+// restoreProgress makes readings of kopia's statistics. The total is the snapshot's own: kopia's grows while it lists
+// directories, and counts the targets of symbolic links, so that it is never reached (contracts/restic-kopia.md 9).
+type restoreProgress struct {
+	total, files int64
+	known        bool // the total is the snapshot's
+	stats        atomic.Pointer[restore.Stats]
+	current      atomic.Pointer[string]
+}
+
+func newRestoreProgress(man *snapshot.Manifest, expected int64) *restoreProgress {
+	p := &restoreProgress{total: max(expected, 0)}
+	p.stats.Store(&restore.Stats{})
+	if man.RootEntry != nil && man.RootEntry.DirSummary != nil {
+		summary := man.RootEntry.DirSummary
+		p.total, p.files, p.known = summary.TotalFileSize, summary.TotalFileCount, true
+	}
+	return p
+}
+
+// done is what was written and what was there already.
+func (p *restoreProgress) done() int64 {
+	s := p.stats.Load()
+	return s.RestoredTotalFileSize + s.SkippedTotalFileSize
+}
+
+// size is the snapshot's size after all of it was restored.
+func (p *restoreProgress) size() int64 {
+	if p.known {
+		return p.total
+	}
+	return p.done()
+}
+
+// reading is what is known now. The last byte is done only when the restore has ended well.
+func (p *restoreProgress) reading() progress.Reading {
+	s := p.stats.Load()
+	r := progress.Reading{
+		Stage: progress.StageTransferring, TotalFinal: p.known,
+		BytesDone: p.done(), TotalBytes: p.total,
+		FilesDone: int64(s.RestoredFileCount) + int64(s.SkippedCount), FilesTotal: p.files,
+		CurrentItem: clip(printable(text(&p.current))),
+	}
+	if p.total > 0 && r.BytesDone >= p.total {
+		r.Stage, r.CurrentItem = progress.StageFinishing, ""
+		r.BytesDone = p.total - 1
+	}
+	return r
+}

@@ -1,0 +1,188 @@
+package kopia
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	kopiafs "github.com/kopia/kopia/fs"
+	"github.com/kopia/kopia/repo"
+	"github.com/kopia/kopia/repo/object"
+	"github.com/kopia/kopia/snapshot"
+	"github.com/kopia/kopia/snapshot/restore"
+	"golang.org/x/sys/unix"
+)
+
+// target is the volume that a restore writes into: the working directory. What is in the way of a file, a directory or a
+// symbolic link is replaced. kopia's own output would write through a symbolic link that happens to be there, and fails
+// where a file has become a directory or the other way round.
+type target struct {
+	*restore.FilesystemOutput
+	repository repo.Repository
+	booted     time.Time
+	foreign    atomic.Int64 // entries that do not have their owner
+	current    *atomic.Pointer[string]
+	times      sync.Map // of directories that are not finished: the time, by path
+}
+
+var _ restore.Output = (*target)(nil)
+
+func newTarget(ctx context.Context, r repo.Repository, sparse bool) (*target, error) {
+	var up unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &up); err != nil {
+		return nil, fmt.Errorf("read the time since the system started: %w", err)
+	}
+	t := &target{
+		FilesystemOutput: &restore.FilesystemOutput{
+			TargetPath: ".", OverwriteDirectories: true, OverwriteFiles: true, OverwriteSymlinks: true,
+			// As Velero: volumes on NFS often permit nobody to give files away. Entries without their owner are counted.
+			IgnorePermissionErrors: true, WriteSparseFiles: sparse,
+		},
+		repository: r,
+		booted:     time.Now().Add(-time.Duration(up.Nano())),
+	}
+	return t, t.Init(ctx)
+}
+
+// FileExists says that a file need not be written again: an earlier try has written it whole. kopia sets a file's time
+// when its content is complete, so a file with the snapshot's size and exact time is one, unless the machine has
+// crashed since then and the content has never reached the disk: what was there before the system started does not
+// count.
+func (t *target) FileExists(_ context.Context, path string, e kopiafs.File) bool {
+	info, err := os.Lstat(path)
+	if err != nil || !info.Mode().IsRegular() || info.Size() != e.Size() || !info.ModTime().Equal(e.ModTime()) ||
+		(info.Mode()^e.Mode())&kopiafs.ModBits != 0 {
+		return false
+	}
+	inode, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || inode.Uid != e.Owner().UserID || inode.Gid != e.Owner().GroupID || inode.Nlink != 1 {
+		return false
+	}
+	return time.Unix(inode.Ctim.Unix()).After(t.booted)
+}
+
+// SymlinkExists makes kopia write every link: it would not look where an existing one leads.
+func (t *target) SymlinkExists(context.Context, string, kopiafs.Symlink) bool { return false }
+
+// BeginDirectory makes a directory, in place of whatever else has its name.
+func (t *target) BeginDirectory(ctx context.Context, path string, e kopiafs.Directory) error {
+	if info, err := os.Lstat(filepath.Join(".", path)); err == nil && !info.IsDir() {
+		if err := os.Remove(path); err != nil {
+			return err
+		}
+	}
+	if err := t.FilesystemOutput.BeginDirectory(ctx, path, e); err != nil {
+		return err
+	}
+	return t.learnTimes(ctx, path, e)
+}
+
+// learnTimes finds out the times of a directory's directories. kopia stores them, but in their place hands out the time
+// of the newest entry in each.
+func (t *target) learnTimes(ctx context.Context, path string, e kopiafs.Directory) error {
+	if d, ok := e.(kopiafs.DirectoryWithSummary); ok {
+		summary, err := d.Summary(ctx)
+		if err == nil && summary != nil && summary.TotalDirCount <= 1 {
+			return nil // it counts itself
+		}
+	}
+	o, ok := e.(object.HasObjectID)
+	if !ok {
+		return nil
+	}
+	reader, err := t.repository.OpenObject(ctx, o.ObjectID())
+	if err != nil {
+		return fmt.Errorf("read directory: %w", err)
+	}
+	defer reader.Close()
+	var listing snapshot.DirManifest
+	if err := json.NewDecoder(reader).Decode(&listing); err != nil {
+		return fmt.Errorf("read directory: %w", err)
+	}
+	for _, entry := range listing.Entries {
+		if entry.Type == snapshot.EntryTypeDirectory {
+			t.times.Store(filepath.Join(path, entry.Name), entry.ModTime.ToTime())
+		}
+	}
+	return nil
+}
+
+// FinishDirectory sets a directory's attributes.
+func (t *target) FinishDirectory(ctx context.Context, path string, e kopiafs.Directory) error {
+	if err := t.FilesystemOutput.FinishDirectory(ctx, path, e); err != nil {
+		return err
+	}
+	if modified, ok := t.times.LoadAndDelete(path); ok {
+		if err := setTime(path, modified.(time.Time)); err != nil {
+			return err
+		}
+	}
+	t.checkOwner(path, e)
+	return nil
+}
+
+// WriteFile writes a file, in place of whatever else has its name. The old one is removed and not overwritten, because
+// other names, here or elsewhere, may lead to it.
+func (t *target) WriteFile(ctx context.Context, path string, e kopiafs.File, progress restore.FileWriteProgress) error {
+	t.current.Store(&path)
+	if err := remove(path); err != nil {
+		return err
+	}
+	if err := t.FilesystemOutput.WriteFile(ctx, path, e, progress); err != nil {
+		return err
+	}
+	t.checkOwner(path, e)
+	return nil
+}
+
+// CreateSymlink makes a symbolic link, in place of whatever else has its name.
+func (t *target) CreateSymlink(ctx context.Context, path string, e kopiafs.Symlink) error {
+	if err := remove(path); err != nil {
+		return err
+	}
+	if err := t.FilesystemOutput.CreateSymlink(ctx, path, e); err != nil {
+		return err
+	}
+	t.checkOwner(path, e)
+	return setTime(path, e.ModTime()) // kopia drops the nanoseconds
+}
+
+// setTime sets the modification time of the entry itself, not of what it leads to.
+func setTime(path string, modified time.Time) error {
+	at := unix.NsecToTimespec(modified.UnixNano())
+	err := unix.UtimesNanoAt(unix.AT_FDCWD, path, []unix.Timespec{at, at}, unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil && !errors.Is(err, os.ErrPermission) {
+		return &os.PathError{Op: "set time of", Path: path, Err: err}
+	}
+	return nil
+}
+
+// remove removes a file or an empty directory, if there is one.
+func remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// checkOwner counts entries that root could not give their owner. Others than root cannot be expected to.
+func (t *target) checkOwner(path string, e kopiafs.Entry) {
+	if os.Geteuid() != 0 {
+		return
+	}
+	info, err := os.Lstat(filepath.Join(".", path))
+	if err != nil {
+		return
+	}
+	inode, ok := info.Sys().(*syscall.Stat_t)
+	if ok && (inode.Uid != e.Owner().UserID || inode.Gid != e.Owner().GroupID) {
+		t.foreign.Add(1)
+	}
+}
