@@ -86,7 +86,7 @@ verify: bin/golangci-lint ## Check that go.mod is tidy, files are formatted and 
 ##@ Parts
 
 .PHONY: parts
-parts: $(RESTICS) $(CONTROLPLANE) velero-crds ## Build and fetch what the tests run: restic, etcd, kube-apiserver, CRDs.
+parts: $(RESTICS) bin/kopia bin/versitygw $(CONTROLPLANE) velero-crds ## Build and fetch what the tests run: restic, kopia, an S3 server, etcd, kube-apiserver, CRDs.
 
 .PHONY: controlplane
 controlplane: $(CONTROLPLANE) ## Build etcd and kube-apiserver, unless KUBEBUILDER_ASSETS has them.
@@ -108,6 +108,12 @@ bin/node-agent: ## The node agent.
 
 bin/restic-%: tools/restic/%/go.mod tools/restic/%/go.sum tools/build.sh ## restic in one of the versions under tools/restic.
 	@tools/build.sh $(<D) github.com/restic/restic/cmd/restic $@ '1 min' -ldflags '-s -w'
+
+bin/kopia: tools/kopia/go.mod tools/kopia/go.sum tools/build.sh ## kopia's own program, in the version of our library.
+	@tools/build.sh $(<D) github.com/kopia/kopia $@ '2 min' -ldflags '-s -w'
+
+bin/versitygw: tools/versitygw/go.mod tools/versitygw/go.sum tools/build.sh ## An S3 server.
+	@tools/build.sh $(<D) github.com/versity/versitygw/cmd/versitygw $@ '2 min' -ldflags '-s -w'
 
 bin/golangci-lint: tools/golangci-lint/go.mod tools/golangci-lint/go.sum tools/build.sh ## The linter.
 	@tools/build.sh $(<D) github.com/golangci/golangci-lint/v2/cmd/golangci-lint $@ '4 min' \

@@ -1,4 +1,5 @@
-// Package parts finds the real programs that tests and the demo run: restic, etcd with kube-apiserver, the node agent.
+// Package parts finds the real programs that tests and the demo run: restic, kopia, an S3 server, etcd with
+// kube-apiserver, the node agent.
 //
 // They are built by make into bin/ of the repository. A test whose part is missing is skipped with the command that
 // makes it, and fails where the variable CI is true. No other package skips tests for a missing part.
@@ -33,6 +34,22 @@ func ResticVersions(tb testing.TB) []string {
 	versions, err := FindResticVersions()
 	need(tb, err)
 	return versions
+}
+
+// Kopia returns the absolute path of the kopia program, in the version of the library that we are built with.
+func Kopia(tb testing.TB) string {
+	tb.Helper()
+	path, err := find("kopia", "make bin/kopia")
+	need(tb, err)
+	return path
+}
+
+// S3Server returns the absolute path of versitygw. Package test/s3 starts it.
+func S3Server(tb testing.TB) string {
+	tb.Helper()
+	path, err := find("versitygw", "make bin/versitygw")
+	need(tb, err)
+	return path
 }
 
 // ControlPlane returns the absolute path of the folder that holds etcd and kube-apiserver.

@@ -1,0 +1,154 @@
+// Package s3 starts a real S3 server, versitygw, for the time of a test.
+package s3
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/plimsoll-io/plimsoll/test/parts"
+)
+
+// Server is an S3 server on this machine, reached by TLS with a certificate of its own.
+type Server struct {
+	Endpoint  string // host and port
+	AccessKey string
+	SecretKey string
+	CACert    []byte // PEM
+
+	root string
+}
+
+// startTimeout is how long a server may take to answer.
+const startTimeout = time.Minute
+
+// Start starts a server and ends it with the test.
+func Start(tb testing.TB) *Server {
+	tb.Helper()
+	dir := tb.TempDir()
+	s := &Server{AccessKey: "plimsoll-test", SecretKey: "plimsoll-test-secret", root: filepath.Join(dir, "buckets")}
+	sidecar := filepath.Join(dir, "sidecar")
+	for _, d := range []string{s.root, sidecar} {
+		if err := os.Mkdir(d, 0o700); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	cert, key := s.certify(tb, dir)
+	s.Endpoint = freeAddress(tb)
+	server := exec.CommandContext(context.WithoutCancel(tb.Context()), parts.S3Server(tb), //nolint:gosec // our own build
+		"--quiet", "--port", s.Endpoint, "--access", s.AccessKey, "--secret", s.SecretKey, "--cert", cert, "--key", key,
+		"posix", "--sidecar", sidecar, s.root)
+	var output bytes.Buffer
+	server.Stdout, server.Stderr = &output, &output
+	server.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := server.Start(); err != nil {
+		tb.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		_ = server.Wait()
+		close(ended)
+	}()
+	tb.Cleanup(func() {
+		_ = server.Process.Kill()
+		<-ended
+	})
+	if err := await(tb.Context(), s.Endpoint, ended); err != nil {
+		_ = server.Process.Kill()
+		<-ended
+		tb.Fatalf("start versitygw: %v\n%s", err, &output)
+	}
+	return s
+}
+
+// Bucket makes a bucket of its own for each call.
+func (s *Server) Bucket(tb testing.TB) string {
+	tb.Helper()
+	dir, err := os.MkdirTemp(s.root, "bucket-")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return filepath.Base(dir)
+}
+
+// Dir is where the server keeps a bucket's objects, each as a file.
+func (s *Server) Dir(bucket string) string { return filepath.Join(s.root, bucket) }
+
+// certify makes a certificate for the server.
+func (s *Server) certify(tb testing.TB, dir string) (cert, key string) {
+	tb.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "versitygw"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	s.CACert = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	cert, key = filepath.Join(dir, "server.crt"), filepath.Join(dir, "server.key")
+	for path, content := range map[string][]byte{
+		cert: s.CACert, key: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}),
+	} {
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return cert, key
+}
+
+// freeAddress returns an address of this machine that nobody listened on a moment ago.
+func freeAddress(tb testing.TB) string {
+	tb.Helper()
+	listener, err := net.Listen("tcp4", "127.0.0.1:0") //nolint:noctx // does not wait
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}
+
+// await returns when the server accepts connections.
+func await(ctx context.Context, address string, ended <-chan struct{}) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp4", address)
+		if err == nil {
+			return conn.Close()
+		}
+		select {
+		case <-ended:
+			return fmt.Errorf("it has ended")
+		case <-ctx.Done():
+			return err
+		case <-ticker.C:
+		}
+	}
+}
