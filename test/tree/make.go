@@ -34,7 +34,7 @@ func Make(dir string, spec Spec) error {
 	if spec.Bytes == 0 {
 		spec.Bytes = 1 << 20
 	}
-	m := &maker{dir: dir, plain: spec.Plain, random: rand.New(rand.NewPCG(spec.Seed, 1))} //nolint:gosec // content to tell apart, not to keep secret
+	m := &maker{dir: dir, plain: spec.Plain, random: rand.New(rand.NewPCG(spec.Seed, 1))}
 	m.big(spec.Bytes - spec.Bytes/10)
 	m.small(spec.Bytes / 10)
 	m.special()

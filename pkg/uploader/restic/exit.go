@@ -93,7 +93,7 @@ func cause(v Version, code int, fatal string) error {
 			return uploader.ErrWrongPassword
 		}
 	}
-	for _, line := range strings.Split(fatal, "\n") {
+	for line := range strings.SplitSeq(fatal, "\n") {
 		if err := causeOfLine(strings.TrimSpace(line)); err != nil {
 			return err
 		}

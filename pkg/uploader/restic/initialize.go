@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 
-	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
@@ -24,24 +23,22 @@ func (u *Uploader) Initialize(ctx context.Context, repo uploader.Repository) err
 		}
 	}
 	return u.inSession(repo, func(s *session) error {
-		err := u.unlockKey(ctx, s)
+		err := u.checkPassword(ctx, s)
 		if !errors.Is(err, uploader.ErrRepositoryNotFound) {
 			return err
 		}
 		err = u.run(ctx, s, invocation{command: "init"})
 		var exit *ExitError
 		if errors.As(err, &exit) && isInitialized(exit.Message) {
-			return u.unlockKey(ctx, s)
+			return u.checkPassword(ctx, s)
 		}
 		return err
 	})
 }
 
-// unlockKey finds out whether there is a repository that the password opens.
-func (u *Uploader) unlockKey(ctx context.Context, s *session) error {
-	return u.whileLocked(ctx, s, progress.Discard, func() error {
-		return u.run(ctx, s, invocation{command: "cat", args: []string{"config", "--no-lock"}})
-	})
+// checkPassword finds out whether there is a repository that the password opens.
+func (u *Uploader) checkPassword(ctx context.Context, s *session) error {
+	return u.run(ctx, s, invocation{command: "cat", args: []string{"config", "--no-lock"}})
 }
 
 // isInitialized says whether restic init found a repository, which another process made meanwhile.

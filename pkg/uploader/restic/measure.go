@@ -2,7 +2,6 @@ package restic
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -24,7 +23,7 @@ func (u *Uploader) measure(ctx context.Context, dir *os.File, out *stream) (stop
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		// Without progress the restore is still worth having.
-		if err := volume.Watch(ctx, meter.Written, out.measured); err != nil && !errors.Is(err, context.Canceled) {
+		if err := volume.Watch(ctx, meter.Written, out.measured); err != nil && ctx.Err() == nil {
 			u.options.Logger.Error("measure the restore's progress", "volume", dir.Name(), "error", err)
 		}
 	})

@@ -100,7 +100,7 @@ func TestRecordings(t *testing.T) {
 				if length := map[bool]int{true: 64, false: 8}[v.atLeast(16)]; got.Snapshot && len(id) != length {
 					t.Errorf("snapshot id %q does not have %d characters", id, length)
 				}
-				if diff := cmp.Diff(want(v), got, cmp.Comparer(func(a, b error) bool { return errors.Is(a, b) })); diff != "" {
+				if diff := cmp.Diff(want(v), got, cmp.Comparer(errors.Is)); diff != "" {
 					t.Errorf("(-want +got)\n%s", diff)
 				}
 			})
@@ -146,17 +146,17 @@ func recording(version, name string) string {
 	return filepath.Join("testdata", "restic-"+version, name+".jsonl")
 }
 
-func readRecording(t testing.TB, version, name string) []recorded {
-	t.Helper()
+func readRecording(tb testing.TB, version, name string) []recorded {
+	tb.Helper()
 	content, err := os.ReadFile(recording(version, name))
 	if err != nil {
-		t.Fatalf("%v: record it with -update", err)
+		tb.Fatalf("%v: record it with -update", err)
 	}
 	var lines []recorded
 	for text := range bytes.Lines(content) {
 		var line recorded
 		if err := json.Unmarshal(text, &line); err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		lines = append(lines, line)
 	}

@@ -102,12 +102,12 @@ func New(ctx context.Context, path string, options Options) (*Uploader, error) {
 func (u *Uploader) Version() Version { return u.version }
 
 // probe asks the program for its version. It runs it like any other worker, but in an empty directory.
-func (u *Uploader) probe(ctx context.Context) (Version, error) {
+func (u *Uploader) probe(ctx context.Context) (v Version, err error) {
 	name, err := os.MkdirTemp(u.options.TempDir, "restic-")
 	if err != nil {
 		return Version{}, err
 	}
-	defer os.Remove(name)
+	defer func() { err = errors.Join(err, os.Remove(name)) }()
 	dir, err := os.Open(name)
 	if err != nil {
 		return Version{}, err

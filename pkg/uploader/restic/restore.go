@@ -49,6 +49,10 @@ func (u *Uploader) total(ctx context.Context, s *session, req uploader.RestoreRe
 		total, err = u.restoreSize(ctx, s, req)
 		return err
 	})
+	if errors.Is(err, errNoStats) && req.TotalBytes > 0 {
+		u.options.Logger.Info("take the snapshot's size as the caller knows it", "bytes", req.TotalBytes, "error", err)
+		return req.TotalBytes, nil
+	}
 	return total, err
 }
 

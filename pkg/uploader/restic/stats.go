@@ -3,6 +3,7 @@ package restic
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
@@ -25,6 +26,9 @@ func (u *Uploader) restoreSize(ctx context.Context, s *session, req uploader.Res
 	return parseStats(last, req.SnapshotID)
 }
 
+// errNoStats comes when restic ended well but what it printed cannot be read.
+var errNoStats = errors.New("restic stats does not say the snapshot's size")
+
 // parseStats reads the line of restic stats. For an unknown snapshot restic exits without an error.
 func parseStats(line []byte, id string) (int64, error) {
 	var stats struct {
@@ -32,7 +36,7 @@ func parseStats(line []byte, id string) (int64, error) {
 		SnapshotsCount int    `json:"snapshots_count"`
 	}
 	if err := json.Unmarshal(line, &stats); err != nil {
-		return 0, fmt.Errorf("restic stats: %w", err)
+		return 0, fmt.Errorf("%w: %w", errNoStats, err)
 	}
 	if stats.SnapshotsCount != 1 {
 		return 0, fmt.Errorf("%w: %s", uploader.ErrSnapshotNotFound, id)

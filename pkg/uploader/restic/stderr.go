@@ -12,7 +12,7 @@ type stderr struct {
 	mu       sync.Mutex
 	plain    []string
 	exit     string
-	outOfIt  bool // a write failed because the disk is full
+	diskFull bool
 	itemFail func(item, text string)
 	fullDisk func() // called once, when a write fails because the disk is full; may be nil
 }
@@ -20,7 +20,7 @@ type stderr struct {
 // maxPlainLines bounds how many lines of plain text are kept. restic's longest fatal error, of a lock, has four.
 const maxPlainLines = 8
 
-// Line takes one line. restic clears the terminal's line before some of them, even in a pipe.
+// line takes one line. restic clears the terminal's line before some of them, even in a pipe.
 func (e *stderr) line(line []byte) {
 	line = bytes.TrimSpace(bytes.TrimPrefix(bytes.TrimLeft(line, "\r"), []byte("\x1b[2K")))
 	if len(line) == 0 {
@@ -68,8 +68,8 @@ func (e *stderr) failed(item, text string) {
 		return
 	}
 	e.mu.Lock()
-	first := !e.outOfIt
-	e.outOfIt = true
+	first := !e.diskFull
+	e.diskFull = true
 	e.mu.Unlock()
 	if first && e.fullDisk != nil {
 		e.fullDisk()

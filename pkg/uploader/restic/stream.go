@@ -207,4 +207,4 @@ func (s *stream) restored(done int64) {
 }
 
 // count makes a number of restic's a count: what does not fit is one of its underflows, and not known.
-func count(n uint64) int64 { return max(int64(n), 0) } //nolint:gosec // the overflow is what max is for
+func count(n uint64) int64 { return max(int64(n), 0) }

@@ -38,7 +38,7 @@ func (c *copying) measure(root string) (empty bool, err error) {
 		}
 		empty = false
 		if err != nil {
-			return nil // the copy comes upon it, too
+			return nil //nolint:nilerr // the copy comes upon it, too
 		}
 		if info, err := d.Info(); err == nil && d.Type().IsRegular() {
 			c.reading.TotalBytes += info.Size()

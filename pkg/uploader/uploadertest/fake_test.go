@@ -1,6 +1,7 @@
 package uploadertest_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"testing"
@@ -8,8 +9,6 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
-
-	"context"
 )
 
 func TestMain(m *testing.M) {

@@ -60,7 +60,7 @@ func unprivileged(t *testing.T, test func(t *testing.T)) {
 	for part := range strings.SplitSeq(t.Name(), "/") {
 		pattern = append(pattern, "^"+regexp.QuoteMeta(part)+"$")
 	}
-	again := exec.CommandContext(t.Context(), os.Args[0], "-test.run", strings.Join(pattern, "/"), "-test.v") //nolint:gosec // this program
+	again := exec.CommandContext(t.Context(), os.Args[0], "-test.run", strings.Join(pattern, "/"), "-test.v")
 	again.Env = append(os.Environ(), rereadVariable)
 	output, err := again.CombinedOutput()
 	if err != nil || !strings.Contains(string(output), "--- PASS: "+t.Name()) {

@@ -1,0 +1,35 @@
+package restic_test
+
+import (
+	"testing"
+
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
+	"github.com/plimsoll-io/plimsoll/test/parts"
+	"github.com/plimsoll-io/plimsoll/test/s3"
+)
+
+// TestContractS3 runs the suite against a real S3 server, with the version of restic that the image ships.
+func TestContractS3(t *testing.T) {
+	t.Parallel()
+	parts.Restic(t, parts.DefaultRestic)
+	server := s3.Start(t)
+	uploadertest.Run(t, uploadertest.Subject{
+		New: func(tb testing.TB, bytesPerSecond int64) uploader.Uploader {
+			return newUploader(tb, parts.DefaultRestic, restic.Options{UploadLimit: bytesPerSecond, DownloadLimit: bytesPerSecond})
+		},
+		Repository: func(tb testing.TB) uploader.Repository {
+			return uploader.Repository{
+				URL:      "s3:https://" + server.Endpoint + "/" + server.Bucket(tb) + "/velero/restic/shop",
+				Password: "static-passw0rd",
+				CACert:   server.CACert,
+				Env: map[string]uploader.Secret{
+					"AWS_ACCESS_KEY_ID": uploader.Secret(server.AccessKey), "AWS_SECRET_ACCESS_KEY": uploader.Secret(server.SecretKey),
+					"AWS_DEFAULT_REGION": "us-east-1",
+				},
+			}
+		},
+		Sparse: true,
+	})
+}
