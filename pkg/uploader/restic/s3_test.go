@@ -1,10 +1,9 @@
-package restic_test
+package restic
 
 import (
 	"testing"
 
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
-	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
 	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/s3"
@@ -17,7 +16,7 @@ func TestContractS3(t *testing.T) {
 	server := s3.Start(t)
 	uploadertest.Run(t, uploadertest.Subject{
 		New: func(tb testing.TB, bytesPerSecond int64) uploader.Uploader {
-			return newUploader(tb, parts.DefaultRestic, restic.Options{UploadLimit: bytesPerSecond, DownloadLimit: bytesPerSecond})
+			return newUploader(tb, parts.DefaultRestic, Options{UploadLimit: bytesPerSecond, DownloadLimit: bytesPerSecond})
 		},
 		Repository: func(tb testing.TB) uploader.Repository {
 			return uploader.Repository{
