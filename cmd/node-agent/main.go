@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
 )
 
@@ -24,6 +25,7 @@ type usageError struct{ error }
 
 func main() {
 	worker.Main()
+	kopia.Main()
 	os.Exit(run(ctrl.SetupSignalHandler(), os.Args[1:]))
 }
 

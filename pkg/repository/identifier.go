@@ -25,15 +25,23 @@ func (r *Resolver) resticURL(ctx context.Context, location *velerov1.BackupStora
 	if req.Identifier != "" {
 		return req.Identifier, nil
 	}
-	// The namespace comes from an object that others write: "../shop" must not lead into another repository.
-	if len(validation.IsDNS1123Label(req.Namespace)) > 0 {
-		return "", misconfigured("%q is not a namespace's name, so it has no repository", req.Namespace)
+	if err := checkNamespace(req.Namespace); err != nil {
+		return "", err
 	}
 	prefix, err := r.resticPrefix(ctx, location.Spec)
 	if err != nil {
 		return "", err
 	}
 	return strings.TrimSuffix(prefix, "/") + "/" + req.Namespace, nil
+}
+
+// checkNamespace refuses what is no namespace: it comes from an object that others write, and "../shop" must not lead
+// into another repository.
+func checkNamespace(namespace string) error {
+	if len(validation.IsDNS1123Label(namespace)) > 0 {
+		return misconfigured("%q is not a namespace's name, so it has no repository", namespace)
+	}
+	return nil
 }
 
 // resticPrefix is the address of all the location's restic repositories, slash for slash as Velero's server makes it

@@ -43,6 +43,8 @@ type Request struct {
 	Identifier string
 	// Namespace is the namespace of the backed-up pod: spec.pod.namespace of a backup, spec.sourceNamespace of a restore.
 	Namespace string
+	// Config is spec.repositoryConfig of the BackupRepository, which may be nil. kopia takes cacheLimitMB from it.
+	Config map[string]string
 }
 
 // Resolve returns the repository for a request at a location. Its error wraps ErrMisconfigured or uploader.ErrUnsupported
@@ -60,19 +62,16 @@ func (r *Resolver) resolve(ctx context.Context, location *velerov1.BackupStorage
 	switch req.UploaderType {
 	case "", "restic":
 		return r.restic(ctx, location, req)
+	case "kopia":
+		return r.kopia(ctx, location, req)
 	default:
 		return uploader.Repository{}, fmt.Errorf("uploader type %q: %w", req.UploaderType, uploader.ErrUnsupported)
 	}
 }
 
 func (r *Resolver) restic(ctx context.Context, location *velerov1.BackupStorageLocation, req Request) (uploader.Repository, error) {
-	repo := uploader.Repository{
-		Env:      map[string]uploader.Secret{},
-		Files:    map[string]uploader.Secret{},
-		ReadOnly: location.Spec.AccessMode == velerov1.BackupStorageLocationAccessModeReadOnly,
-	}
-	var err error
-	if repo.InsecureSkipTLSVerify, err = insecureSkipTLSVerify(location.Spec.Config); err != nil {
+	repo, err := newRepository(location)
+	if err != nil {
 		return repo, err
 	}
 	if repo.URL, err = r.resticURL(ctx, location, req); err != nil {
@@ -82,13 +81,30 @@ func (r *Resolver) restic(ctx context.Context, location *velerov1.BackupStorageL
 	if err != nil {
 		return repo, err
 	}
+	return repo, r.unlock(ctx, location, backend, &repo)
+}
+
+// newRepository begins with what is the same for every data path.
+func newRepository(location *velerov1.BackupStorageLocation) (uploader.Repository, error) {
+	skip, err := insecureSkipTLSVerify(location.Spec.Config)
+	return uploader.Repository{
+		Env:                   map[string]uploader.Secret{},
+		Files:                 map[string]uploader.Secret{},
+		ReadOnly:              location.Spec.AccessMode == velerov1.BackupStorageLocationAccessModeReadOnly,
+		InsecureSkipTLSVerify: skip,
+	}, err
+}
+
+// unlock adds what opens the repository and its storage.
+func (r *Resolver) unlock(ctx context.Context, location *velerov1.BackupStorageLocation, backend string, repo *uploader.Repository) error {
+	var err error
 	if repo.Password, err = r.password(ctx, location.Namespace); err != nil {
-		return repo, err
+		return err
 	}
 	if repo.CACert, err = r.caCert(ctx, location); err != nil {
-		return repo, err
+		return err
 	}
-	return repo, r.credentials(ctx, location, backend, environment{lookup: r.lookupEnv, repo: &repo})
+	return r.credentials(ctx, location, backend, environment{lookup: r.lookupEnv, repo: repo})
 }
 
 // credentials adds what opens the storage that the address leads to. The address decides, not the location's provider:

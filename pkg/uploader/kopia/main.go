@@ -115,9 +115,13 @@ func (j *job) reportOnTimer(read func() progress.Reading) (stop func()) {
 	reporter.Go(func() {
 		ticker := time.NewTicker(j.ProgressInterval)
 		defer ticker.Stop()
-		for {
+		report := func() {
 			reading := read()
 			j.say(message{Reading: &reading})
+		}
+		defer report()
+		for {
+			report()
 			select {
 			case <-ticker.C:
 			case <-done:
