@@ -322,6 +322,7 @@ func TestMeasureCountsWhatItMayNotRead(t *testing.T) {
 	write(t, filepath.Join(dir, "big"), 1<<20)
 	must(t, os.Chmod(filepath.Join(dir, "locked"), 0))
 	must(t, os.Chmod(filepath.Join(dir, "big"), 0))
+	t.Cleanup(func() { must(t, os.Chmod(filepath.Join(dir, "locked"), 0o700)) }) //nolint:gosec // to remove it
 	fd, err := duplicate(open(t, dir))
 	must(t, err)
 

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"unsafe"
@@ -61,7 +62,7 @@ const (
 	direntName   = 19
 )
 
-// nextEntry cuts the first entry off a buffer of getdents. The name is nil at its end.
+// nextEntry cuts the first entry off a buffer of getdents. The name is nil at its end, and where the buffer makes no sense.
 func nextEntry(buf []byte) (dirent, []byte) {
 	if len(buf) <= direntName {
 		return dirent{}, nil
@@ -70,11 +71,12 @@ func nextEntry(buf []byte) (dirent, []byte) {
 	if length <= direntName || length > len(buf) {
 		return dirent{}, nil
 	}
-	end := direntName
-	for end < length-1 && buf[end] != 0 {
-		end++
+	// The kernel reads names up to their zero byte: one without it would lead out of the buffer.
+	end := bytes.IndexByte(buf[direntName:length], 0)
+	if end < 0 {
+		return dirent{}, nil
 	}
-	return dirent{name: cstring(buf[direntName : end+1]), kind: buf[direntKind]}, buf[length:]
+	return dirent{name: cstring(buf[direntName : direntName+end+1]), kind: buf[direntKind]}, buf[length:]
 }
 
 func getdents(fd int, buf []byte) (int, error) {
