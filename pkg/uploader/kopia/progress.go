@@ -141,6 +141,11 @@ func (p *backupProgress) scan(ctx context.Context, dir kopiafs.Directory, tree *
 	}
 }
 
+// withIgnoreRules leaves out of a directory what the upload leaves out.
+func withIgnoreRules(dir kopiafs.Directory, tree *policy.Tree) kopiafs.Directory {
+	return ignorefs.New(dir, tree)
+}
+
 // count adds a directory's files. What it cannot read the upload reports.
 func (p *backupProgress) count(ctx context.Context, dir kopiafs.Directory) {
 	entries, err := dir.Iterate(ctx)

@@ -1,0 +1,166 @@
+package kopia
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	kopiafs "github.com/kopia/kopia/fs"
+	"github.com/kopia/kopia/fs/ignorefs"
+	"github.com/kopia/kopia/fs/localfs"
+	"github.com/kopia/kopia/snapshot"
+	"github.com/kopia/kopia/snapshot/policy"
+	"github.com/kopia/kopia/snapshot/restore"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+)
+
+func newJob() *job { return &job{out: json.NewEncoder(io.Discard)} }
+
+func manifestOf(bytes, files int64) *snapshot.Manifest {
+	return &snapshot.Manifest{RootEntry: &snapshot.DirEntry{DirSummary: &kopiafs.DirectorySummary{
+		TotalFileSize: bytes, TotalFileCount: files,
+	}}}
+}
+
+// numbers leaves of a reading what the tests look at.
+func numbers(r progress.Reading) progress.Reading {
+	return progress.Reading{
+		Stage: r.Stage, BytesDone: r.BytesDone, TotalBytes: r.TotalBytes, TotalFinal: r.TotalFinal,
+		FilesDone: r.FilesDone, FilesTotal: r.FilesTotal, Errors: r.Errors,
+	}
+}
+
+func wantReading(t *testing.T, when string, p interface{ reading() progress.Reading }, want progress.Reading) {
+	t.Helper()
+	if diff := cmp.Diff(want, numbers(p.reading())); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", when, diff)
+	}
+}
+
+// TestBackupTotal: the previous snapshot's size stands in until the scan has ended; the total never becomes 0.
+func TestBackupTotal(t *testing.T) {
+	t.Parallel()
+	p := &backupProgress{job: newJob()}
+	wantReading(t, "at first", p, progress.Reading{Stage: progress.StageScanning})
+	p.expect([]*snapshot.Manifest{manifestOf(1000, 10), {IncompleteReason: "canceled"}})
+	p.UploadStarted()
+	p.totalBytes.Store(300)
+	p.totalFiles.Store(3)
+	p.CachedFile("a", 100)
+	p.HashedBytes(100)
+	wantReading(t, "while it scans", p, progress.Reading{
+		Stage: progress.StageTransferring, BytesDone: 200, TotalBytes: 1000, FilesTotal: 10,
+	})
+	p.totalBytes.Store(2000)
+	wantReading(t, "when it has found more", p, progress.Reading{
+		Stage: progress.StageTransferring, BytesDone: 200, TotalBytes: 2000, FilesTotal: 10,
+	})
+	p.scanned.Store(true)
+	p.HashedBytes(5000) // a file that grows
+	wantReading(t, "when a file grows", p, progress.Reading{
+		Stage: progress.StageTransferring, BytesDone: 1999, TotalBytes: 2000, TotalFinal: true, FilesTotal: 3,
+	})
+	p.finish(rootSummary(manifestOf(5200, 3)))
+	wantReading(t, "when all is read", p, progress.Reading{
+		Stage: progress.StageFinishing, BytesDone: 5200, TotalBytes: 5200, TotalFinal: true, FilesTotal: 3,
+	})
+}
+
+// TestFailedFilesAreNotFinished: kopia calls FinishedFile for them too.
+func TestFailedFilesAreNotFinished(t *testing.T) {
+	t.Parallel()
+	p := &backupProgress{job: newJob()}
+	p.UploadStarted()
+	p.totalFiles.Store(3)
+	p.FinishedFile("a", nil)
+	p.FinishedFile("b", os.ErrPermission)
+	p.Error("b", os.ErrPermission, false)
+	p.FinishedFile("c", os.ErrNotExist)
+	p.Error("c", &os.PathError{Op: "open", Path: "c", Err: os.ErrNotExist}, false) // vanished
+	wantReading(t, "after one of each", p, progress.Reading{Stage: progress.StageTransferring, FilesDone: 1, FilesTotal: 3, Errors: 1})
+	if diff := cmp.Diff([]string{"b"}, p.failedPaths()); diff != "" {
+		t.Error(diff)
+	}
+	for range 3 * maxFailedPaths {
+		p.Error("new\nline", errors.New("bad sector"), false)
+	}
+	if n := len(p.failedPaths()); n != maxFailedPaths || p.errors.Load() != 3*maxFailedPaths+1 {
+		t.Errorf("%d paths of %d errors", n, p.errors.Load())
+	}
+	if got := p.failedPaths()[1]; got != `new\nline` {
+		t.Errorf("named %q", got)
+	}
+}
+
+// TestNamesThatAreLost: kopia stores names as JSON.
+func TestNamesThatAreLost(t *testing.T) {
+	t.Parallel()
+	p := &backupProgress{job: newJob()}
+	p.StartedDirectory("bad\xff")
+	p.HashingFile("bad\xff/good")
+	p.HashingFile("bad\xff/bad\xfe")
+	if diff := cmp.Diff([]string{`bad\xff`, `bad\xff/bad\xfe`}, p.failedPaths()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestScan counts what a backup stores: no symbolic links, nothing that is ignored.
+func TestScan(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for name, size := range map[string]int{"a": 10, "sub/b": 20, "sub/ignored": 40, "empty": 0} {
+		if err := os.MkdirAll(dir+"/sub", 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(dir+"/"+name, make([]byte, size), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(dir+"/.kopiaignore", []byte("ignored\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("far/away", dir+"/link"); err != nil {
+		t.Fatal(err)
+	}
+	entry, err := localfs.NewEntry(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &backupProgress{job: newJob()}
+	rules := policy.BuildTree(map[string]*policy.Policy{
+		".": {FilesPolicy: policy.FilesPolicy{DotIgnoreFiles: []string{".kopiaignore"}}},
+	}, policy.DefaultPolicy)
+	p.count(t.Context(), ignorefs.New(entry.(kopiafs.Directory), rules))
+	if bytes, files := p.totalBytes.Load(), p.totalFiles.Load(); bytes != 30+8 || files != 4 {
+		t.Errorf("%d bytes in %d files, want 38 in 4", bytes, files)
+	}
+}
+
+// TestRestoreTotal: the snapshot's size is the total from the beginning; kopia's own grows, and counts the targets of
+// symbolic links. What was there already is done. The last byte waits for the end.
+func TestRestoreTotal(t *testing.T) {
+	t.Parallel()
+	p := newRestoreProgress(manifestOf(1000, 10), 7)
+	wantReading(t, "before the first byte", p, progress.Reading{
+		Stage: progress.StageTransferring, TotalBytes: 1000, TotalFinal: true, FilesTotal: 10,
+	})
+	p.stats.Store(&restore.Stats{
+		RestoredTotalFileSize: 300, SkippedTotalFileSize: 200, EnqueuedTotalFileSize: 600, RestoredFileCount: 3, SkippedCount: 2,
+	})
+	wantReading(t, "in the middle", p, progress.Reading{
+		Stage: progress.StageTransferring, BytesDone: 500, TotalBytes: 1000, TotalFinal: true, FilesDone: 5, FilesTotal: 10,
+	})
+	p.stats.Store(&restore.Stats{RestoredTotalFileSize: 1000, EnqueuedTotalFileSize: 1033, RestoredFileCount: 10})
+	wantReading(t, "with all written", p, progress.Reading{
+		Stage: progress.StageFinishing, BytesDone: 999, TotalBytes: 1000, TotalFinal: true, FilesDone: 10, FilesTotal: 10,
+	})
+	if p.size() != 1000 {
+		t.Errorf("the size is %d", p.size())
+	}
+	old := newRestoreProgress(&snapshot.Manifest{RootEntry: &snapshot.DirEntry{}}, 7)
+	wantReading(t, "a snapshot without a summary", old, progress.Reading{Stage: progress.StageTransferring, TotalBytes: 7})
+}
