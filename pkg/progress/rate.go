@@ -27,13 +27,17 @@ type rateEstimator struct {
 	buckets []bucket
 }
 
+// record adds bytes that have moved since the last call. They belong to the bucket that was open meanwhile; those of the
+// first call moved before the clock was started and are left out.
 func (e *rateEstimator) record(now time.Time, bytes int64) {
-	if n := len(e.buckets); n > 0 && now.Sub(e.buckets[n-1].start) < bucketWidth {
+	n := len(e.buckets)
+	if n > 0 {
 		e.buckets[n-1].bytes += bytes
-		return
 	}
-	e.trim(now)
-	e.buckets = append(e.buckets, bucket{start: now, bytes: bytes})
+	if n == 0 || now.Sub(e.buckets[n-1].start) >= bucketWidth {
+		e.trim(now)
+		e.buckets = append(e.buckets, bucket{start: now})
+	}
 }
 
 func (e *rateEstimator) trim(now time.Time) {
@@ -49,8 +53,7 @@ func (e *rateEstimator) rate(now time.Time) float64 {
 	if len(e.buckets) == 0 {
 		return 0
 	}
-	// The first bucket only starts the clock: its bytes moved before it.
-	return perSecond(e.buckets[1:], now.Sub(e.buckets[0].start))
+	return perSecond(e.buckets, now.Sub(e.buckets[0].start))
 }
 
 // steady says whether the window is long enough and even enough to foretell anything.
@@ -64,7 +67,7 @@ func (e *rateEstimator) steady(now time.Time) bool {
 	for split < len(e.buckets) && e.buckets[split].start.Before(middle) {
 		split++
 	}
-	older, newer := perSecond(e.buckets[1:split], middle.Sub(first)), perSecond(e.buckets[split:], now.Sub(middle))
+	older, newer := perSecond(e.buckets[:split], middle.Sub(first)), perSecond(e.buckets[split:], now.Sub(middle))
 	return older > 0 && newer > 0 && older < newer*steadyFactor && newer < older*steadyFactor
 }
 

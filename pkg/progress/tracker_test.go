@@ -132,6 +132,25 @@ func TestTrackerRateAndETA(t *testing.T) {
 	})
 }
 
+// restic reports about once a second, sometimes a little earlier: no bytes may get lost between two buckets.
+func TestRateAtAnyCadence(t *testing.T) {
+	t.Parallel()
+	for _, every := range []time.Duration{10 * time.Millisecond, 990 * time.Millisecond, time.Second, 1010 * time.Millisecond, 10 * time.Second} {
+		t.Run(every.String(), func(t *testing.T) {
+			t.Parallel()
+			var e rateEstimator
+			now := time.Unix(0, 0)
+			for step := range 600 {
+				e.record(now, int64(every/time.Millisecond))
+				if got := e.rate(now); step > 0 && (got < 999 || got > 1001) {
+					t.Fatalf("after %d records: %f bytes per second, want 1000", step+1, got)
+				}
+				now = now.Add(every)
+			}
+		})
+	}
+}
+
 func TestTrackerNoETAWhenTheRateJumps(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
