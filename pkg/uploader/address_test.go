@@ -22,3 +22,20 @@ func TestRedactURL(t *testing.T) {
 		}
 	}
 }
+
+func TestHider(t *testing.T) {
+	t.Parallel()
+	hide := Repository{
+		Password: "static-passw0rd\n", Env: map[string]Secret{"AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI", "AWS_S3_FORCE_PATH": "true"},
+	}.Hider()
+	for text, want := range map[string]string{
+		"no secret, true":                         "no secret, true",
+		"wrong password static-passw0rd":          "wrong password ******",
+		"signed with wJalrXUtnFEMI/wJalrXUtnFEMI": "signed with ******/******",
+		"Get https://user:pw@host/path: refused":  "Get https://******@host/path: refused",
+	} {
+		if got := hide(text); got != want {
+			t.Errorf("hide(%q) = %q, want %q", text, got, want)
+		}
+	}
+}

@@ -30,12 +30,17 @@ const (
 )
 
 // backup stores the working directory. When stop ends it stores what is there so far and fails.
-func (j *job) backup(ctx, stop context.Context) (_ result, err error) {
-	r, err := j.open(stop)
+func (j *job) backup(ctx, stop context.Context, abort func()) (_ result, err error) {
+	// Not with stop: storages keep the context that they are opened with, and are needed after it has ended.
+	opened := context.AfterFunc(stop, abort)
+	r, err := j.open(ctx)
 	if err != nil {
 		return result{}, err
 	}
 	defer func() { err = errors.Join(err, r.Close(ctx)) }()
+	if !opened() {
+		return result{}, errCanceled
+	}
 	empty, err := isEmpty(".")
 	if err != nil || empty {
 		return result{}, err
@@ -134,17 +139,15 @@ func (j *job) previous(ctx context.Context, r repo.Repository, source snapshot.S
 	if err != nil {
 		return nil, err
 	}
-	last, err := j.parent(ctx, r)
-	if err != nil {
-		return nil, err
-	}
+	last := j.parent(ctx, r)
+	named := last != nil
 	var incomplete []*snapshot.Manifest
 	for _, m := range all {
 		switch {
 		case m.Tags[requesterTag] != j.Tags[requesterTag] || m.Tags[uploaderTag] != j.Tags[uploaderTag]:
 		case m.IncompleteReason != "":
 			incomplete = append(incomplete, m)
-		case j.Parent == "" && (last == nil || m.StartTime.After(last.StartTime)):
+		case !named && (last == nil || m.StartTime.After(last.StartTime)):
 			last = m
 		}
 	}
@@ -161,17 +164,16 @@ func (j *job) previous(ctx context.Context, r repo.Repository, source snapshot.S
 }
 
 // parent loads the snapshot that the request names, nil if it names none or that is gone.
-func (j *job) parent(ctx context.Context, r repo.Repository) (*snapshot.Manifest, error) {
+func (j *job) parent(ctx context.Context, r repo.Repository) *snapshot.Manifest {
 	if j.Parent == "" {
-		return nil, nil
+		return nil
 	}
 	man, err := loadSnapshot(ctx, r, j.Parent)
 	if err != nil {
 		j.note(slog.LevelInfo, "the parent cannot be used, looking for another snapshot: "+err.Error())
-		j.Parent = ""
-		return nil, nil
+		return nil
 	}
-	return man, nil
+	return man
 }
 
 // loadSnapshot reads a manifest. An id that is none, or that of something else, belongs to no snapshot.

@@ -43,8 +43,8 @@ func (p program) run(tb testing.TB, args ...string) []byte {
 }
 
 func (p program) command(ctx context.Context, args ...string) *exec.Cmd {
-	args = append(args, "--config-file", filepath.Join(p.home, "repository.config"), "--log-dir", filepath.Join(p.home, "log"), "--no-progress")
-	cmd := exec.CommandContext(ctx, p.path, args...) //nolint:gosec // our own build
+	args = append(args, "--config-file", filepath.Join(p.home, "repository.config"), "--log-dir", filepath.Join(p.home, "log"))
+	cmd := exec.CommandContext(ctx, p.path, args...)
 	cmd.Env = []string{"HOME=" + p.home, "KOPIA_PASSWORD=" + p.password, "KOPIA_CHECK_FOR_UPDATES=false", "PATH=/usr/bin:/bin"}
 	cmd.Stderr = &bytes.Buffer{}
 	return cmd

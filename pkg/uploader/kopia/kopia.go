@@ -32,7 +32,8 @@ type Options struct {
 	// volume slow.
 	CacheDir string
 	// CacheLimit is how many bytes may be cached of each repository, unless uploader.Repository.CacheLimit says otherwise;
-	// default 5000 MiB, as in Velero. Four fifths are for data, one for metadata.
+	// default 5000 MiB, as in Velero. A fifth of it is for metadata; of the rest, which Velero uses for data, 64 MiB at most
+	// are used. The indexes of the repository come on top.
 	CacheLimit int64
 	TempDir    string // where private directories are made; empty: the system's
 

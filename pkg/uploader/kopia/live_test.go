@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -127,10 +128,7 @@ func TestUnchangedVolume(t *testing.T) {
 		"without one: another requester's": func(r *uploader.BackupRequest) { r.Tags["snapshot-requester"] = "somebody" },
 	} {
 		again := request
-		again.Tags = map[string]string{}
-		for k, v := range tags {
-			again.Tags[k] = v
-		}
+		again.Tags = maps.Clone(tags)
 		change(&again)
 		var seen uploadertest.Recorder
 		second := backup(t, u, again, &seen)
@@ -433,4 +431,21 @@ func smallVolume(t *testing.T, size string) string {
 		}
 	})
 	return dir
+}
+
+// TestWithoutCache: CacheDir may be empty.
+func TestWithoutCache(t *testing.T) {
+	t.Parallel()
+	repository := initialized(t)
+	u, err := kopia.New(kopia.Options{TempDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	volume := randomVolume(t, 2, mib)
+	snapshot := backup(t, u, uploader.BackupRequest{Repository: repository, Volume: volume}, nil)
+	target := open(t, t.TempDir())
+	restore(t, u, uploader.RestoreRequest{Repository: repository, Volume: target, SnapshotID: snapshot.SnapshotID})
+	if a, b := read(t, filepath.Join(volume.Name(), "file-1")), read(t, filepath.Join(target.Name(), "file-1")); a != b {
+		t.Error("a file differs")
+	}
 }

@@ -30,7 +30,7 @@ func Main() {
 	// Whatever a library prints must not come between our lines.
 	stdout := os.Stdout
 	os.Stdout = os.Stderr
-	os.Exit(serve(os.Stdin, stdout))
+	os.Exit(serve(os.Stdin, stdout)) //nolint:forbidigo // the main of the worker
 }
 
 // serve does what the request on stdin says, and returns the exit code.
@@ -41,15 +41,18 @@ func serve(stdin io.Reader, stdout io.Writer) int {
 		return 2
 	}
 	for name, value := range j.Env {
-		os.Setenv(name, value)
+		if err := os.Setenv(name, value); err != nil {
+			fmt.Fprintf(os.Stderr, "set environment variable %s: %v\n", name, err)
+			return 2
+		}
 	}
-	ctx, abort := context.WithCancel(j.withLog(context.Background()))
+	ctx, abort := context.WithCancel(j.withLog(context.Background())) //nolint:forbidigo // the main of the worker
 	defer abort()
 	stop, ask := context.WithCancel(ctx)
 	defer ask()
 	heedSignals(ask, abort)
 
-	r, err := j.do(ctx, stop)
+	r, err := j.do(ctx, stop, abort)
 	if err != nil {
 		j.say(message{Failure: failureOf(err)})
 		return 1
@@ -81,12 +84,12 @@ type job struct {
 	out *json.Encoder
 }
 
-// do does the work. When stop ends it comes to an end in an orderly way, when ctx ends at once.
-func (j *job) do(ctx, stop context.Context) (result, error) {
+// do does the work. When stop ends it comes to an end in an orderly way, when ctx ends at once; abort ends ctx.
+func (j *job) do(ctx, stop context.Context, abort func()) (result, error) {
 	j.meter.setLimits(j.UploadLimit, j.DownloadLimit)
 	switch j.Operation {
 	case opBackup:
-		return j.backup(ctx, stop)
+		return j.backup(ctx, stop, abort)
 	case opRestore:
 		return j.restore(stop)
 	case opInitialize:

@@ -75,7 +75,7 @@ func (p *backupProgress) Error(path string, err error, ignored bool) {
 	switch {
 	case ignored:
 	case hasVanished(err):
-		p.job.note(slog.LevelInfo, fmt.Sprintf("%s vanished before it was read", path))
+		p.job.note(slog.LevelInfo, path+" vanished before it was read")
 	default:
 		p.fail(path, err)
 	}
@@ -139,11 +139,6 @@ func (p *backupProgress) scan(ctx context.Context, dir kopiafs.Directory, tree *
 		cancel()
 		scanner.Wait()
 	}
-}
-
-// withIgnoreRules leaves out of a directory what the upload leaves out.
-func withIgnoreRules(dir kopiafs.Directory, tree *policy.Tree) kopiafs.Directory {
-	return ignorefs.New(dir, tree)
 }
 
 // count adds a directory's files. What it cannot read the upload reports.

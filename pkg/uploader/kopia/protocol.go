@@ -126,7 +126,7 @@ func checkReading(r progress.Reading) error {
 	switch r.Stage {
 	case progress.StageUnknown, progress.StageWaiting, progress.StageScanning, progress.StageTransferring, progress.StageFinishing:
 	default:
-		return fmt.Errorf("unknown stage")
+		return errors.New("unknown stage")
 	}
 	if err := checkText(r.Reason, r.LastError, r.CurrentItem); err != nil {
 		return err

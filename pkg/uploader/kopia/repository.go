@@ -82,14 +82,19 @@ func (j *job) open(ctx context.Context) (repo.DirectRepository, error) {
 	return direct, nil
 }
 
-// caching divides the cache's limit as Velero does: four fifths for data, one for metadata, and each is swept down to
-// four fifths of its part. Unlike Velero's, lists of blobs are never taken from the cache: a snapshot that another node
-// has just made would not be found.
+// maxDataCache bounds the cache for the contents of files. A restore reads each content once and a backup none, so what
+// it is good for are contents that repeat. Velero's bound of 4 GB would write as much to the node's disk as a restore
+// writes to the volume.
+const maxDataCache = 64 << 20
+
+// caching divides the cache's limit as Velero does: four fifths for data, as far as maxDataCache permits, one for
+// metadata, and each is swept down to four fifths of its part. Unlike Velero's, lists of blobs are never taken from the
+// cache: a snapshot that another node has just made would not be found.
 func (j *job) caching() *content.CachingOptions {
 	if j.CacheDir == "" {
 		return &content.CachingOptions{}
 	}
-	data, metadata := j.CacheLimit/5*4, j.CacheLimit/5
+	data, metadata := min(j.CacheLimit/5*4, maxDataCache), j.CacheLimit/5
 	return &content.CachingOptions{
 		CacheDirectory:              j.CacheDir,
 		ContentCacheSizeBytes:       data / 5 * 4,

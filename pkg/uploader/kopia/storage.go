@@ -1,6 +1,7 @@
 package kopia
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
@@ -86,10 +87,11 @@ func readProfile() error {
 	if err != nil {
 		return fmt.Errorf("read AWS credentials file %s: %w", file, err)
 	}
-	os.Setenv("AWS_ACCESS_KEY_ID", keys.AccessKeyID)
-	os.Setenv("AWS_SECRET_ACCESS_KEY", keys.SecretAccessKey)
-	os.Setenv("AWS_SESSION_TOKEN", keys.SessionToken)
-	return nil
+	return errors.Join(
+		os.Setenv("AWS_ACCESS_KEY_ID", keys.AccessKeyID),
+		os.Setenv("AWS_SECRET_ACCESS_KEY", keys.SecretAccessKey),
+		os.Setenv("AWS_SESSION_TOKEN", keys.SessionToken),
+	)
 }
 
 func (j *job) azure() (*azure.Options, error) {
@@ -108,7 +110,7 @@ func (j *job) azure() (*azure.Options, error) {
 		o.StorageDomain = "blob." + suffix
 	}
 	if file := os.Getenv("AZURE_CLIENT_CERTIFICATE_PATH"); file != "" {
-		certificate, err := os.ReadFile(file)
+		certificate, err := os.ReadFile(file) //nolint:gosec // the path is the administrator's, and Landlock holds
 		if err != nil {
 			return nil, fmt.Errorf("read Azure client certificate: %w", err)
 		}

@@ -144,26 +144,3 @@ func causeOfLine(line string) error {
 func isFatal(line string) bool {
 	return strings.HasPrefix(line, "Fatal: ") || strings.HasPrefix(line, "unable to create lock")
 }
-
-var userInfo = regexp.MustCompile(`://[^/@\s]+@`)
-
-// minSecret is the shortest secret that is looked for in texts: shorter values, such as "1" or "true", are settings.
-const minSecret = 6
-
-// hider returns a function that replaces the repository's secrets, and the user and password in any URL.
-func hider(repo uploader.Repository) func(string) string {
-	var pairs []string
-	secrets := []uploader.Secret{repo.Password}
-	for _, value := range repo.Env {
-		secrets = append(secrets, value)
-	}
-	for _, secret := range secrets {
-		if s := strings.TrimSpace(secret.Reveal()); len(s) >= minSecret {
-			pairs = append(pairs, s, secret.String())
-		}
-	}
-	replacer := strings.NewReplacer(pairs...)
-	return func(text string) string {
-		return userInfo.ReplaceAllString(replacer.Replace(text), "://******@")
-	}
-}

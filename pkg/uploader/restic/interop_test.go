@@ -21,7 +21,7 @@ func TestInterop(t *testing.T) {
 		repository := newAddress(t)
 		byHand := func(dir string, args ...string) []byte {
 			t.Helper()
-			cmd := exec.CommandContext(t.Context(), parts.Restic(t, version), args...) //nolint:gosec // our own build
+			cmd := exec.CommandContext(t.Context(), parts.Restic(t, version), args...)
 			cmd.Env = []string{"RESTIC_REPOSITORY=" + repository.URL, "RESTIC_PASSWORD=" + repository.Password.Reveal(), "RESTIC_CACHE_DIR=" + t.TempDir()}
 			cmd.Dir, cmd.Stderr = dir, &bytes.Buffer{}
 			output, err := cmd.Output()

@@ -110,7 +110,7 @@ func (s *session) fill(u *Uploader) error {
 	}
 	slices.Sort(s.env)
 
-	hide := hider(s.repository)
+	hide := s.repository.Hider()
 	s.hide = func(text string) string { return hide(strings.ReplaceAll(text, s.dir, "(private)")) }
 	return nil
 }
