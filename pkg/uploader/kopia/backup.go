@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"regexp"
 
 	kopiafs "github.com/kopia/kopia/fs"
 	"github.com/kopia/kopia/fs/localfs"
@@ -176,14 +177,12 @@ func (j *job) parent(ctx context.Context, r repo.Repository) *snapshot.Manifest 
 	return man
 }
 
-// loadSnapshot reads a manifest. An id that is none, or that of something else, belongs to no snapshot.
+// manifestID is what the id of a snapshot looks like.
+var manifestID = regexp.MustCompile(`^[0-9a-f]+$`)
+
+// loadSnapshot reads a manifest.
 func loadSnapshot(ctx context.Context, r repo.Repository, id string) (*snapshot.Manifest, error) {
-	for _, c := range id {
-		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return nil, snapshot.ErrSnapshotNotFound
-		}
-	}
-	if id == "" {
+	if !manifestID.MatchString(id) {
 		return nil, snapshot.ErrSnapshotNotFound
 	}
 	return snapshot.LoadSnapshot(ctx, r, manifest.ID(id))

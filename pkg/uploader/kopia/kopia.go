@@ -19,6 +19,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"time"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
@@ -140,6 +141,9 @@ func (u *Uploader) Backup(ctx context.Context, req uploader.BackupRequest, p pro
 // Restore writes a snapshot's files into the volume. Files of the same names are replaced, other files stay. Files that
 // an earlier try has written whole are not written again.
 func (u *Uploader) Restore(ctx context.Context, req uploader.RestoreRequest, p progress.Sink) (uploader.RestoreResult, error) {
+	if !manifestID.MatchString(req.SnapshotID) {
+		return uploader.RestoreResult{}, fmt.Errorf("restore: %s is no snapshot's id: %w", strconv.Quote(req.SnapshotID), uploader.ErrSnapshotNotFound)
+	}
 	r, err := u.run(ctx, run{
 		repository: req.Repository, volume: req.Volume, mode: worker.Write, sink: orDiscard(p),
 		request: request{
