@@ -10,7 +10,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"fmt"
+	"errors"
 	"math/big"
 	"net"
 	"os"
@@ -49,7 +49,7 @@ func Start(tb testing.TB) *Server {
 	}
 	cert, key := s.certify(tb, dir)
 	s.Endpoint = freeAddress(tb)
-	server := exec.CommandContext(context.WithoutCancel(tb.Context()), parts.S3Server(tb), //nolint:gosec // our own build
+	server := exec.CommandContext(context.WithoutCancel(tb.Context()), parts.S3Server(tb),
 		"--quiet", "--port", s.Endpoint, "--access", s.AccessKey, "--secret", s.SecretKey, "--cert", cert, "--key", key,
 		"posix", "--sidecar", sidecar, s.root)
 	var output bytes.Buffer
@@ -78,7 +78,7 @@ func Start(tb testing.TB) *Server {
 // Bucket makes a bucket of its own for each call.
 func (s *Server) Bucket(tb testing.TB) string {
 	tb.Helper()
-	dir, err := os.MkdirTemp(s.root, "bucket-")
+	dir, err := os.MkdirTemp(s.root, "bucket-") //nolint:usetesting // buckets lie in the server's own directory
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -145,7 +145,7 @@ func await(ctx context.Context, address string, ended <-chan struct{}) error {
 		}
 		select {
 		case <-ended:
-			return fmt.Errorf("it has ended")
+			return errors.New("it has ended")
 		case <-ctx.Done():
 			return err
 		case <-ticker.C:
