@@ -32,7 +32,7 @@ func main() {
 func run(ctx context.Context, args []string) int {
 	root := &cobra.Command{
 		Use:           "node-agent",
-		Short:         "Moves pod-volume data for Velero with restic, and says how far it is",
+		Short:         "Moves pod-volume data for Velero with restic and kopia, and says how far it is",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args: func(_ *cobra.Command, args []string) error {

@@ -3,12 +3,14 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"os"
-	"os/exec"
+	"os/exec" //nolint:depguard // looks the program up, starts nothing
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -30,13 +32,14 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/nodeagent"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
 )
 
-// stopTimeout is how long the agent takes at most to end its workers (restic: SIGINT, 10 s later SIGTERM, 5 s later
-// SIGKILL) and to write what they reached. The pod's terminationGracePeriodSeconds must be more.
-const stopTimeout = 30 * time.Second
+// stopTimeout is how long the agent takes at most to end its workers (kopia has 30 s after SIGINT to store what it has in
+// hand, 5 s after SIGTERM) and to write what they reached. The pod's terminationGracePeriodSeconds must be more.
+const stopTimeout = 50 * time.Second
 
 type serverOptions struct {
 	nodeName        string
@@ -60,6 +63,8 @@ type serverOptions struct {
 	idleTimeout      time.Duration
 	stallAfter       time.Duration
 	progressInterval time.Duration
+	uploadLimit      int64
+	downloadLimit    int64
 }
 
 func serverCommand() *cobra.Command {
@@ -96,7 +101,7 @@ func (o *serverOptions) addFlags(cmd *cobra.Command) {
 
 	f.StringVar(&o.hostPods, "host-pods-path", "/host_pods", "kubelet's pods directory as this process sees it")
 	f.StringVar(&o.resticPath, "restic-path", "restic", "the restic program, looked up in PATH")
-	f.StringVar(&o.cacheDir, "cache-dir", defaultCacheDir(), "where restic keeps its cache")
+	f.StringVar(&o.cacheDir, "cache-dir", defaultCacheDir(), "where restic and kopia keep their caches, in a directory each")
 	f.IntVar(&o.concurrency, "concurrency", 0, "volumes at the same time; 0: what the ConfigMap says, else 1")
 	f.BoolVar(&o.initRepositories, "init-repositories", true, "create a repository that a backup needs and that does not exist")
 	f.StringVar(&o.partial, "partial", "complete", "what a backup is whose snapshot lacks files that could not be read: complete or fail")
@@ -106,17 +111,19 @@ func (o *serverOptions) addFlags(cmd *cobra.Command) {
 	f.DurationVar(&o.idleTimeout, "idle-timeout", 30*time.Minute, "ends an attempt in which no byte moves; 0: never")
 	f.DurationVar(&o.stallAfter, "stall-after", progress.DefaultStallAfter, "a volume of which no byte moves for so long is shown as Stalled")
 	f.DurationVar(&o.progressInterval, "progress-interval", progress.DefaultInterval, "how often progress is written to the API server")
+	f.Int64Var(&o.uploadLimit, "upload-limit", 0, "bytes per second that the node's backups may send together; 0: no limit")
+	f.Int64Var(&o.downloadLimit, "download-limit", 0, "bytes per second that the node's restores may fetch together; 0: no limit")
 }
 
 // defaultCacheDir is where Velero's DaemonSet has an emptyDir for it.
 func defaultCacheDir() string {
-	return filepath.Join(cmp.Or(os.Getenv("VELERO_SCRATCH_DIR"), os.TempDir()), ".cache", "restic")
+	return filepath.Join(cmp.Or(os.Getenv("VELERO_SCRATCH_DIR"), os.TempDir()), ".cache")
 }
 
 func (o *serverOptions) validate() error {
 	switch {
 	case o.nodeName == "":
-		return fmt.Errorf("environment variable NODE_NAME is not set: the agent must know which node it serves")
+		return errors.New("environment variable NODE_NAME is not set: the agent must know which node it serves")
 	case o.logFormat != "text" && o.logFormat != "json":
 		return fmt.Errorf("--log-format=%s is neither text nor json", o.logFormat)
 	case o.partial != "complete" && o.partial != "fail":
@@ -133,8 +140,8 @@ func (o *serverOptions) validate() error {
 			return fmt.Errorf("--%s=%s is not positive", name, d)
 		}
 	}
-	if o.idleTimeout < 0 || o.lockWait < 0 {
-		return fmt.Errorf("--idle-timeout and --lock-wait cannot be negative")
+	if o.idleTimeout < 0 || o.lockWait < 0 || o.uploadLimit < 0 || o.downloadLimit < 0 {
+		return errors.New("--idle-timeout, --lock-wait, --upload-limit and --download-limit cannot be negative")
 	}
 	return nil
 }
@@ -159,24 +166,27 @@ func serve(ctx context.Context, o serverOptions) error {
 	if err != nil {
 		return fmt.Errorf("find the API server: %w", err)
 	}
-	data, err := newRestic(ctx, o, log)
-	if err != nil {
-		return err
-	}
 	mgr, err := newManager(cfg, o)
 	if err != nil {
 		return err
 	}
-	concurrency, err := readConcurrency(ctx, mgr.GetAPIReader(), o)
+	if o.concurrency, err = readConcurrency(ctx, mgr.GetAPIReader(), o); err != nil {
+		return err
+	}
+	resticData, err := newRestic(ctx, o, log)
+	if err != nil {
+		return err
+	}
+	kopiaData, err := newKopia(o, log)
 	if err != nil {
 		return err
 	}
 	operations := metrics.NewOperations(o.nodeName)
 	agent, err := nodeagent.SetUp(ctx, mgr, nodeagent.Config{
 		NodeName: o.nodeName, Namespace: o.namespace, HostPods: o.hostPods,
-		Uploaders:        map[string]uploader.Uploader{"restic": data},
+		Uploaders:        map[string]uploader.Uploader{"restic": resticData, "kopia": kopiaData},
 		InitRepositories: o.initRepositories, FailPartial: o.partial == "fail",
-		Concurrency: concurrency, MaxAttempts: o.maxAttempts, RetryDelay: o.retryDelay,
+		Concurrency: o.concurrency, MaxAttempts: o.maxAttempts, RetryDelay: o.retryDelay,
 		ProgressInterval: o.progressInterval, StallAfter: o.stallAfter, IdleTimeout: o.idleTimeout,
 		ResourceTimeout: o.resourceTimeout,
 		Logger:          log, Metrics: operations,
@@ -184,6 +194,21 @@ func serve(ctx context.Context, o serverOptions) error {
 	if err != nil {
 		return err
 	}
+	if err := serveHTTP(mgr, agent); err != nil {
+		return err
+	}
+	resticVersion := resticData.Version().String()
+	ctrlmetrics.Registry.MustRegister(operations, metrics.NewVolumes(agent.Volumes), buildInfo(resticVersion))
+	log.Info("Node agent starts", "version", version, "commit", commit, "restic", resticVersion, "kopia", moduleVersion(kopiaModule),
+		"node", o.nodeName, "namespace", o.namespace, "concurrency", o.concurrency, "landlock", worker.LandlockABI())
+	if worker.LandlockABI() == 0 {
+		log.Warn("This kernel has no Landlock: workers run unconfined")
+	}
+	return mgr.Start(ctx)
+}
+
+// serveHTTP adds the agent's endpoints to those of the metrics.
+func serveHTTP(mgr ctrl.Manager, agent *nodeagent.Agent) error {
 	for path, handler := range map[string]http.Handler{
 		"/progress": agent,
 		"/healthz":  healthz.CheckHandler{Checker: healthz.Ping},
@@ -193,13 +218,7 @@ func serve(ctx context.Context, o serverOptions) error {
 			return fmt.Errorf("serve %s: %w", path, err)
 		}
 	}
-	ctrlmetrics.Registry.MustRegister(operations, metrics.NewVolumes(agent.Volumes), buildInfo(data))
-	log.Info("Node agent starts", "version", version, "commit", commit, "restic", data.Version().String(),
-		"node", o.nodeName, "namespace", o.namespace, "concurrency", concurrency, "landlock", worker.LandlockABI())
-	if worker.LandlockABI() == 0 {
-		log.Warn("This kernel has no Landlock: workers run unconfined")
-	}
-	return mgr.Start(ctx)
+	return nil
 }
 
 func restConfig(kubeconfig string) (*rest.Config, error) {
@@ -223,7 +242,26 @@ func newRestic(ctx context.Context, o serverOptions, log *slog.Logger) (*restic.
 	if lockWait == 0 {
 		lockWait = -1
 	}
-	return restic.New(ctx, path, restic.Options{CacheDir: o.cacheDir, LockWait: lockWait, Logger: log})
+	return restic.New(ctx, path, restic.Options{
+		CacheDir: filepath.Join(o.cacheDir, "restic"), LockWait: lockWait, Logger: log,
+		UploadLimit: o.perSlot(o.uploadLimit), DownloadLimit: o.perSlot(o.downloadLimit),
+	})
+}
+
+func newKopia(o serverOptions, log *slog.Logger) (*kopia.Uploader, error) {
+	return kopia.New(kopia.Options{
+		CacheDir: filepath.Join(o.cacheDir, "kopia"), Logger: log,
+		UploadLimit: o.perSlot(o.uploadLimit), DownloadLimit: o.perSlot(o.downloadLimit),
+	})
+}
+
+// perSlot is the share of a node's limit that one volume gets. It is fixed, since restic takes a limit only at its start:
+// so the node keeps the limit however many volumes run, and does not use all of it when there are few.
+func (o *serverOptions) perSlot(limit int64) int64 {
+	if limit == 0 {
+		return 0
+	}
+	return max(limit/int64(o.concurrency), 1)
 }
 
 func lookUp(program string) (string, error) {
@@ -266,10 +304,10 @@ func readConcurrency(ctx context.Context, api client.Reader, o serverOptions) (i
 	return nodeagent.Concurrency(ctx, api, o.namespace, o.configMap, o.nodeName)
 }
 
-func buildInfo(data *restic.Uploader) prometheus.Collector {
+func buildInfo(resticVersion string) prometheus.Collector {
 	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "plimsoll_build_info", Help: "1, with the versions of the node agent and its data paths and the kernel's Landlock version (0: workers are not confined) as labels.",
 	}, []string{"version", "commit", "restic", "kopia", "landlock"})
-	info.WithLabelValues(version, commit, data.Version().String(), moduleVersion("github.com/kopia/kopia"), fmt.Sprint(worker.LandlockABI())).Set(1)
+	info.WithLabelValues(version, commit, resticVersion, moduleVersion(kopiaModule), strconv.Itoa(worker.LandlockABI())).Set(1)
 	return info
 }

@@ -10,6 +10,8 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
 )
 
+const kopiaModule = "github.com/kopia/kopia"
+
 func versionCommand() *cobra.Command {
 	var resticPath string
 	cmd := &cobra.Command{
@@ -18,7 +20,7 @@ func versionCommand() *cobra.Command {
 		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			fmt.Fprintf(cmd.OutOrStdout(), "node-agent %s, commit %s\nrestic %s\nkopia %s\n",
-				version, commit, resticVersion(cmd.Context(), resticPath), moduleVersion("github.com/kopia/kopia"))
+				version, commit, resticVersion(cmd.Context(), resticPath), moduleVersion(kopiaModule))
 			return nil
 		},
 	}

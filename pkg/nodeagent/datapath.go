@@ -43,7 +43,7 @@ func (a *Agent) backup(ctx context.Context, op *operation) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
-	req := uploader.BackupRequest{Tags: pvb.Spec.Tags}
+	var req uploader.BackupRequest
 	if req.Parallel, err = op.setting(settingParallelUpload); err != nil {
 		return outcome{}, err
 	}
@@ -55,6 +55,9 @@ func (a *Agent) backup(ctx context.Context, op *operation) (outcome, error) {
 	}
 	defer req.Volume.Close()
 	out := outcome{path: req.Volume.Name()}
+	if err := a.file(ctx, pvb, &req); err != nil {
+		return out, err
+	}
 	res, err := up.Backup(ctx, req, op.tracker)
 	if errors.Is(err, uploader.ErrRepositoryNotFound) && a.cfg.InitRepositories && !req.Repository.ReadOnly {
 		if err := a.initialize(ctx, up, req.Repository, op); err != nil {
@@ -240,7 +243,7 @@ func (a *Agent) repository(ctx context.Context, s subject) (uploader.Repository,
 		return uploader.Repository{}, fmt.Errorf("get BackupStorageLocation %s: %w", s.location, err)
 	}
 	repo, err := a.resolver.Resolve(ctx, &location, repository.Request{
-		UploaderType: s.uploaderType, Identifier: s.repoIdentifier, Namespace: s.repoNamespace,
+		UploaderType: s.uploaderType, Identifier: s.repoIdentifier, Namespace: s.repoNamespace, Config: a.repositoryConfig(ctx, s),
 	})
 	if errors.Is(err, repository.ErrMisconfigured) {
 		return repo, permanent(ReasonInvalidLocation, err)

@@ -109,6 +109,7 @@ func (a *Agent) begin(ctx context.Context, op *operation) error {
 	if op.phase == phaseInProgress && op.started != nil {
 		return nil // resumed: the next progress write says so
 	}
+	op.tracker.Begin(op.previous().Attempt + 1)
 	p := newPatch(op.tracker.Snapshot())
 	p.Status["phase"] = phaseInProgress
 	p.Status["startTimestamp"] = metav1.Now()

@@ -1,0 +1,448 @@
+package nodeagent
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
+	"github.com/plimsoll-io/plimsoll/pkg/worker"
+	"github.com/plimsoll-io/plimsoll/test/controlplane"
+	"github.com/plimsoll-io/plimsoll/test/parts"
+)
+
+// patience is how long a test waits for what must come. Nothing waits for it to pass.
+const patience = 90 * time.Second
+
+// veleroLatest is the Velero whose CRDs tests use where the version does not matter.
+const veleroLatest = "1.18.3"
+
+// planes are the control planes of this test binary, one for each Velero version, started when first asked for.
+var planes = struct {
+	sync.Mutex
+	running map[string]*controlplane.ControlPlane
+}{running: map[string]*controlplane.ControlPlane{}}
+
+func TestMain(m *testing.M) {
+	worker.Main()
+	kopia.Main()
+	code := m.Run()
+	for _, plane := range planes.running {
+		if err := plane.Stop(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+func apiServer(t *testing.T, velero string) *rest.Config {
+	t.Helper()
+	parts.ControlPlane(t)
+	planes.Lock()
+	defer planes.Unlock()
+	if planes.running[velero] == nil {
+		crds, err := controlplane.VeleroCRDs(velero)
+		if err != nil {
+			t.Fatal(err)
+		}
+		plane, err := controlplane.Start(controlplane.Options{CRDs: crds})
+		if err != nil {
+			t.Fatal(err)
+		}
+		planes.running[velero] = plane
+	}
+	return planes.running[velero].Config()
+}
+
+func newScheme(t *testing.T) *runtime.Scheme {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, velerov1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return scheme
+}
+
+// cluster is a namespace with a Velero server's objects and a node without kubelet, of which the test plays the parts.
+type cluster struct {
+	t        *testing.T
+	rest     *rest.Config
+	scheme   *runtime.Scheme
+	client   client.WithWatch
+	ns, node string
+	hostPods string
+	repos    string // directory of the repositories
+	backup   *velerov1.Backup
+	restore  *velerov1.Restore
+	history  *history
+	ended    []client.Object // as their terminal writes left them
+}
+
+func newCluster(t *testing.T, velero string) *cluster {
+	t.Helper()
+	c := &cluster{t: t, rest: apiServer(t, velero), scheme: newScheme(t), hostPods: t.TempDir(), repos: t.TempDir()}
+	c.rest.QPS, c.rest.Burst = -1, -1
+	var err error
+	if c.client, err = client.NewWithWatch(c.rest, client.Options{Scheme: c.scheme}); err != nil {
+		t.Fatal(err)
+	}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "velero-"}}
+	c.create(namespace)
+	c.ns = namespace.Name
+	c.node = "node-" + c.ns
+	c.create(&corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "velero-repo-credentials"},
+		StringData: map[string]string{"repository-password": "correct horse"},
+	})
+	c.create(&velerov1.BackupStorageLocation{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "default"},
+		Spec: velerov1.BackupStorageLocationSpec{
+			Provider:    "velero.io/fs",
+			Config:      map[string]string{"fspath": c.repos, "resticRepoPrefix": filepath.Join(c.repos, "restic")},
+			StorageType: velerov1.StorageType{ObjectStorage: &velerov1.ObjectStorageLocation{Bucket: "bucket"}},
+		},
+	})
+	c.backup = &velerov1.Backup{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "b1"}, Status: velerov1.BackupStatus{Phase: velerov1.BackupPhaseInProgress}}
+	c.restore = &velerov1.Restore{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "r1"}, Spec: velerov1.RestoreSpec{BackupName: "b1"}}
+	c.create(c.backup)
+	c.create(c.restore)
+	c.history = c.watch()
+	t.Cleanup(c.checkEnded) // after the agents have stopped: cleanups run backwards
+	return c
+}
+
+func (c *cluster) create(o client.Object) {
+	c.t.Helper()
+	if err := c.client.Create(c.t.Context(), o); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *cluster) patch(o client.Object, patch string) {
+	c.t.Helper()
+	if err := c.client.Patch(c.t.Context(), o, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// startAgent runs an agent until the test or the returned function ends it.
+func (c *cluster) startAgent(data uploader.Uploader, tune func(*Config)) (agent *Agent, stop func()) {
+	c.t.Helper()
+	return c.startAgentOn(c.node, data, tune)
+}
+
+func (c *cluster) startAgentOn(node string, data uploader.Uploader, tune func(*Config)) (agent *Agent, stop func()) {
+	c.t.Helper()
+	mgr, err := ctrl.NewManager(c.rest, ctrl.Options{
+		Scheme: c.scheme, Cache: CacheOptions(c.ns, node), Metrics: metricsserver.Options{BindAddress: "0"},
+		Controller: config.Controller{SkipNameValidation: ptr.To(true)}, // one process, many agents
+	})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	cfg := Config{
+		NodeName: node, Namespace: c.ns, HostPods: c.hostPods, InitRepositories: true,
+		Uploaders:        map[string]uploader.Uploader{"restic": data},
+		ProgressInterval: 100 * time.Millisecond, RetryDelay: 10 * time.Millisecond,
+		Logger: slog.New(slog.NewTextHandler(testWriter{c.t}, nil)),
+	}
+	if tune != nil {
+		tune(&cfg)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(c.t.Context()))
+	if agent, err = SetUp(ctx, mgr, cfg); err != nil {
+		c.t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := mgr.Start(ctx); err != nil {
+			c.t.Error(err)
+		}
+	}()
+	stop = sync.OnceFunc(func() { cancel(); <-done })
+	c.t.Cleanup(stop)
+	return agent, stop
+}
+
+// testWriter writes an agent's log to the test's.
+type testWriter struct{ t *testing.T }
+
+func (w testWriter) Write(b []byte) (int, error) {
+	w.t.Log(strings.TrimSuffix(string(b), "\n"))
+	return len(b), nil
+}
+
+// pod makes a running pod with emptyDir volumes and their directories on the host.
+func (c *cluster) pod(name string, volumes ...string) *corev1.Pod {
+	c.t.Helper()
+	return c.podOn(c.node, name, volumes...)
+}
+
+func (c *cluster) podOn(node, name string, volumes ...string) *corev1.Pod {
+	c.t.Helper()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: name},
+		Spec: corev1.PodSpec{
+			NodeName:       node,
+			InitContainers: []corev1.Container{{Name: restoreWait, Image: "agent"}},
+			Containers:     []corev1.Container{{Name: "main", Image: "main"}},
+		},
+	}
+	for _, v := range volumes {
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: v, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+	}
+	c.create(pod)
+	for _, v := range volumes {
+		if err := os.MkdirAll(c.dir(pod, v), 0o755); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	return pod
+}
+
+// dir is where kubelet has an emptyDir volume.
+func (c *cluster) dir(pod *corev1.Pod, volume string) string {
+	return filepath.Join(c.hostPods, string(pod.UID), "volumes", "kubernetes.io~empty-dir", volume)
+}
+
+// setInitContainer lets kubelet report the state of the pod's init container.
+func (c *cluster) setInitContainer(pod *corev1.Pod, state corev1.ContainerState) {
+	c.t.Helper()
+	before := client.MergeFrom(pod.DeepCopy())
+	pod.Status.Phase = corev1.PodPending
+	pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: restoreWait, State: state, Image: "agent", ImageID: "agent"}}
+	if err := c.client.Status().Patch(c.t.Context(), pod, before); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+var running = corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+
+// newBackup returns a PodVolumeBackup as a Velero server makes it.
+func (c *cluster) newBackup(pod *corev1.Pod, volume string) *velerov1.PodVolumeBackup {
+	return &velerov1.PodVolumeBackup{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: c.ns, GenerateName: "b1-",
+			Labels:          map[string]string{velerov1.BackupNameLabel: "b1", velerov1.BackupUIDLabel: string(c.backup.UID)},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "velero.io/v1", Kind: "Backup", Name: "b1", UID: c.backup.UID, Controller: ptr.To(true)}},
+		},
+		Spec: velerov1.PodVolumeBackupSpec{
+			Node: c.node, Volume: volume, BackupStorageLocation: "default", UploaderType: "restic",
+			Pod:  corev1.ObjectReference{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
+			Tags: map[string]string{"backup": "b1", "volume": volume},
+		},
+	}
+}
+
+// newRestore returns a PodVolumeRestore as a Velero server makes it.
+func (c *cluster) newRestore(pod *corev1.Pod, volume, snapshot string) *velerov1.PodVolumeRestore {
+	return &velerov1.PodVolumeRestore{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: c.ns, GenerateName: "r1-",
+			Labels:          map[string]string{velerov1.RestoreNameLabel: "r1", velerov1.PodUIDLabel: string(pod.UID)},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "velero.io/v1", Kind: "Restore", Name: "r1", UID: c.restore.UID, Controller: ptr.To(true)}},
+		},
+		Spec: velerov1.PodVolumeRestoreSpec{
+			Volume: volume, BackupStorageLocation: "default", UploaderType: "restic", SnapshotID: snapshot, SourceNamespace: c.ns,
+			Pod: corev1.ObjectReference{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
+		},
+	}
+}
+
+// history is what a Velero server sees: every version of every object, as a watch brings them.
+type history struct {
+	mu       sync.Mutex
+	changed  chan struct{} // closed and replaced with each event
+	versions map[types.UID][]subject
+	deleted  map[types.UID]bool
+}
+
+func (c *cluster) watch() *history {
+	c.t.Helper()
+	h := &history{changed: make(chan struct{}), versions: map[types.UID][]subject{}, deleted: map[types.UID]bool{}}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(c.t.Context()))
+	var watching sync.WaitGroup
+	c.t.Cleanup(func() { cancel(); watching.Wait() })
+	for _, list := range []client.ObjectList{&velerov1.PodVolumeBackupList{}, &velerov1.PodVolumeRestoreList{}} {
+		w, err := c.client.Watch(ctx, list, client.InNamespace(c.ns))
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		watching.Go(func() {
+			defer w.Stop()
+			for e := range w.ResultChan() {
+				h.add(e)
+			}
+		})
+	}
+	return h
+}
+
+func (h *history) add(e watch.Event) {
+	object, ok := e.Object.(client.Object)
+	if !ok {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if e.Type == watch.Deleted {
+		h.deleted[object.GetUID()] = true
+	} else {
+		h.versions[object.GetUID()] = append(h.versions[object.GetUID()], subjectOf(object))
+	}
+	close(h.changed)
+	h.changed = make(chan struct{})
+}
+
+// until waits for a version of o that ok accepts, and returns it with all versions up to it.
+func (h *history) until(t *testing.T, o client.Object, what string, ok func(subject) bool) []subject {
+	t.Helper()
+	deadline := time.After(patience)
+	for {
+		h.mu.Lock()
+		versions, changed := h.versions[o.GetUID()], h.changed
+		h.mu.Unlock()
+		for i, v := range versions {
+			if ok(v) {
+				return versions[:i+1]
+			}
+		}
+		select {
+		case <-changed:
+		case <-deadline:
+			t.Fatalf("%s did not become %s; its last version is %s", o.GetName(), what, describe(versions))
+		}
+	}
+}
+
+func describe(versions []subject) string {
+	if len(versions) == 0 {
+		return "not even there"
+	}
+	b, err := json.Marshal(versions[len(versions)-1].object)
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
+}
+
+// end waits for the terminal version of o, and holds what a server relies on: one terminal version, bytes that never
+// fall, 100 % only when completed, small writes.
+func (c *cluster) end(o client.Object) subject {
+	c.t.Helper()
+	versions := c.history.until(c.t, o, "terminal", subject.terminal)
+	last := versions[len(versions)-1]
+	var before subject
+	for _, v := range versions {
+		if v.done < before.done && v.phase != phaseCompleted {
+			c.t.Errorf("%s: bytes done fell from %d to %d", o.GetName(), before.done, v.done)
+		}
+		if v.total > 0 && v.done >= v.total && v.phase != phaseCompleted {
+			c.t.Errorf("%s: %d of %d bytes in phase %q", o.GetName(), v.done, v.total, v.phase)
+		}
+		before = v
+	}
+	if size := len(encode(newPatch(annotated(c.t, last)))); size > 1536 {
+		c.t.Errorf("%s: a patch has %d bytes", o.GetName(), size)
+	}
+	c.ended = append(c.ended, last.object)
+	return last
+}
+
+// checkEnded says whether anything was written after a terminal write, once all agents have stopped.
+func (c *cluster) checkEnded() {
+	for _, o := range c.ended {
+		live := o.DeepCopyObject().(client.Object)
+		err := c.client.Get(context.WithoutCancel(c.t.Context()), client.ObjectKeyFromObject(o), live)
+		if client.IgnoreNotFound(err) != nil {
+			c.t.Error(err)
+		} else if err == nil && live.GetResourceVersion() != o.GetResourceVersion() {
+			c.t.Errorf("%s was written after its terminal write: %s", o.GetName(), describe([]subject{subjectOf(live)}))
+		}
+	}
+}
+
+// annotated returns the Snapshot that an object carries.
+func annotated(t *testing.T, s subject) progress.Snapshot {
+	t.Helper()
+	var p progress.Snapshot
+	text, ok := s.object.GetAnnotations()[ProgressAnnotation]
+	if !ok {
+		t.Errorf("%s has no annotation %s", s.object.GetName(), ProgressAnnotation)
+		return p
+	}
+	if err := json.Unmarshal([]byte(text), &p); err != nil {
+		t.Errorf("annotation of %s: %v", s.object.GetName(), err)
+	}
+	return p
+}
+
+func message(s subject) string {
+	if pvb, ok := s.object.(*velerov1.PodVolumeBackup); ok {
+		return pvb.Status.Message
+	}
+	return s.object.(*velerov1.PodVolumeRestore).Status.Message
+}
+
+// events waits until o has an Event with the reason, and returns its note.
+func (c *cluster) event(o client.Object, reason string) string {
+	c.t.Helper()
+	w, err := c.client.Watch(c.t.Context(), &eventsv1.EventList{}, client.InNamespace(c.ns))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer w.Stop()
+	deadline := time.After(patience)
+	for {
+		select {
+		case e := <-w.ResultChan():
+			if event, ok := e.Object.(*eventsv1.Event); ok && event.Regarding.UID == o.GetUID() && event.Reason == reason {
+				return event.Note
+			}
+		case <-deadline:
+			c.t.Fatalf("no Event %s on %s", reason, o.GetName())
+		}
+	}
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mkdir(t *testing.T, path string) {
+	t.Helper()
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+}

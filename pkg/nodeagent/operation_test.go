@@ -1,0 +1,499 @@
+package nodeagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
+)
+
+// holding is a data path whose backups stop at half until they are released.
+type holding struct {
+	started chan struct{} // one value for each backup that has begun
+	release chan struct{} // closed to let all of them end
+}
+
+func newHolding() *holding {
+	return &holding{started: make(chan struct{}, 100), release: make(chan struct{})}
+}
+
+func (h *holding) fake(t *testing.T) *uploadertest.Fake {
+	t.Helper()
+	fake := uploadertest.NewFake(t.TempDir())
+	fake.OnBackup = func(ctx context.Context, _ uploader.BackupRequest, p progress.Sink) (uploader.BackupResult, error) {
+		return uploader.BackupResult{SnapshotID: "1234abcd", TotalBytes: 100}, h.hold(ctx, p)
+	}
+	fake.OnRestore = func(ctx context.Context, _ uploader.RestoreRequest, p progress.Sink) (uploader.RestoreResult, error) {
+		return uploader.RestoreResult{TotalBytes: 100}, h.hold(ctx, p)
+	}
+	return fake
+}
+
+func (h *holding) hold(ctx context.Context, p progress.Sink) error {
+	p.Report(progress.Reading{BytesDone: 50, TotalBytes: 100, TotalFinal: true})
+	h.started <- struct{}{}
+	select {
+	case <-h.release:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("worker ended: %w", context.Cause(ctx))
+	}
+}
+
+// failing returns a data path whose backups and restores fail.
+func failing(t *testing.T, err error) *uploadertest.Fake {
+	t.Helper()
+	fake := uploadertest.NewFake(t.TempDir())
+	fake.OnBackup = func(context.Context, uploader.BackupRequest, progress.Sink) (uploader.BackupResult, error) {
+		return uploader.BackupResult{}, err
+	}
+	fake.OnRestore = func(context.Context, uploader.RestoreRequest, progress.Sink) (uploader.RestoreResult, error) {
+		return uploader.RestoreResult{}, err
+	}
+	return fake
+}
+
+func TestFailures(t *testing.T) {
+	t.Parallel()
+	works := func(t *testing.T) *uploadertest.Fake { t.Helper(); return uploadertest.NewFake(t.TempDir()) }
+	tests := map[string]struct {
+		data  func(t *testing.T) *uploadertest.Fake
+		spoil func(c *cluster, pod *corev1.Pod, pvb *velerov1.PodVolumeBackup)
+		tune  func(*Config)
+		want  []string // in the message
+		calls int      // of Backup
+	}{
+		"wrong password": {
+			data:  func(t *testing.T) *uploadertest.Fake { t.Helper(); return failing(t, fmt.Errorf("restic: %w", uploader.ErrWrongPassword)) },
+			want:  []string{"wrong repository password", "velero-repo-credentials"},
+			calls: 1,
+		},
+		"locked for too long": {
+			data: func(t *testing.T) *uploadertest.Fake {
+				t.Helper()
+				return failing(t, fmt.Errorf("locked by PID 7 on node-b: %w", uploader.ErrRepositoryLocked))
+			},
+			want:  []string{"PID 7 on node-b", "restic unlock"},
+			calls: 1,
+		},
+		"repository missing and not to be made": {
+			data: works, tune: func(cfg *Config) { cfg.InitRepositories = false },
+			want: []string{"repository does not exist", "--init-repositories"}, calls: 1,
+		},
+		"fails at each attempt": {
+			data: func(t *testing.T) *uploadertest.Fake { t.Helper(); return failing(t, errors.New("connection reset")) },
+			tune: func(cfg *Config) { cfg.MaxAttempts = 3 },
+			want: []string{"connection reset"}, calls: 3,
+		},
+		"pod is gone": {
+			data: works,
+			spoil: func(c *cluster, _ *corev1.Pod, pvb *velerov1.PodVolumeBackup) {
+				pvb.Spec.Pod.Name, pvb.Spec.Pod.UID = "no-such-pod", ""
+			},
+			want: []string{"does not exist any more"},
+		},
+		"pod was replaced": {
+			data:  works,
+			spoil: func(_ *cluster, _ *corev1.Pod, pvb *velerov1.PodVolumeBackup) { pvb.Spec.Pod.UID = "another" },
+			want:  []string{"was replaced"},
+		},
+		"pod has no such volume": {
+			data:  works,
+			spoil: func(_ *cluster, _ *corev1.Pod, pvb *velerov1.PodVolumeBackup) { pvb.Spec.Volume = "nope" },
+			want:  []string{`has no volume "nope"`},
+		},
+		"volume twice on the host": {
+			data: works,
+			spoil: func(c *cluster, pod *corev1.Pod, _ *velerov1.PodVolumeBackup) {
+				mkdir(c.t, filepath.Join(c.hostPods, string(pod.UID), "volumes", "kubernetes.io~nfs", "data"))
+			},
+			want: []string{"more than one directory", "kubernetes.io~nfs"},
+		},
+		"unknown uploader type": {
+			data:  works,
+			spoil: func(_ *cluster, _ *corev1.Pod, pvb *velerov1.PodVolumeBackup) { pvb.Spec.UploaderType = "kopia" },
+			want:  []string{`uploader type "kopia" is not served`},
+		},
+		"no such location": {
+			data:  works,
+			spoil: func(_ *cluster, _ *corev1.Pod, pvb *velerov1.PodVolumeBackup) { pvb.Spec.BackupStorageLocation = "nope" },
+			want:  []string{"BackupStorageLocation", "nope", "does not exist"},
+		},
+		"no password": {
+			data: works,
+			spoil: func(c *cluster, _ *corev1.Pod, _ *velerov1.PodVolumeBackup) {
+				err := c.client.Delete(c.t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "velero-repo-credentials"}})
+				if err != nil {
+					c.t.Fatal(err)
+				}
+			},
+			want: []string{"velero-repo-credentials", "does not exist"},
+		},
+		"settings that are no numbers": {
+			data: works,
+			spoil: func(_ *cluster, _ *corev1.Pod, pvb *velerov1.PodVolumeBackup) {
+				pvb.Spec.UploaderSettings = map[string]string{"ParallelFilesUpload": "many"}
+			},
+			want: []string{`ParallelFilesUpload="many"`},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, veleroLatest)
+			data := tc.data(t)
+			pod := c.pod("source", "data")
+			pvb := c.newBackup(pod, "data")
+			if tc.spoil != nil {
+				tc.spoil(c, pod, pvb)
+			}
+			c.create(pvb)
+			c.startAgent(data, tc.tune)
+			end := c.end(pvb)
+			if end.phase != phaseFailed {
+				t.Errorf("ended as %s", describe([]subject{end}))
+			}
+			for _, want := range append(tc.want, `volume "`+pvb.Spec.Volume) {
+				if !strings.Contains(message(end), want) {
+					t.Errorf("message lacks %q: %s", want, message(end))
+				}
+			}
+			if strings.Contains(message(end), "correct horse") {
+				t.Errorf("password in %s", message(end))
+			}
+			if id := end.object.(*velerov1.PodVolumeBackup).Status.SnapshotID; id != "" {
+				t.Errorf("failed with snapshot %s: a server would restore it", id)
+			}
+			if n := len(data.Calls()); tc.calls > 0 && n != tc.calls {
+				t.Errorf("%d calls of the data path, want %d", n, tc.calls)
+			}
+			if note := c.event(pvb, EventFailed); note != message(end) {
+				t.Errorf("Event says %q, status.message %q", note, message(end))
+			}
+		})
+	}
+}
+
+func TestPartialBackup(t *testing.T) {
+	t.Parallel()
+	for name, failPartial := range map[string]bool{"complete": false, "fail": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, veleroLatest)
+			data := uploadertest.NewFake(t.TempDir())
+			data.OnBackup = func(context.Context, uploader.BackupRequest, progress.Sink) (uploader.BackupResult, error) {
+				return uploader.BackupResult{SnapshotID: "1234abcd", TotalBytes: 7, Errors: 9, FailedPaths: []string{"secret/key", "b", "c", "d", "e", "f"}}, nil
+			}
+			c.startAgent(data, func(cfg *Config) { cfg.FailPartial = failPartial })
+			pvb := c.newBackup(c.pod("source", "data"), "data")
+			c.create(pvb)
+			end := c.end(pvb)
+			status := end.object.(*velerov1.PodVolumeBackup).Status
+			if !strings.Contains(status.Message, "9 files") || !strings.Contains(status.Message, "secret/key, b, c, d, e, …") {
+				t.Errorf("message %q", status.Message)
+			}
+			if failPartial {
+				if end.phase != phaseFailed || status.SnapshotID != "" {
+					t.Errorf("ended as %+v", status)
+				}
+				c.event(pvb, EventFailed)
+				return
+			}
+			if end.phase != phaseCompleted || status.SnapshotID != "1234abcd" {
+				t.Errorf("ended as %+v", status)
+			}
+			c.event(pvb, EventPartial)
+		})
+	}
+}
+
+func TestAttemptsGoOnAfterAFailure(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, veleroLatest)
+	data := uploadertest.NewFake(t.TempDir())
+	var tries atomic.Int32
+	data.OnBackup = func(_ context.Context, _ uploader.BackupRequest, p progress.Sink) (uploader.BackupResult, error) {
+		p.Report(progress.Reading{BytesDone: 60, TotalBytes: 100, TotalFinal: true})
+		if tries.Add(1) == 1 {
+			return uploader.BackupResult{}, errors.New("connection reset")
+		}
+		return uploader.BackupResult{SnapshotID: "1234abcd", TotalBytes: 100}, nil
+	}
+	c.startAgent(data, nil)
+	pvb := c.newBackup(c.pod("source", "data"), "data")
+	c.create(pvb)
+	end := c.end(pvb)
+	if p := annotated(t, end); end.phase != phaseCompleted || p.Attempt != 2 {
+		t.Errorf("ended as %s", describe([]subject{end}))
+	}
+	if note := c.event(pvb, EventRetrying); !strings.Contains(note, "connection reset") {
+		t.Errorf("Event says %q", note)
+	}
+}
+
+func TestMissingRepositoryIsMadeOnce(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, veleroLatest)
+	shared := t.TempDir()
+	var inside, made atomic.Int32
+	agentOn := func(node string) {
+		data := uploadertest.NewFake(shared)
+		plain := uploadertest.NewFake(shared)
+		data.OnInitialize = func(ctx context.Context, repo uploader.Repository) error {
+			if inside.Add(1) > 1 {
+				t.Error("two agents create the repository at the same time")
+			}
+			defer inside.Add(-1)
+			made.Add(1)
+			return plain.Initialize(ctx, repo)
+		}
+		c.startAgentOn(node, data, func(cfg *Config) { cfg.Concurrency = 2 })
+	}
+	other := c.node + "-b"
+	var backups []*velerov1.PodVolumeBackup
+	for i, node := range []string{c.node, other, c.node, other} {
+		pod := c.podOn(node, fmt.Sprintf("pod-%d", i), "data")
+		write(t, filepath.Join(c.dir(pod, "data"), "file"), "content")
+		pvb := c.newBackup(pod, "data")
+		pvb.Spec.Node = node
+		c.create(pvb)
+		backups = append(backups, pvb)
+	}
+	agentOn(c.node)
+	agentOn(other)
+	for _, pvb := range backups {
+		if end := c.end(pvb); end.phase != phaseCompleted {
+			t.Errorf("ended as %s", describe([]subject{end}))
+		}
+	}
+	if made.Load() == 0 {
+		t.Error("nobody has made the repository")
+	}
+}
+
+func TestCancel(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		velero      string
+		backupPhase velerov1.BackupPhase
+		want        string
+	}{
+		"while the server waits for it": {veleroLatest, velerov1.BackupPhaseInProgress, phaseFailed},
+		"when nobody waits":             {veleroLatest, velerov1.BackupPhaseFailed, phaseCanceled},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, tc.velero)
+			hold := newHolding()
+			c.startAgent(hold.fake(t), nil)
+			c.patch(c.backup, fmt.Sprintf(`{"status":{"phase":%q}}`, tc.backupPhase))
+			pvb := c.newBackup(c.pod("source", "data"), "data")
+			c.create(pvb)
+			<-hold.started
+			c.patch(pvb.DeepCopy(), `{"spec":{"cancel":true}}`)
+			end := c.end(pvb)
+			if end.phase != tc.want || !strings.Contains(message(end), "was canceled") || end.done == 100 {
+				t.Errorf("ended as %s", describe([]subject{end}))
+			}
+		})
+	}
+}
+
+func TestCancelOfARestore(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, veleroLatest)
+	hold := newHolding()
+	c.startAgent(hold.fake(t), nil)
+	pod := c.pod("target", "data")
+	pvr := c.newRestore(pod, "data", "1234abcd")
+	c.create(pvr)
+	c.setInitContainer(pod, running)
+	<-hold.started
+	c.patch(pvr.DeepCopy(), `{"spec":{"cancel":true}}`)
+	if end := c.end(pvr); end.phase != phaseCanceled {
+		t.Errorf("ended as %s", describe([]subject{end}))
+	}
+}
+
+func TestCanceledBecomesFailedWhereTheCRDDoesNotKnowIt(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "1.16.2")
+	agent, _ := c.startAgent(newHolding().fake(t), nil)
+	pod := c.pod("source", "other")
+	pvb := c.newBackup(pod, "data")
+	pvb.Spec.Node = "elsewhere" // nobody else writes it
+	c.create(pvb)
+	op := agent.newOperation(ofBackup(pvb))
+	v := verdict{phase: phaseCanceled, message: "canceled", snapshot: op.tracker.End(progress.StateCanceled, "canceled"), ended: time.Now()}
+	if err := agent.finish(t.Context(), op, v); err != nil {
+		t.Fatal(err)
+	}
+	if end := c.end(pvb); end.phase != phaseFailed {
+		t.Errorf("ended as %s", describe([]subject{end}))
+	}
+}
+
+func TestAnotherAgentResumes(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, veleroLatest)
+	first := newHolding()
+	_, stop := c.startAgent(first.fake(t), nil)
+	pvb := c.newBackup(c.pod("source", "data"), "data")
+	c.create(pvb)
+	<-first.started
+	c.history.until(t, pvb, "half done", func(s subject) bool { return s.done == 50 })
+	stop()
+
+	second := newHolding()
+	data := second.fake(t)
+	data.OnBackup = func(ctx context.Context, _ uploader.BackupRequest, p progress.Sink) (uploader.BackupResult, error) {
+		p.Report(progress.Reading{BytesDone: 10, TotalBytes: 100, TotalFinal: true}) // from the beginning
+		second.started <- struct{}{}
+		select {
+		case <-second.release:
+		case <-ctx.Done():
+		}
+		return uploader.BackupResult{SnapshotID: "1234abcd", TotalBytes: 100}, context.Cause(ctx)
+	}
+	c.startAgent(data, nil)
+	<-second.started
+	versions := c.history.until(t, pvb, "attempt 2", func(s subject) bool { return s.previous().Attempt == 2 && s.done > 0 })
+	if now := versions[len(versions)-1]; now.done != 50 || now.phase != phaseInProgress {
+		t.Errorf("early in the second attempt: %s", describe(versions))
+	}
+	close(second.release)
+	if end := c.end(pvb); end.phase != phaseCompleted {
+		t.Errorf("ended as %s", describe([]subject{end}))
+	}
+}
+
+func TestTooManyRestarts(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, veleroLatest)
+	pvb := c.newBackup(c.pod("source", "data"), "data")
+	c.create(pvb)
+	c.patch(pvb, `{"metadata":{"annotations":{"plimsoll.io/progress":"{\"state\":\"Transferring\",\"attempt\":2}"}},"status":{"phase":"InProgress","startTimestamp":"2026-01-01T00:00:00Z"}}`)
+	c.startAgent(newHolding().fake(t), func(cfg *Config) { cfg.MaxAttempts = 2 })
+	if end := c.end(pvb); end.phase != phaseFailed || !strings.Contains(message(end), "restarted") {
+		t.Errorf("ended as %s", describe([]subject{end}))
+	}
+}
+
+func TestIdleAttemptEnds(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, veleroLatest)
+	hold := newHolding()
+	c.startAgent(hold.fake(t), func(cfg *Config) { cfg.IdleTimeout, cfg.StallAfter, cfg.MaxAttempts = 800*time.Millisecond, 200*time.Millisecond, 1 })
+	pvb := c.newBackup(c.pod("source", "data"), "data")
+	c.create(pvb)
+	end := c.end(pvb)
+	if end.phase != phaseFailed || !strings.Contains(message(end), "no byte moved for 800ms") {
+		t.Errorf("ended as %s", describe([]subject{end}))
+	}
+	c.event(pvb, EventStalled)
+}
+
+func TestDeletedWhileRunning(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, veleroLatest)
+	hold := newHolding()
+	agent, _ := c.startAgent(hold.fake(t), nil)
+	ended := make(chan struct{})
+	pvb := c.newBackup(c.pod("source", "data"), "data")
+	c.create(pvb)
+	<-hold.started
+	if err := c.client.Delete(t.Context(), pvb); err != nil {
+		t.Fatal(err)
+	}
+	go func() { agent.running.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(patience):
+		t.Fatal("the operation goes on without its object")
+	}
+	if list := agent.Operations(); len(list) != 0 {
+		t.Errorf("operations left: %+v", list)
+	}
+}
+
+// A finalizer of Velero's own agent would keep the object for ever.
+func TestVelerosFinalizerIsTakenOffWithTheTerminalWrite(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, veleroLatest)
+	c.startAgent(uploadertest.NewFake(t.TempDir()), nil)
+	pvb := c.newBackup(c.pod("source", "data"), "data")
+	pvb.Finalizers = []string{veleroFinalizer, "example.com/theirs"}
+	c.create(pvb)
+	c.patch(pvb.DeepCopy(), `{"status":{"phase":"Prepared"}}`)
+	if end := c.end(pvb); len(end.object.GetFinalizers()) != 1 || end.object.GetFinalizers()[0] != "example.com/theirs" {
+		t.Errorf("finalizers %v", end.object.GetFinalizers())
+	}
+}
+
+func TestBackupsAndRestoresTakeTurns(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, veleroLatest)
+	hold := newHolding()
+	var mu sync.Mutex
+	var order []Kind
+	note := func(k Kind) { mu.Lock(); defer mu.Unlock(); order = append(order, k) }
+	data := uploadertest.NewFake(t.TempDir())
+	data.OnBackup = func(ctx context.Context, _ uploader.BackupRequest, p progress.Sink) (uploader.BackupResult, error) {
+		note(Backup)
+		return uploader.BackupResult{SnapshotID: "1234abcd", TotalBytes: 100}, hold.hold(ctx, p)
+	}
+	data.OnRestore = func(ctx context.Context, _ uploader.RestoreRequest, p progress.Sink) (uploader.RestoreResult, error) {
+		note(Restore)
+		return uploader.RestoreResult{TotalBytes: 100}, hold.hold(ctx, p)
+	}
+	agent, _ := c.startAgent(data, nil)
+	var objects []client.Object
+	pod := c.pod("source", "v1", "v2", "v3")
+	target := c.pod("target", "v1", "v2")
+	c.setInitContainer(target, running)
+	for i := range 3 {
+		pvb := c.newBackup(pod, fmt.Sprintf("v%d", i+1))
+		c.create(pvb)
+		objects = append(objects, pvb)
+	}
+	<-hold.started
+	for i := range 2 {
+		pvr := c.newRestore(target, fmt.Sprintf("v%d", i+1), "1234abcd")
+		c.create(pvr)
+		objects = append(objects, pvr)
+	}
+	c.history.until(t, objects[4], "queued with a position", func(s subject) bool { return s.previous().QueuePosition > 0 })
+	positions := map[int]bool{}
+	for _, o := range agent.Operations() {
+		if o.Progress.State == progress.StateQueued {
+			positions[o.Progress.QueuePosition] = true
+		}
+	}
+	if len(positions) != 4 || !positions[1] || !positions[4] {
+		t.Errorf("queue positions %v, want 1 to 4", positions)
+	}
+	close(hold.release)
+	for _, o := range objects {
+		if end := c.end(o); end.phase != phaseCompleted {
+			t.Errorf("ended as %s", describe([]subject{end}))
+		}
+	}
+	if fmt.Sprint(order) != "[backup restore backup restore backup]" {
+		t.Errorf("order %v", order)
+	}
+}

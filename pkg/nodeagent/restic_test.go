@@ -1,0 +1,176 @@
+package nodeagent
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
+	"github.com/plimsoll-io/plimsoll/test/parts"
+	"github.com/plimsoll-io/plimsoll/test/tree"
+)
+
+func newRestic(t *testing.T) uploader.Uploader {
+	t.Helper()
+	u, err := restic.New(t.Context(), parts.Restic(t, parts.DefaultRestic), restic.Options{CacheDir: t.TempDir(), TempDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+func newKopia(t *testing.T) uploader.Uploader {
+	t.Helper()
+	u, err := kopia.New(kopia.Options{CacheDir: t.TempDir(), TempDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+// TestLifeOfAVolume backs a volume up and restores it, with real data paths and the CRDs of each generation of Velero.
+func TestLifeOfAVolume(t *testing.T) {
+	t.Parallel()
+	for _, velero := range []string{"1.14.1", "1.16.2", "1.18.3"} {
+		for _, data := range []string{"restic", "kopia"} {
+			t.Run(velero+"/"+data, func(t *testing.T) {
+				t.Parallel()
+				testLifeOfAVolume(t, velero, data)
+			})
+		}
+	}
+}
+
+func testLifeOfAVolume(t *testing.T, velero, data string) {
+	c := newCluster(t, velero)
+	both := func(cfg *Config) {
+		cfg.Uploaders = map[string]uploader.Uploader{"restic": newRestic(t), "kopia": newKopia(t)}
+	}
+	agent, _ := c.startAgent(nil, both)
+	source := c.pod("source", "data")
+	spec := tree.Spec{Bytes: 4 << 20, Plain: data == "kopia"}
+	if err := tree.Make(c.dir(source, "data"), spec); err != nil {
+		t.Fatal(err)
+	}
+	pvb := c.newBackup(source, "data")
+	pvb.Spec.UploaderType = data
+	c.create(pvb)
+	backed := c.end(pvb).object.(*velerov1.PodVolumeBackup)
+	checkBackup(t, backed, c.dir(source, "data"))
+	if velero == veleroLatest && backed.Status.IncrementalBytes == 0 {
+		t.Error("incrementalBytes is missing although the CRD has it")
+	}
+
+	target := c.pod("target", "data")
+	pvr := c.newRestore(target, "data", backed.Status.SnapshotID)
+	pvr.Spec.UploaderType = data
+	c.create(pvr)
+	c.setInitContainer(target, running)
+	restored := c.end(pvr)
+	if restored.phase != phaseCompleted || restored.done != restored.total || restored.total == 0 {
+		t.Fatalf("restore ended as %s", describe([]subject{restored}))
+	}
+	note := filepath.Join(c.dir(target, "data"), handOverDir, string(c.restore.UID))
+	if info, err := os.Stat(note); err != nil || info.Size() != 0 {
+		t.Errorf("done file: %v", err)
+	}
+	if err := os.RemoveAll(filepath.Dir(note)); err != nil {
+		t.Fatal(err)
+	}
+	differences, err := tree.Compare(c.dir(source, "data"), c.dir(target, "data"), tree.Options{Plain: spec.Plain})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Writing the done file touches the root of the volume.
+	differences = slices.DeleteFunc(differences, func(d string) bool { return strings.HasPrefix(d, ".:") || strings.HasPrefix(d, `".":`) })
+	if len(differences) > 0 {
+		t.Errorf("restored volume differs:\n%s", strings.Join(differences, "\n"))
+	}
+	c.event(pvb, EventCompleted)
+	c.event(pvr, EventStarted)
+	if list := agent.Operations(); len(list) != 0 {
+		t.Errorf("operations left: %+v", list)
+	}
+}
+
+func checkBackup(t *testing.T, b *velerov1.PodVolumeBackup, dir string) {
+	t.Helper()
+	s := b.Status
+	if s.Phase != velerov1.PodVolumeBackupPhaseCompleted || s.SnapshotID == "" || s.Path != dir || s.Message != "" {
+		t.Fatalf("backup ended as %+v", s)
+	}
+	if s.StartTimestamp == nil || s.CompletionTimestamp == nil || s.Progress.TotalBytes == 0 || s.Progress.BytesDone != s.Progress.TotalBytes {
+		t.Errorf("terminal write lacks something: %+v", s)
+	}
+	if early := s.CompletionTimestamp.Sub(b.CreationTimestamp.Time); early < 0 {
+		t.Errorf("completed %s before its creation", -early)
+	}
+	if p := annotated(t, ofBackup(b)); p.State != progress.StateCompleted || p.Attempt != 1 || p.BytesDone != s.Progress.BytesDone {
+		t.Errorf("annotation says %+v", p)
+	}
+}
+
+// TestTerminalWriteIsNotTooEarly holds the terminal write against the servers that crash over a fast one.
+func TestTerminalWriteIsNotTooEarly(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "1.14.1")
+	c.startAgent(newRestic(t), nil)
+	pvb := c.newBackup(c.pod("source", "data"), "data") // empty: nothing takes less time
+	c.create(pvb)
+	end := c.end(pvb)
+	if message(end) != "volume was empty so no snapshot was taken" || end.phase != phaseCompleted {
+		t.Errorf("ended as %s", describe([]subject{end}))
+	}
+	for _, f := range end.object.GetManagedFields() {
+		if f.Time != nil && f.Manager != "" && f.Time.Time.Equal(end.object.GetCreationTimestamp().Time) && strings.Contains(string(f.FieldsV1.Raw), "completionTimestamp") {
+			t.Error("terminal write in the second of the creation")
+		}
+	}
+}
+
+func TestIncrementalBackupUsesTheClaimsLastSnapshot(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, veleroLatest)
+	fakeOrReal := newRestic(t)
+	c.startAgent(fakeOrReal, nil)
+	pod := c.pod("source", "data")
+	write(t, filepath.Join(c.dir(pod, "data"), "file"), strings.Repeat("x", 1<<20))
+	labeled := func() *velerov1.PodVolumeBackup {
+		pvb := c.newBackup(pod, "data")
+		pvb.Labels[velerov1.PVCUIDLabel] = "claim-1"
+		c.create(pvb)
+		return c.end(pvb).object.(*velerov1.PodVolumeBackup)
+	}
+	first, second := labeled(), labeled()
+	if first.Status.IncrementalBytes == 0 || second.Status.IncrementalBytes >= first.Status.IncrementalBytes {
+		t.Errorf("first backup added %d bytes, an unchanged second one %d", first.Status.IncrementalBytes, second.Status.IncrementalBytes)
+	}
+}
+
+func TestProgressEndpoint(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, veleroLatest)
+	hold := newHolding()
+	agent, _ := c.startAgent(hold.fake(t), nil)
+	pvb := c.newBackup(c.pod("source", "data"), "data")
+	c.create(pvb)
+	<-hold.started
+	rec := httptest.NewRecorder()
+	agent.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/progress", http.NoBody))
+	for _, want := range []string{`"kind":"backup"`, `"volume":"data"`, `"state":"Transferring"`, `"bytesDone":50`, `"node":"` + c.node} {
+		if !strings.Contains(rec.Body.String(), want) {
+			t.Errorf("/progress lacks %s: %s", want, rec.Body)
+		}
+	}
+	close(hold.release)
+	c.end(pvb)
+}
