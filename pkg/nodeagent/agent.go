@@ -11,11 +11,13 @@ package nodeagent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/afero"
@@ -94,6 +96,7 @@ type Agent struct {
 	pods     *volume.Pods
 	resolver *repository.Resolver
 	queue    *queue
+	started  atomic.Bool
 	stopping chan struct{} // closed when the agent is told to stop
 	running  sync.WaitGroup
 
@@ -180,9 +183,11 @@ func SetUp(ctx context.Context, mgr ctrl.Manager, cfg Config) (*Agent, error) {
 	return a, nil
 }
 
-// Ready says whether the agent can see the volumes of its node, as a health check. The manager serves it only once its
-// caches have started.
+// Ready says whether the agent works and sees the volumes of its node, as a health check.
 func (a *Agent) Ready(*http.Request) error {
+	if !a.started.Load() {
+		return errors.New("the agent has not read its objects from the API server yet")
+	}
 	if _, err := os.Stat(a.cfg.HostPods); err != nil {
 		return fmt.Errorf("kubelet's pods directory: %w", err)
 	}
@@ -192,7 +197,9 @@ func (a *Agent) Ready(*http.Request) error {
 // Start runs until ctx ends, and then until all operations have ended their workers and left their objects to the next
 // agent.
 func (a *Agent) Start(ctx context.Context) error {
+	a.started.Store(true) // the manager starts its caches first
 	<-ctx.Done()
+	a.started.Store(false)
 	close(a.stopping)
 	a.mu.Lock()
 	a.closed = true

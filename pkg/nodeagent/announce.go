@@ -33,10 +33,14 @@ const (
 type announced struct {
 	state     progress.State
 	milestone int64 // percent
+	stalls    int
 }
 
+// event records an Event. Its action is numbered: Events that agree in all but the note are merged, and only the first
+// note is kept.
 func (a *Agent) event(op *operation, eventType, reason, format string, args ...any) {
-	a.events.Eventf(op.object, nil, eventType, reason, string(op.kind), "%s", shorten(fmt.Sprintf(format, args...)))
+	action := fmt.Sprintf("%s-%d", op.kind, op.events.Add(1))
+	a.events.Eventf(op.object, nil, eventType, reason, action, "%s", shorten(fmt.Sprintf(format, args...)))
 }
 
 func (a *Agent) announceStart(op *operation, attempt int) {
@@ -59,9 +63,16 @@ func (a *Agent) announce(op *operation, s progress.Snapshot) {
 		a.event(op, normal, EventQueued, "%s of %s waits for one of %d slots of node %s, position %d", op.kind, op.subject, a.cfg.Concurrency, a.cfg.NodeName, s.QueuePosition)
 	case s.State == progress.StateStalled:
 		op.log.Warn("Operation is stalled", "bytesDone", s.BytesDone, "totalBytes", s.TotalBytes, "since", s.LastProgressTime)
+		op.told.stalls++
+		if op.told.stalls&(op.told.stalls-1) != 0 {
+			break // of an endless row of stalls only the first, second, fourth, ... is told
+		}
 		a.event(op, warning, EventStalled, "%s of %s is stalled at %s since %s: %s", op.kind, op.subject, percent(s), s.LastProgressTime.Format(time.RFC3339), s.Reason)
 	case before == progress.StateStalled:
 		op.log.Info("Operation moves again", "bytesDone", s.BytesDone)
+		if op.told.stalls&(op.told.stalls-1) != 0 {
+			break
+		}
 		a.event(op, normal, EventResumed, "%s of %s moves again at %s", op.kind, op.subject, percent(s))
 	case s.State == progress.StateWaiting:
 		op.log.Info("Operation waits", "for", s.Reason)

@@ -21,7 +21,6 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
@@ -162,7 +161,7 @@ func (c *cluster) startAgentOn(node string, data uploader.Uploader, tune func(*C
 	c.t.Helper()
 	mgr, err := ctrl.NewManager(c.rest, ctrl.Options{
 		Scheme: c.scheme, Cache: CacheOptions(c.ns, node), Metrics: metricsserver.Options{BindAddress: "0"},
-		Controller: config.Controller{SkipNameValidation: ptr.To(true)}, // one process, many agents
+		Controller: config.Controller{SkipNameValidation: new(true)}, // one process, many agents
 	})
 	if err != nil {
 		c.t.Fatal(err)
@@ -252,7 +251,7 @@ func (c *cluster) newBackup(pod *corev1.Pod, volume string) *velerov1.PodVolumeB
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: c.ns, GenerateName: "b1-",
 			Labels:          map[string]string{velerov1.BackupNameLabel: "b1", velerov1.BackupUIDLabel: string(c.backup.UID)},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "velero.io/v1", Kind: "Backup", Name: "b1", UID: c.backup.UID, Controller: ptr.To(true)}},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "velero.io/v1", Kind: "Backup", Name: "b1", UID: c.backup.UID, Controller: new(true)}},
 		},
 		Spec: velerov1.PodVolumeBackupSpec{
 			Node: c.node, Volume: volume, BackupStorageLocation: "default", UploaderType: "restic",
@@ -268,7 +267,7 @@ func (c *cluster) newRestore(pod *corev1.Pod, volume, snapshot string) *velerov1
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: c.ns, GenerateName: "r1-",
 			Labels:          map[string]string{velerov1.RestoreNameLabel: "r1", velerov1.PodUIDLabel: string(pod.UID)},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "velero.io/v1", Kind: "Restore", Name: "r1", UID: c.restore.UID, Controller: ptr.To(true)}},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "velero.io/v1", Kind: "Restore", Name: "r1", UID: c.restore.UID, Controller: new(true)}},
 		},
 		Spec: velerov1.PodVolumeRestoreSpec{
 			Volume: volume, BackupStorageLocation: "default", UploaderType: "restic", SnapshotID: snapshot, SourceNamespace: c.ns,

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/repository"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/volume"
@@ -63,10 +64,14 @@ func (a *Agent) backup(ctx context.Context, op *operation) (outcome, error) {
 		if err := a.initialize(ctx, up, req.Repository, op); err != nil {
 			return out, err
 		}
+		op.tracker.Report(progress.Reading{Stage: progress.StageScanning})
 		res, err = up.Backup(ctx, req, op.tracker)
 	}
 	if err != nil {
 		return out, err
+	}
+	if _, err := a.pod(ctx, op.subject); err != nil && classify(err).reason == ReasonPodGone {
+		return out, fmt.Errorf("the volume was torn down while it was read, its snapshot is not complete: %w", err)
 	}
 	out.snapshotID, out.totalBytes, out.newBytes, out.errors = res.SnapshotID, res.TotalBytes, res.BytesUploaded, res.Errors
 	switch {
@@ -110,6 +115,11 @@ func (a *Agent) restore(ctx context.Context, op *operation) (outcome, error) {
 		return outcome{}, err
 	}
 	defer req.Volume.Close()
+	if op.phase == phaseInProgress {
+		if done, err := a.alreadyRestored(ctx, op, req.Volume); done || err != nil {
+			return outcome{totalBytes: max(op.total, pvr.Spec.SnapshotSize)}, err
+		}
+	}
 	res, err := up.Restore(ctx, req, op.tracker)
 	if err != nil {
 		return outcome{}, err
@@ -118,6 +128,25 @@ func (a *Agent) restore(ctx context.Context, op *operation) (outcome, error) {
 		return outcome{}, fmt.Errorf("tell the pod's init container that the data is there: %w", err)
 	}
 	return outcome{totalBytes: res.TotalBytes}, nil
+}
+
+// alreadyRestored says whether an earlier agent has handed the volume over without having said so on the object. To
+// restore it again would rewrite files under a pod that uses them.
+func (a *Agent) alreadyRestored(ctx context.Context, op *operation, dir *os.File) (bool, error) {
+	if handedOver(dir, restoreUID(op.object.(*velerov1.PodVolumeRestore))) {
+		return true, nil
+	}
+	pod, err := a.pod(ctx, op.subject)
+	if err != nil {
+		return false, err
+	}
+	for i := range pod.Status.InitContainerStatuses {
+		status := &pod.Status.InitContainerStatuses[i]
+		if status.Name == restoreWait && status.State.Terminated != nil {
+			return status.State.Terminated.ExitCode == 0, nil
+		}
+	}
+	return false, nil
 }
 
 // open finds the subject's volume and its repository, within the resource timeout.

@@ -60,8 +60,7 @@ func transient(reason string, err error) error { return &failure{reason: reason,
 
 // classify finds the reason of any error that an attempt ends with.
 func classify(err error) *failure {
-	var f *failure
-	if errors.As(err, &f) {
+	if f, ok := errors.AsType[*failure](err); ok {
 		return &failure{reason: f.reason, final: f.final, err: err}
 	}
 	for _, known := range []failure{
@@ -81,8 +80,7 @@ func classify(err error) *failure {
 			return &failure{reason: known.reason, final: known.final, err: err}
 		}
 	}
-	var exit *worker.ExitError
-	if errors.As(err, &exit) && exit.OutOfMemory {
+	if exit, ok := errors.AsType[*worker.ExitError](err); ok && exit.OutOfMemory {
 		return &failure{reason: ReasonOutOfMemory, err: err}
 	}
 	return &failure{reason: ReasonDataPath, err: err}

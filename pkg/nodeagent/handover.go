@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -46,6 +45,18 @@ func handOverFailure(dir *os.File, uid types.UID, message string) error {
 	return leaveNote(dir, string(uid)+failedSuffix, message)
 }
 
+// handedOver says whether the volume has its done file: an earlier agent has restored it, and did not live to say so on
+// the object. The pod may be using the files already.
+func handedOver(dir *os.File, uid types.UID) bool {
+	root, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", dir.Fd()))
+	if err != nil {
+		return false
+	}
+	defer root.Close()
+	info, err := root.Lstat(filepath.Join(handOverDir, filepath.Base(string(uid))))
+	return err == nil && info.Mode().IsRegular()
+}
+
 // leaveNote writes a file into the volume's hand-over directory, which may hold anything that the backup held: os.Root
 // keeps links in it from leading anywhere else.
 func leaveNote(dir *os.File, name, content string) error {
@@ -83,7 +94,8 @@ func WaitForRestore(ctx context.Context, root string, uid types.UID, log func(me
 			return err
 		}
 		if len(missing) == 0 {
-			return removeNotes(root)
+			removeNotes(root, log)
+			return nil
 		}
 		if now := strings.Join(missing, ", "); now != last {
 			log("waiting for the restore of: " + now)
@@ -129,16 +141,13 @@ func readNote(path string) (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// removeNotes is best effort, as in Velero: the init container may not own the files.
-func removeNotes(root string) error {
+// removeNotes is best effort, as in Velero: the init container may not own the files, and the data is complete anyway.
+func removeNotes(root string, log func(message string)) {
 	volumes, err := os.ReadDir(root)
-	if err != nil {
-		return fmt.Errorf("list the restored volumes: %w", err)
-	}
 	for _, v := range volumes {
-		if err := os.RemoveAll(filepath.Join(root, v.Name(), handOverDir)); err != nil && !errors.Is(err, fs.ErrPermission) {
-			return fmt.Errorf("remove the hand-over directory: %w", err)
-		}
+		err = errors.Join(err, os.RemoveAll(filepath.Join(root, v.Name(), handOverDir)))
 	}
-	return nil
+	if err != nil {
+		log("cannot remove the hand-over directories: " + err.Error())
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
@@ -20,6 +21,7 @@ type operation struct {
 	stop    context.CancelCauseFunc // ends the operation for a reason
 	log     *slog.Logger
 	began   time.Time
+	events  atomic.Int64
 	told    announced // only the goroutine that publishes touches it
 }
 
@@ -37,7 +39,7 @@ type outcome struct {
 func (a *Agent) run(ctx context.Context, op *operation) {
 	out, err := a.work(ctx, op)
 	switch {
-	case errors.Is(err, errNotOurs):
+	case errors.Is(err, errNotOurs), err != nil && errors.Is(stopped(ctx), errNotOurs):
 		op.log.Info("Object has ended already, nothing to do")
 	case errors.Is(stopped(ctx), errShutdown) && err != nil:
 		op.log.Info("Operation is interrupted, the next agent of this node resumes it", "bytesDone", op.tracker.Snapshot().BytesDone)

@@ -78,7 +78,10 @@ func TestFailures(t *testing.T) {
 		calls int      // of Backup
 	}{
 		"wrong password": {
-			data:  func(t *testing.T) *uploadertest.Fake { t.Helper(); return failing(t, fmt.Errorf("restic: %w", uploader.ErrWrongPassword)) },
+			data: func(t *testing.T) *uploadertest.Fake {
+				t.Helper()
+				return failing(t, fmt.Errorf("restic: %w", uploader.ErrWrongPassword))
+			},
 			want:  []string{"wrong repository password", "velero-repo-credentials"},
 			calls: 1,
 		},
@@ -129,9 +132,11 @@ func TestFailures(t *testing.T) {
 			want:  []string{`uploader type "kopia" is not served`},
 		},
 		"no such location": {
-			data:  works,
-			spoil: func(_ *cluster, _ *corev1.Pod, pvb *velerov1.PodVolumeBackup) { pvb.Spec.BackupStorageLocation = "nope" },
-			want:  []string{"BackupStorageLocation", "nope", "does not exist"},
+			data: works,
+			spoil: func(_ *cluster, _ *corev1.Pod, pvb *velerov1.PodVolumeBackup) {
+				pvb.Spec.BackupStorageLocation = "nope"
+			},
+			want: []string{"BackupStorageLocation", "nope", "does not exist"},
 		},
 		"no password": {
 			data: works,
@@ -398,7 +403,9 @@ func TestIdleAttemptEnds(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, veleroLatest)
 	hold := newHolding()
-	c.startAgent(hold.fake(t), func(cfg *Config) { cfg.IdleTimeout, cfg.StallAfter, cfg.MaxAttempts = 800*time.Millisecond, 200*time.Millisecond, 1 })
+	c.startAgent(hold.fake(t), func(cfg *Config) {
+		cfg.IdleTimeout, cfg.StallAfter, cfg.MaxAttempts = 800*time.Millisecond, 200*time.Millisecond, 1
+	})
 	pvb := c.newBackup(c.pod("source", "data"), "data")
 	c.create(pvb)
 	end := c.end(pvb)

@@ -53,16 +53,24 @@ func (a *Agent) watchRestores(ctx context.Context, mgr ctrl.Manager) error {
 				a.enqueueRestores(ctx, e.ObjectNew, q)
 			},
 			DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-				for _, name := range a.enqueueRestores(ctx, e.Object, q) {
+				for _, name := range a.restoresOf(ctx, e.Object) {
 					a.remember(a.orphaned, key{Restore, name})
 				}
+				a.enqueueRestores(ctx, e.Object, q)
 			},
 		}).
 		Complete(reconcile.Func(a.reconcileRestore))
 }
 
-// enqueueRestores queues the PodVolumeRestores of a pod and returns their names.
-func (a *Agent) enqueueRestores(ctx context.Context, pod client.Object, q workqueue.TypedRateLimitingInterface[reconcile.Request]) []string {
+// enqueueRestores queues the PodVolumeRestores of a pod.
+func (a *Agent) enqueueRestores(ctx context.Context, pod client.Object, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+	for _, name := range a.restoresOf(ctx, pod) {
+		q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: a.cfg.Namespace, Name: name}})
+	}
+}
+
+// restoresOf returns the names of a pod's PodVolumeRestores.
+func (a *Agent) restoresOf(ctx context.Context, pod client.Object) []string {
 	var list velerov1.PodVolumeRestoreList
 	err := a.client.List(ctx, &list, client.InNamespace(a.cfg.Namespace), client.MatchingFields{podIndex: pod.GetNamespace() + "/" + pod.GetName()})
 	if err != nil {
@@ -72,7 +80,6 @@ func (a *Agent) enqueueRestores(ctx context.Context, pod client.Object, q workqu
 	names := make([]string, len(list.Items))
 	for i := range list.Items {
 		names[i] = list.Items[i].Name
-		q.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
 	}
 	return names
 }
@@ -100,6 +107,7 @@ func (a *Agent) reconcileBackup(ctx context.Context, req reconcile.Request) (rec
 	}
 	s := ofBackup(&pvb)
 	if s.terminal() {
+		a.interrupt(s.key(), errNotOurs) // does nothing to an operation that has written the end itself
 		a.settled(s.key())
 		return reconcile.Result{}, nil
 	}
@@ -113,6 +121,7 @@ func (a *Agent) reconcileRestore(ctx context.Context, req reconcile.Request) (re
 	}
 	s := ofRestore(&pvr)
 	if s.terminal() {
+		a.interrupt(s.key(), errNotOurs) // does nothing to an operation that has written the end itself
 		a.settled(s.key())
 		return reconcile.Result{}, nil
 	}
@@ -127,7 +136,7 @@ func (a *Agent) reconcileRestore(ctx context.Context, req reconcile.Request) (re
 	if stop := s.stopRequest(); stop != nil {
 		return a.admit(ctx, s, stop), nil
 	}
-	ready, err := waitsForRestore(&pod)
+	ready, err := waitsForRestore(&pod, s.phase)
 	if !ready && err == nil {
 		return reconcile.Result{}, nil // the pod's next change brings us back
 	}
@@ -135,7 +144,7 @@ func (a *Agent) reconcileRestore(ctx context.Context, req reconcile.Request) (re
 }
 
 // waitsForRestore says whether the pod's init container waits for its volumes. The error says that it never will again.
-func waitsForRestore(pod *corev1.Pod) (bool, error) {
+func waitsForRestore(pod *corev1.Pod, phase string) (bool, error) {
 	if pod.DeletionTimestamp != nil {
 		return false, errPodGone
 	}
@@ -155,6 +164,9 @@ func waitsForRestore(pod *corev1.Pod) (bool, error) {
 			continue
 		}
 		if t := status.State.Terminated; t != nil && t.ExitCode == 0 {
+			if phase == phaseInProgress { // all done files were there: only the terminal write is missing
+				return true, nil
+			}
 			return false, permanent(ReasonPodGone, fmt.Errorf("init container %s has ended already: the pod runs with what is in its volumes", restoreWait))
 		}
 		return status.State.Running != nil, nil

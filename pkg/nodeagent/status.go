@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -34,6 +35,7 @@ type patch struct {
 }
 
 type patchMetadata struct {
+	UID             types.UID         `json:"uid,omitempty"` // an object of the same name that was made since is refused
 	Annotations     map[string]string `json:"annotations,omitempty"`
 	Finalizers      *[]string         `json:"finalizers,omitempty"`      // nil: left alone
 	ResourceVersion string            `json:"resourceVersion,omitempty"` // only where two agents may write
@@ -68,14 +70,15 @@ func (a *Agent) write(ctx context.Context, object client.Object, p patch) error 
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	// Older CRDs prune the newer fields; that is expected and not worth a warning for each write.
+	p.Metadata.UID = object.GetUID()
 	raw := client.RawPatch(types.MergePatchType, []byte(encode(p)))
 	err := client.WithFieldValidation(a.client, metav1.FieldValidationIgnore).Patch(ctx, object.DeepCopyObject().(client.Object), raw)
 	a.metrics.StatusWrite(err)
 	return err
 }
 
-// persist sends a patch until it has landed. It gives up when the object is gone, when the API server refuses the content,
-// or when ctx ends.
+// persist sends a patch until it has landed. It gives up when the object is gone or another one, when the API server
+// refuses the content, or when ctx ends.
 func (a *Agent) persist(ctx context.Context, op *operation, p patch) error {
 	backoff := wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.1, Steps: 6, Cap: 30 * time.Second}
 	for {
@@ -85,6 +88,11 @@ func (a *Agent) persist(ctx context.Context, op *operation, p patch) error {
 		err := a.write(ctx, op.object, p)
 		if err == nil || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) {
 			return err
+		}
+		if apierrors.IsConflict(err) {
+			if _, err := a.live(ctx, op); errors.Is(err, errDeleted) {
+				return err
+			}
 		}
 		op.log.Warn("Write to the API server did not land, trying again", "error", err)
 		select {
@@ -97,26 +105,46 @@ func (a *Agent) persist(ctx context.Context, op *operation, p patch) error {
 
 // begin claims the operation for this node, in one write. It returns errNotOurs when the object has ended meanwhile.
 func (a *Agent) begin(ctx context.Context, op *operation) error {
-	live := op.object.DeepCopyObject().(client.Object)
-	if err := a.api.Get(ctx, client.ObjectKeyFromObject(live), live); err != nil {
-		if apierrors.IsNotFound(err) {
-			return errDeleted
-		}
-		op.log.Warn("Cannot read the object before the start, going on with what is known", "error", err)
-	} else if live.GetUID() != op.object.GetUID() || subjectOf(live).terminal() {
+	now, err := a.live(ctx, op)
+	switch {
+	case err != nil:
+		return err
+	case now.terminal():
 		return errNotOurs
-	}
-	if op.phase == phaseInProgress && op.started != nil {
-		return nil // resumed: the next progress write says so
+	case now.stopRequest() != nil:
+		return now.stopRequest()
 	}
 	op.tracker.Begin(op.previous().Attempt + 1)
 	p := newPatch(op.tracker.Snapshot())
-	p.Status["phase"] = phaseInProgress
-	p.Status["startTimestamp"] = metav1.Now()
+	if now.phase != phaseInProgress || now.started == nil {
+		p.Status["phase"] = phaseInProgress
+		p.Status["startTimestamp"] = metav1.Now()
+	}
 	if op.kind == Restore {
 		p.Status["node"] = a.cfg.NodeName
 	}
 	return a.persist(ctx, op, p)
+}
+
+// live reads the operation's object from the API server, however long that does not answer: what the cache says may be
+// older than a terminal write. The error is errDeleted if it is not there any more.
+func (a *Agent) live(ctx context.Context, op *operation) (subject, error) {
+	for {
+		object := op.object.DeepCopyObject().(client.Object)
+		err := a.api.Get(ctx, client.ObjectKeyFromObject(object), object)
+		switch {
+		case apierrors.IsNotFound(err), err == nil && object.GetUID() != op.object.GetUID():
+			return subject{}, errDeleted
+		case err == nil:
+			return subjectOf(object), nil
+		}
+		op.log.Warn("Cannot read the object, trying again", "error", err)
+		select {
+		case <-time.After(5 * time.Second):
+		case <-ctx.Done():
+			return subject{}, context.Cause(ctx)
+		}
+	}
 }
 
 // publish is what the Reporter calls.
@@ -136,7 +164,7 @@ func (a *Agent) finish(ctx context.Context, op *operation, v verdict) error {
 	ctx, cancel := a.outlive(ctx)
 	defer cancel()
 	select {
-	case <-time.After(time.Until(op.settled())):
+	case <-time.After(op.unsettled()):
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

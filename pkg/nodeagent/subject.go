@@ -148,12 +148,12 @@ func (s subject) flag(name string) (bool, error) {
 	return b, nil
 }
 
-// settled is the first moment at which the subject may become terminal. A server of Velero 1.14 to 1.15 counts a
-// PodVolumeBackup only after its create call has returned, and crashes over one that was faster; timestamps are cut to
-// whole seconds (contracts/velero-node-agent.md 2.4).
-func (s subject) settled() time.Time {
-	if s.kind == Restore {
-		return time.Time{}
+// unsettled is how long the operation may not become terminal yet. A server of Velero 1.14 to 1.15 counts a
+// PodVolumeBackup only after its create call has returned, and crashes over one that was faster than 2 s
+// (contracts/velero-node-agent.md 2.4). The agent's own clock is asked: that of the API server may be another one.
+func (op *operation) unsettled() time.Duration {
+	if op.kind == Restore || op.phase == phaseInProgress {
+		return 0
 	}
-	return s.object.GetCreationTimestamp().Add(3 * time.Second)
+	return time.Until(op.began.Add(3 * time.Second))
 }

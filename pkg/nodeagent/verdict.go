@@ -30,12 +30,12 @@ type verdict struct {
 // conclude decides how the operation ended and says so: one terminal write, an Event, metrics, a log line.
 func (a *Agent) conclude(ctx context.Context, op *operation, out outcome, err error) {
 	v := a.judge(ctx, op, out, err)
-	if op.kind == Restore && v.phase != phaseCompleted {
+	if op.kind == Restore && v.phase != phaseCompleted && v.reason != ReasonPodGone && v.reason != ReasonDeleted {
 		a.leaveFailure(ctx, op, v.message)
 	}
 	writeErr := a.finish(ctx, op, v)
 	switch {
-	case apierrors.IsNotFound(writeErr):
+	case apierrors.IsNotFound(writeErr), errors.Is(writeErr, errDeleted):
 		op.log.Info("Object was deleted before its end could be written", "phase", v.phase)
 	case writeErr != nil:
 		op.log.Error("Terminal write did not land, the next agent of this node does the operation again", "error", writeErr)

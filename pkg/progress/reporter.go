@@ -37,7 +37,8 @@ func (r *Reporter) Run(ctx context.Context) {
 		if s.State.Terminal() || (same(s, last) && s.Heartbeat.Sub(last.Heartbeat) < heartbeat) {
 			return
 		}
-		ctx, cancel := context.WithTimeout(ctx, interval)
+		// A write that has begun is waited for: one that is given up on may still land, after what comes next.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), interval)
 		defer cancel()
 		if r.Publish(ctx, s) == nil {
 			last = s

@@ -74,6 +74,7 @@ func (t *Tracker) Begin(n int) {
 	t.latest, t.rate = Reading{}, rateEstimator{}
 	t.snap.Attempt, t.snap.QueuePosition = n, 0
 	t.snap.Errors, t.snap.LastError = 0, ""
+	t.snap.TotalFinal = false
 	if t.snap.StartTime.IsZero() {
 		t.snap.StartTime = now.UTC()
 	}
@@ -191,8 +192,11 @@ func (t *Tracker) look(now time.Time) Snapshot {
 // count takes the numbers of r over, as far as they may be shown.
 func (t *Tracker) count(r Reading) {
 	s := &t.snap
-	if r.TotalBytes > 0 {
-		s.TotalBytes, s.TotalFinal = r.TotalBytes, r.TotalFinal
+	switch {
+	case r.TotalFinal && r.TotalBytes > 0:
+		s.TotalBytes, s.TotalFinal = r.TotalBytes, true
+	case r.TotalBytes > 0: // while it is scanned again, what an earlier attempt has found is nearer to the truth
+		s.TotalBytes, s.TotalFinal = max(s.TotalBytes, r.TotalBytes), false
 	}
 	done := max(r.BytesDone, 0)
 	if s.TotalBytes > 0 {
@@ -201,6 +205,9 @@ func (t *Tracker) count(r Reading) {
 	s.BytesDone = max(s.BytesDone, done)
 	if s.TotalBytes > 0 && s.BytesDone > s.TotalBytes-share(s.TotalBytes) {
 		s.TotalBytes = s.BytesDone + share(s.BytesDone) // an earlier attempt saw more than this one
+	}
+	if r.Stage == StageWaiting {
+		return
 	}
 	s.FilesDone = max(r.FilesDone, 0)
 	s.FilesTotal = max(r.FilesTotal, 0)

@@ -38,14 +38,14 @@ func Measure(ctx context.Context, dir *os.File) (Usage, error) {
 // MeasureFs adds up what lies in a directory of any file system. On the real one, afero.OsFs, it does what Measure does;
 // elsewhere it adds up the sizes of regular files, because an afero.Fs knows neither extents nor hard links.
 func MeasureFs(ctx context.Context, fsys afero.Fs, dir string) (Usage, error) {
-	if _, real := fsys.(*afero.OsFs); !real {
+	if _, isReal := fsys.(*afero.OsFs); !isReal {
 		return measureSizes(ctx, fsys, dir)
 	}
 	f, err := os.Open(dir)
 	if err != nil {
 		return Usage{}, fmt.Errorf("measure volume: %w", err)
 	}
-	defer f.Close() //nolint:errcheck // opened for reading: nothing is lost
+	defer f.Close()
 	return Measure(ctx, f)
 }
 

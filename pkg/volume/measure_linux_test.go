@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -298,7 +299,7 @@ func TestDataBytesOfWhatIsNoFileAnyMore(t *testing.T) {
 	must(t, os.Symlink("/etc/passwd", filepath.Join(dir, "link")))
 	fd, err := duplicate(open(t, dir))
 	must(t, err)
-	defer unix.Close(fd) //nolint:errcheck // a test
+	defer unix.Close(fd)
 
 	// What the walk saw before: a file of 10 MiB with 1 KiB on disk, its extents unknown.
 	for name, want := range map[string]int64{"pipe\x00": 1024, "link\x00": 1024, "gone\x00": 0} {
@@ -316,13 +317,13 @@ func TestDataBytesOfWhatIsNoFileAnyMore(t *testing.T) {
 func TestMeasureCountsWhatItMayNotRead(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	must(t, os.Chmod(dir, 0o755)) //nolint:gosec // another user has to get in
+	must(t, os.Chmod(dir, 0o755))
 	write(t, filepath.Join(dir, "readable"), 1)
 	write(t, filepath.Join(dir, "locked/file"), 10)
 	write(t, filepath.Join(dir, "big"), 1<<20)
 	must(t, os.Chmod(filepath.Join(dir, "locked"), 0))
 	must(t, os.Chmod(filepath.Join(dir, "big"), 0))
-	t.Cleanup(func() { must(t, os.Chmod(filepath.Join(dir, "locked"), 0o700)) }) //nolint:gosec // to remove it
+	t.Cleanup(func() { must(t, os.Chmod(filepath.Join(dir, "locked"), 0o700)) })
 	fd, err := duplicate(open(t, dir))
 	must(t, err)
 
@@ -418,7 +419,7 @@ func TestMeasureIsCanceled(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for i := range 10 {
-		write(t, filepath.Join(dir, fmt.Sprint(i), "file"), 1)
+		write(t, filepath.Join(dir, strconv.Itoa(i), "file"), 1)
 	}
 	canceled, cancel := context.WithCancelCause(t.Context())
 	cause := errors.New("the pod is gone")
@@ -436,7 +437,7 @@ func TestWalkStopsInTheMiddle(t *testing.T) {
 	dir := t.TempDir()
 	const dirs = 50
 	for i := range dirs {
-		write(t, filepath.Join(dir, fmt.Sprint(i), "file"), 1)
+		write(t, filepath.Join(dir, strconv.Itoa(i), "file"), 1)
 	}
 	done := make(chan struct{})
 	looks := 0
@@ -494,16 +495,16 @@ func TestMeasureFs(t *testing.T) {
 	}
 }
 
-func write(t testing.TB, path string, size int) {
-	t.Helper()
-	must(t, os.MkdirAll(filepath.Dir(path), 0o700))
-	must(t, os.WriteFile(path, bytes.Repeat([]byte("x"), size), 0o600))
+func write(tb testing.TB, path string, size int) {
+	tb.Helper()
+	must(tb, os.MkdirAll(filepath.Dir(path), 0o700))
+	must(tb, os.WriteFile(path, bytes.Repeat([]byte("x"), size), 0o600))
 }
 
-func open(t testing.TB, path string) *os.File {
-	t.Helper()
+func open(tb testing.TB, path string) *os.File {
+	tb.Helper()
 	f, err := os.Open(path)
-	must(t, err)
-	t.Cleanup(func() { _ = f.Close() })
+	must(tb, err)
+	tb.Cleanup(func() { _ = f.Close() })
 	return f
 }

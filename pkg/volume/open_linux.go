@@ -15,7 +15,7 @@ import (
 // Open finds a volume's directory as Find does and opens it for reading. The file's Name is the path. Errors are those of
 // Find; callers close the file.
 func (p *Pods) Open(podUID types.UID, dir Dir) (*os.File, error) {
-	if _, real := p.fs.(*afero.OsFs); !real {
+	if _, isReal := p.fs.(*afero.OsFs); !isReal {
 		return nil, fmt.Errorf("open volume in %s file system: %w", p.fs.Name(), errors.ErrUnsupported)
 	}
 	rel, err := p.find(podUID, dir)

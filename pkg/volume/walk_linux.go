@@ -72,7 +72,7 @@ func (w *walk) newWorker() *worker {
 // run walks the tree below a directory that is open as fd, and closes it. The error is that of the directory itself:
 // what cannot be read below it is counted.
 func (w *walk) run(fd, workers int) (usage, error) {
-	w.workers = int32(workers) //nolint:gosec // at most maxWorkers
+	w.workers = int32(workers)
 	w.parts = make(chan part, workers)
 	first := w.newWorker()
 	root, err := first.top(fd)
