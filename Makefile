@@ -42,7 +42,7 @@ build: bin/node-agent ## Build our own programs: static, with version and commit
 
 .PHONY: test
 test: parts ## Run all tests under the race detector on real parts. PKG=./pkg/... TESTFLAGS='-run X'
-	go test -race $(TESTFLAGS) $(PKG)
+	go test -race -timeout 30m $(TESTFLAGS) $(PKG)
 
 .PHONY: bench
 bench: parts ## Run the benchmarks. PKG=./pkg/... BENCH=Walk BENCHTIME=3s

@@ -112,7 +112,7 @@ func (d *demo) withAgent(ctx context.Context, kubeconfig string) error {
 	if err != nil {
 		return err
 	}
-	d.say("started the node agent of %s with restic %s", nodeName, parts.DefaultRestic)
+	d.say("started the node agent of %s with restic %s and kopia", nodeName, parts.DefaultRestic)
 	watched, cancel := a.watch(ctx)
 	defer cancel()
 	journal := newJournal()

@@ -63,7 +63,7 @@ func (d *demo) backUp(ctx context.Context, sources []*instance, j *journal) (map
 			labels = append(labels, label(in.name, v.name))
 		}
 	}
-	d.say("created %d PodVolumeBackups", len(labels))
+	d.say("created %d PodVolumeBackups, that of gallery/photos for kopia, the others for restic", len(labels))
 	if err := d.follow(ctx, &velerov1.PodVolumeBackupList{}, "backup", labels, j); err != nil {
 		return nil, err
 	}

@@ -18,7 +18,8 @@ const (
 	backupName      = "demo"
 	restoreName     = "demo-restore"
 	restoredSuffix  = "-restored" // of the namespaces into which is restored
-	uploaderType    = "restic"
+	restic          = "restic"
+	kopia           = "kopia"
 	pvcNameKey      = "velero.io/pvc-name" // pkg/podvolume/configs of Velero
 )
 
@@ -26,7 +27,7 @@ const (
 // (newPodVolumeBackup and newPodVolumeRestore of its pkg/podvolume; contracts/velero-node-agent.md 2.1 and 2.2).
 type server struct {
 	client       client.Client
-	repositories string // directory of the restic repositories, one for each namespace
+	repositories string // directory of the repositories, one for each namespace and data path
 }
 
 // install makes what is there before the first backup.
@@ -37,7 +38,7 @@ func (s *server) install(ctx context.Context) error {
 			Spec: velerov1.BackupStorageLocationSpec{
 				Provider:    "velero.io/fs",
 				StorageType: velerov1.StorageType{ObjectStorage: &velerov1.ObjectStorageLocation{Bucket: "demo"}},
-				Config:      map[string]string{"resticRepoPrefix": s.repositories},
+				Config:      map[string]string{"resticRepoPrefix": s.repositories, "fspath": s.repositories},
 			},
 		},
 		&corev1.Secret{
@@ -83,7 +84,7 @@ func (s *server) createBackup(ctx context.Context, backup *velerov1.Backup, in *
 		},
 		Spec: velerov1.PodVolumeBackupSpec{
 			Node: in.pod.Spec.NodeName, Pod: reference(in.pod), Volume: volume,
-			BackupStorageLocation: location, RepoIdentifier: s.repository(in.namespace), UploaderType: uploaderType,
+			BackupStorageLocation: location, RepoIdentifier: s.identifier(in.uploader, in.namespace), UploaderType: in.uploader,
 			Tags: map[string]string{
 				"backup": backup.Name, "backup-uid": string(backup.UID), "pod": in.pod.Name, "pod-uid": string(in.pod.UID),
 				"ns": in.pod.Namespace, "volume": volume,
@@ -155,7 +156,7 @@ func (s *server) createRestore(ctx context.Context, restore *velerov1.Restore, i
 		Spec: velerov1.PodVolumeRestoreSpec{
 			Pod: reference(in.pod), Volume: pvb.Spec.Volume,
 			SnapshotID: pvb.Status.SnapshotID, SnapshotSize: pvb.Status.Progress.TotalBytes,
-			BackupStorageLocation: location, RepoIdentifier: s.repository(pvb.Spec.Pod.Namespace), UploaderType: uploaderType,
+			BackupStorageLocation: location, RepoIdentifier: pvb.Spec.RepoIdentifier, UploaderType: pvb.Spec.UploaderType,
 			SourceNamespace:  pvb.Spec.Pod.Namespace,
 			UploaderSettings: map[string]string{"WriteSparseFiles": "true"},
 		},
@@ -169,8 +170,13 @@ func (s *server) createRestore(ctx context.Context, restore *velerov1.Restore, i
 	return nil
 }
 
-// repository is the identifier that the server's BackupRepository of a namespace has.
-func (s *server) repository(namespace string) string { return filepath.Join(s.repositories, namespace) }
+// identifier is what a Velero server writes into repoIdentifier: restic's address, and nothing for kopia.
+func (s *server) identifier(uploader, namespace string) string {
+	if uploader == kopia {
+		return ""
+	}
+	return filepath.Join(s.repositories, namespace)
+}
 
 func ownedBy(owner client.Object, kind string) metav1.OwnerReference {
 	return metav1.OwnerReference{

@@ -17,6 +17,7 @@ import (
 type app struct {
 	namespace string
 	name      string
+	uploader  string // the data path that its volumes take
 	volumes   []volume
 }
 
@@ -28,14 +29,15 @@ type volume struct {
 	fill  func(dir string, bytes int64) error // nil leaves it empty
 }
 
-// apps are what the demo backs up, in two namespaces, thus in two repositories. A volume that will have nothing to restore
+// apps are what the demo backs up, in two namespaces and with two data paths, thus in three repositories. Photos are what
+// kopia keeps as it is: it has no hard links, and writes names that are not UTF-8 in another way. A volume that will have nothing to restore
 // needs a pod of its own: Velero mounts only the others in the init container restore-wait.
 func apps() []app {
 	return []app{
-		{"shop", "database", []volume{{name: "data", csi: true, share: 40, fill: fillDatabase}}},
-		{"shop", "gallery", []volume{{name: "photos", share: 30, fill: fillPhotos}}},
-		{"office", "mail", []volume{{name: "folders", share: 20, fill: fillMail}, {name: "odd", share: 10, fill: fillOdd}}},
-		{"office", "idle", []volume{{name: "empty"}}},
+		{"shop", "database", restic, []volume{{name: "data", csi: true, share: 40, fill: fillDatabase}}},
+		{"shop", "gallery", kopia, []volume{{name: "photos", share: 30, fill: fillPhotos}}},
+		{"office", "mail", restic, []volume{{name: "folders", share: 20, fill: fillMail}, {name: "odd", share: 10, fill: fillOdd}}},
+		{"office", "idle", restic, []volume{{name: "empty"}}},
 	}
 }
 
