@@ -38,10 +38,11 @@ func (a *Agent) initialize(ctx context.Context, up uploader.Uploader, repo uploa
 			Client:     leases,
 			LockConfig: resourcelock.ResourceLockConfig{Identity: a.cfg.NodeName + "/" + string(op.object.GetUID())},
 		},
-		LeaseDuration:   30 * time.Second,
-		RenewDeadline:   20 * time.Second,
-		RetryPeriod:     2 * time.Second,
-		ReleaseOnCancel: true,
+		LeaseDuration: 30 * time.Second,
+		RenewDeadline: 20 * time.Second,
+		RetryPeriod:   2 * time.Second,
+		// Not released on cancel: a canceled worker may still write for a while. It expires, or is deleted below.
+		ReleaseOnCancel: false,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(ctx context.Context) {
 				defer release()
