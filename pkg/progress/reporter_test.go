@@ -32,7 +32,7 @@ func (r *recording) publish(_ context.Context, s Snapshot) error {
 	return nil
 }
 
-// report runs a Reporter while during runs, in a bubble with a clock of its own.
+// report runs a Reporter while during runs, in a synctest bubble: its sleeps move a clock of its own, and nobody waits.
 func report(t *testing.T, during func(tr *Tracker, rec *recording)) []Snapshot {
 	t.Helper()
 	rec := &recording{}
