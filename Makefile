@@ -18,6 +18,9 @@ TESTFLAGS ?=
 RESTICS := $(addprefix bin/restic-,$(notdir $(wildcard tools/restic/*)))
 RESTIC_DEFAULT := $(shell sed -n 's/^const DefaultRestic = "\(.*\)"$$/\1/p' test/parts/parts.go)
 
+# Whose CRDs deploy/ has, like our library for their types.
+VELERO := $(shell sed -n 's/^.*vmware-tanzu\/velero v\([0-9.]*\)$$/\1/p' go.mod)
+
 # A control plane that somebody else built is used as it is.
 ifdef KUBEBUILDER_ASSETS
 CONTROLPLANE :=
@@ -27,8 +30,16 @@ else
 CONTROLPLANE := bin/controlplane/etcd bin/controlplane/kube-apiserver
 endif
 
+# The image: its name, the restic in it, and the time of everything in it.
+IMAGE ?= localhost/plimsoll/node-agent
+TAG ?= dev
+RESTIC ?= $(RESTIC_DEFAULT)
+SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+CREATED = $(shell date -u -d @$(SOURCE_DATE_EPOCH) +%Y-%m-%dT%H:%M:%SZ)
+
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+LDFLAGS = -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 
 ##@ Develop
 
@@ -38,11 +49,17 @@ help: ## This list.
 	  /^[a-zA-Z0-9_\/%.-]+:.*## / {printf "  %-26s %s\n", $$1, $$2}' Makefile
 
 .PHONY: build
-build: bin/node-agent ## Build our own programs: static, with version and commit.
+build: bin/node-agent bin/restore-controller bin/kubectl-plimsoll ## Build our own programs: static, with version and commit.
 
 .PHONY: test
-test: parts ## Run all tests under the race detector on real parts. PKG=./pkg/... TESTFLAGS='-run X'
-	go test -race -timeout 30m $(TESTFLAGS) $(PKG)
+test: parts bin/gotestsum ## Run all tests under the race detector on real parts. PKG=./pkg/... TESTFLAGS='-run X'
+	bin/gotestsum --format standard-quiet --jsonfile-timing-events bin/tests.json -- -race -timeout 60m $(TESTFLAGS) $(PKG)
+	@tools/no-skips.sh '"Action":"skip".*"Test":' bin/tests.json
+
+.PHONY: test-faults
+test-faults: parts ## Break things around a running node agent, one at a time, and print what survived. TESTFLAGS='-test.run TestCancel'
+	go test -race -tags faults -c -o bin/faults.test ./test/faults
+	@test/faults/run.sh $(TESTFLAGS)
 
 .PHONY: bench
 bench: parts ## Run the benchmarks. PKG=./pkg/... BENCH=Walk BENCHTIME=3s
@@ -53,12 +70,8 @@ demo: bin/node-agent bin/restic-$(RESTIC_DEFAULT) $(CONTROLPLANE) velero-crds ##
 	go run ./test/demo
 
 .PHONY: e2e
-e2e: ## Run the suite that needs a real cluster (KUBECONFIG).
-	@if [ -d test/e2e ]; then \
-	  go test -count=1 -timeout 60m ./test/e2e/...; \
-	else \
-	  echo '*** e2e: THERE IS NO SUITE YET: it comes with issue 5. NOTHING WAS TESTED. ***'; \
-	fi
+e2e: ## Run the suite that needs a real cluster: that of KUBECONFIG, or one that is made with the scripts in CLUSTER_DIR (as root).
+	@test/e2e/run.sh
 
 ##@ Check
 
@@ -71,8 +84,20 @@ lint: bin/golangci-lint ## Run the linters, vet, staticcheck and the import arro
 	bin/golangci-lint run
 
 .PHONY: generate
-generate: ## Make the generated files again.
+generate: manifests ## Make the generated files again.
 	go generate ./...
+
+.PHONY: manifests
+manifests: bin/controller-gen velero-crds-$(VELERO) ## Make the generated part of api/ and deploy/ again: roles and our CRDs from the code, Velero's from its module.
+	bin/controller-gen object crd paths=./api/... output:object:dir=api/v1alpha1 output:crd:dir=deploy/crds
+	bin/controller-gen rbac:roleName=plimsoll-volume-plugin,fileName=rbac.yaml paths=./pkg/volumeplugin output:rbac:dir=deploy/volume-plugin
+	bin/controller-gen rbac:roleName=plimsoll-node-agent,fileName=rbac.yaml paths=./pkg/nodeagent output:rbac:dir=deploy/node-agent
+	bin/controller-gen rbac:roleName=plimsoll-records,fileName=rbac.yaml paths=./pkg/pluginrecords output:rbac:dir=deploy/records
+	install -m 644 deploy/node-agent/rbac.yaml deploy/chart/files/rbac.yaml
+	install -m 644 deploy/records/rbac.yaml deploy/chart/files/records-rbac.yaml
+	rm -rf deploy/chart/files/monitoring && cp -r deploy/monitoring deploy/chart/files/
+	install -m 644 deploy/crds/plimsoll.io_*.yaml deploy/chart/files/crds/
+	install -m 644 "$$(cd test/controlplane/velero/$(VELERO) && go list -m -f '{{.Dir}}' github.com/vmware-tanzu/velero)"/config/crd/v1/bases/*.yaml deploy/chart/files/crds/
 
 .PHONY: verify
 verify: bin/golangci-lint ## Check that go.mod is tidy, files are formatted and generated files are up to date.
@@ -83,10 +108,76 @@ verify: bin/golangci-lint ## Check that go.mod is tidy, files are formatted and 
 	after=$$(git status --porcelain; git diff); \
 	[ "$$before" = "$$after" ] || { git status --short; echo 'make generate changes files: commit what it makes'; exit 1; }
 
+##@ Ship
+
+.PHONY: image
+image: ## Build the image: with docker or podman where one answers, else as bin/image/node-agent.tar. IMAGE=name TAG=tag
+	@if docker info >/dev/null 2>&1; then engine=docker; \
+	elif podman info >/dev/null 2>&1; then engine=podman; \
+	else exec $(MAKE) --no-print-directory bin/image/node-agent.tar; fi; \
+	set -x; $$engine build -t $(IMAGE):$(TAG) $(foreach a,VERSION COMMIT CREATED RESTIC SOURCE_DATE_EPOCH,--build-arg $(a)='$($(a))') .
+
+.PHONY: bin/image/node-agent.tar
+bin/image/node-agent.tar: bin/image/files ## The image without an engine, for docker load, podman load and ctr images import.
+	@GOARCH= GOOS= go run ./tools/image archive -root $< -tag $(IMAGE):$(TAG) -output $@ -arch $$(go env GOARCH) \
+	  -epoch $(SOURCE_DATE_EPOCH) $(foreach a,VERSION COMMIT CREATED RESTIC,-arg $(a)='$($(a))')
+	@echo '$(IMAGE):$(TAG) is in $@'
+
+# The programs are built here and not taken from bin/, where they may be for another GOARCH. The licenses of all modules
+# are in `make sbom`.
+.PHONY: bin/image/files
+bin/image/files: ## The files of the image.
+	@rm -rf $@
+	@install -d $(addprefix $@/,usr/local/bin etc/ssl/certs usr/share/licenses/plimsoll usr/share/licenses/restic) && install -d -m 1777 $@/tmp
+	@tools/build.sh . ./cmd/node-agent $@/usr/local/bin/node-agent '2 min' -ldflags '$(LDFLAGS)'
+	@tools/build.sh . ./cmd/restore-controller $@/usr/local/bin/restore-controller '2 min' -ldflags '$(LDFLAGS)'
+	@tools/build.sh . ./cmd/kubectl-plimsoll $@/usr/local/bin/kubectl-plimsoll '2 min' -ldflags '$(LDFLAGS)'
+	@tools/build.sh tools/restic/$(RESTIC) github.com/restic/restic/cmd/restic $@/usr/local/bin/restic '1 min' -ldflags '-s -w'
+	@ln -s usr/local/bin/node-agent $@/velero-restore-helper
+	@install -m 644 tools/image/files/etc/* $@/etc
+	@install -m 644 LICENSE $@/usr/share/licenses/plimsoll
+	@install -m 644 "$$(cd tools/restic/$(RESTIC) && go list -m -f '{{.Dir}}' github.com/restic/restic)/LICENSE" $@/usr/share/licenses/restic
+	@GOARCH= GOOS= go run ./tools/image certificates $@/etc/ssl/certs/ca-certificates.crt
+	@find $@ -exec touch --no-dereference --date=@$(SOURCE_DATE_EPOCH) {} +
+
+.PHONY: sbom
+sbom: bin/image/node-agent.cdx.json bin/image/restore-controller.cdx.json bin/image/kubectl-plimsoll.cdx.json bin/image/restic.cdx.json ## List the modules in the image's programs, with licenses, as CycloneDX.
+
+SBOM := -json -licenses -std -noserial -notimestamp
+
+.PHONY: bin/image/node-agent.cdx.json bin/image/restore-controller.cdx.json bin/image/kubectl-plimsoll.cdx.json bin/image/restic.cdx.json
+bin/image/node-agent.cdx.json bin/image/restore-controller.cdx.json bin/image/kubectl-plimsoll.cdx.json: bin/image/%.cdx.json: bin/cyclonedx-gomod
+	@mkdir -p $(@D)
+	CGO_ENABLED=0 bin/cyclonedx-gomod app $(SBOM) -main cmd/$* -output $@ .
+
+bin/image/restic.cdx.json: bin/restic-$(RESTIC) bin/cyclonedx-gomod
+	@mkdir -p $(@D)
+	bin/cyclonedx-gomod bin $(SBOM) -output $@ $<
+
+.PHONY: bin/image/e2e.tar
+bin/image/e2e.tar: bin/versitygw ## The image of the pods of the end-to-end suite.
+	@rm -rf bin/image/e2e-files && install -d bin/image/e2e-files/usr/local/bin
+	@CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/image/e2e-files/usr/local/bin/workload ./test/e2e/workload
+	@install bin/versitygw bin/image/e2e-files/usr/local/bin/versitygw
+	@go run ./tools/image archive -root bin/image/e2e-files -dockerfile test/e2e/Dockerfile -tag localhost/plimsoll/e2e:dev -output $@
+
+.PHONY: bin/image/velero.tar
+bin/image/velero.tar: bin/velero bin/velero-plugin-for-aws ## The image of a real Velero server, for the end-to-end suite.
+	@rm -rf bin/image/velero-files && install -d bin/image/velero-files/usr/local/bin bin/image/velero-files/plugins bin/image/velero-files/home
+	@install -d -m 1777 bin/image/velero-files/tmp
+	@CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/image/velero-files/usr/local/bin/workload ./test/e2e/workload
+	@install bin/velero bin/image/velero-files/velero
+	@install bin/velero-plugin-for-aws bin/image/velero-files/plugins/velero-plugin-for-aws
+	@go run ./tools/image archive -root bin/image/velero-files -dockerfile test/e2e/server/Dockerfile -tag localhost/plimsoll/velero:dev -output $@
+
+.PHONY: bin/e2e.test
+bin/e2e.test: ## The end-to-end suite as a program.
+	@CGO_ENABLED=0 go test -c -tags e2e -o $@ ./test/e2e
+
 ##@ Parts
 
 .PHONY: parts
-parts: $(RESTICS) bin/kopia bin/versitygw $(CONTROLPLANE) velero-crds ## Build and fetch what the tests run: restic, kopia, an S3 server, etcd, kube-apiserver, CRDs.
+parts: $(RESTICS) bin/kopia bin/versitygw bin/velero bin/velero-store $(CONTROLPLANE) bin/controlplane/kubectl bin/helm velero-crds ## Build and fetch what the tests run: restic, kopia, an S3 server, Velero's CLI and store, etcd, kube-apiserver, kubectl, helm, CRDs.
 
 .PHONY: controlplane
 controlplane: $(CONTROLPLANE) ## Build etcd and kube-apiserver, unless KUBEBUILDER_ASSETS has them.
@@ -104,7 +195,15 @@ clean: ## Remove what was built.
 # Go knows best whether it is up to date, and is quick to say so.
 .PHONY: bin/node-agent
 bin/node-agent: ## The node agent.
-	@tools/build.sh . ./cmd/node-agent $@ '2 min' -ldflags '-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)'
+	@tools/build.sh . ./cmd/node-agent $@ '2 min' -ldflags '$(LDFLAGS)'
+
+.PHONY: bin/restore-controller
+bin/restore-controller: ## The restore controller.
+	@tools/build.sh . ./cmd/restore-controller $@ '2 min' -ldflags '$(LDFLAGS)'
+
+.PHONY: bin/kubectl-plimsoll
+bin/kubectl-plimsoll: ## The plugin of kubectl.
+	@tools/build.sh . ./cmd/kubectl-plimsoll $@ '2 min' -ldflags '$(LDFLAGS)'
 
 bin/restic-%: tools/restic/%/go.mod tools/restic/%/go.sum tools/build.sh ## restic in one of the versions under tools/restic.
 	@tools/build.sh $(<D) github.com/restic/restic/cmd/restic $@ '1 min' -ldflags '-s -w'
@@ -115,9 +214,30 @@ bin/kopia: tools/kopia/go.mod tools/kopia/go.sum tools/build.sh ## kopia's own p
 bin/versitygw: tools/versitygw/go.mod tools/versitygw/go.sum tools/build.sh ## An S3 server.
 	@tools/build.sh $(<D) github.com/versity/versitygw/cmd/versitygw $@ '2 min' -ldflags '-s -w'
 
+bin/velero: tools/velero/go.mod tools/velero/go.sum tools/build.sh ## Velero's own CLI, which drives the restore controller.
+	@tools/build.sh $(<D) github.com/vmware-tanzu/velero/cmd/velero $@ '4 min' -ldflags '-s -w -X github.com/vmware-tanzu/velero/pkg/buildinfo.Version=v$(VELERO)'
+
+bin/velero-plugin-for-aws: tools/velero-plugin-for-aws/go.mod tools/velero-plugin-for-aws/go.sum tools/build.sh ## Velero's plugin for S3, for its server in the end-to-end suite.
+	@tools/build.sh $(<D) github.com/vmware-tanzu/velero-plugin-for-aws/velero-plugin-for-aws $@ '3 min' -ldflags '-s -w'
+
+bin/velero-store: tools/velero-store/go.mod tools/velero-store/go.sum tools/velero-store/main.go tools/build.sh ## Velero's own code for backup stores, on a directory.
+	@tools/build.sh $(<D) . $@ '3 min' -ldflags '-s -w'
+
+bin/gotestsum: tools/gotestsum/go.mod tools/gotestsum/go.sum tools/build.sh ## Runs tests, and sums up what failed and what was skipped.
+	@tools/build.sh $(<D) gotest.tools/gotestsum $@ '1 min' -ldflags '-s -w'
+
 bin/golangci-lint: tools/golangci-lint/go.mod tools/golangci-lint/go.sum tools/build.sh ## The linter.
 	@tools/build.sh $(<D) github.com/golangci/golangci-lint/v2/cmd/golangci-lint $@ '4 min' \
 	  -ldflags "-s -w -X main.version=$$(sed -n 's/.*golangci-lint\/v2 v\([0-9.]*\).*/\1/p' $<)"
+
+bin/controller-gen: tools/controller-gen/go.mod tools/controller-gen/go.sum tools/build.sh ## Makes roles, CRDs and deep copies from markers in the code.
+	@tools/build.sh $(<D) sigs.k8s.io/controller-tools/cmd/controller-gen $@ '1 min' -ldflags '-s -w'
+
+bin/helm: tools/helm/go.mod tools/helm/go.sum tools/build.sh ## Helm, for the tests of the chart.
+	@tools/build.sh $(<D) helm.sh/helm/v4/cmd/helm $@ '2 min' -ldflags '-s -w'
+
+bin/cyclonedx-gomod: tools/cyclonedx-gomod/go.mod tools/cyclonedx-gomod/go.sum tools/build.sh ## Lists the modules in a Go program.
+	@tools/build.sh $(<D) github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod $@ '1 min' -ldflags '-s -w'
 
 # Kubernetes takes its own version from the linker; the API server serves it at /version.
 KUBERNETES := test/controlplane/kubernetes
