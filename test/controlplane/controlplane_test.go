@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"golang.org/x/sys/unix"
@@ -135,6 +136,19 @@ func TestKubeconfigLeadsToTheSameServer(t *testing.T) {
 	}
 }
 
+func TestAuditLog(t *testing.T) {
+	t.Parallel()
+	log := filepath.Join(t.TempDir(), "audit.log")
+	c := newClient(t, ForTest(t, Options{Dir: t.TempDir(), AuditLog: log}))
+	if err := c.Get(t.Context(), client.ObjectKey{Name: "kube-system"}, &corev1.Namespace{}); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(log)
+	if err != nil || !strings.Contains(string(text), `"requestURI":"/api/v1/namespaces/kube-system","verb":"get"`) {
+		t.Errorf("the request is not in the audit log: %v\n%.2000s", err, text)
+	}
+}
+
 func TestNothingIsLeft(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
@@ -144,7 +158,7 @@ func TestNothingIsLeft(t *testing.T) {
 		"after Stop": {},
 		"after a failed start": {
 			crds:    []*apiextensionsv1.CustomResourceDefinition{{ObjectMeta: metav1.ObjectMeta{Name: "invalid"}}},
-			wantErr: "unable to install CRDs",
+			wantErr: "install CRDs",
 		},
 	}
 	for name, tt := range tests {
@@ -252,7 +266,7 @@ func running(t *testing.T, dir string) map[int]string {
 	return found
 }
 
-// watchEnd returns a function that waits for the end of the process, for half a minute at most.
+// watchEnd returns a function that waits for the end of the process, with patience.
 func watchEnd(t *testing.T, pid int) func() bool {
 	t.Helper()
 	fd, err := unix.PidfdOpen(pid, 0)
@@ -262,7 +276,7 @@ func watchEnd(t *testing.T, pid int) func() bool {
 	t.Cleanup(func() { _ = unix.Close(fd) })
 	return func() bool {
 		for {
-			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 30_000)
+			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(patience/time.Millisecond))
 			if !errors.Is(err, unix.EINTR) {
 				return n == 1
 			}

@@ -19,14 +19,14 @@ import (
 // settings), 1.17 (more phases, cancel) and 1.18 (sizes); see contracts/velero-node-agent.md section 1.
 func VeleroVersions() []string { return []string{"1.10.3", "1.14.1", "1.16.2", "1.17.2", "1.18.3"} }
 
-// VeleroCRDs returns all CRDs that a Velero of the version installs, of group velero.io/v1. They are read from Velero's
+// VeleroCRDs returns all CRDs that a Velero of the version installs, those of data movement (v2alpha1) included. They are read from Velero's
 // module; it is downloaded if it is not in Go's module cache yet, where `make velero-crds` puts it.
 func VeleroCRDs(version string) ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	dir, err := veleroModule(version)
 	if err != nil {
 		return nil, fmt.Errorf("CRDs of Velero %s: %w", version, err)
 	}
-	files, err := filepath.Glob(filepath.Join(dir, "config", "crd", "v1", "bases", "*.yaml"))
+	files, err := filepath.Glob(filepath.Join(dir, "config", "crd", "*", "bases", "*.yaml"))
 	if err != nil {
 		return nil, fmt.Errorf("CRDs of Velero %s: %w", version, err)
 	}

@@ -1,5 +1,5 @@
-// Package parts finds the real programs that tests and the demo run: restic, kopia, an S3 server, etcd with
-// kube-apiserver, the node agent.
+// Package parts finds the real programs that tests and the demo run: restic, kopia, an S3 server, Velero's CLI,
+// etcd with kube-apiserver, the node agent.
 //
 // They are built by make into bin/ of the repository. A test whose part is missing is skipped with the command that
 // makes it, and fails where the variable CI is true. No other package skips tests for a missing part.
@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -52,12 +53,58 @@ func S3Server(tb testing.TB) string {
 	return path
 }
 
+// Velero returns the absolute path of Velero's program, for its commands.
+func Velero(tb testing.TB) string {
+	tb.Helper()
+	path, err := find("velero", "make bin/velero")
+	need(tb, err)
+	return path
+}
+
 // ControlPlane returns the absolute path of the folder that holds etcd and kube-apiserver.
 func ControlPlane(tb testing.TB) string {
 	tb.Helper()
 	dir, err := FindControlPlane()
 	need(tb, err)
 	return dir
+}
+
+// NodeAgent builds our node agent, which takes seconds where nothing has changed, and returns its absolute path.
+func NodeAgent(tb testing.TB) string {
+	tb.Helper()
+	return build(tb, "./cmd/node-agent")
+}
+
+// KubectlPlimsoll builds our plugin of kubectl as NodeAgent does.
+func KubectlPlimsoll(tb testing.TB) string {
+	tb.Helper()
+	return build(tb, "./cmd/kubectl-plimsoll")
+}
+
+// RestoreController builds our restore controller as NodeAgent does.
+func RestoreController(tb testing.TB) string {
+	tb.Helper()
+	return build(tb, "./cmd/restore-controller")
+}
+
+// VolumePlugin builds the worked example of a volume snapshotter plugin as NodeAgent does.
+func VolumePlugin(tb testing.TB) string {
+	tb.Helper()
+	return build(tb, "./examples/volume-plugin")
+}
+
+// build builds a package of the repository.
+func build(tb testing.TB, program string) string {
+	tb.Helper()
+	root, err := Root()
+	need(tb, err)
+	path := filepath.Join(tb.TempDir(), filepath.Base(program))
+	build := exec.CommandContext(tb.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-o", path, program)
+	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+	if out, err := build.CombinedOutput(); err != nil {
+		tb.Fatalf("build %s: %v\n%s", program, err, out)
+	}
+	return path
 }
 
 // FindRestic is Restic for programs that are no test. The error wraps ErrMissing if it is not built.
@@ -109,7 +156,7 @@ func controlPlane(dir, hint string) (string, error) {
 }
 
 // FindNodeAgent returns the absolute path of our node agent. It is for the demo: a test would run whatever was built
-// last. The error wraps ErrMissing if it is not built.
+// last, and calls NodeAgent. The error wraps ErrMissing if it is not built.
 func FindNodeAgent() (string, error) {
 	return find("node-agent", "make build")
 }

@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/plimsoll-io/plimsoll/test/loopback"
 	"github.com/plimsoll-io/plimsoll/test/parts"
 )
 
@@ -33,8 +34,8 @@ type Server struct {
 	root string
 }
 
-// startTimeout is how long a server may take to answer.
-const startTimeout = time.Minute
+// startTimeout is how long a server may take to answer, on a machine that is very busy.
+const startTimeout = 5 * time.Minute
 
 // Start starts a server and ends it with the test.
 func Start(tb testing.TB) *Server {
@@ -47,8 +48,8 @@ func Start(tb testing.TB) *Server {
 			tb.Fatal(err)
 		}
 	}
+	s.Endpoint = loopback.ForTest(tb)
 	cert, key := s.certify(tb, dir)
-	s.Endpoint = freeAddress(tb)
 	server := exec.CommandContext(context.WithoutCancel(tb.Context()), parts.S3Server(tb),
 		"--quiet", "--port", s.Endpoint, "--access", s.AccessKey, "--secret", s.SecretKey, "--cert", cert, "--key", key,
 		"posix", "--sidecar", sidecar, s.root)
@@ -91,6 +92,10 @@ func (s *Server) Dir(bucket string) string { return filepath.Join(s.root, bucket
 // certify makes a certificate for the server.
 func (s *Server) certify(tb testing.TB, dir string) (cert, key string) {
 	tb.Helper()
+	address, err := net.ResolveTCPAddr("tcp4", s.Endpoint)
+	if err != nil {
+		tb.Fatal(err)
+	}
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		tb.Fatal(err)
@@ -98,7 +103,7 @@ func (s *Server) certify(tb testing.TB, dir string) (cert, key string) {
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "versitygw"},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		IPAddresses: []net.IP{address.IP}, IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
@@ -119,17 +124,6 @@ func (s *Server) certify(tb testing.TB, dir string) (cert, key string) {
 		}
 	}
 	return cert, key
-}
-
-// freeAddress returns an address of this machine that nobody listened on a moment ago.
-func freeAddress(tb testing.TB) string {
-	tb.Helper()
-	listener, err := net.Listen("tcp4", "127.0.0.1:0") //nolint:noctx // does not wait
-	if err != nil {
-		tb.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
 }
 
 // await returns when the server accepts connections.

@@ -164,6 +164,9 @@ func (c *comparison) content(path string) error {
 	if c.options.Sparse && occupied(a) < a.Size() && occupied(b) >= b.Size() {
 		c.differ(path, "occupies %d bytes of %d, without a hole", occupied(b), b.Size())
 	}
+	if a.Size() == 0 {
+		return nil
+	}
 	at, err := firstDifference(c.want.path(path), c.got.path(path))
 	if err != nil {
 		return err
