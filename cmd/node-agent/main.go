@@ -3,13 +3,12 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"os"
+	"path/filepath"
 
-	"github.com/spf13/cobra"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
 )
@@ -20,47 +19,26 @@ var (
 	commit  = "unknown"
 )
 
-// usageError is a mistake in how the program was called: exit code 2.
-type usageError struct{ error }
-
 func main() {
 	worker.Main()
 	kopia.Main()
-	os.Exit(run(ctrl.SetupSignalHandler(), os.Args[1:]))
+	os.Exit(run(ctrl.SetupSignalHandler(), arguments(os.Args)))
+}
+
+// restoreHelper is the command of the init container that Velero servers give to restored pods, with the UID of the Restore
+// as its one argument (contracts/velero-node-agent.md 4.4). The image has this program under that name, too.
+const restoreHelper = "velero-restore-helper"
+
+// arguments are those of the command line, or those that its name stands for.
+func arguments(line []string) []string {
+	if filepath.Base(line[0]) == restoreHelper {
+		return append([]string{"restore-wait"}, line[1:]...)
+	}
+	return line[1:]
 }
 
 func run(ctx context.Context, args []string) int {
-	root := &cobra.Command{
-		Use:           "node-agent",
-		Short:         "Moves pod-volume data for Velero with restic and kopia, and says how far it is",
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usageError{fmt.Errorf("unknown command %q; node-agent --help lists the commands", args[0])}
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	root.AddCommand(serverCommand(), restoreWaitCommand(), versionCommand())
-	root.SetArgs(args)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	err := root.ExecuteContext(ctx)
-	if err == nil {
-		return 0
-	}
-	fmt.Fprintln(os.Stderr, "node-agent:", err)
-	if usage := (usageError{}); errors.As(err, &usage) {
-		return 2
-	}
-	return 1
-}
-
-// noArguments is cobra.NoArgs as a usage error.
-func noArguments(cmd *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return usageError{fmt.Errorf("%s takes no arguments, got %q", cmd.CommandPath(), args[0])}
-	}
-	return nil
+	root := program.Command("node-agent", "Moves pod-volume data for Velero with restic and kopia, and says how far it is",
+		serverCommand(), restoreWaitCommand(), versionCommand())
+	return program.Run(ctx, root, args)
 }

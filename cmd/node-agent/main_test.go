@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -20,6 +21,30 @@ func TestMain(m *testing.M) {
 		main()
 	}
 	os.Exit(m.Run())
+}
+
+// Servers know the program by the name of Velero's own helper.
+func TestRestoreHelperWaits(t *testing.T) {
+	t.Parallel()
+	program, restores := filepath.Join(t.TempDir(), restoreHelper), t.TempDir()
+	if err := os.Symlink(os.Args[0], program); err != nil {
+		t.Fatal(err)
+	}
+	done := filepath.Join(restores, "data", ".velero", "3c1f0c55")
+	if err := os.MkdirAll(filepath.Dir(done), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(done, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), program, "3c1f0c55", "--restores-path", restores)
+	cmd.Env = []string{asProgram + "=1"}
+	if output, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, output)
+	}
+	if _, err := os.Stat(filepath.Dir(done)); !os.IsNotExist(err) {
+		t.Errorf("the hand-over directory is still there: %v", err)
+	}
 }
 
 func TestExitCodes(t *testing.T) {

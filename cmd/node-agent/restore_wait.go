@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
 	"github.com/plimsoll-io/plimsoll/pkg/nodeagent"
 )
 
@@ -17,7 +18,7 @@ func restoreWaitCommand() *cobra.Command {
 		Short: "Wait in a pod's init container until its volumes are restored; fail if one cannot be",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 || args[0] == "" || args[0] != filepath.Base(args[0]) {
-				return usageError{fmt.Errorf("restore-wait takes the UID of a Restore, got %q", args)}
+				return program.Misused(fmt.Errorf("restore-wait takes the UID of a Restore, got %q", args))
 			}
 			return nodeagent.WaitForRestore(cmd.Context(), root, types.UID(args[0]), func(message string) {
 				fmt.Fprintln(cmd.OutOrStdout(), message)

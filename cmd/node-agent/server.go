@@ -13,21 +13,18 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
 	"github.com/plimsoll-io/plimsoll/pkg/metrics"
 	"github.com/plimsoll-io/plimsoll/pkg/nodeagent"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
@@ -45,13 +42,13 @@ type serverOptions struct {
 	nodeName        string
 	namespace       string
 	kubeconfig      string
-	metricsAddress  string
+	http            program.HTTP
+	log             program.Log
 	configMap       string
 	resourceTimeout time.Duration
-	logLevel        slog.Level
-	logFormat       string
 
 	hostPods         string
+	allowUnmounted   bool
 	resticPath       string
 	cacheDir         string
 	concurrency      int
@@ -61,6 +58,8 @@ type serverOptions struct {
 	maxAttempts      int
 	retryDelay       time.Duration
 	idleTimeout      time.Duration
+	backupTimeout    time.Duration
+	prepareTimeout   time.Duration
 	stallAfter       time.Duration
 	progressInterval time.Duration
 	uploadLimit      int64
@@ -76,11 +75,11 @@ func serverCommand() *cobra.Command {
 
 The node's name comes from the environment variable NODE_NAME, the namespace from VELERO_NAMESPACE (default velero).
 The API server is the one of --kubeconfig, of KUBECONFIG, or of the pod's service account.`,
-		Args: noArguments,
+		Args: program.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.nodeName = os.Getenv("NODE_NAME")
 			if err := o.validate(); err != nil {
-				return usageError{err}
+				return program.Misused(err)
 			}
 			return serve(cmd.Context(), o)
 		},
@@ -93,13 +92,15 @@ func (o *serverOptions) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVarP(&o.namespace, "namespace", "n", cmp.Or(os.Getenv("VELERO_NAMESPACE"), "velero"), "the namespace of the PodVolumeBackups and PodVolumeRestores")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "a kubeconfig file, for an agent outside of a cluster")
-	f.StringVar(&o.metricsAddress, "metrics-address", ":8085", "where /metrics, /healthz, /readyz and /progress are served")
+	o.http.AddFlags(cmd, "/metrics and /progress")
 	f.StringVar(&o.configMap, "node-agent-configmap", "", "the ConfigMap with Velero's configuration of the node agent; its loadConcurrency is used")
 	f.DurationVar(&o.resourceTimeout, "resource-timeout", 10*time.Minute, "how long it may take to find a volume and to open or create its repository")
-	f.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
-	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
+	f.DurationVar(&o.backupTimeout, "fs-backup-timeout", 4*time.Hour, "how long the Velero server waits for the volumes of a Backup, as its flag of this name says; a volume that would make it give up is failed before; 0: never")
+	f.DurationVar(&o.prepareTimeout, "data-mover-prepare-timeout", 30*time.Minute, "how long a restore waits for its pod to start the init container, and any volume for its mount")
+	o.log.AddFlags(cmd)
 
 	f.StringVar(&o.hostPods, "host-pods-path", "/host_pods", "kubelet's pods directory as this process sees it")
+	f.BoolVar(&o.allowUnmounted, "allow-unmounted", false, "take volumes of PersistentVolumes and CSI drivers also while nothing is mounted in their directories: for drivers that put files there without a mount")
 	f.StringVar(&o.resticPath, "restic-path", "restic", "the restic program, looked up in PATH")
 	f.StringVar(&o.cacheDir, "cache-dir", defaultCacheDir(), "where restic and kopia keep their caches, in a directory each")
 	f.IntVar(&o.concurrency, "concurrency", 0, "volumes at the same time; 0: what the ConfigMap says, else 1")
@@ -124,8 +125,6 @@ func (o *serverOptions) validate() error {
 	switch {
 	case o.nodeName == "":
 		return errors.New("environment variable NODE_NAME is not set: the agent must know which node it serves")
-	case o.logFormat != "text" && o.logFormat != "json":
-		return fmt.Errorf("--log-format=%s is neither text nor json", o.logFormat)
 	case o.partial != "complete" && o.partial != "fail":
 		return fmt.Errorf("--partial=%s is neither complete nor fail", o.partial)
 	case o.concurrency < 0:
@@ -135,37 +134,29 @@ func (o *serverOptions) validate() error {
 	}
 	for name, d := range map[string]time.Duration{
 		"progress-interval": o.progressInterval, "stall-after": o.stallAfter, "retry-delay": o.retryDelay, "resource-timeout": o.resourceTimeout,
+		"data-mover-prepare-timeout": o.prepareTimeout,
 	} {
 		if d <= 0 {
 			return fmt.Errorf("--%s=%s is not positive", name, d)
 		}
 	}
-	if o.idleTimeout < 0 || o.lockWait < 0 || o.uploadLimit < 0 || o.downloadLimit < 0 {
-		return errors.New("--idle-timeout, --lock-wait, --upload-limit and --download-limit cannot be negative")
+	if err := o.log.Validate(); err != nil {
+		return err
+	}
+	if o.idleTimeout < 0 || o.lockWait < 0 || o.backupTimeout < 0 || o.uploadLimit < 0 || o.downloadLimit < 0 {
+		return errors.New("--idle-timeout, --lock-wait, --fs-backup-timeout, --upload-limit and --download-limit cannot be negative")
 	}
 	return nil
 }
 
-func newLogger(o serverOptions) *slog.Logger {
-	options := &slog.HandlerOptions{Level: o.logLevel}
-	var handler slog.Handler = slog.NewTextHandler(os.Stderr, options)
-	if o.logFormat == "json" {
-		handler = slog.NewJSONHandler(os.Stderr, options)
-	}
-	return slog.New(handler)
-}
-
 // serve wires the agent and runs it until ctx ends.
 func serve(ctx context.Context, o serverOptions) error {
-	log := newLogger(o)
-	bridge := logr.FromSlogHandler(log.Handler())
-	ctrl.SetLogger(bridge)
-	klog.SetLogger(bridge)
-
-	cfg, err := restConfig(o.kubeconfig)
+	log := o.log.NewLogger()
+	cfg, err := program.RESTConfig(o.kubeconfig, "plimsoll-node-agent/"+version)
 	if err != nil {
-		return fmt.Errorf("find the API server: %w", err)
+		return err
 	}
+	cfg.QPS, cfg.Burst = 20, 40 // 200 queued volumes and their Events, without a burst that others feel
 	mgr, err := newManager(cfg, o)
 	if err != nil {
 		return err
@@ -183,54 +174,35 @@ func serve(ctx context.Context, o serverOptions) error {
 	}
 	operations := metrics.NewOperations(o.nodeName)
 	agent, err := nodeagent.SetUp(ctx, mgr, nodeagent.Config{
-		NodeName: o.nodeName, Namespace: o.namespace, HostPods: o.hostPods,
+		NodeName: o.nodeName, Namespace: o.namespace, HostPods: o.hostPods, AllowUnmounted: o.allowUnmounted,
 		Uploaders:        map[string]uploader.Uploader{"restic": resticData, "kopia": kopiaData},
 		InitRepositories: o.initRepositories, FailPartial: o.partial == "fail",
 		Concurrency: o.concurrency, MaxAttempts: o.maxAttempts, RetryDelay: o.retryDelay,
 		ProgressInterval: o.progressInterval, StallAfter: o.stallAfter, IdleTimeout: o.idleTimeout,
-		ResourceTimeout: o.resourceTimeout,
-		Logger:          log, Metrics: operations,
+		ResourceTimeout: o.resourceTimeout, LockWait: o.lockWait, BackupTimeout: o.backupTimeout, PrepareTimeout: o.prepareTimeout,
+		ShowPaths: o.http.Auth,
+		Logger:    log, Metrics: operations,
 	})
 	if err != nil {
 		return err
 	}
-	if err := serveHTTP(mgr, agent); err != nil {
+	err = program.Serve(mgr, map[string]http.Handler{
+		"/progress":       agent,
+		program.AlivePath: healthz.CheckHandler{Checker: healthz.Ping},
+		program.ReadyPath: healthz.CheckHandler{Checker: agent.Ready},
+	})
+	if err != nil {
 		return err
 	}
 	resticVersion := resticData.Version().String()
 	ctrlmetrics.Registry.MustRegister(operations, metrics.NewVolumes(agent.Volumes), buildInfo(resticVersion))
 	log.Info("Node agent starts", "version", version, "commit", commit, "restic", resticVersion, "kopia", moduleVersion(kopiaModule),
-		"node", o.nodeName, "namespace", o.namespace, "concurrency", o.concurrency, "landlock", worker.LandlockABI())
+		"node", o.nodeName, "namespace", o.namespace, "concurrency", o.concurrency, "landlock", worker.LandlockABI(),
+		"metadataGuard", worker.GuardsMetadata())
 	if worker.LandlockABI() == 0 {
 		log.Warn("This kernel has no Landlock: workers run unconfined")
 	}
 	return mgr.Start(ctx)
-}
-
-// serveHTTP adds the agent's endpoints to those of the metrics.
-func serveHTTP(mgr ctrl.Manager, agent *nodeagent.Agent) error {
-	for path, handler := range map[string]http.Handler{
-		"/progress": agent,
-		"/healthz":  healthz.CheckHandler{Checker: healthz.Ping},
-		"/readyz":   healthz.CheckHandler{Checker: agent.Ready},
-	} {
-		if err := mgr.AddMetricsServerExtraHandler(path, handler); err != nil {
-			return fmt.Errorf("serve %s: %w", path, err)
-		}
-	}
-	return nil
-}
-
-func restConfig(kubeconfig string) (*rest.Config, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = kubeconfig
-	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
-	if err != nil {
-		return nil, err
-	}
-	cfg.UserAgent = "plimsoll-node-agent/" + version
-	cfg.QPS, cfg.Burst = 20, 40 // 200 queued volumes and their Events, without a burst that others feel
-	return cfg, nil
 }
 
 func newRestic(ctx context.Context, o serverOptions, log *slog.Logger) (*restic.Uploader, error) {
@@ -238,12 +210,8 @@ func newRestic(ctx context.Context, o serverOptions, log *slog.Logger) (*restic.
 	if err != nil {
 		return nil, err
 	}
-	lockWait := o.lockWait
-	if lockWait == 0 {
-		lockWait = -1
-	}
 	return restic.New(ctx, path, restic.Options{
-		CacheDir: filepath.Join(o.cacheDir, "restic"), LockWait: lockWait, Logger: log,
+		CacheDir: filepath.Join(o.cacheDir, "restic"), Logger: log,
 		UploadLimit: o.perSlot(o.uploadLimit), DownloadLimit: o.perSlot(o.downloadLimit),
 	})
 }
@@ -280,11 +248,15 @@ func newManager(cfg *rest.Config, o serverOptions) (ctrl.Manager, error) {
 	if err := velerov1.AddToScheme(scheme); err != nil {
 		return nil, err
 	}
+	served, err := o.http.Options()
+	if err != nil {
+		return nil, err
+	}
 	timeout := stopTimeout
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
 		Scheme:                  scheme,
 		Cache:                   nodeagent.CacheOptions(o.namespace, o.nodeName),
-		Metrics:                 metricsserver.Options{BindAddress: o.metricsAddress},
+		Metrics:                 served,
 		HealthProbeBindAddress:  "0", // served with the metrics
 		GracefulShutdownTimeout: &timeout,
 	})

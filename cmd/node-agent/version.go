@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
 )
 
@@ -17,7 +18,7 @@ func versionCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the versions of the node agent, restic and kopia",
-		Args:  noArguments,
+		Args:  program.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			fmt.Fprintf(cmd.OutOrStdout(), "node-agent %s, commit %s\nrestic %s\nkopia %s\n",
 				version, commit, resticVersion(cmd.Context(), resticPath), moduleVersion(kopiaModule))

@@ -45,6 +45,10 @@ type Config struct {
 	Namespace string // Velero's: the agent touches no other
 	HostPods  string // kubelet's pods directory as the agent sees it
 
+	// AllowUnmounted takes volumes of PersistentVolumes and CSI drivers as they lie there, also where nothing is mounted: for
+	// drivers that put files into the directory instead.
+	AllowUnmounted bool
+
 	Uploaders        map[string]uploader.Uploader // by uploaderType
 	InitRepositories bool                         // make a missing repository for a backup
 	FailPartial      bool                         // a backup with unreadable files is Failed instead of Completed
@@ -52,10 +56,17 @@ type Config struct {
 	Concurrency      int           // volumes at the same time; default 1, as in Velero
 	MaxAttempts      int           // default 5; restarts of the agent count
 	RetryDelay       time.Duration // before the second attempt, doubled for each further one; default 10 s
+	LockWait         time.Duration // how long an operation waits in all for a locked repository; 0: not at all
+	LockDelay        time.Duration // before the second try of a locked repository, doubled up to twelve times of it; default 5 s
+	BackupTimeout    time.Duration // how long servers wait for the volumes of a Backup, from its start; 0: for ever
+	PrepareTimeout   time.Duration // how long a restore waits for its pod's init container, and any operation for its volume's mount; default 30 min
+	AbandonedAfter   time.Duration // when any agent looks after an object that nobody seems to look after; default 5 min
 	ProgressInterval time.Duration // default progress.DefaultInterval
 	StallAfter       time.Duration // default progress.DefaultStallAfter
 	IdleTimeout      time.Duration // ends an attempt in which no byte moves; 0: never
 	ResourceTimeout  time.Duration // to find a volume, and to open or create a repository; default 10 min
+
+	ShowPaths bool // the endpoint /progress names files: only where it asks who wants to know
 
 	Logger  *slog.Logger // default: discards
 	Metrics *metrics.Operations
@@ -70,6 +81,15 @@ func (c *Config) setDefaults() {
 	}
 	if c.RetryDelay <= 0 {
 		c.RetryDelay = 10 * time.Second
+	}
+	if c.LockDelay <= 0 {
+		c.LockDelay = 5 * time.Second
+	}
+	if c.PrepareTimeout <= 0 {
+		c.PrepareTimeout = 30 * time.Minute
+	}
+	if c.AbandonedAfter <= 0 {
+		c.AbandonedAfter = 5 * time.Minute
 	}
 	if c.ResourceTimeout <= 0 {
 		c.ResourceTimeout = 10 * time.Minute
@@ -90,6 +110,7 @@ type Agent struct {
 	cfg      Config
 	client   client.Client // reads through the cache: PodVolumeBackups, PodVolumeRestores, the node's pods
 	api      client.Reader // reads from the API server: everything else, so that no right to list it is needed
+	patient  client.Reader // as api, for operations, which wait until the API server answers
 	rest     *rest.Config
 	events   events.EventRecorder
 	metrics  *metrics.Operations
@@ -97,18 +118,22 @@ type Agent struct {
 	resolver *repository.Resolver
 	queue    *queue
 	started  atomic.Bool
-	stopping chan struct{} // closed when the agent is told to stop
+	alone    chan struct{} // closed when no other agent serves the node
 	running  sync.WaitGroup
+	// lasting outlives operations, for what must still be written when they have ended: it ends a while after the agent was
+	// told to stop.
+	lasting context.Context         //nolint:containedctx // the agent's own life, not that of a call
+	cut     context.CancelCauseFunc // ends lasting
 
 	mu         sync.Mutex
 	closed     bool
 	operations map[key]*operation
 	// ended remembers what has got its terminal write until the cache shows it: a stale read must not start it again.
 	ended map[key]types.UID
-	// elsewhere remembers restores whose pods run on other nodes, so that each is looked up once.
-	elsewhere map[key]struct{}
 	// orphaned remembers restores whose pod was deleted from this node.
 	orphaned map[key]struct{}
+	// unready remembers since when the pods of claimed restores do not wait for their volumes.
+	unready map[key]time.Time
 }
 
 // CacheOptions restrict a manager's cache to what an agent may see: one namespace, and the pods of one node.
@@ -155,17 +180,19 @@ func SetUp(ctx context.Context, mgr ctrl.Manager, cfg Config) (*Agent, error) {
 		cfg:        cfg,
 		client:     mgr.GetClient(),
 		api:        mgr.GetAPIReader(),
+		patient:    patientReader{mgr.GetAPIReader()},
 		rest:       mgr.GetConfig(),
 		events:     mgr.GetEventRecorder("plimsoll-node-agent"),
 		metrics:    cfg.Metrics,
 		pods:       volume.NewPods(afero.NewOsFs(), cfg.HostPods),
 		queue:      newQueue(cfg.Concurrency),
-		stopping:   make(chan struct{}),
+		alone:      make(chan struct{}),
 		operations: map[key]*operation{},
 		ended:      map[key]types.UID{},
-		elsewhere:  map[key]struct{}{},
 		orphaned:   map[key]struct{}{},
+		unready:    map[key]time.Time{},
 	}
+	a.lasting, a.cut = context.WithCancelCause(context.WithoutCancel(ctx))
 	a.resolver = &repository.Resolver{
 		Secrets:      repository.SecretReaderFunc(a.secret),
 		LookupEnv:    os.LookupEnv,
@@ -186,7 +213,7 @@ func SetUp(ctx context.Context, mgr ctrl.Manager, cfg Config) (*Agent, error) {
 // Ready says whether the agent works and sees the volumes of its node, as a health check.
 func (a *Agent) Ready(*http.Request) error {
 	if !a.started.Load() {
-		return errors.New("the agent has not read its objects from the API server yet")
+		return errors.New("the agent has not read its objects from the API server yet, or another agent serves this node")
 	}
 	if _, err := os.Stat(a.cfg.HostPods); err != nil {
 		return fmt.Errorf("kubelet's pods directory: %w", err)
@@ -197,10 +224,18 @@ func (a *Agent) Ready(*http.Request) error {
 // Start runs until ctx ends, and then until all operations have ended their workers and left their objects to the next
 // agent.
 func (a *Agent) Start(ctx context.Context) error {
+	lock, err := a.becomeAlone(ctx)
+	if err != nil {
+		return nil // told to stop while another agent had the node
+	}
+	defer lock.Close()
 	a.started.Store(true) // the manager starts its caches first
+	close(a.alone)
 	<-ctx.Done()
 	a.started.Store(false)
-	close(a.stopping)
+	grace := time.AfterFunc(shutdownGrace, func() { a.cut(errShutdown) })
+	defer grace.Stop()
+	defer a.cut(errShutdown)
 	a.mu.Lock()
 	a.closed = true
 	for _, op := range a.operations {
@@ -228,6 +263,7 @@ func (a *Agent) admit(ctx context.Context, s subject, stop error) reconcile.Resu
 		// The reconciler's context ends with the manager; operations end when Start says so, to be able to clean up.
 		ctx, op.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 		a.operations[s.key()] = op
+		delete(a.unready, s.key())
 		a.running.Go(func() {
 			defer a.forget(op)
 			a.run(ctx, op)
@@ -250,6 +286,14 @@ func (a *Agent) interrupt(k key, reason error) bool {
 	return ok
 }
 
+// admitted says whether there is an operation of an object.
+func (a *Agent) admitted(k key) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	_, ok := a.operations[k]
+	return ok
+}
+
 func (a *Agent) newOperation(s subject) *operation {
 	return &operation{
 		subject: s,
@@ -265,7 +309,9 @@ func (a *Agent) forget(op *operation) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.operations, op.key())
-	a.ended[op.key()] = op.object.GetUID()
+	if !op.gone {
+		a.ended[op.key()] = op.object.GetUID()
+	}
 }
 
 // settled drops what is remembered of an object that the cache shows to be terminal or gone.
@@ -273,6 +319,6 @@ func (a *Agent) settled(k key) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.ended, k)
-	delete(a.elsewhere, k)
 	delete(a.orphaned, k)
+	delete(a.unready, k)
 }

@@ -40,17 +40,21 @@ type announced struct {
 // note is kept.
 func (a *Agent) event(op *operation, eventType, reason, format string, args ...any) {
 	action := fmt.Sprintf("%s-%d", op.kind, op.events.Add(1))
-	a.events.Eventf(op.object, nil, eventType, reason, action, "%s", shorten(fmt.Sprintf(format, args...)))
+	a.events.Eventf(op.object, nil, eventType, reason, action, "%s", shorten(fmt.Sprintf(format, args...), maxMessage))
 }
 
-func (a *Agent) announceStart(op *operation, attempt int) {
-	if attempt == 1 {
+// announceStart tells people that an attempt begins. One that begins again after a wait for a lock, a mount or the API server is the same attempt.
+func (a *Agent) announceStart(op *operation) {
+	if op.again {
+		return
+	}
+	if op.attempt == 1 {
 		op.log.Info("Operation started")
 		a.event(op, normal, EventStarted, "%s of %s started on node %s", op.kind, op.subject, a.cfg.NodeName)
 		return
 	}
-	op.log.Info("Operation goes on", "attempt", attempt)
-	a.event(op, normal, EventResumed, "%s of %s goes on, attempt %d of %d", op.kind, op.subject, attempt, a.cfg.MaxAttempts)
+	op.log.Info("Operation goes on", "attempt", op.attempt)
+	a.event(op, normal, EventResumed, "%s of %s goes on, attempt %d of %d", op.kind, op.subject, op.attempt, a.cfg.MaxAttempts)
 }
 
 // announce tells people what has changed since the last report: a place in the queue, a stall and its end, milestones.

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
@@ -32,10 +33,11 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
 	"github.com/plimsoll-io/plimsoll/test/controlplane"
 	"github.com/plimsoll-io/plimsoll/test/parts"
+	"github.com/plimsoll-io/plimsoll/test/velero"
 )
 
 // patience is how long a test waits for what must come. Nothing waits for it to pass.
-const patience = 90 * time.Second
+const patience = 5 * time.Minute
 
 // veleroLatest is the Velero whose CRDs tests use where the version does not matter.
 const veleroLatest = "1.18.3"
@@ -96,12 +98,14 @@ type cluster struct {
 	scheme   *runtime.Scheme
 	client   client.WithWatch
 	ns, node string
-	hostPods string
+	hostPods string // holds each node's pods directory
 	repos    string // directory of the repositories
 	backup   *velerov1.Backup
 	restore  *velerov1.Restore
 	history  *history
-	ended    []client.Object // as their terminal writes left them
+	// intercept changes calls of agents that are started after it was set.
+	intercept interceptor.Funcs
+	ended     []client.Object // as their terminal writes left them
 }
 
 func newCluster(t *testing.T, velero string) *cluster {
@@ -162,12 +166,14 @@ func (c *cluster) startAgentOn(node string, data uploader.Uploader, tune func(*C
 	mgr, err := ctrl.NewManager(c.rest, ctrl.Options{
 		Scheme: c.scheme, Cache: CacheOptions(c.ns, node), Metrics: metricsserver.Options{BindAddress: "0"},
 		Controller: config.Controller{SkipNameValidation: new(true)}, // one process, many agents
+		NewClient:  c.newClient,
 	})
 	if err != nil {
 		c.t.Fatal(err)
 	}
+	mkdir(c.t, filepath.Join(c.hostPods, node))
 	cfg := Config{
-		NodeName: node, Namespace: c.ns, HostPods: c.hostPods, InitRepositories: true,
+		NodeName: node, Namespace: c.ns, HostPods: filepath.Join(c.hostPods, node), InitRepositories: true,
 		Uploaders:        map[string]uploader.Uploader{"restic": data},
 		ProgressInterval: 100 * time.Millisecond, RetryDelay: 10 * time.Millisecond,
 		Logger: slog.New(slog.NewTextHandler(testWriter{c.t}, nil)),
@@ -189,6 +195,15 @@ func (c *cluster) startAgentOn(node string, data uploader.Uploader, tune func(*C
 	stop = sync.OnceFunc(func() { cancel(); <-done })
 	c.t.Cleanup(stop)
 	return agent, stop
+}
+
+// newClient makes an agent's client, whose calls the test may change.
+func (c *cluster) newClient(config *rest.Config, options client.Options) (client.Client, error) {
+	direct, err := client.NewWithWatch(config, options)
+	if err != nil {
+		return nil, err
+	}
+	return interceptor.NewClient(direct, c.intercept), nil
 }
 
 // testWriter writes an agent's log to the test's.
@@ -229,7 +244,7 @@ func (c *cluster) podOn(node, name string, volumes ...string) *corev1.Pod {
 
 // dir is where kubelet has an emptyDir volume.
 func (c *cluster) dir(pod *corev1.Pod, volume string) string {
-	return filepath.Join(c.hostPods, string(pod.UID), "volumes", "kubernetes.io~empty-dir", volume)
+	return filepath.Join(c.hostPods, pod.Spec.NodeName, string(pod.UID), "volumes", "kubernetes.io~empty-dir", volume)
 }
 
 // setInitContainer lets kubelet report the state of the pod's init container.
@@ -247,33 +262,12 @@ var running = corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
 
 // newBackup returns a PodVolumeBackup as a Velero server makes it.
 func (c *cluster) newBackup(pod *corev1.Pod, volume string) *velerov1.PodVolumeBackup {
-	return &velerov1.PodVolumeBackup{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: c.ns, GenerateName: "b1-",
-			Labels:          map[string]string{velerov1.BackupNameLabel: "b1", velerov1.BackupUIDLabel: string(c.backup.UID)},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "velero.io/v1", Kind: "Backup", Name: "b1", UID: c.backup.UID, Controller: new(true)}},
-		},
-		Spec: velerov1.PodVolumeBackupSpec{
-			Node: c.node, Volume: volume, BackupStorageLocation: "default", UploaderType: "restic",
-			Pod:  corev1.ObjectReference{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
-			Tags: map[string]string{"backup": "b1", "volume": volume},
-		},
-	}
+	return velero.PodVolumeBackup(c.backup, pod, volume, "restic")
 }
 
 // newRestore returns a PodVolumeRestore as a Velero server makes it.
 func (c *cluster) newRestore(pod *corev1.Pod, volume, snapshot string) *velerov1.PodVolumeRestore {
-	return &velerov1.PodVolumeRestore{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: c.ns, GenerateName: "r1-",
-			Labels:          map[string]string{velerov1.RestoreNameLabel: "r1", velerov1.PodUIDLabel: string(pod.UID)},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "velero.io/v1", Kind: "Restore", Name: "r1", UID: c.restore.UID, Controller: new(true)}},
-		},
-		Spec: velerov1.PodVolumeRestoreSpec{
-			Volume: volume, BackupStorageLocation: "default", UploaderType: "restic", SnapshotID: snapshot, SourceNamespace: c.ns,
-			Pod: corev1.ObjectReference{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
-		},
-	}
+	return velero.PodVolumeRestore(c.restore, pod, volume, "restic", snapshot, c.ns)
 }
 
 // history is what a Velero server sees: every version of every object, as a watch brings them.
@@ -338,6 +332,25 @@ func (h *history) until(t *testing.T, o client.Object, what string, ok func(subj
 		case <-changed:
 		case <-deadline:
 			t.Fatalf("%s did not become %s; its last version is %s", o.GetName(), what, describe(versions))
+		}
+	}
+}
+
+// untilDeleted waits until o is gone.
+func (h *history) untilDeleted(t *testing.T, o client.Object) {
+	t.Helper()
+	deadline := time.After(patience)
+	for {
+		h.mu.Lock()
+		gone, changed := h.deleted[o.GetUID()], h.changed
+		h.mu.Unlock()
+		if gone {
+			return
+		}
+		select {
+		case <-changed:
+		case <-deadline:
+			t.Fatalf("%s is still there", o.GetName())
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -44,7 +45,7 @@ func (a *Agent) backup(ctx context.Context, op *operation) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
-	var req uploader.BackupRequest
+	req := uploader.BackupRequest{Resume: op.attempt > 1}
 	if req.Parallel, err = op.setting(settingParallelUpload); err != nil {
 		return outcome{}, err
 	}
@@ -70,7 +71,7 @@ func (a *Agent) backup(ctx context.Context, op *operation) (outcome, error) {
 	if err != nil {
 		return out, err
 	}
-	if _, err := a.pod(ctx, op.subject); err != nil && classify(err).reason == ReasonPodGone {
+	if err := a.tornDown(ctx, op.subject); err != nil {
 		return out, fmt.Errorf("the volume was torn down while it was read, its snapshot is not complete: %w", err)
 	}
 	out.snapshotID, out.totalBytes, out.newBytes, out.errors = res.SnapshotID, res.TotalBytes, res.BytesUploaded, res.Errors
@@ -81,6 +82,26 @@ func (a *Agent) backup(ctx context.Context, op *operation) (outcome, error) {
 		out.message = unreadable(res)
 	}
 	return out, nil
+}
+
+// tornDown says that kubelet has taken away what a backup was reading, or may have: files that vanish are no errors. kubelet
+// removes the files of its own volumes as soon as the pod's containers have ended, although an evicted pod's object stays.
+// Others it can only unmount, which the kernel refuses while a worker reads.
+func (a *Agent) tornDown(ctx context.Context, s subject) error {
+	pod, err := a.pod(ctx, s)
+	if err != nil {
+		if classify(err).reason == ReasonPodGone {
+			return err
+		}
+		return nil
+	}
+	if vol := volumeOf(pod, s.volume); vol == nil || !volume.IsKubelets(vol) {
+		return nil
+	}
+	if ended := ending(pod); ended != nil {
+		return permanent(ReasonPodGone, ended)
+	}
+	return nil
 }
 
 // unreadable counts and names the files that a snapshot lacks.
@@ -115,14 +136,21 @@ func (a *Agent) restore(ctx context.Context, op *operation) (outcome, error) {
 		return outcome{}, err
 	}
 	defer req.Volume.Close()
-	if op.phase == phaseInProgress {
+	if op.resumed {
 		if done, err := a.alreadyRestored(ctx, op, req.Volume); done || err != nil {
 			return outcome{totalBytes: max(op.total, pvr.Spec.SnapshotSize)}, err
 		}
 	}
+	if op.exhausted != nil {
+		return outcome{}, op.exhausted
+	}
 	res, err := up.Restore(ctx, req, op.tracker)
 	if err != nil {
 		return outcome{}, err
+	}
+	// restic leaves that to the kernel: a file system that is full or broken says so only now, and the node may lose power.
+	if err := unix.Syncfs(int(req.Volume.Fd())); err != nil {
+		return outcome{}, fmt.Errorf("flush the volume: %w", err)
 	}
 	if err := handOver(req.Volume, restoreUID(pvr)); err != nil {
 		return outcome{}, fmt.Errorf("tell the pod's init container that the data is there: %w", err)
@@ -175,6 +203,11 @@ func (a *Agent) openVolume(ctx context.Context, s subject) (*os.File, error) {
 	switch {
 	case err == nil:
 		return f, nil
+	case errors.Is(err, volume.ErrNotMounted) && dir.Mounted:
+		if ended := ending(pod); ended != nil {
+			return nil, permanent(ReasonPodGone, fmt.Errorf("%w, and its volume is not mounted any more: %w", ended, err))
+		}
+		return nil, transient(ReasonVolumeNotFound, unmounted{err})
 	case errors.Is(err, volume.ErrAmbiguous), errors.Is(err, volume.ErrBadName), errors.Is(err, volume.ErrUnsafe):
 		return nil, permanent(ReasonVolumeNotFound, err)
 	default:
@@ -185,7 +218,7 @@ func (a *Agent) openVolume(ctx context.Context, s subject) (*os.File, error) {
 // pod returns the subject's pod, if it is still the one that was meant.
 func (a *Agent) pod(ctx context.Context, s subject) (*corev1.Pod, error) {
 	var pod corev1.Pod
-	err := a.api.Get(ctx, types.NamespacedName{Namespace: s.pod.Namespace, Name: s.pod.Name}, &pod)
+	err := a.patient.Get(ctx, types.NamespacedName{Namespace: s.pod.Namespace, Name: s.pod.Name}, &pod)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, permanent(ReasonPodGone, fmt.Errorf("pod %s/%s does not exist any more", s.pod.Namespace, s.pod.Name))
@@ -200,12 +233,7 @@ func (a *Agent) pod(ctx context.Context, s subject) (*corev1.Pod, error) {
 }
 
 func (a *Agent) volumeDir(ctx context.Context, pod *corev1.Pod, name string) (volume.Dir, error) {
-	var vol *corev1.Volume
-	for i := range pod.Spec.Volumes {
-		if pod.Spec.Volumes[i].Name == name {
-			vol = &pod.Spec.Volumes[i]
-		}
-	}
+	vol := volumeOf(pod, name)
 	if vol == nil {
 		return volume.Dir{}, permanent(ReasonVolumeNotFound, fmt.Errorf("pod %s/%s has no volume %q", pod.Namespace, pod.Name, name))
 	}
@@ -224,8 +252,33 @@ func (a *Agent) volumeDir(ctx context.Context, pod *corev1.Pod, name string) (vo
 		return volume.Dir{}, lookup
 	case errors.Is(err, volume.ErrBlockVolume), errors.Is(err, volume.ErrNoHostDirectory):
 		return volume.Dir{}, permanent(ReasonUnsupportedVolume, err)
+	case errors.Is(err, volume.ErrNotBound):
+		return volume.Dir{}, transient(ReasonVolumeNotFound, err)
 	}
+	dir.Mounted = dir.Mounted && !a.cfg.AllowUnmounted
 	return dir, err
+}
+
+// volumeOf returns the pod's volume of that name, nil if it has none.
+func volumeOf(pod *corev1.Pod, name string) *corev1.Volume {
+	for i := range pod.Spec.Volumes {
+		if pod.Spec.Volumes[i].Name == name {
+			return &pod.Spec.Volumes[i]
+		}
+	}
+	return nil
+}
+
+// ending says that a pod has ended or shall end, after which kubelet takes its volumes away; nil while it does neither.
+func ending(pod *corev1.Pod) error {
+	switch {
+	case pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded:
+		return fmt.Errorf("pod %s/%s has ended (%s)", pod.Namespace, pod.Name, strings.TrimSpace(string(pod.Status.Phase)+" "+pod.Status.Reason))
+	case pod.DeletionTimestamp != nil:
+		return fmt.Errorf("pod %s/%s is being deleted", pod.Namespace, pod.Name)
+	default:
+		return nil
+	}
 }
 
 // persistentVolume returns what a volume's claim is bound to, nil for a volume without a claim.
@@ -235,14 +288,17 @@ func (a *Agent) persistentVolume(ctx context.Context, pod *corev1.Pod, vol *core
 		return nil, nil
 	}
 	var pvc corev1.PersistentVolumeClaim
-	if err := a.api.Get(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: name}, &pvc); err != nil {
+	err := a.patient.Get(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: name}, &pvc)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, transient(ReasonVolumeNotFound, fmt.Errorf("PersistentVolumeClaim %s/%s of volume %q does not exist", pod.Namespace, name, vol.Name))
+	case err != nil:
 		return nil, fmt.Errorf("get the PersistentVolumeClaim of volume %q: %w", vol.Name, err)
-	}
-	if pvc.Spec.VolumeName == "" {
-		return nil, fmt.Errorf("PersistentVolumeClaim %s/%s of volume %q is not bound", pvc.Namespace, pvc.Name, vol.Name)
+	case pvc.Spec.VolumeName == "":
+		return nil, nil // DirOf says what that means
 	}
 	var pv corev1.PersistentVolume
-	if err := a.api.Get(ctx, types.NamespacedName{Name: pvc.Spec.VolumeName}, &pv); err != nil {
+	if err := a.patient.Get(ctx, types.NamespacedName{Name: pvc.Spec.VolumeName}, &pv); err != nil {
 		return nil, fmt.Errorf("get the PersistentVolume of volume %q: %w", vol.Name, err)
 	}
 	return &pv, nil
@@ -250,7 +306,7 @@ func (a *Agent) persistentVolume(ctx context.Context, pod *corev1.Pod, vol *core
 
 func (a *Agent) isCSIDriver(ctx context.Context, name string) (bool, error) {
 	var driver storagev1.CSIDriver
-	err := a.api.Get(ctx, types.NamespacedName{Name: name}, &driver)
+	err := a.patient.Get(ctx, types.NamespacedName{Name: name}, &driver)
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}
@@ -263,7 +319,7 @@ func (a *Agent) isCSIDriver(ctx context.Context, name string) (bool, error) {
 // repository finds the subject's repository and what opens it.
 func (a *Agent) repository(ctx context.Context, s subject) (uploader.Repository, error) {
 	var location velerov1.BackupStorageLocation
-	err := a.api.Get(ctx, types.NamespacedName{Namespace: a.cfg.Namespace, Name: s.location}, &location)
+	err := a.patient.Get(ctx, types.NamespacedName{Namespace: a.cfg.Namespace, Name: s.location}, &location)
 	if apierrors.IsNotFound(err) {
 		return uploader.Repository{}, permanent(ReasonInvalidLocation,
 			fmt.Errorf("BackupStorageLocation %s/%s does not exist", a.cfg.Namespace, s.location))
@@ -283,7 +339,7 @@ func (a *Agent) repository(ctx context.Context, s subject) (uploader.Repository,
 // secret implements repository.SecretReader with live reads: the agent needs no right to list or watch Secrets.
 func (a *Agent) secret(ctx context.Context, name string) (map[string][]byte, error) {
 	var secret corev1.Secret
-	if err := a.api.Get(ctx, types.NamespacedName{Namespace: a.cfg.Namespace, Name: name}, &secret); err != nil {
+	if err := a.patient.Get(ctx, types.NamespacedName{Namespace: a.cfg.Namespace, Name: name}, &secret); err != nil {
 		return nil, err
 	}
 	return secret.Data, nil

@@ -13,6 +13,8 @@ import (
 const (
 	ReasonCanceled           = "Canceled"           // spec.cancel was set
 	ReasonDeleted            = "Deleted"            // the PodVolumeBackup or PodVolumeRestore was deleted
+	ReasonDeadline           = "Deadline"           // the server would have stopped waiting for all volumes
+	ReasonPodNotReady        = "PodNotReady"        // the pod's init container did not start
 	ReasonPodGone            = "PodGone"            // the pod was deleted, replaced or has ended
 	ReasonVolumeNotFound     = "VolumeNotFound"     // nothing, or more than one thing, where the volume should be
 	ReasonUnsupportedVolume  = "UnsupportedVolume"  // block device, hostPath
@@ -34,11 +36,22 @@ const (
 // Why an operation's context ends before the operation does.
 var (
 	errShutdown = errors.New("the node agent is stopping")
-	errCanceled = errors.New("canceled by spec.cancel")
-	errDeleted  = errors.New("the object was deleted while its volume was worked on")
-	errPodGone  = errors.New("the pod was deleted while its volume was worked on")
+	errCanceled = abandoned{errors.New("canceled by spec.cancel")}
+	errDeleted  = abandoned{errors.New("the object was deleted while its volume was worked on")}
+	errPodGone  = abandoned{errors.New("the pod was deleted while its volume was worked on")}
 	errIdle     = errors.New("no byte moved for the idle timeout")
 )
+
+// abandoned is the end of an operation that nobody will go on with: its worker need not store what it has in hand.
+type abandoned struct{ error }
+
+// Is makes it a worker.ErrAbandoned.
+func (abandoned) Is(target error) bool { return target == worker.ErrAbandoned }
+
+// unmounted is a volume that its driver has yet to mount, as after a start of the node: that takes time, and no attempt.
+type unmounted struct{ error }
+
+func (u unmounted) Unwrap() error { return u.error }
 
 // failure is an error with a reason, and with the knowledge whether another attempt can help.
 type failure struct {
@@ -109,6 +122,10 @@ func advice(reason string) string {
 		return "make room, or use a larger volume, and try again"
 	case ReasonOutOfMemory:
 		return "raise the memory limit of the node agent, or lower its concurrency"
+	case ReasonDeadline:
+		return "raise --fs-backup-timeout of the Velero server and of the node agent, or set annotation velero.io/pod-volume-timeout on Backups"
+	case ReasonPodNotReady:
+		return "look at the pod's events with 'kubectl describe pod', and at its init container restore-wait"
 	case ReasonIdle:
 		return "check the storage and the network of this node, or raise --idle-timeout"
 	default:

@@ -77,7 +77,12 @@ func leaveNote(dir *os.File, name, content string) error {
 	if err := root.Chmod(handOverDir, 0o755); err != nil { // whatever the umask: the init container is not root
 		return err
 	}
-	return root.WriteFile(filepath.Join(handOverDir, name), []byte(content), 0o644)
+	// Renamed, so that nobody reads half of it.
+	draft := filepath.Join(handOverDir, name+".draft")
+	if err := root.WriteFile(draft, []byte(content), 0o644); err != nil {
+		return err
+	}
+	return root.Rename(draft, filepath.Join(handOverDir, name))
 }
 
 // WaitForRestore is what the init container restore-wait does: it waits until every volume below root, /restores in a

@@ -3,7 +3,9 @@ package nodeagent
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -30,6 +32,7 @@ func (a *Agent) initialize(ctx context.Context, up uploader.Uploader, repo uploa
 	defer cancel()
 	holding, release := context.WithCancel(ctx)
 	defer release()
+	var began atomic.Bool
 	result := make(chan error, 1)
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Name: name,
@@ -46,6 +49,7 @@ func (a *Agent) initialize(ctx context.Context, up uploader.Uploader, repo uploa
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(ctx context.Context) {
 				defer release()
+				began.Store(true)
 				op.log.Info("Creating the repository")
 				result <- up.Initialize(ctx, repo)
 			},
@@ -56,12 +60,11 @@ func (a *Agent) initialize(ctx context.Context, up uploader.Uploader, repo uploa
 		return fmt.Errorf("prepare the lease for creating the repository: %w", err)
 	}
 	elector.Run(holding)
-	select {
-	case err = <-result:
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	// The callback runs in a goroutine of its own. If it has not begun by now, it finds its context ended.
+	if !began.Load() {
+		return errors.Join(errors.New("lost the lease for creating the repository"), context.Cause(ctx))
 	}
-	if err != nil {
+	if err := <-result; err != nil {
 		return fmt.Errorf("create repository: %w", err)
 	}
 	// From now on everybody finds the repository; a lease that another agent has taken meanwhile is of no use to it either.

@@ -9,20 +9,32 @@ import (
 	"time"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
 // errNotOurs ends an operation without a word: somebody else has ended the object.
 var errNotOurs = errors.New("the object has ended already")
 
-// operation is one volume on its way, from the claim to the terminal write.
+// operation is one volume on its way, from the claim to the terminal write. Only the goroutine that runs it touches what
+// comes after told.
 type operation struct {
 	subject
-	tracker *progress.Tracker
-	stop    context.CancelCauseFunc // ends the operation for a reason
-	log     *slog.Logger
-	began   time.Time
-	events  atomic.Int64
-	told    announced // only the goroutine that publishes touches it
+	tracker  *progress.Tracker
+	stop     context.CancelCauseFunc // ends the operation for a reason
+	log      *slog.Logger
+	began    time.Time
+	deadline atomic.Pointer[time.Time] // nil: none, or not known yet
+	events   atomic.Int64
+	told     announced // only the goroutine that publishes touches it
+
+	attempt   int  // the number of the attempt that runs, or that comes next
+	again     bool // the next try belongs to the attempt of the last one
+	claimed   bool
+	resumed   bool    // an earlier process had claimed the object, as it was when this one did
+	exhausted error   // why a restore has no attempt left; its last one may have handed the volume over
+	gone      bool    // the object does not exist any more
+	lockWait  waiting // for the repository's lock
+	mountWait waiting // for the volume to be mounted
 }
 
 // outcome is what an attempt has brought.
@@ -37,90 +49,183 @@ type outcome struct {
 
 // run takes an operation through its life.
 func (a *Agent) run(ctx context.Context, op *operation) {
+	a.running.Go(func() { a.watchDeadline(ctx, op) })
 	out, err := a.work(ctx, op)
 	switch {
 	case errors.Is(err, errNotOurs), err != nil && errors.Is(stopped(ctx), errNotOurs):
 		op.log.Info("Object has ended already, nothing to do")
 	case errors.Is(stopped(ctx), errShutdown) && err != nil:
-		op.log.Info("Operation is interrupted, the next agent of this node resumes it", "bytesDone", op.tracker.Snapshot().BytesDone)
+		a.leave(op)
 	default:
 		a.conclude(ctx, op, out, err)
 	}
 }
 
+// leave tells the next agent how far this one has come.
+func (a *Agent) leave(op *operation) {
+	s := op.tracker.Snapshot()
+	op.log.Info("Operation is interrupted, the next agent of this node resumes it", "bytesDone", s.BytesDone)
+	if !op.claimed {
+		return
+	}
+	if err := a.write(a.lasting, op.object, newPatch(s)); err != nil {
+		op.log.Info("The last progress was not written", "error", err)
+	}
+}
+
+// work tries until it works, until trying again cannot help, or until there were enough tries. Between two tries others
+// have the slot.
 func (a *Agent) work(ctx context.Context, op *operation) (outcome, error) {
-	release, err := a.wait(ctx, op)
-	if err != nil {
-		return outcome{}, err
+	before := op.previous()
+	op.attempt = before.Attempt + 1
+	if op.attempt > a.cfg.MaxAttempts {
+		if op.kind == Backup {
+			return outcome{}, tooManyAttempts(before)
+		}
+		op.attempt, op.exhausted = a.cfg.MaxAttempts, tooManyAttempts(before)
 	}
-	defer release()
-	if err := stopped(ctx); err != nil {
-		return outcome{}, err
+	a.metrics.Enqueued(string(op.kind))
+	for {
+		release, err := a.wait(ctx, op)
+		if err != nil {
+			return outcome{}, err
+		}
+		out, err := a.turn(ctx, op)
+		release()
+		if err == nil || stopped(ctx) != nil || !op.claimed {
+			return out, err
+		}
+		pause, reason, err := a.retry(op, err)
+		if err != nil {
+			return out, err
+		}
+		op.tracker.Report(progress.Reading{Stage: progress.StageWaiting, Reason: reason})
+		if err := a.pause(ctx, op, pause); err != nil {
+			return out, err
+		}
 	}
-	if err := a.begin(ctx, op); err != nil {
-		return outcome{}, err
+}
+
+func tooManyAttempts(before progress.Snapshot) error {
+	err := fmt.Errorf("the node agent ended during each of %d attempts: look for out-of-memory kills and restarts of its pod", before.Attempt)
+	if before.Reason != "" {
+		err = fmt.Errorf("%w (last known: %s)", err, before.Reason)
 	}
-	reporting, stopReporting := context.WithCancel(ctx)
-	reported := make(chan struct{})
+	return permanent(ReasonTooManyAttempts, err)
+}
+
+// report publishes the operation's progress until the returned function is called. Nothing is written after that has
+// returned: the terminal write must be the last.
+func (a *Agent) report(ctx context.Context, op *operation, interval, heartbeat time.Duration) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
 	go func() {
-		defer close(reported)
-		(&progress.Reporter{Tracker: op.tracker, Publish: a.publish(op), Interval: a.cfg.ProgressInterval}).Run(reporting)
+		defer close(done)
+		(&progress.Reporter{Tracker: op.tracker, Publish: a.publish(op), Interval: interval, Heartbeat: heartbeat}).Run(ctx)
 	}()
-	out, err := a.attempts(ctx, op)
-	stopReporting()
-	<-reported // nothing may be written after the terminal write
-	return out, err
+	return func() { cancel(); <-done }
 }
 
 // wait queues for a slot. The place in the queue is told to people at a pace at which two hundred queued volumes do not
 // bother the API server; /progress has it at once.
 func (a *Agent) wait(ctx context.Context, op *operation) (release func(), err error) {
-	queueing, served := context.WithCancel(ctx)
-	reported := make(chan struct{})
-	go func() {
-		defer close(reported)
-		(&progress.Reporter{Tracker: op.tracker, Publish: a.publish(op), Interval: 6 * a.cfg.ProgressInterval, Heartbeat: 10 * time.Minute}).Run(queueing)
-	}()
-	a.metrics.Enqueued(string(op.kind))
-	release, err = a.queue.acquire(ctx, op.kind, op.tracker.SetQueuePosition)
-	served()
-	<-reported
-	return release, err
+	defer a.report(ctx, op, 6*a.cfg.ProgressInterval, 10*time.Minute)()
+	return a.queue.acquire(ctx, op.kind, op.tracker.SetQueuePosition)
 }
 
-// attempts tries until it works, until trying again cannot help, or until there were enough tries.
-func (a *Agent) attempts(ctx context.Context, op *operation) (outcome, error) {
-	n := op.previous().Attempt + 1
-	if n > a.cfg.MaxAttempts {
-		return outcome{}, permanent(ReasonTooManyAttempts,
-			fmt.Errorf("the node agent was restarted during each of %d attempts: look for out-of-memory kills and restarts of its pod", n-1))
-	}
-	for ; ; n++ {
-		out, err := a.attempt(ctx, op, n)
-		if err == nil || stopped(ctx) != nil {
-			return out, err
-		}
-		f := classify(err)
-		if f.final || n >= a.cfg.MaxAttempts {
-			return out, f
-		}
-		pause := a.cfg.RetryDelay << min(n-1, 5)
-		op.log.Warn("Attempt failed, trying again", "attempt", n, "reason", f.reason, "error", err, "pause", pause)
-		a.event(op, warning, EventRetrying, "attempt %d of %d failed, the next starts in %s: %v", n, a.cfg.MaxAttempts, pause, err)
-		op.tracker.Report(progress.Reading{Stage: progress.StageWaiting, Reason: fmt.Sprintf("attempt %d failed, trying again: %v", n, err)})
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return out, context.Cause(ctx)
-		}
+// pause lets time go by before the next try.
+func (a *Agent) pause(ctx context.Context, op *operation, d time.Duration) error {
+	defer a.report(ctx, op, a.cfg.ProgressInterval, 0)()
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }
 
-func (a *Agent) attempt(ctx context.Context, op *operation, n int) (outcome, error) {
+// turn is what an operation does with its slot: one try, the first one after the claim.
+func (a *Agent) turn(ctx context.Context, op *operation) (outcome, error) {
+	if err := stopped(ctx); err != nil {
+		return outcome{}, err
+	}
+	if !op.claimed {
+		if err := a.begin(ctx, op); err != nil {
+			return outcome{}, err
+		}
+		op.claimed = true
+	}
+	defer a.report(ctx, op, a.cfg.ProgressInterval, 0)()
+	return a.try(ctx, op)
+}
+
+// retry says how long to wait before the next try and why. It returns an error if there shall be none.
+func (a *Agent) retry(op *operation, err error) (pause time.Duration, reason string, _ error) {
+	if errors.Is(err, uploader.ErrRepositoryLocked) {
+		if pause, ok := op.lockWait.next(a.cfg.LockDelay, a.cfg.LockWait); ok {
+			op.again = true
+			return pause, lockReason(err), nil
+		}
+		err = fmt.Errorf("gave up after %s: %w", op.lockWait.waited.Round(time.Second), err)
+	}
+	if _, ok := errors.AsType[unmounted](err); ok {
+		if pause, ok := op.mountWait.next(a.cfg.RetryDelay, a.cfg.PrepareTimeout); ok {
+			op.again = true
+			op.log.Warn("The volume is not mounted, looking again", "pause", pause, "error", err)
+			return pause, fmt.Sprintf("the volume is not mounted yet: waiting up to %s for its driver; see the pod's events, and the driver's pod on this node", a.cfg.PrepareTimeout), nil
+		}
+		err = permanent(ReasonVolumeNotFound, fmt.Errorf("gave up after %s: %w", op.mountWait.waited.Round(time.Second), err))
+	}
+	if _, ok := errors.AsType[unanswered](err); ok {
+		op.again = true
+		op.log.Warn("The API server does not answer, trying again", "pause", a.cfg.RetryDelay, "error", err)
+		return a.cfg.RetryDelay, "the API server does not answer", nil
+	}
+	f := classify(err)
+	a.metrics.AttemptFailed(string(op.kind), op.uploaderName(), f.reason)
+	if f.final || op.attempt >= a.cfg.MaxAttempts {
+		return 0, "", f
+	}
+	pause = a.cfg.RetryDelay << min(op.attempt-1, 5)
+	op.log.Warn("Attempt failed, trying again", "attempt", op.attempt, "reason", f.reason, "error", err, "pause", pause)
+	a.event(op, warning, EventRetrying, "attempt %d of %d failed, the next starts in %s: %v", op.attempt, a.cfg.MaxAttempts, pause, err)
+	reason = fmt.Sprintf("attempt %d failed, trying again: %v", op.attempt, err)
+	op.attempt++
+	op.again = false
+	op.lockWait.pauses, op.mountWait.pauses = 0, 0
+	return pause, reason, nil
+}
+
+// waiting is how long an operation has waited for something without an attempt that fails.
+type waiting struct {
+	pauses int
+	waited time.Duration
+}
+
+// next returns the next pause, and false if limit is reached. Pauses begin with first and double up to twelve times that.
+func (w *waiting) next(first, limit time.Duration) (time.Duration, bool) {
+	pause := min(first<<min(w.pauses, 4), 12*first, limit-w.waited)
+	if pause <= 0 {
+		return 0, false
+	}
+	w.pauses++
+	w.waited += pause
+	return pause, true
+}
+
+func lockReason(err error) string {
+	if locked, ok := errors.AsType[*uploader.LockedError](err); ok {
+		return "the repository is " + locked.Owner
+	}
+	return "the repository is locked"
+}
+
+// try makes the attempt, or makes it again after a wait for a lock, a mount or the API server.
+func (a *Agent) try(ctx context.Context, op *operation) (outcome, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(context.Canceled)
-	op.tracker.Begin(n)
-	a.announceStart(op, n)
+	op.tracker.Begin(op.attempt)
+	a.announceStart(op)
 	if a.cfg.IdleTimeout > 0 {
 		go watchIdle(ctx, op.tracker, a.cfg.IdleTimeout, cancel)
 	}

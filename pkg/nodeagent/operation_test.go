@@ -122,7 +122,7 @@ func TestFailures(t *testing.T) {
 		"volume twice on the host": {
 			data: works,
 			spoil: func(c *cluster, pod *corev1.Pod, _ *velerov1.PodVolumeBackup) {
-				mkdir(c.t, filepath.Join(c.hostPods, string(pod.UID), "volumes", "kubernetes.io~nfs", "data"))
+				mkdir(c.t, filepath.Join(c.hostPods, c.node, string(pod.UID), "volumes", "kubernetes.io~nfs", "data"))
 			},
 			want: []string{"more than one directory", "kubernetes.io~nfs"},
 		},
@@ -345,10 +345,11 @@ func TestCanceledBecomesFailedWhereTheCRDDoesNotKnowIt(t *testing.T) {
 	c.create(pvb)
 	op := agent.newOperation(ofBackup(pvb))
 	v := verdict{phase: phaseCanceled, message: "canceled", snapshot: op.tracker.End(progress.StateCanceled, "canceled"), ended: time.Now()}
-	if err := agent.finish(t.Context(), op, v); err != nil {
-		t.Fatal(err)
+	v, err := agent.finish(op, v)
+	if err != nil || v.phase != phaseFailed {
+		t.Fatalf("got %+v, %v", v, err)
 	}
-	if end := c.end(pvb); end.phase != phaseFailed {
+	if end := c.end(pvb); end.phase != phaseFailed || annotated(t, end).State != progress.StateFailed {
 		t.Errorf("ended as %s", describe([]subject{end}))
 	}
 }
@@ -392,9 +393,9 @@ func TestTooManyRestarts(t *testing.T) {
 	c := newCluster(t, veleroLatest)
 	pvb := c.newBackup(c.pod("source", "data"), "data")
 	c.create(pvb)
-	c.patch(pvb, `{"metadata":{"annotations":{"plimsoll.io/progress":"{\"state\":\"Transferring\",\"attempt\":2}"}},"status":{"phase":"InProgress","startTimestamp":"2026-01-01T00:00:00Z"}}`)
+	c.patch(pvb, `{"metadata":{"annotations":{"plimsoll.io/progress":"{\"state\":\"Waiting\",\"reason\":\"out of luck\",\"attempt\":2}"}},"status":{"phase":"InProgress","startTimestamp":"2026-01-01T00:00:00Z"}}`)
 	c.startAgent(newHolding().fake(t), func(cfg *Config) { cfg.MaxAttempts = 2 })
-	if end := c.end(pvb); end.phase != phaseFailed || !strings.Contains(message(end), "restarted") {
+	if end := c.end(pvb); end.phase != phaseFailed || !strings.Contains(message(end), "(last known: out of luck)") {
 		t.Errorf("ended as %s", describe([]subject{end}))
 	}
 }
@@ -403,36 +404,47 @@ func TestIdleAttemptEnds(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, veleroLatest)
 	hold := newHolding()
-	c.startAgent(hold.fake(t), func(cfg *Config) {
-		cfg.IdleTimeout, cfg.StallAfter, cfg.MaxAttempts = 800*time.Millisecond, 200*time.Millisecond, 1
-	})
+	c.startAgent(hold.fake(t), func(cfg *Config) { cfg.IdleTimeout, cfg.MaxAttempts = 800*time.Millisecond, 1 })
 	pvb := c.newBackup(c.pod("source", "data"), "data")
 	c.create(pvb)
 	end := c.end(pvb)
 	if end.phase != phaseFailed || !strings.Contains(message(end), "no byte moved for 800ms") {
 		t.Errorf("ended as %s", describe([]subject{end}))
 	}
-	c.event(pvb, EventStalled)
 }
 
+func TestStalledAttemptIsTold(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, veleroLatest)
+	hold := newHolding()
+	c.startAgent(hold.fake(t), func(cfg *Config) { cfg.StallAfter = 200 * time.Millisecond })
+	pvb := c.newBackup(c.pod("source", "data"), "data")
+	c.create(pvb)
+	c.event(pvb, EventStalled)
+	close(hold.release)
+	if end := c.end(pvb); end.phase != phaseCompleted {
+		t.Errorf("ended as %s", describe([]subject{end}))
+	}
+}
+
+// The server that waits for it sees how it ended before it sees that it is gone.
 func TestDeletedWhileRunning(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, veleroLatest)
 	hold := newHolding()
 	agent, _ := c.startAgent(hold.fake(t), nil)
-	ended := make(chan struct{})
 	pvb := c.newBackup(c.pod("source", "data"), "data")
 	c.create(pvb)
 	<-hold.started
-	if err := c.client.Delete(t.Context(), pvb); err != nil {
+	if err := c.client.Delete(t.Context(), pvb.DeepCopy()); err != nil {
 		t.Fatal(err)
 	}
-	go func() { agent.running.Wait(); close(ended) }()
-	select {
-	case <-ended:
-	case <-time.After(patience):
-		t.Fatal("the operation goes on without its object")
+	versions := c.history.until(t, pvb, "terminal", subject.terminal)
+	if end := versions[len(versions)-1]; end.phase != phaseFailed || !strings.Contains(end.message, "was deleted") {
+		t.Errorf("ended as %s", describe(versions))
 	}
+	c.history.untilDeleted(t, pvb)
+	agent.running.Wait()
 	if list := agent.Operations(); len(list) != 0 {
 		t.Errorf("operations left: %+v", list)
 	}
@@ -477,14 +489,18 @@ func TestBackupsAndRestoresTakeTurns(t *testing.T) {
 		pvb := c.newBackup(pod, fmt.Sprintf("v%d", i+1))
 		c.create(pvb)
 		objects = append(objects, pvb)
+		if i == 0 {
+			<-hold.started
+		}
 	}
-	<-hold.started
 	for i := range 2 {
 		pvr := c.newRestore(target, fmt.Sprintf("v%d", i+1), "1234abcd")
 		c.create(pvr)
 		objects = append(objects, pvr)
 	}
-	c.history.until(t, objects[4], "queued with a position", func(s subject) bool { return s.previous().QueuePosition > 0 })
+	for _, o := range objects[1:] {
+		c.history.until(t, o, "queued with a position", func(s subject) bool { return s.previous().QueuePosition > 0 })
+	}
 	positions := map[int]bool{}
 	for _, o := range agent.Operations() {
 		if o.Progress.State == progress.StateQueued {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/plimsoll-io/plimsoll/pkg/metrics"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
@@ -19,6 +20,7 @@ type OperationStatus struct {
 	Pod          string            `json:"pod"`
 	Volume       string            `json:"volume"`
 	Uploader     string            `json:"uploader"`
+	Deadline     *time.Time        `json:"deadline,omitempty"` // a backup that has not ended by then is failed
 	Progress     progress.Snapshot `json:"progress"`
 }
 
@@ -38,7 +40,7 @@ func (a *Agent) Operations() []OperationStatus {
 		list[i] = OperationStatus{
 			Kind: op.kind, Name: op.object.GetName(), UID: string(op.object.GetUID()),
 			PodNamespace: op.pod.Namespace, Pod: op.pod.Name, Volume: op.volume,
-			Uploader: op.uploaderName(), Progress: op.tracker.Snapshot(),
+			Uploader: op.uploaderName(), Deadline: op.deadline.Load(), Progress: op.tracker.Snapshot(),
 		}
 	}
 	return list
@@ -53,18 +55,28 @@ func (a *Agent) Volumes() []metrics.Volume {
 			Operation: string(o.Kind), Uploader: o.Uploader,
 			Namespace: o.PodNamespace, Pod: o.Pod, Name: o.Volume, Progress: o.Progress,
 		}
+		if o.Deadline != nil {
+			list[i].Deadline = *o.Deadline
+		}
 	}
 	return list
 }
 
-// ServeHTTP is the endpoint /progress: {"node": ..., "operations": [...]}, fresh to the moment.
+// ServeHTTP is the endpoint /progress: {"node": ..., "operations": [...]}, fresh to the moment. Unless Config.ShowPaths is
+// set it leaves out what may name files of a volume.
 func (a *Agent) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	operations := a.Operations()
+	for i := range operations {
+		if p := &operations[i].Progress; !a.cfg.ShowPaths {
+			p.CurrentItem, p.LastError, p.Reason = "", "", ""
+		}
+	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	err := json.NewEncoder(w).Encode(struct {
 		Node       string            `json:"node"`
 		Operations []OperationStatus `json:"operations"`
-	}{a.cfg.NodeName, a.Operations()})
+	}{a.cfg.NodeName, operations})
 	if err != nil {
 		a.cfg.Logger.Debug("Progress was not sent", "error", err)
 	}

@@ -3,7 +3,6 @@ package nodeagent
 import (
 	"context"
 	"fmt"
-	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -23,16 +22,12 @@ const (
 
 	// podIndex finds the PodVolumeRestores of a pod, whoever created them.
 	podIndex = "spec.pod"
-
-	// podGoneAfter is how old a PodVolumeRestore must be before an agent that does not know its pod asks the API server for
-	// it. Until then it is another node's, or its pod has no node yet; so hardly ever more than one agent asks.
-	podGoneAfter = 5 * time.Minute
 )
 
 func (a *Agent) watchBackups(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("podvolumebackup").
 		For(&velerov1.PodVolumeBackup{}).
-		Complete(reconcile.Func(a.reconcileBackup))
+		Complete(a.whenAlone(a.reconcileBackup))
 }
 
 func (a *Agent) watchRestores(ctx context.Context, mgr ctrl.Manager) error {
@@ -59,7 +54,7 @@ func (a *Agent) watchRestores(ctx context.Context, mgr ctrl.Manager) error {
 				a.enqueueRestores(ctx, e.Object, q)
 			},
 		}).
-		Complete(reconcile.Func(a.reconcileRestore))
+		Complete(a.whenAlone(a.reconcileRestore))
 }
 
 // enqueueRestores queues the PodVolumeRestores of a pod.
@@ -102,16 +97,21 @@ func (a *Agent) reconcileBackup(ctx context.Context, req reconcile.Request) (rec
 	if err := a.client.Get(ctx, req.NamespacedName, &pvb); err != nil {
 		return a.lost(key{Backup, req.Name}, err)
 	}
-	if pvb.Spec.Node != a.cfg.NodeName {
-		return reconcile.Result{}, nil
-	}
 	s := ofBackup(&pvb)
-	if s.terminal() {
-		a.interrupt(s.key(), errNotOurs) // does nothing to an operation that has written the end itself
-		a.settled(s.key())
-		return reconcile.Result{}, nil
+	switch {
+	case s.terminal():
+		return a.reconcileEnded(ctx, s)
+	case s.node != a.cfg.NodeName:
+		return a.releaseAbandoned(ctx, s)
 	}
 	return a.admit(ctx, s, s.stopRequest()), nil
+}
+
+// reconcileEnded looks after an object that has ended, by this agent or another one.
+func (a *Agent) reconcileEnded(ctx context.Context, s subject) (reconcile.Result, error) {
+	a.interrupt(s.key(), errNotOurs) // does nothing to an operation that has written the end itself
+	a.settled(s.key())
+	return a.release(ctx, s)
 }
 
 func (a *Agent) reconcileRestore(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
@@ -121,9 +121,7 @@ func (a *Agent) reconcileRestore(ctx context.Context, req reconcile.Request) (re
 	}
 	s := ofRestore(&pvr)
 	if s.terminal() {
-		a.interrupt(s.key(), errNotOurs) // does nothing to an operation that has written the end itself
-		a.settled(s.key())
-		return reconcile.Result{}, nil
+		return a.reconcileEnded(ctx, s)
 	}
 	var pod corev1.Pod
 	err := a.client.Get(ctx, types.NamespacedName{Namespace: s.pod.Namespace, Name: s.pod.Name}, &pod)
@@ -138,7 +136,7 @@ func (a *Agent) reconcileRestore(ctx context.Context, req reconcile.Request) (re
 	}
 	ready, err := waitsForRestore(&pod, s.phase)
 	if !ready && err == nil {
-		return reconcile.Result{}, nil // the pod's next change brings us back
+		return a.reconcileRestoreBeforePod(ctx, s, &pod)
 	}
 	return a.admit(ctx, s, err), nil
 }
@@ -194,48 +192,4 @@ func (s subject) stopRequest() error {
 	default:
 		return nil
 	}
-}
-
-// reconcileRestoreWithoutPod handles a restore whose pod is not on this node: it is another agent's, or its pod is gone
-// for good and somebody has to say so. A PodVolumeRestore does not name its node.
-func (a *Agent) reconcileRestoreWithoutPod(ctx context.Context, s subject) (reconcile.Result, error) {
-	if a.interrupt(s.key(), errPodGone) || a.knows(a.elsewhere, s.key()) {
-		return reconcile.Result{}, nil
-	}
-	age := time.Since(s.object.GetCreationTimestamp().Time)
-	if age < podGoneAfter && !a.knows(a.orphaned, s.key()) {
-		return reconcile.Result{RequeueAfter: podGoneAfter - age}, nil
-	}
-	var pod corev1.Pod
-	err := a.api.Get(ctx, types.NamespacedName{Namespace: s.pod.Namespace, Name: s.pod.Name}, &pod)
-	switch {
-	case apierrors.IsNotFound(err) || (err == nil && s.pod.UID != "" && pod.UID != s.pod.UID):
-		return reconcile.Result{}, a.failOrphan(ctx, s)
-	case err != nil:
-		return reconcile.Result{}, fmt.Errorf("get pod %s/%s: %w", s.pod.Namespace, s.pod.Name, err)
-	case pod.Spec.NodeName == "":
-		return reconcile.Result{RequeueAfter: time.Minute}, nil
-	case pod.Spec.NodeName == a.cfg.NodeName:
-		return reconcile.Result{RequeueAfter: time.Second}, nil // the cache is late
-	default:
-		a.remember(a.elsewhere, s.key())
-		return reconcile.Result{}, nil
-	}
-}
-
-// failOrphan ends a restore whose pod does not exist. Any agent may do it, and only one may have done it in the end.
-func (a *Agent) failOrphan(ctx context.Context, s subject) error {
-	op := a.newOperation(s)
-	v := a.judge(ctx, op, outcome{}, errPodGone)
-	p := v.patch(op)
-	p.Metadata.ResourceVersion = s.object.GetResourceVersion()
-	err := a.write(ctx, s.object, p)
-	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		return nil // it has changed: that change brings us back
-	}
-	if err != nil {
-		return fmt.Errorf("fail a restore without pod: %w", err)
-	}
-	a.announceEnd(op, v)
-	return nil
 }

@@ -61,7 +61,12 @@ func (a *Agent) schemaHasCancel(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("make a client for the API schema: %w", err)
 	}
-	raw, err := d.RESTClient().Get().AbsPath("/openapi/v3/apis/velero.io/v1").Do(ctx).Raw()
+	var raw []byte
+	err = untilAnswered(ctx, func() error {
+		var err error
+		raw, err = d.RESTClient().Get().AbsPath("/openapi/v3/apis/velero.io/v1").Do(ctx).Raw()
+		return err
+	})
 	if err != nil {
 		return false, fmt.Errorf("read the schema of velero.io/v1: %w", err)
 	}
@@ -90,7 +95,7 @@ func (a *Agent) repositoryConfig(ctx context.Context, s subject) map[string]stri
 		return nil
 	}
 	var list velerov1.BackupRepositoryList
-	err := a.api.List(ctx, &list, client.InNamespace(a.cfg.Namespace), client.MatchingLabels{
+	err := a.patient.List(ctx, &list, client.InNamespace(a.cfg.Namespace), client.MatchingLabels{
 		velerov1.VolumeNamespaceLabel: s.repoNamespace,
 		velerov1.StorageLocationLabel: s.location,
 		velerov1.RepositoryTypeLabel:  uploaderKopia,

@@ -19,12 +19,9 @@ import (
 )
 
 const (
-	// veleroFinalizer is left on objects that Velero's own agent has touched since 1.17; whoever ends such an object has to
-	// take it off (contracts/velero-node-agent.md 5.4).
-	veleroFinalizer = "velero.io/pod-volume-finalizer"
-
-	writeTimeout  = 30 * time.Second
-	shutdownGrace = 10 * time.Second // for the terminal writes of operations that ended just before the agent does
+	writeTimeout = 30 * time.Second
+	// shutdownGrace is how long a stopping agent goes on writing: kopia has 35 s to end, and then comes the last write.
+	shutdownGrace = 45 * time.Second
 )
 
 // patch is a JSON merge patch of the fields that the agent owns. Neither CRD has a status subresource, in any version, so
@@ -49,9 +46,13 @@ func newPatch(s progress.Snapshot) patch {
 		Status:   map[string]any{},
 	}
 	if s.TotalBytes > 0 {
-		p.Status["progress"] = map[string]int64{"bytesDone": s.BytesDone, "totalBytes": s.TotalBytes}
+		p.Status["progress"] = progressStatus(s)
 	}
 	return p
+}
+
+func progressStatus(s progress.Snapshot) map[string]int64 {
+	return map[string]int64{"bytesDone": s.BytesDone, "totalBytes": s.TotalBytes}
 }
 
 // encode writes v as JSON without escaping <, > and &: every byte of a patch counts.
@@ -77,24 +78,28 @@ func (a *Agent) write(ctx context.Context, object client.Object, p patch) error 
 	return err
 }
 
-// persist sends a patch until it has landed. It gives up when the object is gone or another one, when the API server
-// refuses the content, or when ctx ends.
-func (a *Agent) persist(ctx context.Context, op *operation, p patch) error {
-	backoff := wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.1, Steps: 6, Cap: 30 * time.Second}
+// change writes what say makes of the object as it is now, until it has landed. It gives up when say does, when the object
+// is gone (errDeleted) or another one, when the API server refuses the content, and when ctx ends.
+func (a *Agent) change(ctx context.Context, op *operation, say func(now subject) (patch, error)) error {
+	backoff := wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.1, Steps: 9, Cap: 30 * time.Second}
 	for {
-		if err := stopped(ctx); err != nil {
+		now, err := a.live(ctx, op)
+		if err != nil {
 			return err
 		}
-		err := a.write(ctx, op.object, p)
-		if err == nil || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) {
+		p, err := say(now)
+		if err != nil {
 			return err
 		}
-		if apierrors.IsConflict(err) {
-			if _, err := a.live(ctx, op); errors.Is(err, errDeleted) {
-				return err
-			}
+		p.Metadata.ResourceVersion = now.object.GetResourceVersion()
+		err = a.write(ctx, op.object, p)
+		if err == nil || apierrors.IsInvalid(err) {
+			return err
 		}
-		op.log.Warn("Write to the API server did not land, trying again", "error", err)
+		// That somebody else has written in between, or deleted it, is no news.
+		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			op.log.Warn("Write to the API server did not land, trying again", "error", err)
+		}
 		select {
 		case <-time.After(backoff.Step()):
 		case <-ctx.Done():
@@ -105,25 +110,26 @@ func (a *Agent) persist(ctx context.Context, op *operation, p patch) error {
 
 // begin claims the operation for this node, in one write. It returns errNotOurs when the object has ended meanwhile.
 func (a *Agent) begin(ctx context.Context, op *operation) error {
-	now, err := a.live(ctx, op)
-	switch {
-	case err != nil:
-		return err
-	case now.terminal():
-		return errNotOurs
-	case now.stopRequest() != nil:
-		return now.stopRequest()
-	}
-	op.tracker.Begin(op.previous().Attempt + 1)
-	p := newPatch(op.tracker.Snapshot())
-	if now.phase != phaseInProgress || now.started == nil {
-		p.Status["phase"] = phaseInProgress
-		p.Status["startTimestamp"] = metav1.Now()
-	}
-	if op.kind == Restore {
-		p.Status["node"] = a.cfg.NodeName
-	}
-	return a.persist(ctx, op, p)
+	op.tracker.Begin(op.attempt)
+	return a.change(ctx, op, func(now subject) (patch, error) {
+		switch {
+		case now.terminal():
+			return patch{}, errNotOurs
+		case now.stopRequest() != nil:
+			return patch{}, now.stopRequest()
+		}
+		op.resumed = now.phase == phaseInProgress // of ourselves, where the answer to a first write was lost: that does no harm
+		p := newPatch(op.tracker.Snapshot())
+		p.Metadata.Finalizers = withFinalizer(now.object)
+		if now.phase != phaseInProgress || now.started == nil {
+			p.Status["phase"] = phaseInProgress
+			p.Status["startTimestamp"] = metav1.Now()
+		}
+		if op.kind == Restore {
+			p.Status["node"] = a.cfg.NodeName
+		}
+		return p, nil
+	})
 }
 
 // live reads the operation's object from the API server, however long that does not answer: what the cache says may be
@@ -159,39 +165,37 @@ func (a *Agent) publish(op *operation) func(context.Context, progress.Snapshot) 
 	}
 }
 
-// finish makes the one terminal write, after which nothing is written any more (contracts/velero-node-agent.md 2.4).
-func (a *Agent) finish(ctx context.Context, op *operation, v verdict) error {
-	ctx, cancel := a.outlive(ctx)
-	defer cancel()
+// finish makes the one terminal write, after which nothing is written any more (contracts/velero-node-agent.md 2.4). The
+// verdict is what was written in the end.
+func (a *Agent) finish(op *operation, v verdict) (verdict, error) {
 	select {
 	case <-time.After(op.unsettled()):
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	case <-a.lasting.Done():
+		return v, context.Cause(a.lasting)
 	}
-	p := v.patch(op)
-	err := a.persist(ctx, op, p)
-	if apierrors.IsInvalid(err) && v.phase == phaseCanceled {
-		p.Status["phase"] = phaseFailed // the CRD is older than 1.17
-		err = a.persist(ctx, op, p)
+	brief := false
+	for {
+		err := a.change(a.lasting, op, func(now subject) (patch, error) {
+			if now.terminal() {
+				return patch{}, v.unlessWritten(now)
+			}
+			if brief {
+				return v.briefPatch(now), nil
+			}
+			return v.patch(now), nil
+		})
+		switch {
+		case errors.Is(err, errWritten):
+			return v, nil
+		case !apierrors.IsInvalid(err):
+			return v, err
+		case v.phase == phaseCanceled:
+			v = v.asFailed(op) // the CRD is older than 1.17
+		case !brief:
+			op.log.Error("The API server refuses the result, writing the least of it", "error", err)
+			brief = true
+		default:
+			return v, err
+		}
 	}
-	return err
-}
-
-// outlive returns a context for what must still be written when the operation has ended: it ends only a while after the
-// agent was told to stop.
-func (a *Agent) outlive(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	go func() {
-		select {
-		case <-a.stopping:
-		case <-ctx.Done():
-			return
-		}
-		select {
-		case <-time.After(shutdownGrace):
-			cancel(errShutdown)
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, func() { cancel(context.Canceled) }
 }

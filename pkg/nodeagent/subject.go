@@ -55,9 +55,13 @@ type subject struct {
 
 	phase   string
 	cancel  bool // somebody asks for the end: spec.cancel, or the phase Canceling that Velero's own agent left behind
+	message string
+	node    string // that serves it; of a restore only once it is claimed
 	started *metav1.Time
-	done    int64
-	total   int64
+	// completed is when it ended.
+	completed *metav1.Time
+	done      int64
+	total     int64
 }
 
 func ofBackup(pvb *velerov1.PodVolumeBackup) subject {
@@ -67,7 +71,8 @@ func ofBackup(pvb *velerov1.PodVolumeBackup) subject {
 		location: pvb.Spec.BackupStorageLocation, repoIdentifier: pvb.Spec.RepoIdentifier, repoNamespace: pvb.Spec.Pod.Namespace,
 		uploaderType: pvb.Spec.UploaderType, settings: pvb.Spec.UploaderSettings,
 		phase: string(pvb.Status.Phase), cancel: pvb.Spec.Cancel || string(pvb.Status.Phase) == phaseCanceling,
-		started: pvb.Status.StartTimestamp, done: pvb.Status.Progress.BytesDone, total: pvb.Status.Progress.TotalBytes,
+		message: pvb.Status.Message, node: pvb.Spec.Node,
+		started: pvb.Status.StartTimestamp, completed: pvb.Status.CompletionTimestamp, done: pvb.Status.Progress.BytesDone, total: pvb.Status.Progress.TotalBytes,
 	}
 }
 
@@ -78,7 +83,8 @@ func ofRestore(pvr *velerov1.PodVolumeRestore) subject {
 		location: pvr.Spec.BackupStorageLocation, repoIdentifier: pvr.Spec.RepoIdentifier, repoNamespace: pvr.Spec.SourceNamespace,
 		uploaderType: pvr.Spec.UploaderType, settings: pvr.Spec.UploaderSettings,
 		phase: string(pvr.Status.Phase), cancel: pvr.Spec.Cancel || string(pvr.Status.Phase) == phaseCanceling,
-		started: pvr.Status.StartTimestamp, done: pvr.Status.Progress.BytesDone, total: pvr.Status.Progress.TotalBytes,
+		message: pvr.Status.Message, node: pvr.Status.Node,
+		started: pvr.Status.StartTimestamp, completed: pvr.Status.CompletionTimestamp, done: pvr.Status.Progress.BytesDone, total: pvr.Status.Progress.TotalBytes,
 	}
 }
 

@@ -1,5 +1,7 @@
 package progress
 
+import "time"
+
 // Stage is what a data path says it is doing where its numbers alone cannot tell.
 type Stage string
 
@@ -29,6 +31,9 @@ type Reading struct {
 	Errors        int64  // files that could not be read or written so far
 	LastError     string // the last of them, path included
 	CurrentItem   string // a path in the volume that is being worked on
+
+	// Next is how long the next reading takes, where the data path knows that it is long. Nobody can see a stall before.
+	Next time.Duration
 }
 
 // Sink takes the readings of one operation. Implementations must be safe for concurrent use and must return at once:

@@ -32,7 +32,7 @@ func (r *recording) publish(_ context.Context, s Snapshot) error {
 	return nil
 }
 
-// report runs a Reporter while during runs, in a synctest bubble: its sleeps move a clock of its own, and nobody waits.
+// report runs a Reporter while during runs, in a synctest bubble: its pauses move a clock of its own, and nobody waits.
 func report(t *testing.T, during func(tr *Tracker, rec *recording)) []Snapshot {
 	t.Helper()
 	rec := &recording{}
@@ -56,7 +56,7 @@ func report(t *testing.T, during func(tr *Tracker, rec *recording)) []Snapshot {
 func TestReporterPublishesTheTotalAtOnce(t *testing.T) {
 	t.Parallel()
 	got := report(t, func(tr *Tracker, _ *recording) {
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		tr.Report(Reading{TotalBytes: 10, TotalFinal: true})
 		synctest.Wait()
 	})
@@ -69,7 +69,7 @@ func TestReporterWritesNothingWhenNothingChanges(t *testing.T) {
 	t.Parallel()
 	got := report(t, func(tr *Tracker, _ *recording) {
 		tr.Report(Reading{BytesDone: 1, TotalBytes: 10, TotalFinal: true})
-		time.Sleep(119*time.Second + 500*time.Millisecond)
+		<-time.After(119*time.Second + 500*time.Millisecond)
 	})
 	// The total at 0 s, then a heartbeat at 60 s; the stall at 120 s is not reached.
 	if len(got) != 2 || got[1].Heartbeat.Sub(got[0].Heartbeat) != time.Minute {
@@ -81,7 +81,7 @@ func TestReporterReportsASilentDataPathAsStalled(t *testing.T) {
 	t.Parallel()
 	got := report(t, func(tr *Tracker, _ *recording) {
 		tr.Report(Reading{BytesDone: 1, TotalBytes: 10, TotalFinal: true})
-		time.Sleep(121 * time.Second)
+		<-time.After(121 * time.Second)
 	})
 	if last := got[len(got)-1]; last.State != StateStalled {
 		t.Errorf("after two silent minutes the last report is %+v", last)
@@ -93,7 +93,7 @@ func TestReporterKeepsTheCadence(t *testing.T) {
 	got := report(t, func(tr *Tracker, _ *recording) {
 		for i := range int64(600) { // a minute of ten readings a second
 			tr.Report(Reading{BytesDone: i, TotalBytes: 1000, TotalFinal: true})
-			time.Sleep(100 * time.Millisecond)
+			<-time.After(100 * time.Millisecond)
 		}
 	})
 	if len(got) > 8 {
@@ -106,9 +106,9 @@ func TestReporterPublishesAgainAfterAnError(t *testing.T) {
 	got := report(t, func(tr *Tracker, rec *recording) {
 		rec.fail(errors.New("API server is down"))
 		tr.Report(Reading{BytesDone: 1, TotalBytes: 10, TotalFinal: true})
-		time.Sleep(15 * time.Second)
+		<-time.After(15 * time.Second)
 		rec.fail(nil)
-		time.Sleep(10 * time.Second)
+		<-time.After(10 * time.Second)
 	})
 	if len(got) != 1 {
 		t.Errorf("published %d snapshots after the API server came back, want 1", len(got))
@@ -121,7 +121,7 @@ func TestReporterIsSilentAfterTheEnd(t *testing.T) {
 		tr.Report(Reading{BytesDone: 1, TotalBytes: 10, TotalFinal: true})
 		synctest.Wait()
 		tr.Complete(10)
-		time.Sleep(5 * time.Minute)
+		<-time.After(5 * time.Minute)
 	})
 	if len(got) != 1 {
 		t.Errorf("published %+v", got)

@@ -38,6 +38,7 @@ type Tracker struct {
 	snap        Snapshot  // what was shown last: the base that must not fall
 	begun       bool      // an attempt runs or ran
 	aliveSince  time.Time // since when a byte should have moved: the last movement, or the begin of the attempt
+	blindUntil  time.Time // when the next reading is due that could show a movement
 	knownClosed bool
 }
 
@@ -92,7 +93,7 @@ func (t *Tracker) Report(r Reading) {
 	}
 	now := time.Now()
 	t.move(now, r)
-	t.latest = r
+	t.latest, t.blindUntil = r, now.Add(r.Next)
 	if r.TotalFinal && r.TotalBytes > 0 && !t.knownClosed {
 		t.knownClosed = true
 		close(t.known)
@@ -110,7 +111,8 @@ func (t *Tracker) move(now time.Time, r Reading) {
 	if moved {
 		t.snap.LastProgressTime = now.UTC()
 	}
-	if moved || scanned || r.Stage == StageWaiting {
+	waited := r.Stage == StageWaiting || t.latest.Stage == StageWaiting // what comes after a wait has only just begun
+	if moved || scanned || waited {
 		t.aliveSince = now
 	}
 }
@@ -122,14 +124,16 @@ func (t *Tracker) Snapshot() Snapshot {
 	return t.look(time.Now())
 }
 
-// IdleFor returns for how long nothing has moved that should have; 0 while the operation is queued or waits.
+// IdleFor returns for how long nothing has moved that should have; 0 while the operation is queued or waits, and until the
+// next reading is due.
 func (t *Tracker) IdleFor() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.begun || t.latest.Stage == StageWaiting || t.snap.State.Terminal() {
+	now := time.Now()
+	if !t.begun || t.latest.Stage == StageWaiting || t.snap.State.Terminal() || now.Before(t.blindUntil) {
 		return 0
 	}
-	return time.Since(t.aliveSince)
+	return now.Sub(t.aliveSince)
 }
 
 // Complete ends the operation well: done and total become total, the size of the snapshot. It is the one place where the
@@ -169,6 +173,9 @@ func (t *Tracker) look(now time.Time) Snapshot {
 	}
 	s.Heartbeat = now.UTC()
 	if !t.begun {
+		if t.latest.Stage == StageWaiting { // for something else than its turn
+			s.State, s.Reason = StateWaiting, clip(t.latest.Reason, maxText)
+		}
 		return *s
 	}
 	r := t.latest
@@ -224,12 +231,13 @@ func share(total int64) int64 { return total/successShare + 1 }
 func (t *Tracker) state(now time.Time, r Reading) (State, string) {
 	read := r.TotalFinal && r.TotalBytes > 0 && r.BytesDone >= r.TotalBytes
 	finishing := r.Stage == StageFinishing || read
+	stalled := now.Sub(t.aliveSince) >= t.stallAfter && !now.Before(t.blindUntil)
 	switch {
 	case r.Stage == StageWaiting:
 		return StateWaiting, clip(r.Reason, maxText)
-	case now.Sub(t.aliveSince) >= t.stallAfter && finishing:
+	case stalled && finishing:
 		return StateStalled, "all data is read, storing the last of it does not end"
-	case now.Sub(t.aliveSince) >= t.stallAfter:
+	case stalled:
 		return StateStalled, "no byte moved"
 	case finishing:
 		return StateFinishing, ""

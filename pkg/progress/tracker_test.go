@@ -33,6 +33,8 @@ func TestTrackerStates(t *testing.T) {
 		"finishing does not end":        {reading: Reading{Stage: StageFinishing, BytesDone: mib}, wait: time.Hour, want: StateStalled, reason: "all data is read, storing the last of it does not end"},
 		"waits for a lock":              {reading: Reading{Stage: StageWaiting, Reason: "locked by PID 7 on node-b"}, want: StateWaiting, reason: "locked by PID 7 on node-b"},
 		"waiting is never a stall":      {reading: Reading{Stage: StageWaiting, Reason: "locked"}, wait: time.Hour, want: StateWaiting, reason: "locked"},
+		"nobody has looked since":       {reading: Reading{BytesDone: mib, TotalBytes: 10 * mib, TotalFinal: true, Next: 5 * time.Minute}, wait: 4 * time.Minute, want: StateTransferring},
+		"nothing moved when looked at":  {reading: Reading{BytesDone: mib, TotalBytes: 10 * mib, TotalFinal: true, Next: 5 * time.Minute}, wait: 5 * time.Minute, want: StateStalled, reason: "no byte moved"},
 		"a silent scan is a stall, too": {reading: Reading{Stage: StageScanning}, wait: time.Hour, want: StateStalled, reason: "no byte moved"},
 	}
 	for name, tc := range tests {
@@ -42,7 +44,7 @@ func TestTrackerStates(t *testing.T) {
 				tr := NewTracker(Options{})
 				tr.Begin(1)
 				tr.Report(tc.reading)
-				time.Sleep(tc.wait) // the clock of the bubble, nobody waits
+				<-time.After(tc.wait) // the clock of the bubble, nobody waits
 				got := tr.Snapshot()
 				if got.State != tc.want || got.Reason != tc.reason {
 					t.Errorf("state %q (%q), want %q (%q)", got.State, got.Reason, tc.want, tc.reason)
@@ -61,7 +63,7 @@ func TestTrackerStallIsJudgedByBytesNotByLines(t *testing.T) {
 		tr.Report(frozen)
 		moved := tr.Snapshot().LastProgressTime
 		for range 90 {
-			time.Sleep(time.Second)
+			<-time.After(time.Second)
 			tr.Report(frozen)
 		}
 		s := tr.Snapshot()
@@ -89,7 +91,7 @@ func TestTrackerStallClockStartsAfterTheWait(t *testing.T) {
 		tr.Begin(1)
 		for range 10 {
 			tr.Report(Reading{Stage: StageWaiting, Reason: "locked"})
-			time.Sleep(time.Minute)
+			<-time.After(time.Minute)
 		}
 		if idle := tr.IdleFor(); idle != 0 {
 			t.Errorf("idle for %v while it waited", idle)
@@ -98,6 +100,25 @@ func TestTrackerStallClockStartsAfterTheWait(t *testing.T) {
 		tr.Report(Reading{TotalBytes: mib, TotalFinal: true})
 		if s := tr.Snapshot(); s.State != StateTransferring {
 			t.Errorf("state %v right after the lock was free", s.State)
+		}
+	})
+}
+
+// Nothing that counts as movement comes with the end of a wait, and nobody reports while a repository is created.
+func TestTrackerWaitingEndsWithoutAMovement(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		tr := NewTracker(Options{StallAfter: time.Minute})
+		tr.Begin(1)
+		tr.Report(Reading{Stage: StageWaiting, Reason: "creating the repository"})
+		<-time.After(9 * time.Minute)
+		tr.Report(Reading{Stage: StageScanning})
+		if idle, s := tr.IdleFor(), tr.Snapshot(); idle != 0 || s.State != StateScanning {
+			t.Errorf("idle for %v, %s right after the wait", idle, s.State)
+		}
+		<-time.After(time.Minute)
+		if idle, s := tr.IdleFor(), tr.Snapshot(); idle != time.Minute || s.State != StateStalled {
+			t.Errorf("idle for %v, %s a minute after the wait", idle, s.State)
 		}
 	})
 }
@@ -113,7 +134,7 @@ func TestTrackerRateAndETA(t *testing.T) {
 			t.Errorf("rate %d, eta %v before a byte moved", s.BytesPerSecond, s.ETASeconds)
 		}
 		for range 100 {
-			time.Sleep(time.Second)
+			<-time.After(time.Second)
 			r.BytesDone += 4 * mib
 			tr.Report(r)
 		}
@@ -163,7 +184,7 @@ func TestTrackerNoETAWhenTheRateJumps(t *testing.T) {
 				r.BytesDone -= 99 * mib // new data
 			}
 			tr.Report(r)
-			time.Sleep(time.Second)
+			<-time.After(time.Second)
 		}
 		if s := tr.Snapshot(); s.ETASeconds != nil {
 			t.Errorf("eta %d s from a rate that fell to a hundredth", *s.ETASeconds)
@@ -177,7 +198,7 @@ func TestTrackerResume(t *testing.T) {
 		old := NewTracker(Options{})
 		old.Begin(1)
 		old.Report(Reading{BytesDone: 60 * mib, TotalBytes: 100 * mib, TotalFinal: true})
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		previous := old.Snapshot()
 
 		tr := NewTracker(Options{Previous: previous})

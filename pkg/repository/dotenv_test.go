@@ -47,7 +47,7 @@ func FuzzParseDotenv(f *testing.F) {
 			}
 		}
 		if !plain(key) || !plain(value) {
-			t.Skip()
+			return
 		}
 		values, err = parseDotenv([]byte(data + "\n" + key + "=" + value + "\n"))
 		if err != nil || values[key] != value {

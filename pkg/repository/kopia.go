@@ -25,59 +25,22 @@ func (r *Resolver) kopia(ctx context.Context, location *velerov1.BackupStorageLo
 	if err := checkNamespace(req.Namespace); err != nil {
 		return repo, err
 	}
-	backend, err := r.kopiaStorage(ctx, location.Spec, req.Namespace, &repo)
+	bucket, prefix := bucketAndPrefix(location.Spec)
+	backend, err := locate(location.Spec, bucket, path.Join(prefix, "kopia", req.Namespace)+"/", &repo)
 	if err != nil {
 		return repo, err
+	}
+	if backend == "s3" {
+		if err := r.kopiaEndpoint(ctx, location.Spec.Config, &repo); err != nil {
+			return repo, err
+		}
 	}
 	return repo, r.unlock(ctx, location, backend, &repo)
 }
 
-// kopiaStorage fills in where the repository is, and returns the kind of storage as resticBackend names it.
-func (r *Resolver) kopiaStorage(
-	ctx context.Context, spec velerov1.BackupStorageLocationSpec, namespace string, repo *uploader.Repository,
-) (string, error) {
-	bucket, prefix := spec.Config["bucket"], spec.Config["prefix"]
-	if spec.ObjectStorage != nil {
-		bucket, prefix = spec.ObjectStorage.Bucket, spec.ObjectStorage.Prefix
-	}
-	bucket = strings.Trim(bucket, "/")
-	dir := path.Join(strings.Trim(prefix, "/"), "kopia", namespace) + "/"
-	provider := knownProvider(spec)
-	if bucket == "" && provider != providerFS {
-		return "", misconfigured("spec.objectStorage.bucket is empty")
-	}
-	repo.Storage = &uploader.Storage{Bucket: bucket, Prefix: dir}
-
-	switch provider {
-	case providerAWS:
-		repo.Storage.Type = uploader.StorageS3
-		err := r.kopiaEndpoint(ctx, spec.Config, repo.Storage)
-		scheme := "https"
-		if repo.Storage.DisableTLS {
-			scheme = "http"
-		}
-		repo.URL = "s3:" + scheme + "://" + repo.Storage.Endpoint + "/" + bucket + "/" + dir
-		return "s3", err
-	case providerAzure:
-		repo.Storage.Type, repo.URL = uploader.StorageAzure, "azure:"+bucket+":/"+dir
-		return "azure", nil
-	case providerGCP:
-		repo.Storage.Type, repo.URL = uploader.StorageGCS, "gs:"+bucket+":/"+dir
-		return "gs", nil
-	case providerFS:
-		root := spec.Config["fspath"]
-		if !path.IsAbs(root) {
-			return "", misconfigured("config fspath is %q, want an absolute path", root)
-		}
-		repo.Storage, repo.URL = nil, path.Join(root, dir)
-		return "local", nil
-	default:
-		return "", misconfigured("provider %q: kopia repositories are on S3, Azure, Google Cloud or a file system (velero.io/fs)", spec.Provider)
-	}
-}
-
 // kopiaEndpoint fills in the S3 server. Like Velero it takes no path in the server's URL.
-func (r *Resolver) kopiaEndpoint(ctx context.Context, config map[string]string, s *uploader.Storage) error {
+func (r *Resolver) kopiaEndpoint(ctx context.Context, config map[string]string, repo *uploader.Repository) error {
+	s := repo.Storage
 	s.Region = strings.Trim(config["region"], "/")
 	s3URL := config["s3Url"]
 	if s3URL == "" {
@@ -88,6 +51,7 @@ func (r *Resolver) kopiaEndpoint(ctx context.Context, config map[string]string, 
 			}
 		}
 		s.Endpoint = "s3-" + s.Region + ".amazonaws.com"
+		repo.URL = "s3:https://" + s.Endpoint + "/" + s.Bucket + "/" + s.Prefix
 		return nil
 	}
 	u, err := url.Parse(s3URL)
@@ -98,6 +62,7 @@ func (r *Resolver) kopiaEndpoint(ctx context.Context, config map[string]string, 
 		return misconfigured("config s3Url %q: kopia needs it without a path, user and password", uploader.RedactURL(s3URL))
 	}
 	s.Endpoint, s.DisableTLS = u.Host, u.Scheme == "http"
+	repo.URL = "s3:" + u.Scheme + "://" + s.Endpoint + "/" + s.Bucket + "/" + s.Prefix
 	return nil
 }
 

@@ -57,7 +57,7 @@ func FuzzParseProfiles(f *testing.F) {
 		}
 		// What is written plainly after any other content is read back.
 		if !plain(key) || !plain(value) {
-			t.Skip()
+			return
 		}
 		written := data + "\n[zzz-last]\n" + key + " = " + value + "\n"
 		if got := parseProfiles([]byte(written))["zzz-last"][strings.ToLower(key)]; got != value {

@@ -101,6 +101,12 @@ func (r *Resolver) unlock(ctx context.Context, location *velerov1.BackupStorageL
 	if repo.Password, err = r.password(ctx, location.Namespace); err != nil {
 		return err
 	}
+	return r.unlockStorage(ctx, location, backend, repo)
+}
+
+// unlockStorage adds what opens the storage.
+func (r *Resolver) unlockStorage(ctx context.Context, location *velerov1.BackupStorageLocation, backend string, repo *uploader.Repository) error {
+	var err error
 	if repo.CACert, err = r.caCert(ctx, location); err != nil {
 		return err
 	}

@@ -59,7 +59,7 @@ func (s *signedBy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (c *cluster) signersOf(t *testing.T, version string, l *velerov1.BackupStorageLocation, each func(n int)) []string {
 	t.Helper()
 	// restic goes on asking for minutes, so it is ended as soon as it has shown what it does.
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	s3 := &signedBy{each: each, enough: cancel}
 	server := httptest.NewServer(s3)

@@ -55,10 +55,14 @@ func looksLikePassword(authority string) bool {
 
 var userInfo = regexp.MustCompile(`://[^/@\s]+@`)
 
+// signature is what signs an address in its query: an Azure SAS, or a presigned request. The clouds' libraries sort and encode
+// a query anew, so that what was handed to them is not found in it.
+var signature = regexp.MustCompile(`(?i)([?&](?:sig|signature|x-(?:amz|goog)-(?:signature|credential|security-token))=)[^&\s":]+`)
+
 // minSecret is the shortest secret that is looked for in texts: shorter values, such as "1" or "true", are settings.
 const minSecret = 6
 
-// Hider returns a function that replaces the repository's secrets in a text, and the user and password in any URL.
+// Hider returns a function that replaces the repository's secrets in a text, and user, password and signature in any URL.
 func (r Repository) Hider() func(string) string {
 	var pairs []string
 	secrets := []Secret{r.Password}
@@ -72,6 +76,7 @@ func (r Repository) Hider() func(string) string {
 	}
 	replacer := strings.NewReplacer(pairs...)
 	return func(text string) string {
-		return userInfo.ReplaceAllString(replacer.Replace(text), "://"+redacted+"@")
+		text = userInfo.ReplaceAllString(replacer.Replace(text), "://"+redacted+"@")
+		return signature.ReplaceAllString(text, "${1}"+redacted)
 	}
 }

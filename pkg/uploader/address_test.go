@@ -33,6 +33,10 @@ func TestHider(t *testing.T) {
 		"wrong password static-passw0rd":          "wrong password ******",
 		"signed with wJalrXUtnFEMI/wJalrXUtnFEMI": "signed with ******/******",
 		"Get https://user:pw@host/path: refused":  "Get https://******@host/path: refused",
+		`Head "https://a.blob.core.windows.net/c/config?se=2027-01-01T00%3A00%3A00Z&sig=a%2Fb%3D&sp=rl": no such host`: `Head "https://a.blob.core.windows.net/c/config?se=2027-01-01T00%3A00%3A00Z&sig=******&sp=rl": no such host`,
+		"GET /b/k?X-Amz-Credential=AKIA%2F1&X-Amz-Date=7&X-Amz-Security-Token=FQ&X-Amz-Signature=0a 403":               "GET /b/k?X-Amz-Credential=******&X-Amz-Date=7&X-Amz-Security-Token=******&X-Amz-Signature=****** 403",
+		"GET /b/k?AWSAccessKeyId=a&Signature=b%3D":                                                                     "GET /b/k?AWSAccessKeyId=a&Signature=******",
+		"GET /b/k?design=1&signed=2": "GET /b/k?design=1&signed=2",
 	} {
 		if got := hide(text); got != want {
 			t.Errorf("hide(%q) = %q, want %q", text, got, want)

@@ -18,16 +18,32 @@ var (
 	ErrRepositoryNotFound = errors.New("repository does not exist")
 	// ErrWrongPassword comes from every method when no key of the repository opens with the password.
 	ErrWrongPassword = errors.New("wrong repository password")
-	// ErrRepositoryLocked comes when another process held the repository's lock for longer than the lock wait.
+	// ErrRepositoryLocked comes when another process holds the repository's lock, as a *LockedError where it is known who.
+	// Whether and how long to wait is the caller's decision.
 	ErrRepositoryLocked = errors.New("repository is locked")
 	// ErrSnapshotNotFound comes from Restore when the repository has no such snapshot.
 	ErrSnapshotNotFound = errors.New("snapshot does not exist in the repository")
 	// ErrNoSpace comes from Restore at the first write that fails for lack of space in the volume, and from Backup when the
 	// repository is full.
 	ErrNoSpace = errors.New("no space left on device")
+	// ErrScratchFull comes from every method when there is no room for what only serves the run: temporary files, which
+	// all runs keep in one place, and the cache. It is no ErrNoSpace: when the other runs have ended there is room again.
+	ErrScratchFull = errors.New("the node agent's directory for temporary files, or its cache, is full")
 	// ErrUnsupported comes when a request asks for what this data path, or the version of its program, cannot do.
 	ErrUnsupported = errors.New("not supported")
 )
+
+// LockedError is an ErrRepositoryLocked that names the owner.
+type LockedError struct {
+	Owner string // for a person, such as "locked exclusively by PID 7 on node-b as root since 2026-11-21 03:00:00"
+	Err   error  // wraps ErrRepositoryLocked
+}
+
+// Error is Err's.
+func (e *LockedError) Error() string { return e.Err.Error() }
+
+// Unwrap gives Err.
+func (e *LockedError) Unwrap() error { return e.Err }
 
 // Uploader is a data path. Its methods are safe for concurrent use; each call runs in a worker process of its own.
 // Canceling ctx ends the worker and releases its locks; the method then returns an error that wraps context.Cause(ctx).
@@ -112,6 +128,9 @@ type BackupRequest struct {
 	Tags     map[string]string // as in the PodVolumeBackup's spec.tags; for kopia with the requester's and the uploader's
 	Parent   string            // the snapshot to compare with; empty: the data path looks for one itself
 	Parallel int               // files read at the same time; 0: the data path's default
+	// Resume says that an earlier attempt was interrupted: what it has stored is looked for before it is sent again. kopia
+	// finds it without being told.
+	Resume bool
 }
 
 // BackupResult is what a backup left in the repository.

@@ -32,8 +32,9 @@ const csiMountDir = "mount"
 
 // Dir is a volume's directory below <pods>/<pod UID>/volumes/<plugin>.
 type Dir struct {
-	Name string // one path element
-	CSI  bool   // the files are in "mount" inside of it
+	Name    string // one path element
+	CSI     bool   // the files are in "mount" inside of it
+	Mounted bool   // kubelet or a driver mounts the files on it: without a mount it is a directory of the node's own disk
 }
 
 // String returns the path below the plugin's directory.
@@ -72,7 +73,13 @@ func DirOf(vol *corev1.Volume, pv *corev1.PersistentVolume, isCSIDriver func(dri
 	case vol.Image != nil:
 		return Dir{}, fmt.Errorf("volume %q is an image volume (%s): %w", vol.Name, vol.Image.Reference, ErrNoHostDirectory)
 	}
-	return newDir(vol.Name, vol.CSI != nil)
+	return newDir(vol.Name, vol.CSI != nil, !IsKubelets(vol))
+}
+
+// IsKubelets says whether a volume is kubelet's own: it makes the directory on the node's disk, and removes it with all
+// files when the pod has ended. (For some it mounts a tmpfs, but what that held is gone with it.)
+func IsKubelets(vol *corev1.Volume) bool {
+	return vol.EmptyDir != nil || vol.ConfigMap != nil || vol.Secret != nil || vol.DownwardAPI != nil || vol.Projected != nil || vol.GitRepo != nil
 }
 
 func persistentDir(volume string, pv *corev1.PersistentVolume, isCSIDriver func(string) bool) (Dir, error) {
@@ -87,7 +94,7 @@ func persistentDir(volume string, pv *corev1.PersistentVolume, isCSIDriver func(
 		return Dir{}, fmt.Errorf("volume %q (PersistentVolume %s) is of type hostPath (%s): %w",
 			volume, pv.Name, pv.Spec.HostPath.Path, ErrNoHostDirectory)
 	}
-	return newDir(pv.Name, isCSI(pv, isCSIDriver))
+	return newDir(pv.Name, isCSI(pv, isCSIDriver), true)
 }
 
 func isCSI(pv *corev1.PersistentVolume, isCSIDriver func(string) bool) bool {
@@ -100,11 +107,11 @@ func isCSI(pv *corev1.PersistentVolume, isCSIDriver func(string) bool) bool {
 	})
 }
 
-func newDir(name string, csi bool) (Dir, error) {
+func newDir(name string, csi, mounted bool) (Dir, error) {
 	if err := checkElement("volume directory", name); err != nil {
 		return Dir{}, err
 	}
-	return Dir{Name: name, CSI: csi}, nil
+	return Dir{Name: name, CSI: csi, Mounted: mounted}, nil
 }
 
 // checkElement refuses what is not exactly one path element: the API server would not let such names in, but they decide

@@ -39,11 +39,11 @@ func TestDirOf(t *testing.T) {
 		"secret":      {source: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{}}, want: Dir{Name: "data"}},
 		"projected":   {source: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{}}, want: Dir{Name: "data"}},
 		"downwardAPI": {source: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{}}, want: Dir{Name: "data"}},
-		"nfs":         {source: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}, want: Dir{Name: "data"}},
-		"iscsi":       {source: corev1.VolumeSource{ISCSI: &corev1.ISCSIVolumeSource{}}, want: Dir{Name: "data"}},
+		"nfs":         {source: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}, want: Dir{Name: "data", Mounted: true}},
+		"iscsi":       {source: corev1.VolumeSource{ISCSI: &corev1.ISCSIVolumeSource{}}, want: Dir{Name: "data", Mounted: true}},
 		"inline CSI": {
 			source: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: csiDriver}},
-			want:   Dir{Name: "data", CSI: true},
+			want:   Dir{Name: "data", CSI: true, Mounted: true},
 		},
 		"hostPath": {
 			source:  corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/srv"}},
@@ -56,36 +56,36 @@ func TestDirOf(t *testing.T) {
 		"CSI PV": {
 			source: claim,
 			pv:     pv(corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "unknown"}}, nil),
-			want:   Dir{Name: "pvc-1234", CSI: true},
+			want:   Dir{Name: "pvc-1234", CSI: true, Mounted: true},
 		},
 		"generic ephemeral": {
 			source: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}},
 			pv:     pv(corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: csiDriver}}, nil),
-			want:   Dir{Name: "pvc-1234", CSI: true},
+			want:   Dir{Name: "pvc-1234", CSI: true, Mounted: true},
 		},
 		"local PV": {
 			source: claim,
 			pv:     pv(corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: "/mnt/ssd"}}, nil),
-			want:   Dir{Name: "pvc-1234"},
+			want:   Dir{Name: "pvc-1234", Mounted: true},
 		},
-		"PV without volume mode": {source: claim, pv: noMode, want: Dir{Name: "pvc-1234"}},
+		"PV without volume mode": {source: claim, pv: noMode, want: Dir{Name: "pvc-1234", Mounted: true}},
 		"in-tree PV provisioned by a CSI driver": {
 			source: claim,
 			pv: pv(corev1.PersistentVolumeSource{AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{}},
 				map[string]string{annotationProvisionedBy: csiDriver}),
-			want: Dir{Name: "pvc-1234", CSI: true},
+			want: Dir{Name: "pvc-1234", CSI: true, Mounted: true},
 		},
 		"in-tree PV migrated to a CSI driver": {
 			source: claim,
 			pv: pv(corev1.PersistentVolumeSource{AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{}},
 				map[string]string{annotationProvisionedBy: "kubernetes.io/aws-ebs", annotationMigratedTo: csiDriver}),
-			want: Dir{Name: "pvc-1234", CSI: true},
+			want: Dir{Name: "pvc-1234", CSI: true, Mounted: true},
 		},
 		"in-tree PV with a driver that does not exist": {
 			source: claim,
 			pv: pv(corev1.PersistentVolumeSource{AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{}},
 				map[string]string{annotationProvisionedBy: "kubernetes.io/aws-ebs"}),
-			want: Dir{Name: "pvc-1234"},
+			want: Dir{Name: "pvc-1234", Mounted: true},
 		},
 		"block PV": {source: claim, pv: blockPV, wantErr: ErrBlockVolume},
 		"hostPath PV": {

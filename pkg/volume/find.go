@@ -15,7 +15,7 @@ import (
 var (
 	// ErrPodNotFound: the pods directory has no directory of that pod, or there is no pods directory.
 	ErrPodNotFound = errors.New("pod has no directory on this node")
-	// ErrNotMounted: the pod has a directory, but the volume has none in it.
+	// ErrNotMounted: the pod has a directory, but the volume has none in it, or nothing is mounted on the volume's.
 	ErrNotMounted = errors.New("volume is not mounted in the pod's directory")
 	// ErrAmbiguous: directories of several volume plugins have the volume's name.
 	ErrAmbiguous = errors.New("volume has more than one directory")

@@ -3,7 +3,7 @@ package volume
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/plimsoll-io/plimsoll/test/leaks"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.VerifyTestMain(m) }

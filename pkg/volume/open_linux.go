@@ -14,6 +14,9 @@ import (
 
 // Open finds a volume's directory as Find does and opens it for reading. The file's Name is the path. Errors are those of
 // Find; callers close the file.
+//
+// A directory on which something must be mounted (Dir.Mounted) is refused with ErrNotMounted while nothing is: when a node
+// has started, it lies there empty until the driver has mounted the volume again. Linux before 5.8 does not say so.
 func (p *Pods) Open(podUID types.UID, dir Dir) (*os.File, error) {
 	if _, isReal := p.fs.(*afero.OsFs); !isReal {
 		return nil, fmt.Errorf("open volume in %s file system: %w", p.fs.Name(), errors.ErrUnsupported)
@@ -22,7 +25,28 @@ func (p *Pods) Open(podUID types.UID, dir Dir) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return openBeneath(p.root, rel)
+	f, err := openBeneath(p.root, rel)
+	if err != nil || !dir.Mounted {
+		return f, err
+	}
+	if err := checkMounted(f); err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// checkMounted returns ErrNotMounted if the kernel says that nothing is mounted on a directory.
+func checkMounted(dir *os.File) error {
+	var stat unix.Statx_t
+	if err := unix.Statx(int(dir.Fd()), "", statFlags|unix.AT_EMPTY_PATH, unix.STATX_TYPE, &stat); err != nil {
+		return fmt.Errorf("look whether the volume is mounted: %w", &os.PathError{Op: "statx", Path: dir.Name(), Err: err})
+	}
+	if stat.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0 || stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0 {
+		return nil
+	}
+	return fmt.Errorf("look at %s: %w: nothing is mounted on it. After a start of the node its driver has yet to mount it; "+
+		"if the pod runs, check that the agent's mount of kubelet's directory has mountPropagation HostToContainer", dir.Name(), ErrNotMounted)
 }
 
 // openBeneath opens a directory below root without following a link, whatever became of the path since it was found.

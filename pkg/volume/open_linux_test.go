@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/spf13/afero"
+	"golang.org/x/sys/unix"
 )
 
 func TestOpen(t *testing.T) {
@@ -28,6 +29,33 @@ func TestOpen(t *testing.T) {
 	must(t, err)
 	if len(names) != 1 || names[0] != "file" {
 		t.Errorf("entries %q, want the file", names)
+	}
+}
+
+// When a node has started, the directories of CSI volumes are there, and empty until the driver has mounted them.
+func TestOpenWaitsForTheMount(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	dir := filepath.Join(root, string(podUID), csi, "pvc-1/mount")
+	must(t, os.MkdirAll(dir, 0o755))
+	pods, wanted := NewPods(afero.NewOsFs(), root), Dir{Name: "pvc-1", CSI: true, Mounted: true}
+	if f, err := pods.Open(podUID, wanted); err == nil {
+		must(t, f.Close())
+		t.Fatal("opened a directory of the node's own disk")
+	} else {
+		checkError(t, err, ErrNotMounted, dir)
+	}
+
+	content := t.TempDir() // on the same file system, as the volumes of type local are
+	write(t, filepath.Join(content, "file"), 1)
+	mount(t, content, dir, "", unix.MS_BIND)
+	f, err := pods.Open(podUID, wanted)
+	must(t, err)
+	defer f.Close()
+	names, err := f.Readdirnames(-1)
+	must(t, err)
+	if len(names) != 1 || names[0] != "file" {
+		t.Errorf("entries %q, want those of the mount", names)
 	}
 }
 

@@ -42,7 +42,10 @@ func TestWatchPace(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				start := time.Now()
 				var at []time.Duration
-				err := Watch(ctx, measurement(tt.took), func(bytes int64) {
+				err := Watch(ctx, measurement(tt.took), func(bytes int64, next time.Duration) {
+					if want := max(minInterval, restTimes*tt.took) + 2*tt.took; next != want {
+						t.Errorf("next report in %s, want %s", next, want)
+					}
 					at = append(at, time.Since(start))
 					if int(bytes) != len(at) {
 						t.Errorf("report %d says %d", len(at), bytes)
@@ -70,7 +73,7 @@ func TestWatchUsesTwoPercentAtMost(t *testing.T) {
 		defer cancel()
 		const took = 7 * time.Second
 		var measuring time.Duration
-		_ = Watch(ctx, measurement(took), func(int64) { measuring += took })
+		_ = Watch(ctx, measurement(took), func(int64, time.Duration) { measuring += took })
 		if limit := elapsed/50 + took; measuring > limit || measuring < elapsed/60 {
 			t.Errorf("measured for %v in %v", measuring, elapsed)
 		}
@@ -82,7 +85,7 @@ func TestWatchEndsWithTheError(t *testing.T) {
 	broken := errors.New("stale file handle")
 	err := Watch(t.Context(),
 		func(context.Context) (int64, error) { return 0, broken },
-		func(int64) { t.Error("reported a failed measurement") })
+		func(int64, time.Duration) { t.Error("reported a failed measurement") })
 	if !errors.Is(err, broken) {
 		t.Errorf("error %v, want %v", err, broken)
 	}
@@ -92,7 +95,7 @@ func TestWatchReportsTheCause(t *testing.T) {
 	t.Parallel()
 	cause := errors.New("agent stops")
 	ctx, cancel := context.WithCancelCause(t.Context())
-	err := Watch(ctx, measurement(0), func(int64) { cancel(cause) })
+	err := Watch(ctx, measurement(0), func(int64, time.Duration) { cancel(cause) })
 	if !errors.Is(err, cause) {
 		t.Errorf("error %v, want %v", err, cause)
 	}

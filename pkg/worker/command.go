@@ -8,9 +8,10 @@
 // restricts itself and then becomes the worker (execve: one process, one pid). That is why main and TestMain have to
 // call Main before anything else.
 //
-// Not restricted is the network: a worker reaches whatever the agent reaches. File metadata is not restricted either:
-// Landlock lets a worker stat any path, and chmod, chown and set times and extended attributes of files that it could
-// not open.
+// Landlock does not cover metadata. So a restore's chmod, chown, utimensat, setxattr and the like are made by Run in its
+// place, if they concern a file that it may write (guard). Other workers, which change nothing by path, have no guard.
+//
+// Not restricted are the network, where a worker reaches whatever the agent reaches, and stat of any path.
 package worker
 
 import (
@@ -75,7 +76,13 @@ const MaxLine = 1 << 20
 type Grace struct {
 	Interrupt time.Duration // after SIGINT; default 10 s: restic removes its lock in 0.1 s, on a slow backend in seconds
 	Terminate time.Duration // after SIGTERM; default 5 s
+	// Abandoned is the most that Interrupt counts when ctx ended for ErrAbandoned; default 8 s.
+	Abandoned time.Duration
 }
+
+// ErrAbandoned is part of the cause of a ctx when nobody wants what the worker could still store: it gets less time to
+// end. Without it a worker is interrupted to go on later.
+var ErrAbandoned = errors.New("its result is not wanted any more")
 
 func (g *Grace) setDefaults() {
 	if g.Interrupt == 0 {
@@ -83,6 +90,9 @@ func (g *Grace) setDefaults() {
 	}
 	if g.Terminate == 0 {
 		g.Terminate = 5 * time.Second
+	}
+	if g.Abandoned == 0 {
+		g.Abandoned = 8 * time.Second
 	}
 }
 
@@ -93,7 +103,7 @@ func (g *Grace) setDefaults() {
 // if the worker ended in another way, and wraps context.Cause(ctx) too if ctx ended before that. Any other error means
 // that the program never ran; it wraps fs.ErrNotExist if there is no such program.
 //
-// Run keeps its goroutine on one thread and uses three more goroutines, or four with Stdin.
+// Run keeps its goroutine on one thread and uses three more goroutines, one more with Stdin, and one more with a guard.
 func Run(ctx context.Context, c Command) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

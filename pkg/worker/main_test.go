@@ -6,22 +6,37 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
-	"go.uber.org/goleak"
+	"github.com/plimsoll-io/plimsoll/test/leaks"
 )
 
 func TestMain(m *testing.M) {
-	Main()
+	mainElsewhere()
 	if len(os.Args) > 1 {
 		if script, ok := scripts[os.Args[1]]; ok {
 			os.Exit(script(os.Args[2:]))
 		}
 	}
-	goleak.VerifyTestMain(m)
+	leaks.VerifyTestMain(m)
 }
+
+// mainElsewhere calls Main on another thread than the process began with. The scheduler moves the main goroutine there on
+// a busy machine, and what the kernel knows of a thread alone must not get lost with that.
+func mainElsewhere() {
+	runtime.LockOSThread() // keeps the first thread, on which init and TestMain run unless moved already
+	defer runtime.UnlockOSThread()
+	var done sync.WaitGroup
+	done.Go(Main)
+	done.Wait()
+}
+
+// patience ends a wait for what does not come.
+const patience = 3 * time.Minute
 
 // self is this test binary. The name works for users who cannot reach the directory that it lies in.
 const self = "/proc/self/exe"

@@ -20,6 +20,8 @@ type process struct {
 
 	stdoutPipe, stderrPipe, failurePipe *os.File
 
+	guard *guard // nil: the worker has none
+
 	readers        sync.WaitGroup
 	stdout, stderr *lines
 	tail           tail // the end of stderr
@@ -30,7 +32,8 @@ type process struct {
 
 // start starts the shim that becomes the worker. The calling goroutine must stay on its thread until the worker has ended.
 func start(c *Command) (_ *process, err error) {
-	ask, err := sendRequest(request{Path: c.Path, Args: c.Args, Env: c.Env, Access: c.Access})
+	guarded := c.Access.Volume == Write && GuardsMetadata()
+	ask, err := sendRequest(request{Path: c.Path, Args: c.Args, Env: c.Env, Access: c.Access, Guarded: guarded})
 	if err != nil {
 		return nil, fmt.Errorf("write request: %w", err)
 	}
@@ -46,6 +49,16 @@ func start(c *Command) (_ *process, err error) {
 		defer workerEnds[i].Close()
 	}
 
+	files := []*os.File{ask, workerEnds[2]} // requestFD, failureFD
+	if guarded {
+		g, shimEnd, err := newGuard(c)
+		if err != nil {
+			p.closePipes()
+			return nil, err
+		}
+		defer shimEnd.Close()
+		files, p.guard = append(files, shimEnd), g // guardFD
+	}
 	p.cmd = &exec.Cmd{
 		Path:       "/proc/self/exe", // also when the program's file was replaced
 		Args:       []string{filepath.Base(os.Args[0]), shimArg, filepath.Base(c.Path)},
@@ -54,8 +67,8 @@ func start(c *Command) (_ *process, err error) {
 		Stdin:      c.Stdin,
 		Stdout:     workerEnds[0],
 		Stderr:     workerEnds[1],
-		ExtraFiles: []*os.File{ask, workerEnds[2]}, // requestFD, failureFD
-		WaitDelay:  strayDelay,                     // for Stdin
+		ExtraFiles: files,
+		WaitDelay:  strayDelay, // for Stdin
 		SysProcAttr: &syscall.SysProcAttr{
 			Setpgid: true,
 			// SIGINT would not be kinder. With the agent its ends of the pipes are gone, and restic, which says on stderr that it
@@ -68,6 +81,9 @@ func start(c *Command) (_ *process, err error) {
 	runtime.KeepAlive(c.Dir)
 	if err != nil {
 		p.closePipes()
+		if p.guard != nil {
+			p.guard.release()
+		}
 		return nil, fmt.Errorf("in directory %s: %w", c.Dir.Name(), err)
 	}
 	p.pid = p.cmd.Process.Pid
@@ -93,7 +109,9 @@ func (p *process) setReadDeadline(t time.Time) {
 
 // wait reaps the ended worker and releases everything. Its output must have been read.
 func (p *process) wait() {
-	if err, exit := p.cmd.Wait(), (*exec.ExitError)(nil); !errors.As(err, &exit) {
+	// ErrWaitDelay is what a worker that has done its work gets when somebody whom it has left behind holds its Stdin open,
+	// or when the machine is too busy to end in time the goroutine that has written it.
+	if err, exit := p.cmd.Wait(), (*exec.ExitError)(nil); !errors.As(err, &exit) && !errors.Is(err, exec.ErrWaitDelay) {
 		p.waitErr = err
 	}
 	p.setupErr = receiveFailure(p.failurePipe)

@@ -2,9 +2,12 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"syscall"
 	"time"
 
@@ -57,6 +60,12 @@ func (c *Command) run(ctx context.Context) error {
 func (p *process) supervise(ctx context.Context, c *Command) syscall.Signal {
 	p.readers.Go(func() { p.readStdout() })
 	p.readers.Go(func() { p.readStderr() })
+	switch {
+	case p.guard != nil:
+		go p.serveGuard(c)
+	case c.Access.Volume == Write:
+		warnUnguarded(c.Logger, errors.New("the kernel is older than Linux 5.6 or has no seccomp"))
+	}
 	ended := make(chan struct{})
 	sent := make(chan syscall.Signal)
 	go func() { sent <- p.terminate(ctx, c, ended) }()
@@ -66,6 +75,9 @@ func (p *process) supervise(ctx context.Context, c *Command) syscall.Signal {
 	close(ended)
 	lastSignal := <-sent
 	p.signalGroup(syscall.SIGKILL)
+	if p.guard != nil {
+		p.guard.stop()
+	}
 	p.setReadDeadline(time.Now().Add(strayDelay))
 	p.readers.Wait()
 	p.wait()
@@ -80,10 +92,14 @@ func (p *process) terminate(ctx context.Context, c *Command, ended <-chan struct
 		return 0
 	case <-ctx.Done():
 	}
+	interrupt := c.Grace.Interrupt
+	if errors.Is(context.Cause(ctx), ErrAbandoned) {
+		interrupt = min(interrupt, c.Grace.Abandoned)
+	}
 	for _, step := range []struct {
 		signal syscall.Signal
 		grace  time.Duration
-	}{{syscall.SIGINT, c.Grace.Interrupt}, {syscall.SIGTERM, c.Grace.Terminate}} {
+	}{{syscall.SIGINT, interrupt}, {syscall.SIGTERM, c.Grace.Terminate}} {
 		c.Logger.Info("ending worker", "program", c.Path, "pid", p.pid, "signal", step.signal.String(), "cause", context.Cause(ctx))
 		p.signalGroup(step.signal)
 		select {
@@ -106,6 +122,22 @@ func (p *process) awaitEnd() {
 
 // signalGroup signals the worker and what it has started. The only error can be that there is nobody left.
 func (p *process) signalGroup(s syscall.Signal) { _ = syscall.Kill(-p.pid, s) }
+
+func (p *process) serveGuard(c *Command) {
+	defer p.guard.release()
+	if err := p.guard.serve(p.pid); err != nil {
+		warnUnguarded(c.Logger, err)
+	}
+}
+
+// warned keeps the log from saying with every restore what will not change.
+var warned sync.Once
+
+func warnUnguarded(log *slog.Logger, err error) {
+	warned.Do(func() {
+		log.Warn("restores can change owner, mode and time of files outside of the volume: their system calls cannot be guarded", "error", err)
+	})
+}
 
 // logEnd says what the worker took, and what it wrote that nobody could read. On Linux the memory is at least what the
 // agent had when it forked.

@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -27,31 +29,37 @@ var scripts = map[string]func(args []string) int{
 	"script-try":      tryAccess,
 	"script-restore":  restoreEverything,
 	"script-hog":      hogMemory,
+
+	"script-metadata":    changeMetadata,
+	"script-directories": useDirectories,
+	"script-nonsense":    passNonsense,
+	"script-forever":     changeForever,
 }
 
-// reportSignals writes each signal that it gets and ends at the one named by its argument, with code 130.
+// reportSignals writes each signal that it gets and ends when it has got those that its arguments name, with code 130. Two
+// that are sent shortly after each other may come in any order.
 func reportSignals(args []string) int {
 	got := make(chan os.Signal, 10)
 	signal.Notify(got, syscall.SIGINT, syscall.SIGTERM)
 	fmt.Println("ready")
 	for s := range got {
 		fmt.Println(s)
-		if s.String() == args[0] {
+		if args = slices.DeleteFunc(args, func(name string) bool { return name == s.String() }); len(args) == 0 {
 			return 130
 		}
 	}
 	return 0
 }
 
-// leaveBehind starts a process that keeps its stdout, in a process group of its own if "escaped", and ends.
+// leaveBehind starts a process that keeps its stdin and stdout, in a process group of its own if "escaped", and ends.
 func leaveBehind(args []string) int {
-	cmd := &exec.Cmd{Path: self, Args: []string{"test", "script-hold"}, Stdout: os.Stdout, Stderr: os.Stderr}
+	cmd := &exec.Cmd{Path: self, Args: []string{"test", "script-hold"}, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: args[0] == "escaped"}
 	if err := cmd.Start(); err != nil {
 		fmt.Println(err)
 		return 1
 	}
-	fmt.Println(cmd.Process.Pid)
+	fmt.Println("left", cmd.Process.Pid)
 	return 0
 }
 
@@ -78,7 +86,8 @@ func writeLongLine(args []string) int {
 }
 
 // runAgent runs one worker, as the agent does, and passes its output and Run's error on. With "cgroup=DIR" as its first
-// argument it enters that cgroup before, with "mount=DIR" it mounts a file system there.
+// argument it enters that cgroup before, with "mount=DIR" it mounts a file system there, with "listened" somebody
+// listens to its system calls already.
 func runAgent(args []string) int {
 	if dir, ok := strings.CutPrefix(args[0], "cgroup="); ok {
 		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte("0"), 0); err != nil {
@@ -93,6 +102,15 @@ func runAgent(args []string) int {
 			return 1
 		}
 		args = args[1:]
+	}
+	logger := discard
+	if args[0] == "listened" {
+		logger, args = slog.New(slog.NewTextHandler(os.Stdout, nil)), args[1:]
+		runtime.LockOSThread() // and the worker is started from this thread
+		if _, err := installFilter([]unix.SockFilter{{Code: unix.BPF_RET, K: unix.SECCOMP_RET_ALLOW}}); err != nil {
+			fmt.Println(err)
+			return 1
+		}
 	}
 	dir, err := os.Open(".")
 	if err != nil {
@@ -112,7 +130,7 @@ func runAgent(args []string) int {
 				cancel()
 			}
 		},
-		Logger: discard,
+		Logger: logger,
 	})
 	fmt.Println("error:", err)
 	return 0

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -20,15 +21,17 @@ const shimArg = "worker-exec"
 const (
 	requestFD = 3 + iota // a memfd with a request
 	failureFD            // a pipe for a failure; execve closes it
+	guardFD              // a socket to the guard, if the worker has one
 )
 
 // request is what the shim is to become. It travels as gob because JSON would change bytes that are not UTF-8, which
 // passwords and paths may have.
 type request struct {
-	Path   string
-	Args   []string
-	Env    []string
-	Access Access
+	Path    string
+	Args    []string
+	Env     []string
+	Access  Access
+	Guarded bool // there is a guardFD
 }
 
 // failure is why the shim could not become the worker.
@@ -63,9 +66,10 @@ func isShim(args []string) bool { return len(args) > 1 && args[1] == shimArg }
 func becomeWorker() error {
 	unix.CloseOnExec(requestFD)
 	unix.CloseOnExec(failureFD)
+	unix.CloseOnExec(guardFD)
 	// Whatever the agent itself was given by its parent is not the worker's either: an open file is beyond Landlock. Kernels
 	// before 5.11 cannot do it.
-	_ = unix.CloseRange(failureFD+1, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
+	_ = unix.CloseRange(guardFD+1, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
 
 	var r request
 	if err := gob.NewDecoder(os.NewFile(requestFD, "request")).Decode(&r); err != nil {
@@ -75,11 +79,23 @@ func becomeWorker() error {
 	// the worker runs without.
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
 	heedInterrupt()
+	dieWithAgent()
 	if err := confine(r.Path, r.Access); err != nil {
 		return fmt.Errorf("confine %s: %w", filepath.Base(r.Path), err)
 	}
+	if r.Guarded {
+		guardSelf()
+	}
 	err := syscall.Exec(r.Path, append([]string{r.Path}, r.Args...), r.Env)
 	return fmt.Errorf("execute %s: %w", r.Path, err)
+}
+
+// dieWithAgent asks for the worker's Pdeathsig once more, on the thread that will call execve. It is the thread's, not the
+// process's: fork has asked for it on the first thread, which execve ends if another one calls it, and a busy machine's
+// scheduler moves main to another one. Until then the first thread's ends them all, so there is no gap.
+func dieWithAgent() {
+	runtime.LockOSThread()
+	_ = unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0) // fails only for what is no signal
 }
 
 // heedInterrupt undoes that SIGINT is ignored, which an agent started in the background of a shell script inherits and

@@ -79,7 +79,7 @@ func (d *demo) withControlPlane(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	cp, err := controlplane.Start(controlplane.Options{CRDs: crds, Dir: d.work})
+	cp, err := controlplane.Start(controlplane.Options{CRDs: crds, Dir: d.work}) //nolint:contextcheck // it has none: Stop ends it
 	if err != nil {
 		return err
 	}

@@ -10,8 +10,9 @@ import (
 )
 
 // tellsWithin is how long a volume may take from the first time its object tells how much there is to do until its end
-// without a number in between. The agent writes each second; restic needs one or two to open its repository.
-const tellsWithin = 5 * time.Second
+// without a number in between. The agent writes each second; restic needs one or two to open its repository, and on a machine
+// that is busy with something else ten times as long.
+const tellsWithin = 30 * time.Second
 
 // journal remembers what the objects have said, and notes what they must never say.
 type journal struct {

@@ -31,7 +31,7 @@ func TestJournal(t *testing.T) {
 	failed := said(progress.StateFailed, 5, 10)
 	failed.message = "disk full"
 	tests := map[string]struct {
-		reports []report // one a second
+		reports []report // one each six seconds
 		want    string   // of the complaint
 	}{
 		"all well": {reports: []report{
@@ -46,7 +46,7 @@ func TestJournal(t *testing.T) {
 		"after the end": {reports: []report{said(progress.StateCompleted, 10, 10), said(progress.StateCompleted, 10, 10)}, want: "changed after it had ended as Completed"},
 		"stands still": {reports: []report{
 			said(progress.StateScanning, 0, 10), {uid: "uid"}, {uid: "uid"}, {uid: "uid"}, {uid: "uid"}, said(progress.StateCompleted, 10, 10),
-		}, want: "took 5s and told of no bytes before its end"},
+		}, want: "took 30s and told of no bytes before its end"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -56,7 +56,7 @@ func TestJournal(t *testing.T) {
 				r.resourceVersion = strconv.Itoa(i)
 				j.note(at, r)
 				j.note(at, r) // as a watch does that begins again
-				at = at.Add(time.Second)
+				at = at.Add(6 * time.Second)
 			}
 			err := j.failures()
 			if test.want == "" && err != nil {

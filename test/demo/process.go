@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	// agentEnds is how long the agent may take to end when it has nothing to do.
-	agentEnds = 10 * time.Second
-	// handOverTakes is how long an init container may go on after the restore of its volumes has ended; it looks each second.
-	handOverTakes = 20 * time.Second
+	// agentEnds is how long the agent may take to end when it has nothing to do, on a machine that is busy with something else.
+	agentEnds = 2 * time.Minute
+	// handOverTakes is how long an init container may go on after the restore of its volumes has ended. It looks each second.
+	handOverTakes = 2 * time.Minute
 	// logTail is how much of the agent's log is shown after a failure.
 	logTail = 6 << 10
 )
@@ -50,7 +50,8 @@ func startAgent(o options, work, pods, kubeconfig string) (*agent, error) {
 	a.cmd = exec.Command(o.agent, "server", //nolint:noctx // stop ends it, with time to end its own processes
 		"--kubeconfig="+kubeconfig, "--host-pods-path="+pods, "--restic-path="+o.restic,
 		"--cache-dir="+filepath.Join(work, "cache"), "--metrics-address=127.0.0.1:0",
-		"--concurrency=2", "--progress-interval=1s")
+		"--concurrency=2", "--progress-interval=1s",
+		"--allow-unmounted") // the demo plays kubelet without the right to mount
 	a.cmd.Env = []string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + work, "TMPDIR=" + a.temp, "NODE_NAME=" + nodeName, "VELERO_NAMESPACE=" + veleroNamespace,
 	}

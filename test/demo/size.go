@@ -55,11 +55,11 @@ func formatIn(n, divisor int64) string {
 	return strconv.FormatFloat(float64(n)/float64(divisor), 'f', 1, 64)
 }
 
-// timeLimit is how long a demo of so much data may take: ten minutes for a machine that is busy with something else, and
+// timeLimit is how long a demo of so much data may take: half an hour for a machine that is busy with something else, and
 // the time that a slow disk needs to write, read, store, restore and compare it.
 func timeLimit(bytes int64) time.Duration {
 	const bytesPerSecond = 2 << 20
-	return 10*time.Minute + time.Duration(bytes/bytesPerSecond)*time.Second
+	return 30*time.Minute + time.Duration(bytes/bytesPerSecond)*time.Second
 }
 
 // checkSpace returns an error unless dir has room for the data, its repository and what is restored from it.

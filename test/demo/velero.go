@@ -10,11 +10,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/test/velero"
 )
 
 const (
 	veleroNamespace = "velero"
-	location        = "default"
+	location        = velero.Location
 	backupName      = "demo"
 	restoreName     = "demo-restore"
 	restoredSuffix  = "-restored" // of the namespaces into which is restored
@@ -75,22 +77,8 @@ func (s *server) endBackup(ctx context.Context, backup *velerov1.Backup) error {
 
 // createBackup asks for the backup of a volume.
 func (s *server) createBackup(ctx context.Context, backup *velerov1.Backup, in *instance, volume string) error {
-	pvb := &velerov1.PodVolumeBackup{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace:       veleroNamespace,
-			GenerateName:    backup.Name + "-",
-			OwnerReferences: []metav1.OwnerReference{ownedBy(backup, "Backup")},
-			Labels:          map[string]string{velerov1.BackupNameLabel: backup.Name, velerov1.BackupUIDLabel: string(backup.UID)},
-		},
-		Spec: velerov1.PodVolumeBackupSpec{
-			Node: in.pod.Spec.NodeName, Pod: reference(in.pod), Volume: volume,
-			BackupStorageLocation: location, RepoIdentifier: s.identifier(in.uploader, in.namespace), UploaderType: in.uploader,
-			Tags: map[string]string{
-				"backup": backup.Name, "backup-uid": string(backup.UID), "pod": in.pod.Name, "pod-uid": string(in.pod.UID),
-				"ns": in.pod.Namespace, "volume": volume,
-			},
-		},
-	}
+	pvb := velero.PodVolumeBackup(backup, in.pod, volume, in.uploader)
+	pvb.Spec.RepoIdentifier = s.identifier(in.uploader, in.namespace)
 	if claim := in.claims[volume]; claim != nil {
 		pvb.Annotations = map[string]string{pvcNameKey: claim.Name}
 		pvb.Labels[velerov1.PVCUIDLabel] = string(claim.UID)
@@ -144,23 +132,9 @@ func (s *server) endRestore(ctx context.Context, restore *velerov1.Restore) erro
 
 // createRestore asks for the restore of what a PodVolumeBackup stored into a volume of a new pod.
 func (s *server) createRestore(ctx context.Context, restore *velerov1.Restore, in *instance, pvb *velerov1.PodVolumeBackup) error {
-	pvr := &velerov1.PodVolumeRestore{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace:       veleroNamespace,
-			GenerateName:    restore.Name + "-",
-			OwnerReferences: []metav1.OwnerReference{ownedBy(restore, "Restore")},
-			Labels: map[string]string{
-				velerov1.RestoreNameLabel: restore.Name, velerov1.RestoreUIDLabel: string(restore.UID), velerov1.PodUIDLabel: string(in.pod.UID),
-			},
-		},
-		Spec: velerov1.PodVolumeRestoreSpec{
-			Pod: reference(in.pod), Volume: pvb.Spec.Volume,
-			SnapshotID: pvb.Status.SnapshotID, SnapshotSize: pvb.Status.Progress.TotalBytes,
-			BackupStorageLocation: location, RepoIdentifier: pvb.Spec.RepoIdentifier, UploaderType: pvb.Spec.UploaderType,
-			SourceNamespace:  pvb.Spec.Pod.Namespace,
-			UploaderSettings: map[string]string{"WriteSparseFiles": "true"},
-		},
-	}
+	pvr := velero.PodVolumeRestore(restore, in.pod, pvb.Spec.Volume, pvb.Spec.UploaderType, pvb.Status.SnapshotID, pvb.Spec.Pod.Namespace)
+	pvr.Spec.SnapshotSize, pvr.Spec.RepoIdentifier = pvb.Status.Progress.TotalBytes, pvb.Spec.RepoIdentifier
+	pvr.Spec.UploaderSettings = map[string]string{"WriteSparseFiles": "true"}
 	if claim := in.claims[pvb.Spec.Volume]; claim != nil {
 		pvr.Labels[velerov1.PVCUIDLabel] = string(claim.UID)
 	}
@@ -176,14 +150,4 @@ func (s *server) identifier(uploader, namespace string) string {
 		return ""
 	}
 	return filepath.Join(s.repositories, namespace)
-}
-
-func ownedBy(owner client.Object, kind string) metav1.OwnerReference {
-	return metav1.OwnerReference{
-		APIVersion: velerov1.SchemeGroupVersion.String(), Kind: kind, Name: owner.GetName(), UID: owner.GetUID(), Controller: new(true),
-	}
-}
-
-func reference(pod *corev1.Pod) corev1.ObjectReference {
-	return corev1.ObjectReference{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}
 }

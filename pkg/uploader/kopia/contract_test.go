@@ -29,14 +29,14 @@ func newLimited(tb testing.TB, bytesPerSecond int64) uploader.Uploader {
 	return newUploader(tb, kopia.Options{UploadLimit: bytesPerSecond, DownloadLimit: bytesPerSecond})
 }
 
-// newUploader makes an uploader that reports often.
+// newUploader makes an uploader that reports often, and whose worker has time to end by itself on a busy machine.
 func newUploader(tb testing.TB, options kopia.Options) *kopia.Uploader {
 	tb.Helper()
 	options.TempDir = tb.TempDir()
 	if options.CacheDir == "" {
 		options.CacheDir = tb.TempDir()
 	}
-	options.ProgressInterval = time.Second / 20
+	options.ProgressInterval, options.Grace.Interrupt = time.Second/20, 5*time.Minute
 	u, err := kopia.New(options)
 	if err != nil {
 		tb.Fatal(err)

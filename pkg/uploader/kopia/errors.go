@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -30,6 +31,7 @@ var causes = []struct {
 	{"wrong password", uploader.ErrWrongPassword},
 	{"snapshot not found", uploader.ErrSnapshotNotFound},
 	{"no space", uploader.ErrNoSpace},
+	{"no scratch space", uploader.ErrScratchFull},
 	{"unsupported", uploader.ErrUnsupported},
 	{"canceled", errCanceled},
 }
@@ -55,10 +57,13 @@ func (e *Error) Error() string {
 // Unwrap gives the cause.
 func (e *Error) Unwrap() error { return e.cause }
 
-// failureOf describes an error in the worker.
-func failureOf(err error) *failure {
+// failureOf describes an error in the worker. scratch are the directories of what only serves runs.
+func failureOf(err error, scratch ...string) *failure {
 	f := &failure{Text: clip(printable(err.Error()))}
 	known := knownCause(err)
+	if errors.Is(known, uploader.ErrNoSpace) && isBelow(err, scratch) {
+		known = uploader.ErrScratchFull
+	}
 	for _, c := range causes {
 		if errors.Is(known, c.err) {
 			f.Cause = c.name
@@ -80,6 +85,12 @@ func knownCause(err error) error {
 		return errCanceled
 	}
 	return err
+}
+
+// isBelow says whether an error is of a file in one of the directories.
+func isBelow(err error, dirs []string) bool {
+	path, ok := errors.AsType[*fs.PathError](err)
+	return ok && slices.ContainsFunc(dirs, func(dir string) bool { return dir != "" && strings.HasPrefix(path.Path, dir+"/") })
 }
 
 // err is the failure in the agent. hide replaces secrets in a text.

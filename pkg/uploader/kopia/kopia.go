@@ -45,7 +45,7 @@ type Options struct {
 	// which follows the CPU quota.
 	Parallel int
 	// CheckpointInterval is how often a backup makes sure that what it has uploaded so far is found again by the next one if
-	// it is killed; default 2 minutes, at most 45. A canceled backup keeps everything.
+	// it is killed; default 1 minute, at most 45. A canceled backup keeps everything.
 	CheckpointInterval time.Duration
 
 	ProgressInterval time.Duration // between two readings; default 1 s
@@ -71,7 +71,7 @@ func (o *Options) setDefaults() {
 		o.Parallel = runtime.GOMAXPROCS(0)
 	}
 	if o.CheckpointInterval <= 0 {
-		o.CheckpointInterval = 2 * time.Minute
+		o.CheckpointInterval = time.Minute
 	}
 	o.CheckpointInterval = min(o.CheckpointInterval, maxCheckpoint)
 	if o.ProgressInterval <= 0 {
@@ -107,6 +107,9 @@ func New(options Options) (*Uploader, error) {
 			return nil, fmt.Errorf("make kopia's directory: %w", err)
 		}
 		*dir = path
+	}
+	if removed, err := uploader.SweepScratch(options.TempDir, "kopia"); removed > 0 || err != nil {
+		options.Logger.Info("Removed the private directories of killed runs", "program", "kopia", "directories", removed, "error", err)
 	}
 	return &Uploader{options: options}, nil
 }

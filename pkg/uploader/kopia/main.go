@@ -54,7 +54,7 @@ func serve(stdin io.Reader, stdout io.Writer) int {
 
 	r, err := j.do(ctx, stop, abort)
 	if err != nil {
-		j.say(message{Failure: failureOf(err)})
+		j.say(message{Failure: failureOf(err, os.TempDir(), j.CacheDir)})
 		return 1
 	}
 	j.say(message{Result: &r})

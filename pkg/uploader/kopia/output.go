@@ -12,6 +12,7 @@ import (
 type output struct {
 	sink   progress.Sink
 	logger *slog.Logger
+	hide   func(string) string     // replaces secrets in a text
 	stop   context.CancelCauseFunc // ends the worker
 
 	last      progress.Reading
@@ -39,6 +40,7 @@ func (o *output) line(line []byte) {
 	switch {
 	case m.Reading != nil:
 		o.last = *m.Reading
+		o.last.LastError = o.hide(o.last.LastError)
 		o.sink.Report(o.last)
 	case m.Note != nil:
 		o.log(*m.Note)
@@ -50,11 +52,12 @@ func (o *output) line(line []byte) {
 }
 
 func (o *output) log(n note) {
+	text := o.hide(n.Text)
 	if n.Level >= slog.LevelWarn {
-		o.logger.Warn("kopia warns", "text", n.Text)
+		o.logger.Warn("kopia warns", "text", text)
 		return
 	}
-	o.logger.Debug("kopia says", "text", n.Text)
+	o.logger.Debug("kopia says", "text", text)
 }
 
 // finish reports that all is done, after the worker has exited without an error.

@@ -28,7 +28,7 @@ type backupProgress struct {
 
 	done, files              atomic.Int64 // hashed or reused
 	totalBytes, totalFiles   atomic.Int64 // as far as the scan has come
-	expectBytes, expectFiles int64        // the previous snapshot's size; set before UploadStarted
+	expectBytes, expectFiles atomic.Int64 // the previous snapshot's size
 	begun, scanned, stored   atomic.Bool  // the upload has begun, the scan has ended, all is read
 	errors, excluded         atomic.Int64
 	current, lastError       atomic.Pointer[string]
@@ -106,7 +106,7 @@ func (p *backupProgress) fail(path string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.failed) < maxFailedPaths {
-		p.failed = append(p.failed, printable(path))
+		p.failed = append(p.failed, clip(printable(path)))
 	}
 }
 
@@ -120,7 +120,8 @@ func (p *backupProgress) failedPaths() []string {
 func (p *backupProgress) expect(previous []*snapshot.Manifest) {
 	for _, m := range previous {
 		if m.IncompleteReason == "" {
-			p.expectBytes, p.expectFiles = rootSummary(m).TotalFileSize, rootSummary(m).TotalFileCount
+			p.expectBytes.Store(rootSummary(m).TotalFileSize)
+			p.expectFiles.Store(rootSummary(m).TotalFileCount)
 		}
 	}
 }
@@ -183,7 +184,7 @@ func (p *backupProgress) reading() progress.Reading {
 		LastError: text(&p.lastError), CurrentItem: clip(printable(text(&p.current))),
 	}
 	if !r.TotalFinal {
-		r.TotalBytes, r.FilesTotal = max(r.TotalBytes, p.expectBytes), max(r.FilesTotal, p.expectFiles)
+		r.TotalBytes, r.FilesTotal = max(r.TotalBytes, p.expectBytes.Load()), max(r.FilesTotal, p.expectFiles.Load())
 	}
 	switch {
 	case stored:

@@ -41,6 +41,35 @@ func wantReading(t *testing.T, when string, p interface{ reading() progress.Read
 	}
 }
 
+// TestReadingWhileItWorks has the race detector look at readings beside everything that a backup tells.
+func TestReadingWhileItWorks(t *testing.T) {
+	t.Parallel()
+	p := &backupProgress{job: newJob()}
+	looked := make(chan struct{}, 3) // has room for all, so that no look waits for what it looks at
+	go func() {
+		for range cap(looked) {
+			p.reading()
+			looked <- struct{}{}
+		}
+	}()
+	<-looked
+	p.expect([]*snapshot.Manifest{manifestOf(1000, 10)})
+	<-looked
+	p.UploadStarted()
+	p.StartedDirectory("dir")
+	p.HashingFile("dir/file")
+	p.HashedBytes(100)
+	p.CachedFile("dir/other", 100)
+	p.FinishedFile("dir/file", nil)
+	p.ExcludedFile("dir/left", 1)
+	p.Error("dir/lost", errors.New("input/output error"), false)
+	p.finish(*manifestOf(1000, 10).RootEntry.DirSummary)
+	<-looked
+	wantReading(t, "at the end", p, progress.Reading{
+		Stage: progress.StageFinishing, BytesDone: 1000, TotalBytes: 1000, TotalFinal: true, FilesDone: 1, Errors: 1,
+	})
+}
+
 // TestBackupTotal: the previous snapshot's size stands in until the scan has ended; the total never becomes 0.
 func TestBackupTotal(t *testing.T) {
 	t.Parallel()

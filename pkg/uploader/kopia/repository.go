@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
+	"syscall"
 
 	"github.com/kopia/kopia/repo"
 	"github.com/kopia/kopia/repo/blob"
@@ -38,11 +40,22 @@ func (j *job) registerStorage() {
 		})
 }
 
-// open opens the repository.
+// open opens the repository. That writes nothing that needs much space but the cache, which is no reason to fail.
+func (j *job) open(ctx context.Context) (repo.DirectRepository, error) {
+	r, err := j.openCached(ctx)
+	if errors.Is(err, syscall.ENOSPC) && j.CacheDir != "" {
+		j.note(slog.LevelWarn, "the cache's disk is full, going on without a cache: "+err.Error())
+		j.CacheDir = ""
+		r, err = j.openCached(ctx)
+	}
+	return r, err
+}
+
+// openCached opens the repository with the cache in CacheDir.
 //
 // It writes kopia's configuration file itself. repo.Connect would open the repository once more than necessary, would end
 // the process for certain errors, and would remove the cache, which others use too, whenever the storage does not answer.
-func (j *job) open(ctx context.Context) (repo.DirectRepository, error) {
+func (j *job) openCached(ctx context.Context) (repo.DirectRepository, error) {
 	storage, err := j.storage()
 	if err != nil {
 		return nil, err

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
@@ -39,22 +40,24 @@ type session struct {
 var inherited = []string{"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE"}
 
 // run runs a worker. The error wraps context.Cause(ctx) if ctx ended before the worker had done its work.
-func (u *Uploader) run(ctx context.Context, r run) (_ result, err error) {
+func (u *Uploader) run(ctx context.Context, r run) (result, error) {
 	if ctx.Err() != nil {
 		return result{}, context.Cause(ctx)
 	}
-	dir, err := os.MkdirTemp(u.options.TempDir, "kopia-")
+	private, err := uploader.NewScratch(u.options.TempDir, "kopia")
 	if err != nil {
 		return result{}, fmt.Errorf("make a private directory for kopia: %w", err)
 	}
+	dir := private.Path
 	defer func() {
-		if removeErr := os.RemoveAll(dir); removeErr != nil {
-			err = errors.Join(err, fmt.Errorf("remove kopia's private directory: %w", removeErr))
+		if err := private.Remove(); err != nil {
+			// What was done is done, and a snapshot must not be forgotten for it.
+			u.options.Logger.Error("Cannot remove kopia's private directory, which may hold secrets", "directory", dir, "error", err)
 		}
 	}()
 	s := &session{dir: dir}
 	if err := u.prepare(s, &r); err != nil {
-		return result{}, fmt.Errorf("prepare a run of kopia: %w", err)
+		return result{}, fmt.Errorf("prepare a run of kopia: %w", uploader.ScratchError(err))
 	}
 	if r.volume == nil {
 		if r.volume, err = os.Open(dir); err != nil {
@@ -74,13 +77,17 @@ func (u *Uploader) work(ctx context.Context, s *session, r run) (result, error) 
 	s.access.Volume = r.mode
 	runCtx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	out := &output{sink: r.sink, logger: u.options.Logger, stop: stop}
+	secrets := r.repository.Hider()
+	hide := func(text string) string { return secrets(strings.ReplaceAll(text, s.dir, "(private)")) }
+	out := &output{sink: r.sink, logger: u.options.Logger, hide: hide, stop: stop}
 	err := worker.Run(runCtx, worker.Command{
 		Path: program, Args: workerArgs, Env: []string{"HOME=" + s.dir, "TMPDIR=" + s.dir}, Dir: r.volume, Access: s.access,
 		Stdin: &stdin, Stdout: out.line,
 		Grace: u.options.Grace, Logger: u.options.Logger,
 	})
-	hide := r.repository.Hider()
+	if exit, ok := errors.AsType[*worker.ExitError](err); ok {
+		exit.Stderr = hide(exit.Stderr)
+	}
 	switch {
 	case out.malformed != nil:
 		return result{}, fmt.Errorf("kopia %s: the worker's output makes no sense: %w", r.request.Operation, out.malformed)
@@ -90,9 +97,7 @@ func (u *Uploader) work(ctx context.Context, s *session, r run) (result, error) 
 	case ctx.Err() != nil:
 		return result{}, fmt.Errorf("kopia %s: %w", r.request.Operation, context.Cause(ctx))
 	case out.failure != nil:
-		return result{}, out.failure.err(r.request.Operation, func(text string) string {
-			return hide(strings.ReplaceAll(text, s.dir, "(private)"))
-		})
+		return result{}, out.failure.err(r.request.Operation, hide)
 	case err != nil:
 		return result{}, fmt.Errorf("kopia %s: worker %w", r.request.Operation, err)
 	default:
@@ -129,11 +134,15 @@ func (u *Uploader) prepare(s *session, r *run) error {
 		req.CacheLimit = o.CacheLimit
 	}
 	if o.CacheDir != "" {
-		req.CacheDir = filepath.Join(o.CacheDir, cacheName(repo))
-		if err := os.MkdirAll(req.CacheDir, 0o700); err != nil {
+		dir := filepath.Join(o.CacheDir, cacheName(repo))
+		switch err := os.MkdirAll(dir, 0o700); {
+		case errors.Is(err, syscall.ENOSPC):
+			o.Logger.Warn("The cache's disk is full, going on without a cache", "error", err)
+		case err != nil:
 			return err
+		default:
+			req.CacheDir, s.access.ReadWrite = dir, append(s.access.ReadWrite, dir)
 		}
-		s.access.ReadWrite = append(s.access.ReadWrite, req.CacheDir)
 	}
 	req.ConfigFile = filepath.Join(s.dir, "config", "repository.config")
 	s.access.ReadOnly = append(s.access.ReadOnly, repo.ReadPaths...)

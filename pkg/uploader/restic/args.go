@@ -44,6 +44,10 @@ func statsArgs(req uploader.RestoreRequest) []string {
 	return append([]string{"--json", "--mode", "restore-size", req.SnapshotID}, lockArgs(req.Repository)...)
 }
 
+func listArgs(req uploader.RestoreRequest) []string {
+	return append([]string{"--json", req.SnapshotID}, lockArgs(req.Repository)...)
+}
+
 // lockArgs keeps restic from writing a lock into a repository that must not be written to.
 func lockArgs(repo uploader.Repository) []string {
 	if repo.ReadOnly {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
@@ -27,7 +28,11 @@ func (u *Uploader) Backup(ctx context.Context, req uploader.BackupRequest, p pro
 	sink := orDiscard(p)
 	var result uploader.BackupResult
 	err := u.inSession(req.Repository, func(s *session) error {
-		return u.whileLocked(ctx, s, sink, func() error {
+		if req.Resume {
+			sink.Report(progress.Reading{Stage: progress.StageScanning})
+			u.repairIndex(ctx, s)
+		}
+		return u.pastDeadLocks(ctx, s, func() error {
 			var err error
 			result, err = u.backup(ctx, s, req, sink)
 			if req.Parent != "" && errors.Is(err, uploader.ErrSnapshotNotFound) {
@@ -74,6 +79,38 @@ func (u *Uploader) backup(ctx context.Context, s *session, req uploader.BackupRe
 		result.Errors = max(result.Errors, 1)
 	}
 	return result, nil
+}
+
+// repairIndex lets restic find what an interrupted backup has stored: it writes its index every ten minutes only, and
+// what is not in the index is sent again (contracts/restic-kopia.md 5). That takes the repository's exclusive lock, so it
+// is left alone while anybody else uses the repository. To fail is no harm: the backup then sends more.
+func (u *Uploader) repairIndex(ctx context.Context, s *session) {
+	err := u.tryRepairIndex(ctx, s)
+	for range repairRetries {
+		if !errors.Is(err, uploader.ErrRepositoryLocked) {
+			break
+		}
+		// The worker of an agent that was killed just now may still be on its way out.
+		select {
+		case <-time.After(u.repairDelay):
+		case <-ctx.Done():
+			return
+		}
+		err = u.tryRepairIndex(ctx, s)
+	}
+	if err != nil {
+		u.options.Logger.Info("what the earlier attempt stored is not looked for", "repository", s.hide(s.repository.URL), "error", err)
+	}
+}
+
+// repairRetries is how often a locked repository is tried again.
+const repairRetries = 2
+
+func (u *Uploader) tryRepairIndex(ctx context.Context, s *session) error {
+	return u.pastDeadLocks(ctx, s, func() error {
+		command, args := u.version.repairIndexCommand()
+		return u.run(ctx, s, invocation{command: command, args: args})
+	})
 }
 
 var errNoSummary = errors.New("restic backup ended without saying which snapshot it saved")

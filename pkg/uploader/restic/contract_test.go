@@ -46,14 +46,14 @@ func TestContract(t *testing.T) {
 	})
 }
 
-// newUploader makes an uploader that reports often.
+// newUploader makes an uploader that reports often, and whose restic has time to end by itself on a busy machine.
 func newUploader(tb testing.TB, version string, options Options) *Uploader {
 	tb.Helper()
 	options.TempDir = tb.TempDir()
 	if options.CacheDir == "" {
 		options.CacheDir = tb.TempDir()
 	}
-	options.ProgressInterval = time.Second / 20
+	options.ProgressInterval, options.Grace.Interrupt = time.Second/20, patience
 	u, err := New(tb.Context(), parts.Restic(tb, version), options)
 	if err != nil {
 		tb.Fatal(err)

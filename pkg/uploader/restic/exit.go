@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
@@ -65,20 +66,29 @@ const (
 // errEmpty is the cause when a backup found nothing to save.
 var errEmpty = errors.New("snapshot is empty")
 
-// exitError makes an error of how the worker ended. hide replaces secrets in a text.
-func exitError(v Version, command string, err error, fatal string, hide func(string) string) error {
+// exitError makes an error of how the worker ended.
+func (s *session) exitError(v Version, command string, err error, fatal string) error {
 	var exit *worker.ExitError
 	if !errors.As(err, &exit) {
 		return fmt.Errorf("restic %s: %w", command, err)
 	}
-	message := hide(fatal)
+	message := s.hide(fatal)
 	if len(message) > exitMessageMaxBytes {
 		message = "…" + strings.ToValidUTF8(message[len(message)-exitMessageMaxBytes:], "")
 	}
+	why := cause(v, exit.Code, fatal)
+	if errors.Is(why, uploader.ErrNoSpace) && s.namesScratch(fatal) {
+		why = uploader.ErrScratchFull
+	}
 	return &ExitError{
 		Command: command, Code: exit.Code, Signal: exit.Signal, OutOfMemory: exit.OutOfMemory, Message: message,
-		cause: cause(v, exit.Code, fatal), worker: err,
+		cause: why, worker: err,
 	}
+}
+
+// namesScratch says whether a text names a file that only serves the run.
+func (s *session) namesScratch(text string) bool {
+	return slices.ContainsFunc(s.scratch, func(dir string) bool { return strings.Contains(text, dir+"/") })
 }
 
 // cause names why restic exited, by its exit code where it tells, else by its words; nil if neither does.

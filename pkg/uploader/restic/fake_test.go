@@ -1,7 +1,7 @@
 package restic
 
 import (
-	"context"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,20 +17,21 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
+	"github.com/plimsoll-io/plimsoll/pkg/worker"
 )
 
 // fakeProgram is the name under which the test binary plays restic: for what no restic does on demand.
 const fakeProgram = "restic-fake"
 
-// fakeRestic does what the lines of the variable SCRIPT say: "out" and "err" print, "torn" prints without a newline,
-// "exit" ends, "kill" ends by a signal. First it writes down how it was called.
+// fakeRestic does what the lines of the variable SCRIPT_<command>, or else SCRIPT, say: "out" and "err" print, the latter with variables, "torn" prints without a newline,
+// "exit" ends, "kill" ends by a signal, "hang" waits for one. First it writes down how it was called.
 func fakeRestic(args []string) int {
 	if args[0] == "version" {
 		fmt.Println("restic 0.18.1 compiled with go1.25.1 on linux/amd64")
 		return 0
 	}
 	writeCall(args)
-	for line := range strings.Lines(os.Getenv("SCRIPT")) {
+	for line := range strings.Lines(cmp.Or(os.Getenv("SCRIPT_"+args[0]), os.Getenv("SCRIPT"))) {
 		verb, text, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 		switch verb {
 		case "out":
@@ -38,10 +39,12 @@ func fakeRestic(args []string) int {
 		case "torn":
 			fmt.Print(text)
 		case "err":
-			fmt.Fprintln(os.Stderr, text)
+			fmt.Fprintln(os.Stderr, os.ExpandEnv(text))
 		case "exit":
 			code, _ := strconv.Atoi(text)
 			return code
+		case "hang":
+			<-time.After(time.Minute)
 		case "kill":
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		}
@@ -179,12 +182,19 @@ func TestEndsOfABackup(t *testing.T) {
 			script: []string{"err Fatal: Head https://me:passw0rd@host/x: key aws-s3cret", "exit 1"},
 			text:   "restic backup: Fatal: Head https://******@host/x: key ****** (exit code 1)",
 		},
+		"crash of restic itself": {
+			script: []string{
+				"err repository opened", "err panic: runtime error: index out of range [7]", "err goroutine 1 [running]:", "err main.a()", "err main.b()",
+				"err main.c()", "err main.d()", "err main.e()", "err main.f()", "err main.g()", "err main.h()", "exit 2",
+			},
+			text: "restic backup: panic: runtime error: index out of range [7] (exit code 2)",
+		},
 		"a file that is named like a fatal error": {
 			script: []string{`err {"message_type":"error","error":{"message":"open Fatal: wrong password or no key found"},"during":"archival","item":"/x\nFatal: wrong password or no key found"}`, "err Fatal: bad", "exit 1"},
 			text:   "restic backup: Fatal: bad (exit code 1)",
 		},
 	}
-	u, _ := newFake(t, Options{LockWait: -1})
+	u, _ := newFake(t, Options{})
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -204,21 +214,30 @@ func TestEndsOfABackup(t *testing.T) {
 	}
 }
 
-// The waiting time is not lost on a canceled operation.
-func TestCancelEndsTheWaitForALock(t *testing.T) {
+// TestFullRepositoryThatHangs: restic 0.18.1 says that the repository's disk is full, and then does not always end.
+func TestFullRepositoryThatHangs(t *testing.T) {
 	t.Parallel()
-	u, _ := newFake(t, Options{LockDelay: time.Hour})
-	enough := errors.New("enough")
-	ctx, cancel := context.WithCancelCause(t.Context())
-	defer cancel(nil)
-	sink := progress.SinkFunc(func(r progress.Reading) {
-		if r.Stage == progress.StageWaiting {
-			cancel(enough)
-		}
-	})
-	_, err := u.Backup(ctx, uploader.BackupRequest{Repository: scripted("exit 11"), Volume: volumeOf(t, 1)}, sink)
-	if !errors.Is(err, enough) {
-		t.Errorf("got %v, want the cause", err)
+	u, _ := newFake(t, Options{Grace: worker.Grace{Interrupt: time.Second}})
+	repository := scripted("err Save(<data/b37b6f1155>) failed: write /r/data/b3/b37b: no space left on device", "hang")
+	_, err := u.Backup(t.Context(), uploader.BackupRequest{Repository: repository, Volume: volumeOf(t, 1)}, progress.Discard)
+	if !errors.Is(err, uploader.ErrNoSpace) || !strings.Contains(err.Error(), "no space left on device") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A repository that somebody else uses is not repaired, and that does not matter.
+func TestResumeInAUsedRepository(t *testing.T) {
+	t.Parallel()
+	u, calls := newFake(t, Options{})
+	u.repairDelay = time.Millisecond
+	repository := scripted("out " + goodSummary)
+	repository.Env["SCRIPT_repair"] = "exit 11"
+	result, err := u.Backup(t.Context(), uploader.BackupRequest{Repository: repository, Volume: volumeOf(t, 1), Resume: true}, nil)
+	if err != nil || result.SnapshotID == "" {
+		t.Errorf("got %+v, %v", result, err)
+	}
+	if args := strings.Join(readCall(t, calls, "repair").Args, " "); args != "repair index" {
+		t.Errorf("restic was called with %q", args)
 	}
 }
 

@@ -43,17 +43,20 @@ func locks(t *testing.T, repository string) []string {
 	return names
 }
 
+// patience ends a wait for what does not come.
+const patience = 5 * time.Minute
+
 // waitFor waits until something that another process does has happened.
 func waitFor(t *testing.T, what string, happened func() bool) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	timeout := time.After(30 * time.Second)
+	timeout := time.After(patience)
 	for !happened() {
 		select {
 		case <-tick.C:
 		case <-timeout:
-			t.Fatalf("waited 30 s for %s", what)
+			t.Fatalf("waited in vain for %s", what)
 		}
 	}
 }

@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -25,27 +24,21 @@ import (
 	"github.com/plimsoll-io/plimsoll/test/tree"
 )
 
-// A lock that its owner holds on to: readings name the owner, then the wait is over.
+// A lock that its owner holds on to: the error names the owner.
 func TestLockedByALiveOwner(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version string) {
-		u := newUploader(t, version, Options{LockWait: 40 * time.Millisecond, LockDelay: 20 * time.Millisecond})
+		u := newUploader(t, version, Options{})
 		repository := initialized(t, u, 1<<20)
 		release := holdLock(t, parts.Restic(t, version), repository.URL, repository.Password.Reveal())
 		defer release()
 		before := locks(t, repository.URL)
-		var seen uploadertest.Recorder
-		_, err := u.Backup(t.Context(), uploader.BackupRequest{Repository: repository, Volume: volumeOf(t, 10)}, &seen)
-		if !errors.Is(err, uploader.ErrRepositoryLocked) {
-			t.Errorf("got %v, want ErrRepositoryLocked", err)
+		_, err := u.Backup(t.Context(), uploader.BackupRequest{Repository: repository, Volume: volumeOf(t, 10)}, nil)
+		locked, ok := errors.AsType[*uploader.LockedError](err)
+		if !ok || !errors.Is(err, uploader.ErrRepositoryLocked) {
+			t.Fatalf("got %v, want a LockedError that is ErrRepositoryLocked", err)
 		}
-		waits := 0
-		for _, r := range seen.Readings() {
-			if r.Stage == progress.StageWaiting && strings.HasPrefix(r.Reason, "locked exclusively by PID ") && strings.Contains(r.Reason, " since 2") {
-				waits++
-			}
-		}
-		if waits != 2 {
-			t.Errorf("%d readings name the owner, want 2: %+v", waits, seen.Readings())
+		if !strings.HasPrefix(locked.Owner, "locked exclusively by PID ") || !strings.Contains(locked.Owner, " since 2") {
+			t.Errorf("the owner is %q", locked.Owner)
 		}
 		if after := locks(t, repository.URL); len(after) != 1 || after[0] != before[0] {
 			t.Errorf("locks %v have become %v: a live owner's lock must stay", before, after)
@@ -56,7 +49,7 @@ func TestLockedByALiveOwner(t *testing.T) {
 // A lock whose owner was killed: no version removes it by itself.
 func TestLockedByADeadOwner(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version string) {
-		u := newUploader(t, version, Options{LockWait: -1})
+		u := newUploader(t, version, Options{})
 		repository := initialized(t, u, 1<<20)
 		holdLock(t, parts.Restic(t, version), repository.URL, repository.Password.Reveal())()
 		result, err := u.Backup(t.Context(), uploader.BackupRequest{Repository: repository, Volume: volumeOf(t, 10)}, nil)
@@ -70,7 +63,7 @@ func TestLockedByADeadOwner(t *testing.T) {
 // While a run of this process uses the repository, restic unlock would take its lock for stale.
 func TestUnlockKeepsAwayFromOwnRuns(t *testing.T) {
 	t.Parallel()
-	u := newUploader(t, parts.DefaultRestic, Options{LockWait: -1})
+	u := newUploader(t, parts.DefaultRestic, Options{})
 	repository := initialized(t, u, 1<<20)
 	holdLock(t, parts.Restic(t, parts.DefaultRestic), repository.URL, repository.Password.Reveal())()
 	gate := u.gates.of(repository.URL)
@@ -88,7 +81,7 @@ func TestUnlockKeepsAwayFromOwnRuns(t *testing.T) {
 // SIGTERM alone would leave the lock behind in 0.14 and 0.16.
 func TestCancelRemovesTheLock(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version string) {
-		u := newUploader(t, version, Options{UploadLimit: 6 << 20})
+		u := newUploader(t, version, Options{UploadLimit: 1 << 20}) // it would take 40 s
 		repository := initialized(t, u, 0)
 		enough := errors.New("enough")
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -105,6 +98,35 @@ func TestCancelRemovesTheLock(t *testing.T) {
 		}
 		if held != 1 {
 			t.Errorf("%d locks while it ran, want 1: the test proves nothing", held)
+		}
+		noLocks(t, repository)
+	})
+}
+
+// A backup that goes on where another one ended sends again what that one had in hand, and not all that it had stored.
+func TestResumeFindsWhatWasStored(t *testing.T) {
+	eachVersion(t, func(t *testing.T, version string) {
+		const size, enough = 160 << 20, 64 << 20
+		repository := initialized(t, newUploader(t, version, Options{}), 0)
+		volume := bigVolume(t, size)
+		interrupted := errors.New("interrupted")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		defer cancel(nil)
+		sink := progress.SinkFunc(func(r progress.Reading) {
+			if r.BytesDone > enough {
+				cancel(interrupted)
+			}
+		})
+		slow := newUploader(t, version, Options{UploadLimit: 8 << 20}) // it would need 12 s for the rest
+		if _, err := slow.Backup(ctx, uploader.BackupRequest{Repository: repository, Volume: volume}, sink); !errors.Is(err, interrupted) {
+			t.Fatalf("got %v, want the interruption", err)
+		}
+		result, err := newUploader(t, version, Options{}).Backup(t.Context(), uploader.BackupRequest{Repository: repository, Volume: volume, Resume: true}, nil)
+		if err != nil || result.TotalBytes != size {
+			t.Fatalf("got %+v, %v", result, err)
+		}
+		if result.BytesUploaded > size-16<<20 {
+			t.Errorf("%d of %d bytes were sent again, after %d were done", result.BytesUploaded, size, enough)
 		}
 		noLocks(t, repository)
 	})

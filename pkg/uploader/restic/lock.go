@@ -11,7 +11,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
@@ -86,12 +85,11 @@ func (g *gates) of(url string) *sync.RWMutex {
 	return gate
 }
 
-// whileLocked calls try again and again until it returns anything but ErrRepositoryLocked, or the lock wait is over.
-// restic's own --retry-lock says nothing while it waits, and restic 0.14 does not have it (contracts/restic-kopia.md 4).
-func (u *Uploader) whileLocked(ctx context.Context, s *session, sink progress.Sink, try func() error) error {
-	var waited time.Duration
-	delay := u.options.LockDelay
-	for {
+// pastDeadLocks calls try, and once more after each dead lock that stood in its way and could be removed. The error is an
+// *uploader.LockedError if a lock is left. restic's own --retry-lock says nothing while it waits, and restic 0.14 does not
+// have it (contracts/restic-kopia.md 4): so the caller waits, who can say so and do something else meanwhile.
+func (u *Uploader) pastDeadLocks(ctx context.Context, s *session, try func() error) error {
+	for range maxUnlocks {
 		gate := u.gates.of(s.repository.URL)
 		gate.RLock()
 		err := try()
@@ -100,25 +98,18 @@ func (u *Uploader) whileLocked(ctx context.Context, s *session, sink progress.Si
 			return err
 		}
 		owner, known := ownerOf(err)
-		if known && owner.dead() && u.unlock(ctx, s, gate, owner) {
-			continue
+		if !known {
+			return err
 		}
-		left := u.options.LockWait - waited
-		if left <= 0 {
-			return fmt.Errorf("gave up after %v: %w", waited.Round(time.Second), err)
+		if !owner.dead() || !u.unlock(ctx, s, gate, owner) {
+			return &uploader.LockedError{Owner: owner.String(), Err: err}
 		}
-		sink.Report(progress.Reading{Stage: progress.StageWaiting, Reason: waitReason(owner, known)})
-		pause := min(delay, left)
-		if err := sleep(ctx, pause); err != nil {
-			return fmt.Errorf("wait for the repository's lock, %v: %w", waitReason(owner, known), err)
-		}
-		waited += pause
-		delay = min(2*delay, lockDelays*u.options.LockDelay)
 	}
+	return fmt.Errorf("locks of dead owners come back as often as they are removed: %w", uploader.ErrRepositoryLocked)
 }
 
-// lockDelays bounds the delay between two tries, as a multiple of the first one: 5 s grow to a minute.
-const lockDelays = 12
+// maxUnlocks bounds how often one run is tried again: restic unlock removes all stale locks at once.
+const maxUnlocks = 3
 
 func ownerOf(err error) (lockOwner, bool) {
 	var exit *ExitError
@@ -126,13 +117,6 @@ func ownerOf(err error) (lockOwner, bool) {
 		return lockOwner{}, false
 	}
 	return parseLockOwner(exit.Message)
-}
-
-func waitReason(owner lockOwner, known bool) string {
-	if !known {
-		return "the repository is locked"
-	}
-	return owner.String()
 }
 
 // unlock lets restic remove the locks that it holds for stale and says whether it did. It does nothing while another
@@ -148,16 +132,4 @@ func (u *Uploader) unlock(ctx context.Context, s *session, gate *sync.RWMutex, o
 		return false
 	}
 	return true
-}
-
-// sleep waits for d, or less if ctx ends.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

@@ -11,6 +11,7 @@ package restic
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,24 +33,12 @@ type Options struct {
 	UploadLimit   int64 // bytes per second; 0: none
 	DownloadLimit int64 // bytes per second; 0: none
 
-	// LockWait is how long to wait in all for a locked repository; negative: not at all. The default, 35 minutes, is a
-	// little more than restic's own time after which a dead process's lock is void.
-	LockWait time.Duration
-	// LockDelay is the delay before the second try, doubled for each further one, to twelve times of it; default 5 s.
-	LockDelay time.Duration
-
 	ProgressInterval time.Duration // between two readings; default 1 s
 	Grace            worker.Grace  // for a canceled restic
 	Logger           *slog.Logger  // nil: no log
 }
 
 func (o *Options) setDefaults() {
-	if o.LockWait == 0 {
-		o.LockWait = 35 * time.Minute
-	}
-	if o.LockDelay <= 0 {
-		o.LockDelay = 5 * time.Second
-	}
 	if o.ProgressInterval <= 0 {
 		o.ProgressInterval = time.Second
 	}
@@ -64,6 +53,8 @@ type Uploader struct {
 	version Version
 	options Options
 	gates   gates
+
+	repairDelay time.Duration // before a locked index is tried again
 }
 
 var _ uploader.Uploader = (*Uploader)(nil)
@@ -86,7 +77,10 @@ func New(ctx context.Context, path string, options Options) (*Uploader, error) {
 			return nil, fmt.Errorf("make restic's directory: %w", err)
 		}
 	}
-	u := &Uploader{path: path, options: options}
+	if removed, err := uploader.SweepScratch(options.TempDir, "restic"); removed > 0 || err != nil {
+		options.Logger.Info("Removed the private directories of killed runs", "program", "restic", "directories", removed, "error", err)
+	}
+	u := &Uploader{path: path, options: options, repairDelay: time.Second}
 	version, err := u.probe(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("restic program %s: %w", path, err)
@@ -103,12 +97,12 @@ func (u *Uploader) Version() Version { return u.version }
 
 // probe asks the program for its version. It runs it like any other worker, but in an empty directory.
 func (u *Uploader) probe(ctx context.Context) (v Version, err error) {
-	name, err := os.MkdirTemp(u.options.TempDir, "restic-")
+	private, err := uploader.NewScratch(u.options.TempDir, "restic")
 	if err != nil {
 		return Version{}, err
 	}
-	defer func() { err = errors.Join(err, os.Remove(name)) }()
-	dir, err := os.Open(name)
+	defer func() { err = errors.Join(err, private.Remove()) }()
+	dir, err := os.Open(private.Path)
 	if err != nil {
 		return Version{}, err
 	}
@@ -116,7 +110,7 @@ func (u *Uploader) probe(ctx context.Context) (v Version, err error) {
 
 	var output bytes.Buffer
 	err = worker.Run(ctx, worker.Command{
-		Path: u.path, Args: []string{"version"}, Env: []string{"HOME=" + name}, Dir: dir,
+		Path: u.path, Args: []string{"version"}, Env: []string{"HOME=" + private.Path}, Dir: dir,
 		Stdout: func(line []byte) {
 			if output.Len() == 0 {
 				output.Write(line)
@@ -155,7 +149,15 @@ func (u *Uploader) run(ctx context.Context, s *session, i invocation) error {
 	}
 	access := s.access
 	access.Volume = i.mode
-	said := &stderr{itemFail: i.itemFail, fullDisk: i.fullDisk}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	said := &stderr{itemFail: s.hiding(i.itemFail), fullDisk: i.fullDisk, fullRepository: func(line string) {
+		// It ends now, as a rule: one backup by 0.18.1 hung on a full disk, with nothing to tell why.
+		end := time.AfterFunc(cmp.Or(u.options.Grace.Interrupt, 10*time.Second), func() {
+			cancel(fmt.Errorf("%s: %w", s.hide(line), uploader.ErrNoSpace))
+		})
+		context.AfterFunc(ctx, func() { end.Stop() })
+	}}
 	err := worker.Run(ctx, worker.Command{
 		Path: u.path, Args: append(append([]string{i.command}, u.globalArgs(s.repository)...), i.args...),
 		Env: s.env, Dir: dir, Access: access,
@@ -168,17 +170,21 @@ func (u *Uploader) run(ctx context.Context, s *session, i invocation) error {
 	case ctx.Err() != nil:
 		return fmt.Errorf("restic %s: %w", i.command, context.Cause(ctx))
 	default:
-		return exitError(u.version, i.command, err, said.fatal(), s.hide)
+		return s.exitError(u.version, i.command, err, said.fatal())
 	}
 }
 
 // inSession opens a session for do, and closes it.
-func (u *Uploader) inSession(repo uploader.Repository, do func(*session) error) (err error) {
+func (u *Uploader) inSession(repo uploader.Repository, do func(*session) error) error {
 	s, err := u.open(repo)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.close()) }()
+	defer func() {
+		if err := s.close(); err != nil { // what was done is done, and a snapshot must not be forgotten for it
+			u.options.Logger.Error("Cannot remove restic's private directory, which may hold secrets", "directory", s.dir, "error", err)
+		}
+	}()
 	return do(s)
 }
 

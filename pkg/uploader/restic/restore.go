@@ -29,7 +29,7 @@ func (u *Uploader) Restore(ctx context.Context, req uploader.RestoreRequest, p p
 		if err != nil {
 			return err
 		}
-		return u.whileLocked(ctx, s, sink, func() error {
+		return u.pastDeadLocks(ctx, s, func() error {
 			result, err = u.restore(ctx, s, req, total, sink)
 			return err
 		})
@@ -43,7 +43,7 @@ func (u *Uploader) Restore(ctx context.Context, req uploader.RestoreRequest, p p
 // total finds out how many bytes a restore writes. What the caller knows is only taken where restic cannot say it.
 func (u *Uploader) total(ctx context.Context, s *session, req uploader.RestoreRequest, sink progress.Sink) (int64, error) {
 	var total int64
-	err := u.whileLocked(ctx, s, sink, func() error {
+	err := u.pastDeadLocks(ctx, s, func() error {
 		sink.Report(progress.Reading{Stage: progress.StageScanning, TotalBytes: max(req.TotalBytes, 0)})
 		var err error
 		total, err = u.restoreSize(ctx, s, req)
@@ -58,7 +58,12 @@ func (u *Uploader) total(ctx context.Context, s *session, req uploader.RestoreRe
 
 // restore runs restic restore once.
 func (u *Uploader) restore(ctx context.Context, s *session, req uploader.RestoreRequest, total int64, sink progress.Sink) (uploader.RestoreResult, error) {
+	present, err := u.clear(ctx, s, req)
+	if err != nil {
+		return uploader.RestoreResult{}, err
+	}
 	out := newRestoreStream(sink, pathOf(req.Volume), total)
+	out.present = present
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stop, err := u.measure(ctx, req.Volume, out)

@@ -18,9 +18,11 @@ import (
 type session struct {
 	repository uploader.Repository
 	dir        string
+	private    *uploader.Scratch // dir
 	env        []string
 	access     worker.Access
 	hide       func(string) string // replaces secrets and names of temporary files
+	scratch    []string            // directories of what only serves runs: the private one and the cache
 }
 
 // inherited are the variables that restic gets from the agent's own environment: how to reach the network. They are the
@@ -32,20 +34,23 @@ func (u *Uploader) open(repo uploader.Repository) (*session, error) {
 	if err := checkAddress(repo); err != nil {
 		return nil, err
 	}
-	dir, err := os.MkdirTemp(u.options.TempDir, "restic-")
+	private, err := uploader.NewScratch(u.options.TempDir, "restic")
 	if err != nil {
 		return nil, fmt.Errorf("make a private directory for restic: %w", err)
 	}
-	s := &session{repository: repo, dir: dir}
+	s := &session{repository: repo, dir: private.Path, private: private, scratch: []string{private.Path}}
+	if u.options.CacheDir != "" {
+		s.scratch = append(s.scratch, u.options.CacheDir)
+	}
 	if err := s.fill(u); err != nil {
-		return nil, errors.Join(fmt.Errorf("prepare a run of restic: %w", err), s.close())
+		return nil, errors.Join(fmt.Errorf("prepare a run of restic: %w", uploader.ScratchError(err)), s.close())
 	}
 	return s, nil
 }
 
 // close removes the password and everything else that was made for the session.
 func (s *session) close() error {
-	if err := os.RemoveAll(s.dir); err != nil {
+	if err := s.private.Remove(); err != nil {
 		return fmt.Errorf("remove restic's private directory: %w", err)
 	}
 	return nil
@@ -127,6 +132,14 @@ func (s *session) setAccess(u *Uploader, home, secrets string) {
 	case local:
 		s.access.ReadWrite = append(s.access.ReadWrite, dir)
 	}
+}
+
+// hiding makes itemFail get a text without secrets: what restic could not read from the repository it names with its address.
+func (s *session) hiding(itemFail func(item, text string)) func(item, text string) {
+	if itemFail == nil {
+		return nil
+	}
+	return func(item, text string) { itemFail(item, s.hide(text)) }
 }
 
 // systemCertificates are the directories that Go looks into by default.

@@ -9,11 +9,14 @@ import (
 // stderr keeps of restic's stderr what an error message needs, in bounded memory: the last lines of plain text, and the
 // message of exit_error, in which restic repeats its fatal error since 0.18. Errors of single items go to itemFailed.
 type stderr struct {
-	mu       sync.Mutex
-	plain    []string
-	exit     string
-	diskFull bool
-	itemFail func(item, text string)
+	mu             sync.Mutex
+	plain          []string
+	exit           string
+	crash          string // the first line of what Go says of a crash; a stack trace follows, which helps nobody here
+	diskFull       bool
+	itemFail       func(item, text string)
+	fullRepository func(line string) // called when a file of the repository cannot be stored for that reason; may be nil
+
 	fullDisk func() // called once, when a write fails because the disk is full; may be nil
 }
 
@@ -50,8 +53,14 @@ func (e *stderr) text(line string) {
 		e.failed(item, text)
 		return
 	}
+	if strings.HasPrefix(line, "Save(<") && isDiskFull(line) && e.fullRepository != nil {
+		e.fullRepository(line)
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.crash == "" && (strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ")) {
+		e.crash = line
+	}
 	e.plain = append(e.plain, line)
 	if len(e.plain) > maxPlainLines {
 		e.plain = append(e.plain[:0], e.plain[len(e.plain)-maxPlainLines:]...)
@@ -82,6 +91,9 @@ func (e *stderr) fatal() string {
 	defer e.mu.Unlock()
 	if e.exit != "" {
 		return e.exit
+	}
+	if e.crash != "" {
+		return e.crash
 	}
 	return strings.Join(e.plain, "\n")
 }

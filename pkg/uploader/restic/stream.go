@@ -3,6 +3,7 @@ package restic
 import (
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
@@ -34,6 +35,10 @@ type stream struct {
 	summary   *summary
 	// total is the size of the snapshot to restore in bytes, where it is known beforehand.
 	total int64
+	// present is how many bytes lay in the volume before the restore, compared how many of the snapshot restic has got past in
+	// its comparison with them, and since is when it last got further.
+	present, compared int64
+	since             time.Time
 }
 
 // summary is what the summary line of a backup says.
@@ -183,14 +188,33 @@ func (s *stream) restoreLine(m *message) {
 	}
 	r.TotalBytes, r.TotalFinal = total, s.total > 0
 	r.FilesDone, r.FilesTotal = count(m.FilesRestored+m.FilesSkipped), count(m.TotalFiles+m.FilesSkipped)
+	r.Next = s.comparing(m)
 	s.restored(count(m.BytesRestored + m.BytesSkipped))
 }
 
+// slowestRead is at how many bytes a second restic reads what is in a volume, at least.
+const slowestRead = 20 << 20
+
+// comparing is how long it may be until a number moves. From restic 0.17 on a restore begins with a comparison of all files
+// that are there with the snapshot, and counts each at its end: in one large file that an earlier attempt has left no
+// number moves for hours.
+func (s *stream) comparing(m *message) time.Duration {
+	compared := count(m.TotalBytes + m.BytesSkipped)
+	if compared != s.compared || s.since.IsZero() {
+		s.compared, s.since = compared, time.Now()
+	}
+	left := min(s.present, s.total-compared)
+	if m.BytesRestored > 0 || left <= 0 {
+		return 0
+	}
+	return max(time.Duration(left/slowestRead)*time.Second-time.Since(s.since), 0)
+}
+
 // measured takes a measurement of the volume in place of a line, for a restic that prints none.
-func (s *stream) measured(done int64) {
+func (s *stream) measured(done int64, next time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.reading.TotalBytes, s.reading.TotalFinal = s.total, s.total > 0
+	s.reading.TotalBytes, s.reading.TotalFinal, s.reading.Next = s.total, s.total > 0, next
 	s.restored(done)
 }
 

@@ -53,3 +53,11 @@ func (v Version) readsConcurrently() bool { return v.atLeast(15) }
 
 // tellsByExitCode says whether exit codes 10, 11 and 12 name the error.
 func (v Version) tellsByExitCode() bool { return v.atLeast(17) }
+
+// repairIndexCommand is what adds stored data to the index that is not in it yet.
+func (v Version) repairIndexCommand() (command string, args []string) {
+	if v.atLeast(16) {
+		return "repair", []string{"index"}
+	}
+	return "rebuild-index", nil
+}

@@ -155,11 +155,15 @@ func (f *Fake) Initialize(ctx context.Context, repo uploader.Repository) error {
 	if !errors.Is(err, uploader.ErrRepositoryNotFound) {
 		return err
 	}
-	dir := f.repository(repo)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	// As with the real ones, a repository is there with its password or not at all: somebody else may open it meanwhile.
+	unfinished, err := os.MkdirTemp(f.dir, "unfinished-")
+	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, "password"), []byte(repo.Password.Reveal()), 0o600)
+	if err := os.WriteFile(filepath.Join(unfinished, "password"), []byte(repo.Password.Reveal()), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(unfinished, f.repository(repo))
 }
 
 var hexadecimal = regexp.MustCompile(`^[0-9a-f]{8,}$`)

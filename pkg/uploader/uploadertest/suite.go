@@ -130,9 +130,9 @@ func (s *suite) restoreAndCompare(t *testing.T, u uploader.Uploader, snapshot up
 	compare(t, want, target, tree.Options{Plain: s.Plain, Sparse: s.Sparse})
 }
 
-// slow is a rate in bytes per second at which slowBytes take some 10 s: long enough to be canceled.
+// slow is a rate in bytes per second at which slowBytes take 16 s: long enough to be canceled, on a busy machine too.
 const (
-	slow      = 3 << 20
+	slow      = 2 << 20
 	slowBytes = 32 << 20
 )
 

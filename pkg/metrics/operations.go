@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
 
 // The results that an operation can have.
@@ -48,6 +46,7 @@ type Operations struct {
 	operations *prometheus.CounterVec
 	bytes      *prometheus.CounterVec
 	duration   *prometheus.HistogramVec
+	attempts   *prometheus.CounterVec
 	writes     *prometheus.CounterVec
 }
 
@@ -82,6 +81,8 @@ func NewOperations(node string) *Operations {
 			Help:    "Time in seconds that pod volume operations took, however they ended.",
 			Buckets: []float64{1, 5, 15, 60, 300, 900, 3600, 3 * 3600, 12 * 3600},
 		}, []string{"operation", "uploader", "result"}),
+		attempts: counter("plimsoll_attempts_failed_total", "Total number of attempts at pod volume operations that failed, the last ones included.",
+			"operation", "uploader", "reason"),
 		writes: counter("plimsoll_status_writes_total", "Total number of writes of progress and results to the API server.", "result"),
 	}
 	o.presetNode()
@@ -110,6 +111,12 @@ func (o *Operations) Enqueued(operation string) {
 	if operation == backup {
 		o.enqueued.WithLabelValues(o.node).Inc()
 	}
+}
+
+// AttemptFailed counts an attempt that has failed, whether another one follows or not. An operation that was canceled, or
+// that a stopping agent leaves to the next one, has not failed.
+func (o *Operations) AttemptFailed(operation, uploader, reason string) {
+	o.attempts.WithLabelValues(operation, uploader, reason).Inc()
 }
 
 // StatusWrite counts a write to the API server, which failed if err is not nil.
@@ -157,99 +164,11 @@ func (o *Operations) Collect(ch chan<- prometheus.Metric) {
 }
 
 func (o *Operations) collectors() []prometheus.Collector {
-	all := []prometheus.Collector{o.enqueued, o.dequeued, o.latency, o.operations, o.bytes, o.duration, o.writes}
+	all := []prometheus.Collector{o.enqueued, o.dequeued, o.latency, o.operations, o.bytes, o.duration, o.attempts, o.writes}
 	for _, results := range o.veleroResults {
 		for _, c := range results {
 			all = append(all, c)
 		}
 	}
 	return all
-}
-
-// Volume is a volume that is queued or being moved.
-type Volume struct {
-	Operation string // "backup" or "restore"
-	Uploader  string
-	Namespace string // of the pod
-	Pod       string
-	Name      string
-	Progress  progress.Snapshot
-}
-
-// Volumes shows what runs at the moment of a scrape. Its series are those of the running operations only: nothing has to be
-// deleted, and a volume keeps its series from one backup to the next.
-type Volumes struct {
-	running func() []Volume
-
-	done, total, rate, uploaded, errors, lastProgress, state *prometheus.Desc
-	operations                                               *prometheus.Desc
-}
-
-// NewVolumes returns a collector that asks running at each scrape. running must be safe for concurrent use and quick.
-func NewVolumes(running func() []Volume) *Volumes {
-	desc := func(name, help string, more ...string) *prometheus.Desc {
-		labels := append([]string{"operation", "uploader", "namespace", "pod", "volume"}, more...)
-		return prometheus.NewDesc("plimsoll_volume_"+name, help, labels, nil)
-	}
-	return &Volumes{
-		running:      running,
-		done:         desc("done_bytes", "Bytes of the volume that are read (backup) or written (restore)."),
-		total:        desc("total_bytes", "Bytes of the volume, as far as they are known; 0 before that."),
-		rate:         desc("rate_bytes_per_second", "Bytes per second over the last two minutes; 0 for a stalled volume."),
-		uploaded:     desc("uploaded_bytes", "Bytes sent to the repository, where the data path says."),
-		errors:       desc("errors", "Files that could not be read or written in this attempt."),
-		lastProgress: desc("last_progress_timestamp_seconds", "When a byte of the volume last moved, in seconds since the epoch."),
-		state:        desc("state", "1 for the state that the volume is in.", "state"),
-		operations: prometheus.NewDesc("plimsoll_operations", "Number of pod volume operations that wait in the queue or run.",
-			[]string{"operation", "state"}, nil),
-	}
-}
-
-// Describe implements prometheus.Collector.
-func (v *Volumes) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{v.done, v.total, v.rate, v.uploaded, v.errors, v.lastProgress, v.state, v.operations} {
-		ch <- d
-	}
-}
-
-// Collect implements prometheus.Collector. Of two operations on one volume the first is shown: Prometheus refuses a scrape
-// that has a series twice.
-func (v *Volumes) Collect(ch chan<- prometheus.Metric) {
-	counts := map[[2]string]float64{
-		{backup, "queued"}: 0, {backup, "running"}: 0, {restore, "queued"}: 0, {restore, "running"}: 0,
-	}
-	type series struct{ operation, uploader, namespace, pod, volume string }
-	seen := map[series]bool{}
-	for _, volume := range v.running() {
-		phase := "running"
-		if volume.Progress.State == progress.StateQueued {
-			phase = "queued"
-		}
-		counts[[2]string{volume.Operation, phase}]++
-		key := series{volume.Operation, volume.Uploader, volume.Namespace, volume.Pod, volume.Name}
-		if !seen[key] {
-			seen[key] = true
-			v.collect(ch, volume)
-		}
-	}
-	for labels, n := range counts {
-		ch <- prometheus.MustNewConstMetric(v.operations, prometheus.GaugeValue, n, labels[0], labels[1])
-	}
-}
-
-func (v *Volumes) collect(ch chan<- prometheus.Metric, volume Volume) {
-	labels := []string{volume.Operation, volume.Uploader, volume.Namespace, volume.Pod, volume.Name}
-	gauge := func(d *prometheus.Desc, value float64, more ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, append(labels, more...)...)
-	}
-	s := volume.Progress
-	gauge(v.state, 1, string(s.State))
-	gauge(v.done, float64(s.BytesDone))
-	gauge(v.total, float64(s.TotalBytes))
-	gauge(v.rate, float64(s.BytesPerSecond))
-	gauge(v.uploaded, float64(s.BytesUploaded))
-	gauge(v.errors, float64(s.Errors))
-	if !s.LastProgressTime.IsZero() {
-		gauge(v.lastProgress, float64(s.LastProgressTime.UnixMilli())/1000)
-	}
 }

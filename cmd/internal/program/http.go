@@ -1,0 +1,90 @@
+package program
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+)
+
+// The paths of kubelet's probes, which have no token.
+const (
+	AlivePath = "/healthz"
+	ReadyPath = "/readyz"
+)
+
+// HTTP says how a server's port for metrics and probes is served.
+type HTTP struct {
+	Address string
+	Auth    bool
+	CertDir string
+}
+
+// AddFlags adds --metrics-address, --metrics-auth and --metrics-cert-dir. paths are what the port serves besides the probes.
+func (h *HTTP) AddFlags(cmd *cobra.Command, paths string) {
+	f := cmd.Flags()
+	f.StringVar(&h.Address, "metrics-address", ":8085", "where /healthz, /readyz, "+paths+" are served")
+	f.BoolVar(&h.Auth, "metrics-auth", false, "serve "+paths+" with TLS, and only to those whose token may get these paths")
+	f.StringVar(&h.CertDir, "metrics-cert-dir", "", "a directory with tls.crt and tls.key to serve with TLS; without it --metrics-auth makes a certificate that nobody can check")
+}
+
+// Options are those of the manager. A port that asks for tokens has TLS: they do not travel in clear text.
+func (h *HTTP) Options() (metricsserver.Options, error) {
+	options := metricsserver.Options{
+		BindAddress:   h.Address,
+		SecureServing: h.Auth || h.CertDir != "",
+		CertDir:       h.CertDir,
+	}
+	if h.Auth {
+		options.FilterProvider = authenticated
+	}
+	if h.CertDir == "" {
+		return options, nil
+	}
+	// Without these files controller-runtime would make up a certificate, and say nothing.
+	for _, name := range []string{"tls.crt", "tls.key"} {
+		if _, err := os.Stat(filepath.Join(h.CertDir, name)); err != nil {
+			return options, fmt.Errorf("certificate of --metrics-cert-dir: %w", err)
+		}
+	}
+	return options, nil
+}
+
+// authenticated asks the API server whose token a request has and whether that user may get the path: a TokenReview and a
+// SubjectAccessReview. It takes no notice of requests for the probes' paths.
+func authenticated(cfg *rest.Config, client *http.Client) (metricsserver.Filter, error) {
+	filter, err := filters.WithAuthenticationAndAuthorization(cfg, client)
+	if err != nil {
+		return nil, fmt.Errorf("prepare authentication: %w", err)
+	}
+	return func(log logr.Logger, handler http.Handler) (http.Handler, error) {
+		guarded, err := filter(log, handler)
+		if err != nil {
+			return nil, err
+		}
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == AlivePath || r.URL.Path == ReadyPath {
+				handler.ServeHTTP(w, r)
+				return
+			}
+			guarded.ServeHTTP(w, r)
+		}), nil
+	}, nil
+}
+
+// Serve adds endpoints to those of the metrics, behind the same authentication.
+func Serve(mgr ctrl.Manager, endpoints map[string]http.Handler) error {
+	for path, handler := range endpoints {
+		if err := mgr.AddMetricsServerExtraHandler(path, handler); err != nil {
+			return fmt.Errorf("serve %s: %w", path, err)
+		}
+	}
+	return nil
+}

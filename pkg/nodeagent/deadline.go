@@ -1,0 +1,86 @@
+package nodeagent
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// timeoutAnnotation of a Backup says how long its server waits for the volumes (contracts/velero-node-agent.md 2.3).
+const timeoutAnnotation = "velero.io/pod-volume-timeout"
+
+// watchDeadline fails a backup shortly before its server gives up on all volumes of the Backup. A server that does loses
+// the records of those that completed, too (contracts/velero-node-agent.md 2.4; from 1.18.3 on it cancels the others and
+// keeps them, pkg/podvolume/backupper.go). Restores have no deadline: a pod whose volume comes late is better off than one
+// whose volume never comes, and the other restores are not affected.
+func (a *Agent) watchDeadline(ctx context.Context, op *operation) {
+	if op.kind != Backup || a.cfg.BackupTimeout <= 0 {
+		return
+	}
+	var backup *velerov1.Backup
+	for {
+		var err error
+		if backup, err = a.owningBackup(ctx, op.subject); err == nil {
+			break
+		}
+		op.log.Warn("Cannot read the Backup for its deadline, trying again", "error", err)
+		select {
+		case <-time.After(10 * time.Second):
+		case <-ctx.Done():
+			return
+		}
+	}
+	if backup == nil || backup.Status.Phase != velerov1.BackupPhaseInProgress || backup.Status.StartTimestamp == nil {
+		return // nobody waits
+	}
+	timeout := a.backupTimeout(op, backup)
+	deadline := backup.Status.StartTimestamp.Add(timeout - margin(timeout))
+	op.deadline.Store(&deadline)
+	select {
+	case <-time.After(time.Until(deadline)):
+		op.stop(permanent(ReasonDeadline, abandoned{fmt.Errorf("it is not done %s before the server stops waiting for the volumes of Backup %s (%s after its start) "+
+			"and would lose the records of all of them", margin(timeout), backup.Name, timeout)}))
+	case <-ctx.Done():
+	}
+}
+
+// margin is how long before the server's timeout a backup is ended. A worker may need half a minute to end, and the clocks
+// of server and node differ.
+func margin(timeout time.Duration) time.Duration { return min(2*time.Minute, timeout/10) }
+
+// backupTimeout is how long the server waits, from the start of the Backup.
+func (a *Agent) backupTimeout(op *operation, backup *velerov1.Backup) time.Duration {
+	text, ok := backup.Annotations[timeoutAnnotation]
+	if !ok {
+		return a.cfg.BackupTimeout
+	}
+	timeout, err := time.ParseDuration(text)
+	if err != nil || timeout <= 0 {
+		op.log.Warn("The Backup's annotation is no duration, as for the server", "annotation", timeoutAnnotation, "value", text)
+		return a.cfg.BackupTimeout
+	}
+	return timeout
+}
+
+// owningBackup returns the Backup that a server made the subject for; nil if there is none, or none any more.
+func (a *Agent) owningBackup(ctx context.Context, s subject) (*velerov1.Backup, error) {
+	for _, owner := range s.object.GetOwnerReferences() {
+		if owner.Kind != "Backup" {
+			continue
+		}
+		var backup velerov1.Backup
+		err := a.api.Get(ctx, types.NamespacedName{Namespace: a.cfg.Namespace, Name: owner.Name}, &backup)
+		switch {
+		case apierrors.IsNotFound(err), err == nil && backup.UID != owner.UID:
+			return nil, nil
+		case err != nil:
+			return nil, fmt.Errorf("get Backup %s: %w", owner.Name, err)
+		}
+		return &backup, nil
+	}
+	return nil, nil
+}

@@ -1,0 +1,92 @@
+package nodeagent
+
+import (
+	"context"
+	"fmt"
+	"hash/crc32"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+const (
+	// Finalizer keeps a claimed object until its end is written: a server that waits for it does not notice that an object
+	// vanishes, only how it ends (contracts/velero-node-agent.md 2.4, 5.6).
+	Finalizer = "plimsoll.io/pod-volume-finalizer"
+
+	// veleroFinalizer is left on objects that Velero's own agent has touched since 1.17, also on copies of them that come
+	// from another cluster; whoever ends such an object has to take it off (contracts/velero-node-agent.md 5.4).
+	veleroFinalizer = "velero.io/pod-volume-finalizer"
+)
+
+// withFinalizer returns the object's finalizers with ours, nil if it is among them.
+func withFinalizer(object client.Object) *[]string {
+	finalizers := object.GetFinalizers()
+	if slices.Contains(finalizers, Finalizer) {
+		return nil
+	}
+	all := append(slices.Clone(finalizers), Finalizer)
+	return &all
+}
+
+// withoutFinalizers returns what is left of the object's finalizers without those of node agents, nil if it has none.
+func withoutFinalizers(object client.Object) *[]string {
+	rest := slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(f string) bool { return f == Finalizer || f == veleroFinalizer })
+	if len(rest) == len(object.GetFinalizers()) {
+		return nil
+	}
+	rest = append([]string{}, rest...) // not null in JSON, which would leave it to the API server what that means
+	return &rest
+}
+
+// release lets go of an object that has ended and is being deleted. The object may come from another cluster, by way of
+// the backup storage, so that its node is not here: then any agent does it, after a while that differs between them.
+func (a *Agent) release(ctx context.Context, s subject) (reconcile.Result, error) {
+	finalizers := withoutFinalizers(s.object)
+	if s.object.GetDeletionTimestamp() == nil || finalizers == nil {
+		return reconcile.Result{}, nil
+	}
+	if left := a.turnToRelease(s); left > 0 {
+		return reconcile.Result{RequeueAfter: left}, nil
+	}
+	err := a.write(ctx, s.object, patch{Metadata: patchMetadata{Finalizers: finalizers, ResourceVersion: s.object.GetResourceVersion()}})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // a change brings us back
+		return reconcile.Result{}, fmt.Errorf("let go of a deleted object: %w", err)
+	}
+	return reconcile.Result{}, nil
+}
+
+// turnToRelease is how long this agent leaves a deleted object to others. Its own node's agent comes first.
+func (a *Agent) turnToRelease(s subject) time.Duration {
+	if s.node == a.cfg.NodeName {
+		return 0
+	}
+	share := float64(crc32.ChecksumIEEE([]byte(a.cfg.NodeName))) / (1 << 32)
+	turn := a.cfg.AbandonedAfter + time.Duration(share*float64(a.cfg.AbandonedAfter))
+	return turn - time.Since(s.object.GetDeletionTimestamp().Time)
+}
+
+// releaseAbandoned lets go of a backup that is being deleted and whose node does not exist any more: nobody else would.
+// What it says of its end stays as it is.
+func (a *Agent) releaseAbandoned(ctx context.Context, s subject) (reconcile.Result, error) {
+	if s.object.GetDeletionTimestamp() == nil || withoutFinalizers(s.object) == nil {
+		return reconcile.Result{}, nil
+	}
+	if left := a.turnToRelease(s); left > 0 {
+		return reconcile.Result{RequeueAfter: left}, nil
+	}
+	err := a.api.Get(ctx, types.NamespacedName{Name: s.node}, &corev1.Node{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return a.release(ctx, s)
+	case err != nil:
+		return reconcile.Result{}, fmt.Errorf("get node %s: %w", s.node, err)
+	default:
+		return reconcile.Result{RequeueAfter: 10 * time.Minute}, nil // its own agent does it, or the node goes, too
+	}
+}

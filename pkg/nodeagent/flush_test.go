@@ -1,0 +1,33 @@
+package nodeagent
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
+)
+
+// A file system may keep its errors until it is flushed. What was not flushed is not handed over. A closed directory stands
+// in for a broken disk: the kernel refuses to flush it.
+func TestRestoreThatCannotBeFlushedFails(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, veleroLatest)
+	data := uploadertest.NewFake(t.TempDir())
+	data.OnRestore = func(_ context.Context, req uploader.RestoreRequest, _ progress.Sink) (uploader.RestoreResult, error) {
+		return uploader.RestoreResult{TotalBytes: 1}, req.Volume.Close()
+	}
+	c.startAgent(data, func(cfg *Config) { cfg.MaxAttempts = 1 })
+	pod := c.pod("target", "data")
+	pvr := c.newRestore(pod, "data", "1234abcd")
+	c.create(pvr)
+	c.setInitContainer(pod, running)
+	if end := c.end(pvr); end.phase != phaseFailed || !strings.Contains(message(end), "flush the volume") {
+		t.Errorf("ended as %s", describe([]subject{end}))
+	}
+	if handedOver(openDir(t, c.dir(pod, "data")), c.restore.UID) {
+		t.Error("the volume has its done file")
+	}
+}

@@ -1,0 +1,358 @@
+package nodeagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
+)
+
+// startBackup says since when, and with which timeout, the server waits for the volumes.
+func (c *cluster) startBackup(since time.Time, timeout string) {
+	c.t.Helper()
+	c.patch(c.backup.DeepCopy(), fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}},"status":{"startTimestamp":%q}}`,
+		timeoutAnnotation, timeout, since.UTC().Format(time.RFC3339)))
+}
+
+// The server would forget the volumes that are done, too.
+func TestDeadline(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, veleroLatest)
+	c.startBackup(time.Now(), "3s")
+	hold := newHolding()
+	agent, _ := c.startAgent(hold.fake(t), func(cfg *Config) { cfg.BackupTimeout = 4 * time.Hour })
+	pod := c.pod("source", "running", "queued")
+	first, second := c.newBackup(pod, "running"), c.newBackup(pod, "queued")
+	c.create(first)
+	c.create(second)
+	for _, pvb := range []*velerov1.PodVolumeBackup{first, second} { // on a busy machine it comes before the first one runs
+		end := c.end(pvb)
+		if end.phase != phaseFailed || !strings.Contains(end.message, "Backup b1 (3s after its start)") || !strings.Contains(end.message, "--fs-backup-timeout") {
+			t.Errorf("ended as %s", describe([]subject{end}))
+		}
+	}
+	agent.running.Wait()
+	for _, o := range agent.Operations() {
+		t.Errorf("still there: %+v", o)
+	}
+}
+
+func TestNobodyWaitsForABackupThatHasEnded(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, veleroLatest)
+	c.startBackup(time.Now().Add(-time.Hour), "1s")
+	c.patch(c.backup.DeepCopy(), `{"status":{"phase":"Failed"}}`) // its server was restarted
+	c.startAgent(uploadertest.NewFake(t.TempDir()), func(cfg *Config) { cfg.BackupTimeout = time.Second })
+	pvb := c.newBackup(c.pod("source", "data"), "data")
+	c.create(pvb)
+	if end := c.end(pvb); end.phase != phaseCompleted {
+		t.Errorf("ended as %s", describe([]subject{end}))
+	}
+}
+
+// Whoever waits for a lock leaves the slot to others.
+func TestLockedRepositoryDoesNotHoldTheSlot(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, veleroLatest)
+	data := uploadertest.NewFake(t.TempDir())
+	var free atomic.Bool
+	data.OnBackup = func(_ context.Context, req uploader.BackupRequest, _ progress.Sink) (uploader.BackupResult, error) {
+		if req.Tags["volume"] == "locked" && !free.Load() {
+			return uploader.BackupResult{}, &uploader.LockedError{Owner: "locked by PID 7 on node-b", Err: uploader.ErrRepositoryLocked}
+		}
+		return uploader.BackupResult{SnapshotID: "1234abcd", TotalBytes: 100}, nil
+	}
+	c.startAgent(data, func(cfg *Config) { cfg.LockWait, cfg.LockDelay = time.Hour, 200*time.Millisecond })
+	pod := c.pod("source", "locked", "other")
+	locked, other := c.newBackup(pod, "locked"), c.newBackup(pod, "other")
+	c.create(locked)
+	c.history.until(t, locked, "waiting for PID 7", func(s subject) bool {
+		p := s.previous()
+		return p.State == progress.StateWaiting && strings.Contains(p.Reason, "PID 7 on node-b")
+	})
+	c.create(other)
+	if end := c.end(other); end.phase != phaseCompleted {
+		t.Errorf("ended as %s", describe([]subject{end}))
+	}
+	free.Store(true)
+	end := c.end(locked)
+	if p := annotated(t, end); end.phase != phaseCompleted || p.Attempt != 1 {
+		t.Errorf("ended as %s: waiting is no attempt", describe([]subject{end}))
+	}
+}
+
+func TestLockWait(t *testing.T) {
+	var w waiting
+	var pauses []string
+	for {
+		pause, ok := w.next(5*time.Second, 4*time.Minute)
+		if !ok {
+			break
+		}
+		pauses = append(pauses, pause.String())
+	}
+	if got := strings.Join(pauses, " "); got != "5s 10s 20s 40s 1m0s 1m0s 45s" {
+		t.Errorf("pauses %s", got)
+	}
+	if _, ok := new(waiting).next(time.Second, 0); ok {
+		t.Error("waits although it shall not")
+	}
+}
+
+// A retry asks the data path to look for what was stored.
+func TestRetryResumes(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, veleroLatest)
+	data := uploadertest.NewFake(t.TempDir())
+	resumes := make(chan bool, 2)
+	data.OnBackup = func(_ context.Context, req uploader.BackupRequest, _ progress.Sink) (uploader.BackupResult, error) {
+		resumes <- req.Resume
+		if !req.Resume {
+			return uploader.BackupResult{}, errors.New("connection reset")
+		}
+		return uploader.BackupResult{SnapshotID: "1234abcd", TotalBytes: 100}, nil
+	}
+	c.startAgent(data, nil)
+	pvb := c.newBackup(c.pod("source", "data"), "data")
+	c.create(pvb)
+	c.end(pvb)
+	if first, second := <-resumes, <-resumes; first || !second {
+		t.Errorf("first attempt resumes: %v, second: %v", first, second)
+	}
+}
+
+// A copy from another cluster can have the finalizer of an agent that is not here.
+func TestFinalizersOfEndedObjectsAreTakenOff(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, veleroLatest)
+	here, there := c.newBackup(c.pod("source", "data"), "data"), c.newBackup(c.pod("other", "data"), "data")
+	there.Spec.Node = "node-of-another-cluster"
+	for _, pvb := range []*velerov1.PodVolumeBackup{here, there} {
+		pvb.Finalizers = []string{Finalizer, veleroFinalizer}
+		c.create(pvb)
+		c.patch(pvb.DeepCopy(), `{"status":{"phase":"Completed"}}`)
+		if err := c.client.Delete(t.Context(), pvb.DeepCopy()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.startAgent(uploadertest.NewFake(t.TempDir()), func(cfg *Config) { cfg.AbandonedAfter = 100 * time.Millisecond })
+	for _, pvb := range []*velerov1.PodVolumeBackup{here, there} {
+		c.history.untilDeleted(t, pvb)
+	}
+}
+
+// The agent of a node that exists may be away for a while: its object is left alone.
+func TestRunningBackupOfAnotherNodeIsKept(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, veleroLatest)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "other-" + c.ns}}
+	c.create(node)
+	theirs, gone := c.newBackup(c.pod("source", "data"), "data"), c.newBackup(c.pod("source-2", "data"), "data")
+	theirs.Spec.Node, gone.Spec.Node = node.Name, "node-that-was"
+	for _, pvb := range []*velerov1.PodVolumeBackup{theirs, gone} {
+		pvb.Finalizers = []string{Finalizer}
+		c.create(pvb)
+		c.patch(pvb.DeepCopy(), `{"status":{"phase":"InProgress"}}`)
+		if err := c.client.Delete(t.Context(), pvb.DeepCopy()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.startAgent(uploadertest.NewFake(t.TempDir()), func(cfg *Config) { cfg.AbandonedAfter = 50 * time.Millisecond })
+	c.history.untilDeleted(t, gone)
+	if err := c.client.Get(t.Context(), client.ObjectKeyFromObject(theirs), theirs); err != nil || len(theirs.Finalizers) != 1 {
+		t.Errorf("the other node's object: %v, finalizers %v", err, theirs.Finalizers)
+	}
+	c.patch(theirs, `{"metadata":{"finalizers":null}}`)
+}
+
+func TestRestoreSaysWhyItsPodDoesNotWait(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, veleroLatest)
+	c.startAgent(uploadertest.NewFake(t.TempDir()), func(cfg *Config) { cfg.ProgressInterval = 2 * time.Second })
+	pvr := c.restoreOfAPodWithoutImage()
+	c.history.until(t, pvr, "waiting for the image", func(s subject) bool {
+		p := s.previous()
+		return p.State == progress.StateWaiting && strings.Contains(p.Reason, "ImagePullBackOff")
+	})
+}
+
+func TestRestoreEndsWhenItsPodDoesNotWait(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, veleroLatest)
+	c.startAgent(uploadertest.NewFake(t.TempDir()), func(cfg *Config) {
+		cfg.PrepareTimeout, cfg.ProgressInterval = 4*time.Second, 2*time.Second
+	})
+	end := c.end(c.restoreOfAPodWithoutImage())
+	if end.phase != phaseFailed || !strings.Contains(end.message, "within 4s: init container restore-wait: ImagePullBackOff no such image") {
+		t.Errorf("ended as %s", describe([]subject{end}))
+	}
+}
+
+// restoreOfAPodWithoutImage makes a restore of which nothing changes any more: only time brings the agent back.
+func (c *cluster) restoreOfAPodWithoutImage() *velerov1.PodVolumeRestore {
+	c.t.Helper()
+	pod := c.pod("target", "data")
+	c.setInitContainer(pod, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}})
+	pvr := c.newRestore(pod, "data", "1234abcd")
+	c.create(pvr)
+	return pvr
+}
+
+func TestRestoreOfAPodWithoutNode(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, veleroLatest)
+	pod := c.podOn("", "target")
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/3 nodes are available"}}
+	if err := c.client.Status().Update(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	pvr := c.newRestore(pod, "data", "1234abcd")
+	c.create(pvr)
+	c.startAgent(uploadertest.NewFake(t.TempDir()), func(cfg *Config) {
+		cfg.PrepareTimeout, cfg.AbandonedAfter = time.Millisecond, 2*time.Second
+	})
+	end := c.end(pvr)
+	if end.phase != phaseFailed || !strings.Contains(end.message, "0/3 nodes are available") {
+		t.Errorf("ended as %s", describe([]subject{end}))
+	}
+}
+
+// Two agents on one node would move each volume twice.
+func TestSecondAgentWaits(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, veleroLatest)
+	hold := newHolding()
+	first, stop := c.startAgent(hold.fake(t), nil)
+	pvb := c.newBackup(c.pod("source", "data"), "data")
+	c.create(pvb)
+	<-hold.started
+	data := uploadertest.NewFake(t.TempDir())
+	second, _ := c.startAgent(data, nil)
+	if err := first.Ready(nil); err != nil {
+		t.Errorf("the first agent is not ready: %v", err)
+	}
+	if err := second.Ready(nil); err == nil {
+		t.Error("the second agent is ready while the first one serves the node")
+	}
+	stop()
+	end := c.end(pvb)
+	if end.phase != phaseCompleted || len(data.Calls()) == 0 {
+		t.Errorf("the second agent has not taken over: %s", describe([]subject{end}))
+	}
+}
+
+// isEnd says whether a patch is a terminal write.
+func isEnd(p client.Patch, o client.Object) bool {
+	b, err := p.Data(o)
+	return err == nil && strings.Contains(string(b), "completionTimestamp")
+}
+
+// The API server has taken the terminal write, and its answer is lost.
+func TestAnswerToTheTerminalWriteIsLost(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, veleroLatest)
+	var lost atomic.Int32
+	c.intercept = interceptor.Funcs{Patch: func(ctx context.Context, direct client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+		err := direct.Patch(ctx, o, p, opts...)
+		if err == nil && isEnd(p, o) {
+			lost.Add(1)
+			return apierrors.NewInternalError(errors.New("the answer is lost"))
+		}
+		return err
+	}}
+	c.startAgent(uploadertest.NewFake(t.TempDir()), nil)
+	pvb := c.newBackup(c.pod("source", "data"), "data")
+	c.create(pvb)
+	if end := c.end(pvb); end.phase != phaseCompleted {
+		t.Errorf("ended as %s", describe([]subject{end}))
+	}
+	c.event(pvb, EventCompleted)
+	if n := lost.Load(); n != 1 {
+		t.Errorf("%d terminal writes, want 1", n)
+	}
+}
+
+// A CRD may refuse something that nobody has thought of.
+func TestRefusedResultIsWrittenInBrief(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, veleroLatest)
+	c.intercept = interceptor.Funcs{Patch: func(ctx context.Context, direct client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+		if b, err := p.Data(o); err == nil && isEnd(p, o) && strings.Contains(string(b), "incrementalBytes") {
+			return apierrors.NewInvalid(schema.GroupKind{Kind: "PodVolumeBackup"}, o.GetName(), nil)
+		}
+		return direct.Patch(ctx, o, p, opts...)
+	}}
+	data := uploadertest.NewFake(t.TempDir())
+	data.OnBackup = func(context.Context, uploader.BackupRequest, progress.Sink) (uploader.BackupResult, error) {
+		return uploader.BackupResult{SnapshotID: "1234abcd", TotalBytes: 100}, nil
+	}
+	c.startAgent(data, nil)
+	pvb := c.newBackup(c.pod("source", "data"), "data")
+	c.create(pvb)
+	end := c.history.until(t, pvb, "terminal", subject.terminal)
+	if last := end[len(end)-1]; last.phase != phaseCompleted || last.object.(*velerov1.PodVolumeBackup).Status.SnapshotID != "1234abcd" || len(last.object.GetFinalizers()) > 0 {
+		t.Errorf("ended as %s", describe(end))
+	}
+}
+
+// Another one's finalizer that came while the volume was moved must not get lost.
+func TestFinalizersOfOthersAreKept(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, veleroLatest)
+	hold := newHolding()
+	c.startAgent(hold.fake(t), nil)
+	pvb := c.newBackup(c.pod("source", "data"), "data")
+	c.create(pvb)
+	<-hold.started
+	c.patch(pvb.DeepCopy(), fmt.Sprintf(`{"metadata":{"finalizers":["example.com/theirs",%q]}}`, Finalizer))
+	close(hold.release)
+	if end := c.end(pvb); fmt.Sprint(end.object.GetFinalizers()) != "[example.com/theirs]" {
+		t.Errorf("finalizers %v", end.object.GetFinalizers())
+	}
+}
+
+// A stopping agent says how far it has come.
+func TestStoppingAgentLeavesItsProgress(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, veleroLatest)
+	hold := newHolding()
+	_, stop := c.startAgent(hold.fake(t), func(cfg *Config) { cfg.ProgressInterval = time.Hour })
+	pvb := c.newBackup(c.pod("source", "data"), "data")
+	c.create(pvb)
+	<-hold.started
+	stop()
+	c.history.until(t, pvb, "half done", func(s subject) bool { return s.phase == phaseInProgress && s.done == 50 })
+}
+
+// An idle attempt is measured by the monotonic clock: a clock that is set does not end it.
+func TestIdleTimeoutInFakeTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tracker := progress.NewTracker(progress.Options{})
+		tracker.Begin(1)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		began := time.Now()
+		go watchIdle(ctx, tracker, 30*time.Minute, cancel)
+		<-time.After(20 * time.Minute)
+		tracker.Report(progress.Reading{BytesDone: 1, TotalBytes: 100})
+		<-ctx.Done()
+		if took := time.Since(began); took != 50*time.Minute || !errors.Is(context.Cause(ctx), errIdle) {
+			t.Errorf("ended after %s with %v, want 30 min after the last byte", took, context.Cause(ctx))
+		}
+	})
+}

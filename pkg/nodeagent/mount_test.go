@@ -1,0 +1,191 @@
+package nodeagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
+)
+
+// podWithClaim makes a pod whose volume data is that of a CSI driver. Its directory is there, as after a start of the node,
+// and nothing is mounted on it.
+func (c *cluster) podWithClaim() (pod *corev1.Pod, dir string) {
+	c.t.Helper()
+	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-" + c.ns}, Spec: corev1.PersistentVolumeSpec{
+		AccessModes: modes, Capacity: size,
+		PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "csi.example.com", VolumeHandle: "1"}},
+	}}
+	c.create(pv)
+	c.create(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "claim"}, Spec: corev1.PersistentVolumeClaimSpec{
+		AccessModes: modes, VolumeName: pv.Name, StorageClassName: new(""), Resources: corev1.VolumeResourceRequirements{Requests: size},
+	}})
+	pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "db"}, Spec: corev1.PodSpec{
+		NodeName:       c.node,
+		InitContainers: []corev1.Container{{Name: restoreWait, Image: "agent"}},
+		Containers:     []corev1.Container{{Name: "main", Image: "main"}},
+		Volumes: []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"},
+		}}},
+	}}
+	c.create(pod)
+	dir = filepath.Join(c.hostPods, c.node, string(pod.UID), "volumes", "kubernetes.io~csi", pv.Name, "mount")
+	mkdir(c.t, dir)
+	return pod, dir
+}
+
+// interrupted makes an object of the kind that an agent has claimed, and that died with its node.
+func (c *cluster) interrupted(kind Kind, pod *corev1.Pod) client.Object {
+	c.t.Helper()
+	var object client.Object = c.newBackup(pod, "data")
+	if kind == Restore {
+		object = c.newRestore(pod, "data", "1234abcd")
+		c.setInitContainer(pod, running)
+	}
+	c.create(object)
+	c.patch(object.DeepCopyObject().(client.Object), fmt.Sprintf(
+		`{"metadata":{"finalizers":[%q]},"status":{"phase":"InProgress","startTimestamp":"2026-01-01T00:00:00Z"}}`, Finalizer))
+	return object
+}
+
+// awaitsMount waits until the object says that its volume is not mounted.
+func (c *cluster) awaitsMount(o client.Object) progress.Snapshot {
+	c.t.Helper()
+	said := func(s subject) bool {
+		p := s.previous()
+		return p.State == progress.StateWaiting && strings.Contains(p.Reason, "not mounted yet") && strings.Contains(p.Reason, "driver's pod")
+	}
+	versions := c.history.until(c.t, o, "waiting for its volume's mount", said)
+	return versions[len(versions)-1].previous()
+}
+
+// look reports a data path that is called with anything but the mounted volume, which has one file.
+func look(t *testing.T, dir *os.File) {
+	t.Helper()
+	if _, err := os.Stat(filepath.Join(dir.Name(), "mounted")); err != nil {
+		t.Errorf("the data path was given a volume that is not mounted: %v", err)
+	}
+}
+
+// A node starts: the agent is there before the CSI driver has mounted the volume again, and its objects are InProgress.
+func TestVolumeIsMountedLate(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []Kind{Backup, Restore} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, veleroLatest)
+			data := uploadertest.NewFake(t.TempDir())
+			data.OnBackup = func(_ context.Context, req uploader.BackupRequest, _ progress.Sink) (uploader.BackupResult, error) {
+				look(t, req.Volume)
+				return uploader.BackupResult{SnapshotID: "1234abcd", TotalBytes: 1}, nil
+			}
+			data.OnRestore = func(_ context.Context, req uploader.RestoreRequest, _ progress.Sink) (uploader.RestoreResult, error) {
+				look(t, req.Volume)
+				return uploader.RestoreResult{TotalBytes: 1}, nil
+			}
+			pod, dir := c.podWithClaim()
+			object := c.interrupted(kind, pod)
+			c.startAgent(data, nil)
+			waiting := c.awaitsMount(object)
+
+			content := t.TempDir()
+			write(t, filepath.Join(content, "mounted"), "x")
+			bindMount(t, content, dir)
+			end := c.end(object)
+			if p := annotated(t, end); end.phase != phaseCompleted || p.Attempt != waiting.Attempt {
+				t.Errorf("attempt %d waited, ended as %s", waiting.Attempt, describe([]subject{end}))
+			}
+			if n := len(data.Calls()); n != 1 {
+				t.Errorf("%d calls of the data path, want 1", n)
+			}
+			if kind == Restore && !handedOver(openDir(t, content), c.restore.UID) {
+				t.Error("the mounted volume has no done file")
+			}
+		})
+	}
+}
+
+func bindMount(t *testing.T, source, target string) {
+	t.Helper()
+	err := unix.Mount(source, target, "", unix.MS_BIND, "")
+	if errors.Is(err, unix.EPERM) {
+		t.Skip("not allowed to mount")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(target, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestVolumeIsNeverMounted(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []Kind{Backup, Restore} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, veleroLatest)
+			data := uploadertest.NewFake(t.TempDir())
+			pod, dir := c.podWithClaim()
+			object := c.interrupted(kind, pod)
+			c.startAgent(data, func(cfg *Config) { cfg.PrepareTimeout = 500 * time.Millisecond })
+			end := c.end(object)
+			if end.phase != phaseFailed {
+				t.Errorf("ended as %s", describe([]subject{end}))
+			}
+			for _, want := range []string{"gave up after 1s", "nothing is mounted on it", "mountPropagation"} {
+				if !strings.Contains(message(end), want) {
+					t.Errorf("message lacks %q: %s", want, message(end))
+				}
+			}
+			if calls := data.Calls(); len(calls) != 0 {
+				t.Errorf("the data path was called: %v", calls)
+			}
+			if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+				t.Errorf("on the node's own disk: %v %v", left, err)
+			}
+		})
+	}
+}
+
+// Nobody mounts the volume of a pod that has ended.
+func TestPodEndsBeforeItsVolumeIsMounted(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, veleroLatest)
+	pod, _ := c.podWithClaim()
+	pvb := c.interrupted(Backup, pod)
+	c.startAgent(uploadertest.NewFake(t.TempDir()), nil)
+	c.awaitsMount(pvb)
+	c.evict(pod)
+	end := c.end(pvb)
+	if end.phase != phaseFailed || !strings.Contains(message(end), "has ended (Failed Evicted)") {
+		t.Errorf("ended as %s", describe([]subject{end}))
+	}
+}
+
+// evict lets kubelet end a pod whose object stays.
+func (c *cluster) evict(pod *corev1.Pod) {
+	c.t.Helper()
+	before := client.MergeFrom(pod.DeepCopy())
+	pod.Status.Phase, pod.Status.Reason = corev1.PodFailed, "Evicted"
+	if err := c.client.Status().Patch(context.WithoutCancel(c.t.Context()), pod, before); err != nil {
+		c.t.Error(err)
+	}
+}

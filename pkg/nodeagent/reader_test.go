@@ -1,0 +1,92 @@
+package nodeagent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// answers is a reader that gives one error after the other.
+type answers struct {
+	client.Reader
+	errs  []error
+	reads int
+}
+
+func (a *answers) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
+	err := a.errs[min(a.reads, len(a.errs)-1)]
+	a.reads++
+	return err
+}
+
+func TestPatientReader(t *testing.T) {
+	t.Parallel()
+	secrets := schema.GroupResource{Resource: "secrets"}
+	busy, missing := apierrors.NewTooManyRequestsError("busy"), apierrors.NewNotFound(secrets, "s")
+	forbidden := apierrors.NewForbidden(secrets, "s", errors.New("no"))
+	tests := map[string]struct {
+		errs  []error
+		want  error
+		reads int
+	}{
+		"answers":                   {[]error{nil}, nil, 1},
+		"is away, then answers":     {[]error{errors.New("connection refused"), busy, apierrors.NewInternalError(errors.New("x")), nil}, nil, 4},
+		"is busy, then has no such": {[]error{busy, missing}, missing, 2},
+		"forbids":                   {[]error{forbidden}, forbidden, 6},
+		"forbids while it starts":   {[]error{forbidden, forbidden, nil}, nil, 3},
+		"stays away":                {[]error{busy}, context.DeadlineExceeded, 65},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+				defer cancel()
+				reader := &answers{errs: tc.errs}
+				err := patientReader{reader}.Get(ctx, client.ObjectKey{}, &corev1.Secret{})
+				if !errors.Is(err, tc.want) {
+					t.Errorf("got %v, want %v", err, tc.want)
+				}
+				// The pauses have a jitter.
+				if reader.reads < tc.reads-5 || reader.reads > tc.reads+5 || tc.reads < 10 && reader.reads != tc.reads {
+					t.Errorf("%d reads, want %d", reader.reads, tc.reads)
+				}
+			})
+		})
+	}
+}
+
+// However long the API server is away, and whichever clock ends the wait for it, the operation goes on with the same attempt.
+func TestOutageCostsNoAttempt(t *testing.T) {
+	t.Parallel()
+	for name, limit := range map[string]time.Duration{"resource timeout": time.Hour, "idle timeout": time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeoutCause(t.Context(), limit, errIdle)
+				defer cancel()
+				a := &Agent{
+					cfg:     Config{ResourceTimeout: 10 * time.Minute, MaxAttempts: 1, RetryDelay: 10 * time.Second},
+					patient: patientReader{&answers{errs: []error{errors.New("connection refused")}}},
+				}
+				_, _, err := a.open(ctx, subject{location: "default"})
+				if errors.Is(stopped(ctx), errIdle) {
+					err = transient(ReasonIdle, err) // as try does
+				}
+				op := &operation{attempt: 1, log: slog.New(slog.DiscardHandler)}
+				pause, reason, err := a.retry(op, err)
+				if err != nil || pause != 10*time.Second || op.attempt != 1 || reason != "the API server does not answer" {
+					t.Errorf("attempt %d after %s because %q, error %v", op.attempt, pause, reason, err)
+				}
+			})
+		})
+	}
+}

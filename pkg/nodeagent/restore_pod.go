@@ -1,0 +1,152 @@
+package nodeagent
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+)
+
+// reconcileRestoreBeforePod handles a restore whose pod is on this node and does not wait for its volumes yet, or not any
+// more, as when the node was started while the volume was restored. It says what the pod waits for, and fails the restore
+// when that has taken too long. The pod's next change brings us back sooner.
+func (a *Agent) reconcileRestoreBeforePod(ctx context.Context, s subject, pod *corev1.Pod) (reconcile.Result, error) {
+	if a.admitted(s.key()) { // kubelet restarts the init container: the restore goes on meanwhile
+		return reconcile.Result{}, nil
+	}
+	why, waited := whatHolds(pod), a.unreadyFor(s)
+	left := a.cfg.PrepareTimeout - waited
+	if left <= 0 {
+		return a.admit(ctx, s, a.podNotReady(why)), nil
+	}
+	if young := a.cfg.ProgressInterval - waited; young > 0 { // most pods are there in a moment
+		return reconcile.Result{RequeueAfter: min(left, young)}, nil
+	}
+	a.tellWaiting(ctx, s, why)
+	return reconcile.Result{RequeueAfter: min(left, time.Minute)}, nil
+}
+
+// unreadyFor returns for how long a restore waits for its pod: from its creation, or from when this agent saw that the pod
+// of a claimed one does not wait for its volumes any more.
+func (a *Agent) unreadyFor(s subject) time.Duration {
+	if s.phase != phaseInProgress {
+		return time.Since(s.object.GetCreationTimestamp().Time)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if _, seen := a.unready[s.key()]; !seen {
+		a.unready[s.key()] = time.Now()
+	}
+	return time.Since(a.unready[s.key()])
+}
+
+func (a *Agent) podNotReady(why string) error {
+	return permanent(ReasonPodNotReady, fmt.Errorf("the pod did not start its init container %s within %s: %s", restoreWait, a.cfg.PrepareTimeout, why))
+}
+
+// whatHolds says why the pod's init container does not run yet, as far as the pod says.
+func whatHolds(pod *corev1.Pod) string {
+	for i := range pod.Status.InitContainerStatuses {
+		status := &pod.Status.InitContainerStatuses[i]
+		switch {
+		case status.State.Waiting != nil && status.State.Waiting.Reason != "PodInitializing":
+			return fmt.Sprintf("init container %s: %s %s", status.Name, status.State.Waiting.Reason, status.State.Waiting.Message)
+		case status.State.Running != nil:
+			return fmt.Sprintf("init container %s has not ended yet", status.Name)
+		case status.State.Terminated != nil && status.State.Terminated.ExitCode != 0:
+			return fmt.Sprintf("init container %s has failed with exit code %d", status.Name, status.State.Terminated.ExitCode)
+		}
+	}
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse {
+			return "the pod is not scheduled: " + condition.Message
+		}
+	}
+	return "the pod is " + cmp.Or(string(pod.Status.Phase), "not known to its node yet")
+}
+
+// tellWaiting says on an object without an operation what it waits for.
+func (a *Agent) tellWaiting(ctx context.Context, s subject, why string) {
+	told := s.previous()
+	now := progress.NewTracker(progress.Options{Previous: told})
+	now.Report(progress.Reading{Stage: progress.StageWaiting, Reason: why})
+	snapshot := now.Snapshot()
+	fresh := time.Since(told.Heartbeat) < 10*time.Minute
+	if told.State == snapshot.State && told.Reason == snapshot.Reason && fresh {
+		return
+	}
+	p := newPatch(snapshot)
+	p.Metadata.ResourceVersion = s.object.GetResourceVersion() // the cache may not show its terminal write yet
+	if err := a.write(ctx, s.object, p); err != nil {
+		a.cfg.Logger.Debug("Cannot say what a restore waits for", "name", s.object.GetName(), "error", err)
+	}
+}
+
+// reconcileRestoreWithoutPod handles a restore whose pod is not on this node: it is another agent's, or its pod is gone
+// for good and somebody has to say so. A PodVolumeRestore that is not claimed does not name its node.
+func (a *Agent) reconcileRestoreWithoutPod(ctx context.Context, s subject) (reconcile.Result, error) {
+	if a.interrupt(s.key(), errPodGone) {
+		return reconcile.Result{}, nil
+	}
+	age := time.Since(s.object.GetCreationTimestamp().Time)
+	if age < a.cfg.AbandonedAfter && !a.knows(a.orphaned, s.key()) {
+		return reconcile.Result{RequeueAfter: a.cfg.AbandonedAfter - age}, nil
+	}
+	if left := a.lookedAfter(s); left > 0 {
+		return reconcile.Result{RequeueAfter: wait.Jitter(left, 1)}, nil
+	}
+	var pod corev1.Pod
+	err := a.api.Get(ctx, types.NamespacedName{Namespace: s.pod.Namespace, Name: s.pod.Name}, &pod)
+	switch {
+	case apierrors.IsNotFound(err) || (err == nil && s.pod.UID != "" && pod.UID != s.pod.UID):
+		return reconcile.Result{}, a.failOrphan(ctx, s, errPodGone)
+	case err != nil:
+		return reconcile.Result{}, fmt.Errorf("get pod %s/%s: %w", s.pod.Namespace, s.pod.Name, err)
+	case pod.Spec.NodeName == "" && age > a.cfg.PrepareTimeout:
+		return reconcile.Result{}, a.failOrphan(ctx, s, a.podNotReady(whatHolds(&pod)))
+	case pod.Spec.NodeName == "":
+		return reconcile.Result{RequeueAfter: time.Minute}, nil
+	case pod.Spec.NodeName == a.cfg.NodeName:
+		return reconcile.Result{RequeueAfter: time.Second}, nil // the cache is late
+	default:
+		// Its node's agent sees to it. But node and agent may go together, and then the pod: each agent looks again when the
+		// object is twice as old, so that there are few looks however many agents there are.
+		return reconcile.Result{RequeueAfter: wait.Jitter(age, 1)}, nil
+	}
+}
+
+// lookedAfter returns for how long another node's agent need not be doubted: each of its progress writes brings us here,
+// and on all other nodes as well, too often to ask for the pod. 0 if nobody shows that it looks after the restore.
+func (a *Agent) lookedAfter(s subject) time.Duration {
+	if s.phase != phaseInProgress || s.node == "" || s.node == a.cfg.NodeName {
+		return 0
+	}
+	quiet := max(time.Since(s.previous().Heartbeat), 0) // its clock may be ahead
+	return max(a.cfg.AbandonedAfter-quiet, 0)
+}
+
+// failOrphan ends a restore that has no agent: its pod does not exist or has no node. Any agent may do it, and only one
+// may have done it in the end.
+func (a *Agent) failOrphan(ctx context.Context, s subject, cause error) error {
+	op := a.newOperation(s)
+	v := a.judge(ctx, op, outcome{}, cause)
+	p := v.patch(s)
+	p.Metadata.ResourceVersion = s.object.GetResourceVersion()
+	err := a.write(ctx, s.object, p)
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return nil // it has changed: that change brings us back
+	}
+	if err != nil {
+		return fmt.Errorf("fail a restore without an agent: %w", err)
+	}
+	a.announceEnd(op, v)
+	return nil
+}

@@ -1,0 +1,73 @@
+package nodeagent
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
+)
+
+// A pod ends while its volume is read: kubelet removes an emptyDir's files, and the data paths take vanished files for no
+// loss. A volume of a driver stays mounted as long as a worker reads it.
+func TestPodEndsDuringBackup(t *testing.T) {
+	t.Parallel()
+	deletePod := func(c *cluster, pod *corev1.Pod) {
+		if err := c.client.Delete(context.WithoutCancel(c.t.Context()), pod.DeepCopy()); err != nil {
+			c.t.Error(err)
+		}
+	}
+	tests := map[string]struct {
+		claim bool
+		end   func(*cluster, *corev1.Pod)
+		phase string
+		want  string // in the message
+	}{
+		"emptyDir, evicted":       {end: (*cluster).evict, phase: phaseFailed, want: "has ended (Failed Evicted)"},
+		"emptyDir, being deleted": {end: deletePod, phase: phaseFailed, want: "is being deleted"},
+		"claim, evicted":          {claim: true, end: (*cluster).evict, phase: phaseCompleted},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, veleroLatest)
+			var pod *corev1.Pod
+			var dir string
+			if tc.claim {
+				pod, dir = c.podWithClaim()
+			} else {
+				pod = c.pod("source", "data")
+				dir = c.dir(pod, "data")
+			}
+			c.patch(pod.DeepCopy(), `{"metadata":{"finalizers":["plimsoll.io/test"]}}`) // the object outlives its deletion, as until kubelet has cleaned up
+			write(t, filepath.Join(dir, "file"), "x")
+			data := uploadertest.NewFake(t.TempDir())
+			data.OnBackup = func(context.Context, uploader.BackupRequest, progress.Sink) (uploader.BackupResult, error) {
+				tc.end(c, pod)
+				if !tc.claim {
+					if err := os.RemoveAll(dir); err != nil {
+						t.Error(err)
+					}
+				}
+				return uploader.BackupResult{SnapshotID: "1234abcd", TotalBytes: 1}, nil
+			}
+			c.startAgent(data, func(cfg *Config) { cfg.AllowUnmounted = true })
+			pvb := c.newBackup(pod, "data")
+			c.create(pvb)
+			end := c.end(pvb)
+			if end.phase != tc.phase || !strings.Contains(message(end), tc.want) {
+				t.Errorf("want %s because %q, ended as %s", tc.phase, tc.want, describe([]subject{end}))
+			}
+			if id := end.object.(*velerov1.PodVolumeBackup).Status.SnapshotID; (id != "") != (tc.phase == phaseCompleted) {
+				t.Errorf("%s with snapshot %q", end.phase, id)
+			}
+		})
+	}
+}

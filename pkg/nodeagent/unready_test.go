@@ -1,0 +1,56 @@
+package nodeagent
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
+)
+
+// A node was started while a volume was restored, and the pod's init container does not come back.
+func TestInitContainerDoesNotComeBack(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		tune func(*Config)
+		back bool // it comes back in the end
+	}{
+		"for too long": {tune: func(cfg *Config) { cfg.PrepareTimeout = time.Second }},
+		"for a while":  {back: true},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, veleroLatest)
+			pod := c.pod("target", "data")
+			pvr := c.newRestore(pod, "data", "1234abcd")
+			c.create(pvr)
+			c.patch(pvr.DeepCopy(), fmt.Sprintf(`{"metadata":{"annotations":{"plimsoll.io/progress":"{\"state\":\"Transferring\",\"attempt\":2}"}},
+				"status":{"phase":"InProgress","node":%q,"startTimestamp":"2026-01-01T00:00:00Z"}}`, c.node))
+			c.setInitContainer(pod, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}})
+			data := uploadertest.NewFake(t.TempDir())
+			c.startAgent(data, tc.tune)
+			if !tc.back {
+				if end := c.end(pvr); end.phase != phaseFailed || !strings.Contains(message(end), "did not start its init container") {
+					t.Errorf("ended as %s", describe([]subject{end}))
+				}
+				return
+			}
+			c.history.until(t, pvr, "waiting for the init container", func(s subject) bool {
+				p := s.previous()
+				return p.State == progress.StateWaiting && strings.Contains(p.Reason, "ImagePullBackOff no such image") && p.Attempt == 2
+			})
+			if err := handOver(openDir(t, c.dir(pod, "data")), c.restore.UID); err != nil {
+				t.Fatal(err)
+			}
+			c.setInitContainer(pod, running)
+			if end := c.end(pvr); end.phase != phaseCompleted || annotated(t, end).Attempt != 3 {
+				t.Errorf("ended as %s", describe([]subject{end}))
+			}
+		})
+	}
+}

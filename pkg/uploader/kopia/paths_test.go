@@ -1,0 +1,25 @@
+package kopia
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+)
+
+// TestLongestPathsFitIntoTheResult: a path that the kernel has refused may be longer than any, and each byte quoted.
+func TestLongestPathsFitIntoTheResult(t *testing.T) {
+	t.Parallel()
+	p := &backupProgress{job: newJob()}
+	for range maxFailedPaths + 1 {
+		p.Error(strings.Repeat("\x01", 8<<10), errors.New("file name too long"), false)
+	}
+	line, err := json.Marshal(message{Result: &result{SnapshotID: "0a", FailedPaths: p.failedPaths(), Errors: p.errors.Load()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := decode(line)
+	if err != nil || len(m.Result.FailedPaths) != maxFailedPaths || !strings.HasSuffix(m.Result.FailedPaths[0], "…") {
+		t.Errorf("%d bytes: %v", len(line), err)
+	}
+}

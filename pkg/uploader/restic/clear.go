@@ -1,0 +1,135 @@
+package restic
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+)
+
+// obstacles are what lies in a volume and must not be written through: links, FIFOs, devices, sockets, and files that have
+// another name, too. Whoever leaves such a thing there may want that something outside of the volume is changed.
+type obstacles struct {
+	volume *os.Root
+	since  time.Time
+	found  bool
+	odd    map[string][]string // those with names that are not UTF-8, by the path that restic prints for them
+	odds   int                 // how many these are
+	err    error               // what removing them gave
+	bytes  int64               // how much the files have that lie in the volume, maxPresent at most
+}
+
+// maxPresent bounds what is counted: files without data may have any size.
+const maxPresent = 16 << 40
+
+// maxOdd bounds the memory that odd names take.
+const maxOdd = 10_000
+
+// clockTick is by how much the kernel's time of a change may be behind: one tick at 100 Hz.
+const clockTick = 10 * time.Millisecond
+
+// clear removes what a restore must not write through, where the snapshot has something. restic before 0.17 follows links
+// to directories, changes owner, mode and time of what they lead to, and fails where an earlier try has made a link; every
+// restic waits for a reader of the FIFO that lies where it wants to write a file. Without such things in the volume it
+// does nothing. It returns how many bytes lie in the volume.
+func (u *Uploader) clear(ctx context.Context, s *session, req uploader.RestoreRequest) (present int64, err error) {
+	volume, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", req.Volume.Fd()))
+	if err != nil {
+		return 0, fmt.Errorf("open volume: %w", err)
+	}
+	defer volume.Close()
+	o := &obstacles{volume: volume, since: time.Now().Add(-clockTick), odd: map[string][]string{}}
+	if err := o.find(ctx); err != nil {
+		return 0, fmt.Errorf("look for links in the volume: %w", err)
+	}
+	if !o.found {
+		return o.bytes, nil
+	}
+	u.options.Logger.Info("the volume holds links or special files: removing those that the snapshot has, too")
+	err = u.run(ctx, s, invocation{command: "ls", args: listArgs(req), stdout: o.removeListed})
+	if err = errors.Join(err, o.err); err != nil {
+		return 0, fmt.Errorf("remove links that are in the way: %w", err)
+	}
+	return o.bytes, nil
+}
+
+// find looks through the volume. Directories that cannot be read may hold anything.
+func (o *obstacles) find(ctx context.Context) error {
+	return fs.WalkDir(o.volume.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err != nil:
+			o.found = true
+		case !d.IsDir():
+			o.note(name, d)
+		}
+		if o.odds > maxOdd {
+			return errors.New("too many of them have names that are not UTF-8")
+		}
+		return nil
+	})
+}
+
+// note counts a file, and keeps in mind that an entry is an obstacle, if it is one. If it has vanished it is none.
+func (o *obstacles) note(name string, d fs.DirEntry) {
+	info, err := d.Info()
+	if err == nil && info.Mode().IsRegular() {
+		o.bytes = min(o.bytes+min(info.Size(), maxPresent), maxPresent)
+	}
+	if err != nil || !o.isObstacle(info) {
+		return
+	}
+	o.found = true
+	if printed := strings.ToValidUTF8(name, "\ufffd"); printed != name {
+		o.odd[oddKey(printed)] = append(o.odd[oddKey(printed)], name)
+		o.odds++
+	}
+}
+
+// oddKey is the same for what restic prints of a path, with one sign for each wrong byte, and for ours, with one for a run
+// of them.
+func oddKey(name string) string {
+	for strings.Contains(name, "\ufffd\ufffd") {
+		name = strings.ReplaceAll(name, "\ufffd\ufffd", "\ufffd")
+	}
+	return name
+}
+
+// isObstacle holds a file for one that has changed since we began, too: it is what we have left of hard links. restic
+// before 0.17 removes a file in the place of a hard link, and does not make the link then.
+func (o *obstacles) isObstacle(info fs.FileInfo) bool {
+	if info.IsDir() {
+		return false
+	}
+	inode, ok := info.Sys().(*syscall.Stat_t)
+	return !info.Mode().IsRegular() || ok && (inode.Nlink > 1 || time.Unix(inode.Ctim.Unix()).After(o.since))
+}
+
+// removeListed removes the obstacle at the path of an entry of the snapshot. Parents come before what is in them.
+func (o *obstacles) removeListed(line []byte) {
+	var node struct {
+		Path string `json:"path"` // from the snapshot's root
+	}
+	if json.Unmarshal(line, &node) != nil || node.Path == "" {
+		return // the snapshot itself
+	}
+	name := strings.TrimPrefix(path.Clean(node.Path), "/")
+	for _, name := range append(o.odd[oddKey(name)], name) {
+		// Whatever happens to the path between these two, Root removes nothing outside.
+		if info, err := o.volume.Lstat(name); err != nil || !o.isObstacle(info) {
+			continue
+		}
+		if err := o.volume.Remove(name); err != nil && o.err == nil {
+			o.err = err
+		}
+	}
+}

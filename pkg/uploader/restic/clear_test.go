@@ -1,0 +1,68 @@
+package restic
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/test/tree"
+)
+
+// A restore removes what an earlier try, or somebody else, has left in its way, and nothing else.
+func TestClear(t *testing.T) {
+	eachVersion(t, func(t *testing.T, version string) {
+		u, repository, source := newUploader(t, version, Options{}), newAddress(t), t.TempDir()
+		if err := u.Initialize(t.Context(), repository); err != nil {
+			t.Fatal(err)
+		}
+		if err := tree.Make(source, tree.Spec{}); err != nil {
+			t.Fatal(err)
+		}
+		odd := "dir \xff\xfe"
+		if err := os.Mkdir(filepath.Join(source, odd), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		volume, err := os.Open(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer volume.Close()
+		snapshot, err := u.Backup(t.Context(), uploader.BackupRequest{Repository: repository, Volume: volume}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		target, outside := t.TempDir(), t.TempDir()
+		for _, name := range []string{"links", "odd", odd, "zeros", "unrelated"} {
+			if err := os.Symlink(outside, filepath.Join(target, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := unix.Mkfifo(filepath.Join(target, "-rf"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		into, err := os.Open(target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer into.Close()
+		for range 2 { // the second time it finds its own links
+			if _, err := u.Restore(t.Context(), uploader.RestoreRequest{Repository: repository, Volume: into, SnapshotID: snapshot.SnapshotID}, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Remove(filepath.Join(target, "unrelated")); err != nil {
+			t.Error("what the snapshot does not have must stay:", err)
+		}
+		differences, err := tree.Compare(source, target, tree.Options{})
+		if err != nil || len(differences) > 0 {
+			t.Errorf("%v %q", err, differences)
+		}
+		if made, err := os.ReadDir(outside); err != nil || len(made) > 0 {
+			t.Errorf("outside was made: %v, %v", made, err)
+		}
+	})
+}
