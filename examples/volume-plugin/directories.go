@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	volumesnapshotter "github.com/vmware-tanzu/velero/pkg/plugin/velero/volumesnapshotter/v1"
+	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/plimsoll-io/plimsoll/pkg/volumeplugin"
+)
+
+// burst is how many bytes are copied in one go.
+const burst = 64 << 10
+
+// directories is a VolumeSnapshotter that knows nothing of progress but how to ask for it.
+//
+// Each copy has a file beside it that says from where to where; it is removed when the copy is complete. So another process
+// can go on.
+type directories struct {
+	volumes, snapshots string
+	limiter            *rate.Limiter
+	start              func(c *copying) // in a goroutine that wait waits for
+	group              sync.WaitGroup
+
+	mu     sync.Mutex
+	copies map[string]*copying // by the name of their target
+}
+
+var _ volumesnapshotter.VolumeSnapshotter = (*directories)(nil)
+
+// newDirectories returns a plugin that copies limit bytes a second until ctx ends.
+func newDirectories(ctx context.Context, volumes, snapshots string, limit int) *directories {
+	d := &directories{volumes: volumes, snapshots: snapshots, limiter: rate.NewLimiter(rate.Inf, burst), copies: map[string]*copying{}}
+	if limit > 0 {
+		d.limiter.SetLimit(rate.Limit(limit))
+	}
+	d.start = func(c *copying) { d.group.Go(func() { c.run(ctx, d.limiter) }) }
+	return d
+}
+
+// wait waits for all copies.
+func (d *directories) wait() { d.group.Wait() }
+
+// Init goes on with the copies that an earlier process has left.
+func (d *directories) Init(map[string]string) error {
+	notes, err := filepath.Glob(filepath.Join(d.snapshots, "*"+noteSuffix))
+	if err != nil {
+		return err
+	}
+	for _, name := range notes {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return fmt.Errorf("read what an earlier process has left: %w", err)
+		}
+		var n note
+		if err := json.Unmarshal(text, &n); err != nil {
+			return fmt.Errorf("read %s: %w", name, err)
+		}
+		d.begin(&copying{note: n, path: name})
+	}
+	return nil
+}
+
+func (d *directories) begin(c *copying) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	name := filepath.Base(c.To)
+	if d.copies[name] == nil {
+		d.copies[name] = c
+		d.start(c)
+	}
+}
+
+// CreateSnapshot begins a copy and returns, as the storage of a cloud does.
+func (d *directories) CreateSnapshot(volumeID, _ string, _ map[string]string) (string, error) {
+	if !filepath.IsLocal(volumeID) {
+		return "", fmt.Errorf("%q is no volume", volumeID)
+	}
+	id := volumeID + "-" + strings.ToLower(rand.Text()[:8])
+	return id, d.copy(filepath.Join(d.volumes, volumeID), filepath.Join(d.snapshots, id))
+}
+
+// CreateVolumeFromSnapshot begins a copy to a new directory and returns.
+func (d *directories) CreateVolumeFromSnapshot(snapshotID, _, _ string, _ *int64) (string, error) {
+	if !filepath.IsLocal(snapshotID) {
+		return "", fmt.Errorf("%q is no snapshot", snapshotID)
+	}
+	id := snapshotID + "-restored-" + strings.ToLower(rand.Text()[:8])
+	return id, d.copy(filepath.Join(d.snapshots, snapshotID), filepath.Join(d.volumes, id))
+}
+
+func (d *directories) copy(from, to string) error {
+	if err := os.MkdirAll(d.snapshots, 0o700); err != nil {
+		return err
+	}
+	total, err := size(from)
+	if err != nil {
+		return fmt.Errorf("size of %s: %w", from, err)
+	}
+	c := &copying{note: note{From: from, To: to, Total: total}, path: filepath.Join(d.snapshots, filepath.Base(to)+noteSuffix)}
+	text, err := json.Marshal(c.note)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(c.path, text, 0o600); err != nil {
+		return err
+	}
+	d.begin(c)
+	return nil
+}
+
+// backupProgress is what a plugin has to write to be followed: how far is the snapshot?
+func (d *directories) backupProgress(_ context.Context, snapshotID string) (done, total int64, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if c := d.copies[snapshotID]; c != nil {
+		return c.progress()
+	}
+	// No process has left it unfinished, see Init.
+	if _, err := os.Stat(filepath.Join(d.snapshots, snapshotID)); err != nil {
+		return 0, 0, fmt.Errorf("%w: %w", volumeplugin.ErrFailed, err)
+	}
+	return 0, 0, volumeplugin.ErrCompleted
+}
+
+// restoreProgress tells of a copy that is made of the snapshot.
+func (d *directories) restoreProgress(_ context.Context, snapshotID string) (done, total int64, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, c := range d.copies {
+		if filepath.Base(c.From) == snapshotID {
+			return c.progress()
+		}
+	}
+	return 0, 0, volumeplugin.ErrCompleted
+}
+
+// DeleteSnapshot removes the copy.
+func (d *directories) DeleteSnapshot(snapshotID string) error {
+	if !filepath.IsLocal(snapshotID) {
+		return fmt.Errorf("%q is no snapshot", snapshotID)
+	}
+	dir := filepath.Join(d.snapshots, snapshotID)
+	return errors.Join(os.RemoveAll(dir), os.RemoveAll(dir+noteSuffix))
+}
+
+// GetVolumeInfo returns nothing: directories have no type.
+func (d *directories) GetVolumeInfo(_, _ string) (string, *int64, error) { return "", nil, nil }
+
+// GetVolumeID returns the name of the directory of a local volume.
+func (d *directories) GetVolumeID(pv runtime.Unstructured) (string, error) {
+	var volume corev1.PersistentVolume
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(pv.UnstructuredContent(), &volume); err != nil {
+		return "", err
+	}
+	if volume.Spec.Local == nil {
+		return "", nil // not ours
+	}
+	return filepath.Base(volume.Spec.Local.Path), nil
+}
+
+// SetVolumeID puts the name of another directory into a local volume.
+func (d *directories) SetVolumeID(pv runtime.Unstructured, volumeID string) (runtime.Unstructured, error) {
+	content := runtime.DeepCopyJSON(pv.UnstructuredContent())
+	if err := unstructured.SetNestedField(content, filepath.Join(d.volumes, volumeID), "spec", "local", "path"); err != nil {
+		return nil, err
+	}
+	return &unstructured.Unstructured{Object: content}, nil
+}

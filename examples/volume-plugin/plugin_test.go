@@ -1,0 +1,281 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/volumeplugin"
+	"github.com/plimsoll-io/plimsoll/test/controlplane"
+)
+
+const (
+	longest   = time.Minute // a wait for what does not come
+	isPlugin  = "PLIMSOLL_TEST_IS_VOLUME_PLUGIN"
+	fileCount = 40
+	fileSize  = 64 << 10
+)
+
+// TestMain makes this test binary the plugin where it is asked to be.
+func TestMain(m *testing.M) {
+	if os.Getenv(isPlugin) != "" {
+		main()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// TestSnapshotIsWatchedLive makes a snapshot, kills the plugin in the middle, goes on in another process, and restores, all
+// of it seen in the objects.
+func TestSnapshotIsWatchedLive(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fill()
+	kill := w.start("-limit=500000", "snapshot", "nightly", "shop")
+	var backup v1alpha1.VolumePluginBackup
+	seen := map[int32]bool{}
+	w.until("the snapshot is underway", func() bool {
+		backup = w.backup()
+		if p := backup.Status.Percent; p != nil {
+			seen[*p] = true
+		}
+		return backup.Status.SnapshotID != "" && len(seen) >= 4
+	})
+	kill()
+	before := w.backup()
+	if s := before.Status; s.Phase != v1alpha1.PhaseInProgress || s.Progress.BytesDone == 0 || s.Progress.TotalBytes != fileCount*fileSize {
+		t.Fatalf("after the kill it is %+v", s)
+	}
+
+	w.run("resume")
+	after := w.backup()
+	if s := after.Status; s.Phase != v1alpha1.PhaseCompleted || s.SnapshotID != before.Status.SnapshotID || after.UID != before.UID ||
+		s.Progress.BytesDone != fileCount*fileSize || !s.StartTimestamp.Equal(before.Status.StartTimestamp) {
+		t.Errorf("after the restart it is %+v, before %+v", s, before.Status)
+	}
+	w.same("volumes/shop", "snapshots/"+after.Status.SnapshotID)
+
+	volume := strings.TrimSpace(w.run("restore", after.Status.SnapshotID))
+	w.run("resume") // the copy went on after the call
+	list := &v1alpha1.VolumePluginRestoreList{}
+	if err := w.List(t.Context(), list); err != nil || len(list.Items) != 1 {
+		t.Fatal(err, len(list.Items))
+	}
+	if r := list.Items[0]; r.Status.Phase != v1alpha1.PhaseCompleted || r.Status.VolumeID != volume || r.Spec.Backup != "nightly" || r.Spec.SnapshotID != after.Status.SnapshotID {
+		t.Errorf("the restore is %+v", r)
+	}
+	w.same("volumes/shop", "volumes/"+volume)
+}
+
+func TestSnapshotThatFailsIsSaidToHaveFailed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	if err := os.MkdirAll(filepath.Join(w.dir, "volumes", "shop"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/etc/passwd", filepath.Join(w.dir, "volumes", "shop", "link")); err != nil {
+		t.Fatal(err)
+	}
+	w.run("snapshot", "nightly", "shop")
+	if s := w.backup().Status; s.Phase != v1alpha1.PhaseFailed || !strings.Contains(s.Message, "link is neither a file nor a directory") {
+		t.Errorf("it is %+v", s)
+	}
+}
+
+func TestSnapshotOfNothingCompletes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	if err := os.MkdirAll(filepath.Join(w.dir, "volumes", "shop", "empty"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	w.run("snapshot", "nightly", "shop")
+	if s := w.backup().Status; s.Phase != v1alpha1.PhaseCompleted || *s.Percent != 100 {
+		t.Errorf("it is %+v", s)
+	}
+}
+
+// world is an API server with the rights that a plugin has, and the directories of one.
+type world struct {
+	client.Client
+
+	t          *testing.T
+	dir        string
+	kubeconfig string
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	var crds []*apiextensionsv1.CustomResourceDefinition
+	for _, name := range []string{"volumepluginbackups", "volumepluginrestores"} {
+		crd := &apiextensionsv1.CustomResourceDefinition{}
+		read(t, "crds/plimsoll.io_"+name+".yaml", crd)
+		crds = append(crds, crd)
+	}
+	cp := controlplane.ForTest(t, controlplane.Options{CRDs: crds, Dir: t.TempDir()})
+	s := runtime.NewScheme()
+	if err := errors.Join(scheme.AddToScheme(s), volumeplugin.AddToScheme(s)); err != nil {
+		t.Fatal(err)
+	}
+	admin, err := client.New(cp.Config(), client.Options{Scheme: s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	role, binding := &rbacv1.Role{}, &rbacv1.RoleBinding{}
+	read(t, "volume-plugin/rbac.yaml", role)
+	read(t, "volume-plugin/rolebinding.yaml", binding)
+	for _, o := range []client.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "velero"}}, role, binding} {
+		if err := admin.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := &world{Client: admin, t: t, dir: t.TempDir(), kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
+	config, err := clientcmd.LoadFromFile(cp.Kubeconfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, user := range config.AuthInfos {
+		user.Impersonate = "system:serviceaccount:velero:velero"
+		user.ImpersonateGroups = []string{"system:serviceaccounts", "system:authenticated"}
+	}
+	if err := clientcmd.WriteToFile(*config, w.kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func read(t *testing.T, name string, into any) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("../../deploy", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.UnmarshalStrict(text, into); err != nil {
+		t.Fatal(name, err)
+	}
+}
+
+func (w *world) fill() {
+	w.t.Helper()
+	for i := range fileCount {
+		name := filepath.Join(w.dir, "volumes", "shop", fmt.Sprintf("d%d", i%3), fmt.Sprintf("f%d", i))
+		if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+			w.t.Fatal(err)
+		}
+		if err := os.WriteFile(name, bytes.Repeat([]byte{byte(i)}, fileSize), 0o600); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+func (w *world) command(args ...string) (cmd *exec.Cmd, stdout *bytes.Buffer) {
+	w.t.Helper()
+	args = append([]string{"-dir", w.dir, "-kubeconfig", w.kubeconfig, "-interval", "100ms"}, args...)
+	cmd, stdout = exec.CommandContext(w.t.Context(), os.Args[0], args...), &bytes.Buffer{}
+	cmd.Env = append(os.Environ(), isPlugin+"=yes")
+	cmd.Stdout, cmd.Stderr = stdout, w.t.Output()
+	return cmd, stdout
+}
+
+// start starts the plugin and returns what kills it.
+func (w *world) start(args ...string) (kill func()) {
+	w.t.Helper()
+	cmd, _ := w.command(args...)
+	if err := cmd.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+	return func() {
+		w.t.Helper()
+		if err := cmd.Process.Kill(); err != nil {
+			w.t.Fatal(err)
+		}
+		if err := cmd.Wait(); err == nil {
+			w.t.Error("the plugin ended before it was killed")
+		}
+	}
+}
+
+func (w *world) run(args ...string) string {
+	w.t.Helper()
+	cmd, stdout := w.command(args...)
+	if err := cmd.Run(); err != nil {
+		w.t.Fatal(args, err)
+	}
+	return stdout.String()
+}
+
+// backup returns the one VolumePluginBackup, an empty one while there is none.
+func (w *world) backup() v1alpha1.VolumePluginBackup {
+	w.t.Helper()
+	list := &v1alpha1.VolumePluginBackupList{}
+	if err := w.List(w.t.Context(), list, client.InNamespace("velero")); err != nil {
+		w.t.Fatal(err)
+	}
+	switch len(list.Items) {
+	case 0:
+		return v1alpha1.VolumePluginBackup{}
+	case 1:
+		return list.Items[0]
+	default:
+		w.t.Fatalf("there are %d backups", len(list.Items))
+		return v1alpha1.VolumePluginBackup{}
+	}
+}
+
+func (w *world) until(what string, condition func() bool) {
+	w.t.Helper()
+	deadline := time.After(longest)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !condition() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			w.t.Fatalf("it does not happen: %s", what)
+		}
+	}
+}
+
+func (w *world) same(a, b string) {
+	w.t.Helper()
+	if diff := cmp.Diff(w.contents(a), w.contents(b)); diff != "" {
+		w.t.Errorf("-%s +%s:\n%s", a, b, diff)
+	}
+}
+
+// contents returns the hashes of the files in a directory.
+func (w *world) contents(dir string) map[string]string {
+	w.t.Helper()
+	tree, got := os.DirFS(filepath.Join(w.dir, dir)), map[string]string{}
+	err := fs.WalkDir(tree, ".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		content, err := fs.ReadFile(tree, path)
+		got[path] = fmt.Sprintf("%x", sha256.Sum256(content))
+		return err
+	})
+	if err != nil || len(got) != fileCount {
+		w.t.Errorf("%s has %d files: %v", dir, len(got), err)
+	}
+	return got
+}

@@ -1,0 +1,192 @@
+package volumeplugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+)
+
+// ErrCompleted is wrapped by the error of a Poller when the operation is complete and bytes do not say so: the volume is
+// empty, or the storage has forgotten the numbers.
+var ErrCompleted = errors.New("the operation is complete")
+
+// ErrFailed is wrapped by the error of a Poller when the operation that it is asked about will not complete any more. Every
+// error but these two says that it could not be asked just now.
+var ErrFailed = errors.New("the operation has failed")
+
+// Poller asks the storage how many bytes of a snapshot are stored, or restored, of how many. With done equal to total the
+// operation is complete; total is 0 while it is not known. It has to return when ctx ends.
+type Poller func(ctx context.Context, snapshotID string) (done, total int64, err error)
+
+// abandonedAfter is how many heartbeats an operation may miss before its process counts as gone.
+const abandonedAfter = 5 * progress.DefaultHeartbeat
+
+// follow polls until the operation ends, and closes the channel that it returns then. The operation completes only after
+// returned is closed; nil: at once.
+func (r *Recorder) follow(op *Operation, snapshotID string, poll Poller, returned <-chan struct{}) (ended <-chan struct{}) {
+	done := make(chan struct{})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		close(done)
+		return done
+	}
+	r.spawn(func(ctx context.Context) {
+		defer close(done)
+		for !r.ask(ctx, op, snapshotID, poll, returned == nil) {
+			timer := time.NewTimer(r.Interval)
+			select {
+			case <-ctx.Done():
+			case <-returned:
+				returned = nil
+			case <-timer.C:
+			}
+			timer.Stop()
+		}
+	})
+	return done
+}
+
+// ask polls once and says whether that was the last time.
+func (r *Recorder) ask(ctx context.Context, op *Operation, snapshotID string, poll Poller, mayComplete bool) (ended bool) {
+	if ctx.Err() != nil || op.hasEnded() {
+		return true
+	}
+	done, total, err := poll(ctx, snapshotID)
+	switch {
+	case ctx.Err() != nil:
+		return true
+	case errors.Is(err, ErrFailed):
+		op.Fail(err.Error())
+		return true
+	case errors.Is(err, ErrCompleted):
+		if mayComplete {
+			op.Complete()
+		}
+		return mayComplete
+	case err != nil:
+		r.log.log.Debug("Progress is not known", "operation", op.subject, "error", err)
+		return false
+	}
+	op.Update(done, total)
+	if mayComplete && total > 0 && done >= total {
+		op.Complete()
+		return true
+	}
+	return false
+}
+
+// Resume goes on with what earlier processes of the plugin have left in progress: it polls until the storage says that it
+// is done. What has no id yet, or no Poller, and whose process has not been heard of for five minutes, is failed. A Poller
+// may be nil. It returns at once; Wrap calls it in Init.
+func (r *Recorder) Resume(backups, restores Poller) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed || r.Client == nil {
+		return
+	}
+	found := make(chan struct{})
+	r.resuming = append(r.resuming, found)
+	r.spawn(func(ctx context.Context) {
+		defer close(found)
+		pause := firstPause
+		for {
+			err := r.resume(ctx, backups, restores)
+			if err == nil || lasting(err) || ctx.Err() != nil {
+				return
+			}
+			timer := time.NewTimer(pause)
+			select {
+			case <-ctx.Done():
+			case <-timer.C:
+			}
+			timer.Stop()
+			pause = min(2*pause, longPause)
+		}
+	})
+}
+
+// Wait waits until no operation is under way, or ctx ends: for a process whose only task is to resume.
+func (r *Recorder) Wait(ctx context.Context) {
+	for {
+		ended := r.underWay()
+		if ended == nil {
+			return
+		}
+		select {
+		case <-ended:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// underWay returns what is closed when something that is under way ends, nil if nothing is.
+func (r *Recorder) underWay() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for len(r.resuming) > 0 {
+		select {
+		case <-r.resuming[0]:
+			r.resuming = r.resuming[1:]
+		default:
+			return r.resuming[0]
+		}
+	}
+	for _, op := range r.running {
+		return op.over
+	}
+	return nil
+}
+
+func (r *Recorder) resume(ctx context.Context, backups, restores Poller) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	mine := []client.ListOption{client.InNamespace(r.Namespace), client.MatchingLabels{v1alpha1.LabelPlugin: v1alpha1.LabelValue(r.Plugin)}}
+	vpbs, vprs := &v1alpha1.VolumePluginBackupList{}, &v1alpha1.VolumePluginRestoreList{}
+	for _, list := range []client.ObjectList{vpbs, vprs} {
+		if err := r.Client.List(ctx, list, mine...); err != nil {
+			r.log.unwritten(err)
+			return fmt.Errorf("list operations of %s: %w", r.Plugin, err)
+		}
+	}
+	for i := range vpbs.Items {
+		if o := &vpbs.Items[i]; o.Spec.Plugin == r.Plugin {
+			r.resumeOne(backupKey(o.Spec.Backup, o.Spec.Volume), recordOf(o), backups)
+		}
+	}
+	for i := range vprs.Items {
+		if o := &vprs.Items[i]; o.Spec.Plugin == r.Plugin {
+			r.resumeOne(restoreKey(o.Name), recordOf(o), restores)
+		}
+	}
+	return nil
+}
+
+func (r *Recorder) resumeOne(key string, left *record, poll Poller) {
+	known := *left.id != "" && poll != nil
+	if left.status.Phase.Terminal() || left.synced() || r.has(key) || !known && left.sinceHeartbeat() < abandonedAfter {
+		return
+	}
+	op := r.begin(key, left.kind+" "+left.GetName(), *left.id, func(context.Context) (opened, error) {
+		return opened{record: left, goesOn: true}, nil
+	})
+	if known {
+		r.follow(op, *left.snapshotID, poll, nil)
+		return
+	}
+	op.Fail("the plugin's process has ended: nobody has reported since " + left.lastSeen().UTC().Format(time.RFC3339))
+}
+
+// has says whether this process works on it.
+func (r *Recorder) has(key string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.running[key] != nil
+}
