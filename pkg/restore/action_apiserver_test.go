@@ -1,0 +1,652 @@
+package restore
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
+	"github.com/plimsoll-io/plimsoll/pkg/volumeinfo"
+)
+
+// inNamespaces gives a restore a namespace of its own for Velero's objects and maps namespace "shop" to another.
+func (a *attempt) inNamespaces() (velero, shop string) {
+	a.tb.Helper()
+	velero, shop = "velero-"+a.id, "shop-"+a.id
+	a.createNamespace(velero)
+	a.input.Restore.Namespace = velero
+	a.input.Restore.Spec.NamespaceMapping = map[string]string{"shop": shop}
+	a.input.Backup.Spec.StorageLocation = "default"
+	a.config.HelperImage = "example.test/node-agent:1"
+	return velero, shop
+}
+
+// oldItems are objects as a backup of a busy cluster of some years ago has them: the API server refuses each of them as it is.
+func oldItems(id string) []archived {
+	return []archived{
+		of("pods", `{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop, uid: u1, resourceVersion: '1', ownerReferences: [
+				{apiVersion: apps/v1, kind: ReplicaSet, name: web, uid: u0, controller: true}]}, spec: {
+			nodeName: gone, priority: 1000, priorityClassName: high-`+id+`, serviceAccountName: web,
+			runtimeClassName: vm-`+id+`, overhead: {memory: 1Mi},
+			volumes: [{name: data, persistentVolumeClaim: {claimName: data}}, {name: web-token-x7k2p, secret: {secretName: web-token-x7k2p}}, {name: cache, emptyDir: {}}],
+			initContainers: [{name: restic-wait, image: old, args: [u], volumeMounts: [{name: data, mountPath: /restores/data}]}],
+			containers: [{name: a, image: a.test/a, volumeMounts: [{name: data, mountPath: /data}, {name: web-token-x7k2p, mountPath: /t}]}],
+			ephemeralContainers: [{name: debug, image: d}]}, status: {phase: Running}}`),
+		of("priorityclasses.scheduling.k8s.io", `{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: high-`+id+`}, value: 2000}`),
+		of("runtimeclasses.node.k8s.io", `{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: vm-`+id+`}, handler: vm, overhead: {podFixed: {memory: 2Mi}}}`),
+		of("persistentvolumeclaims", `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: data, namespace: shop, uid: u2, annotations: {
+				pv.kubernetes.io/bind-completed: 'yes', volume.kubernetes.io/selected-node: gone}},
+			spec: {volumeName: pv-`+id+`, accessModes: [ReadWriteOnce], storageClassName: old, resources: {requests: {storage: 1Gi}}}, status: {phase: Bound}}`),
+		of("persistentvolumes", `{apiVersion: v1, kind: PersistentVolume, metadata: {name: pv-`+id+`, uid: u3}, spec: {
+			accessModes: [ReadWriteOnce], capacity: {storage: 1Gi}, hostPath: {path: /gone}, persistentVolumeReclaimPolicy: Retain,
+			claimRef: {kind: PersistentVolumeClaim, name: data, namespace: shop, uid: u2, resourceVersion: '7'}}, status: {phase: Bound}}`),
+		of("persistentvolumeclaims", `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: kept, namespace: shop, uid: u4},
+			spec: {volumeName: kept-`+id+`, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}, status: {phase: Bound}}`),
+		of("persistentvolumes", `{apiVersion: v1, kind: PersistentVolume, metadata: {name: kept-`+id+`, uid: u5}, spec: {
+			accessModes: [ReadWriteOnce], capacity: {storage: 1Gi}, hostPath: {path: /kept}, persistentVolumeReclaimPolicy: Retain,
+			claimRef: {kind: PersistentVolumeClaim, name: kept, namespace: shop, uid: u4, resourceVersion: '7'}}, status: {phase: Bound}}`),
+		of("services", `{apiVersion: v1, kind: Service, metadata: {name: web, namespace: shop}, spec: {type: NodePort, clusterIP: 203.0.113.9,
+			clusterIPs: [203.0.113.9], selector: {app: web}, ports: [{port: 80, protocol: TCP, nodePort: 40080}]}, status: {loadBalancer: {}}}`),
+		of("serviceaccounts", `{apiVersion: v1, kind: ServiceAccount, metadata: {name: web, namespace: shop, uid: u6}, secrets: [{name: web-token-x7k2p}, {name: mine}]}`),
+		of("secrets", `{apiVersion: v1, kind: Secret, metadata: {name: web-token-x7k2p, namespace: shop, annotations: {
+			kubernetes.io/service-account.name: web, kubernetes.io/service-account.uid: u6}}, type: kubernetes.io/service-account-token, data: {token: YQ==}}`),
+		of("secrets", `{apiVersion: v1, kind: Secret, metadata: {name: ci, namespace: shop, annotations: {
+			kubernetes.io/service-account.name: web, kubernetes.io/service-account.uid: u6}}, type: kubernetes.io/service-account-token, data: {token: YQ==}}`),
+		of("jobs.batch", `{apiVersion: batch/v1, kind: Job, metadata: {name: once, namespace: shop, uid: u7, labels: {controller-uid: u7}}, spec: {
+			selector: {matchLabels: {controller-uid: u7}}, template: {metadata: {labels: {controller-uid: u7, job-name: once}}, spec: {
+				restartPolicy: Never, containers: [{name: a, image: a}]}}}, status: {active: 1}}`),
+		of("validatingwebhookconfigurations.admissionregistration.k8s.io", `{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingWebhookConfiguration,
+			metadata: {name: hook-`+id+`}, webhooks: [{name: a.example.test, sideEffects: Unknown, admissionReviewVersions: [v1], failurePolicy: Ignore,
+				rules: [{apiGroups: [example.test], apiVersions: [v1], resources: [nothing], operations: [CREATE]}], clientConfig: {url: "https://hook.example.test"}}]}`),
+		of("customresourcedefinitions.apiextensions.k8s.io", `{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition,
+			metadata: {name: gadgets.c`+id+`.test}, spec: {group: c`+id+`.test, scope: Namespaced, preserveUnknownFields: true,
+				names: {plural: gadgets, singular: gadget, kind: Gadget, listKind: GadgetList},
+				versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]}}`),
+		of("rolebindings.rbac.authorization.k8s.io", `{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {name: web, namespace: shop},
+			roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: web}, subjects: [{kind: ServiceAccount, name: web, namespace: shop}]}`),
+	}
+}
+
+// TestRestoredItemsAreAccepted restores what the API server would refuse as the backup has it, and a pod's volume.
+func TestRestoredItemsAreAccepted(t *testing.T) {
+	t.Parallel()
+	a := newAttempt(t)
+	velero, shop := a.inNamespaces()
+	a.backup(oldItems(a.id)...)
+	record := podVolumeBackup("data", "data", "s1")
+	record.Spec.UploaderType = "" // restic, before Velero 1.10
+	a.input.PodVolumeBackups = []velerov1.PodVolumeBackup{record}
+	a.input.Restore.Spec.UploaderConfig = &velerov1.UploaderConfigForRestore{WriteSparseFiles: new(true)}
+	a.create("backuprepositories.v1.velero.io", `{apiVersion: velero.io/v1, kind: BackupRepository, metadata: {name: shop-default-restic, namespace: `+velero+`, labels: {
+			velero.io/volume-namespace: shop, velero.io/storage-location: default, velero.io/repository-type: restic}},
+		spec: {volumeNamespace: shop, backupStorageLocation: default, repositoryType: restic, resticIdentifier: "s3:s3.test/bucket/restic/shop", maintenanceFrequency: 1h}}`)
+
+	outcome := a.run()
+	if outcome.Progress.Counts.Failed > 0 || !outcome.Results.Errors.IsEmpty() {
+		t.Fatalf("%+v\n%s", outcome.Progress.Counts, text(outcome))
+	}
+	if diff := cmp.Diff([]string{"warning " + shop + ": pods/web: its ephemeral containers are not restored, because no pod can be created with any: debug"},
+		strings.Split(text(outcome), "\n"), cmpopts.AcyclicTransformer("place", func(s string) string {
+			_, after, _ := strings.Cut(s, "its ") // how the engine names the item is its own affair
+			return after
+		})); diff != "" {
+		t.Errorf("results (-want +got):\n%s", diff)
+	}
+
+	pod := a.get("pods", shop, "web")
+	if node := textOf(pod.Object, "spec", "nodeName"); node != "" || numberOf(pod.Object, "spec", "priority") != 2000 {
+		t.Errorf("pod is on node %q with priority %v", node, pod.Object["spec"])
+	}
+	if overhead := textOf(pod.Object, "spec", "overhead", "memory"); overhead != "2Mi" {
+		t.Errorf("pod has overhead %s, want that of its RuntimeClass", overhead)
+	}
+	var containers []string
+	for container := range objectsOf(pod.Object, "spec", "initContainers") {
+		containers = append(containers, textOf(container, "name")+" "+textOf(container, "image"))
+	}
+	if diff := cmp.Diff([]string{"restore-wait example.test/node-agent:1"}, containers); diff != "" {
+		t.Errorf("init containers (-want +got):\n%s", diff)
+	}
+	claim := a.get("persistentvolumeclaims", shop, "data")
+	if volume := textOf(claim.Object, "spec", "volumeName"); volume != "" || a.get("persistentvolumes", "", "pv-"+a.id) != nil {
+		t.Errorf("claim asks for the old volume %q, or that was restored", volume)
+	}
+	if kept := a.get("persistentvolumes", "", "kept-"+a.id); textOf(kept.Object, "spec", "claimRef", "namespace") != shop || textOf(kept.Object, "spec", "claimRef", "uid") != "" {
+		t.Errorf("kept volume is for %v", kept.Object["spec"])
+	}
+	if secret := a.get("secrets", shop, "web-token-x7k2p"); secret != nil {
+		t.Error("the generated token was restored")
+	}
+	a.checkPodVolumeRestore(outcome, pod, claim)
+}
+
+// checkPodVolumeRestore compares with what Velero makes, field by field (contracts/velero-node-agent.md 2.2).
+func (a *attempt) checkPodVolumeRestore(outcome *Outcome, pod, claim *unstructured.Unstructured) {
+	a.tb.Helper()
+	want := []velerov1.PodVolumeRestore{{
+		TypeMeta: metav1.TypeMeta{APIVersion: "velero.io/v1", Kind: "PodVolumeRestore"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: a.input.Restore.Namespace, GenerateName: a.input.Restore.Name + "-",
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: "velero.io/v1", Kind: "Restore", Name: a.input.Restore.Name, UID: a.input.Restore.UID, Controller: new(true),
+			}},
+			Labels: map[string]string{
+				"velero.io/restore-name": a.input.Restore.Name, "velero.io/restore-uid": string(a.input.Restore.UID),
+				"velero.io/pod-uid": string(pod.GetUID()), "velero.io/pvc-uid": string(claim.GetUID()),
+			},
+		},
+		Spec: velerov1.PodVolumeRestoreSpec{
+			Pod:    corev1.ObjectReference{Kind: "Pod", Namespace: pod.GetNamespace(), Name: "web", UID: pod.GetUID()},
+			Volume: "data", SnapshotID: "s1", SnapshotSize: 4096, BackupStorageLocation: "default", SourceNamespace: "shop",
+			UploaderType: "restic", RepoIdentifier: "s3:s3.test/bucket/restic/shop", UploaderSettings: map[string]string{"WriteSparseFiles": "true"},
+		},
+	}}
+	ignore := cmpopts.IgnoreFields(metav1.ObjectMeta{}, "Name", "UID", "ResourceVersion", "Generation", "CreationTimestamp", "ManagedFields")
+	if diff := cmp.Diff(want, a.podVolumeRestores(), ignore); diff != "" {
+		a.tb.Errorf("PodVolumeRestores in the cluster (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(want, outcome.PodVolumes, ignore); diff != "" {
+		a.tb.Errorf("PodVolumeRestores in the outcome (-want +got):\n%s", diff)
+	}
+}
+
+// podVolumeRestores are those of the restore in the cluster.
+func (a *attempt) podVolumeRestores() []velerov1.PodVolumeRestore {
+	a.tb.Helper()
+	list, err := a.cluster.Resource(podVolumeRestores).Namespace(a.input.Restore.Namespace).List(a.tb.Context(), metav1.ListOptions{})
+	if err != nil {
+		a.tb.Fatal(err)
+	}
+	var made []velerov1.PodVolumeRestore
+	for i := range list.Items {
+		pvr, err := decodePodVolumeRestore(&list.Items[i])
+		if err != nil {
+			a.tb.Fatal(err)
+		}
+		made = append(made, *pvr)
+	}
+	return made
+}
+
+// loseAnswers performs each request, and loses the answers to creations of PodVolumeRestores as long as there are any to lose.
+type loseAnswers struct {
+	next http.RoundTripper
+	left *atomic.Int32
+}
+
+func (l loseAnswers) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := l.next.RoundTrip(request)
+	if err == nil && request.Method == http.MethodPost && strings.HasSuffix(request.URL.Path, "/podvolumerestores") && l.left.Add(-1) >= 0 {
+		_ = response.Body.Close()
+		return nil, errors.New("connection lost")
+	}
+	return response, err
+}
+
+// TestLostAnswerMakesNoSecondPodVolumeRestore: two of them would write the same volume.
+func TestLostAnswerMakesNoSecondPodVolumeRestore(t *testing.T) {
+	t.Parallel()
+	a := newAttempt(t)
+	_, shop := a.inNamespaces()
+	a.backup(of("pods", `{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop}, spec: {
+		volumes: [{name: data, emptyDir: {}}, {name: logs, emptyDir: {}}], containers: [{name: a, image: a}]}}`))
+	a.input.PodVolumeBackups = []velerov1.PodVolumeBackup{podVolumeBackup("data", "", "s1"), podVolumeBackup("logs", "", "s2")}
+	left := &atomic.Int32{}
+	left.Store(1)
+	a.config.REST.Wrap(func(next http.RoundTripper) http.RoundTripper { return loseAnswers{next, left} })
+	outcome := a.run()
+	if !outcome.Results.Errors.IsEmpty() || left.Load() >= 0 {
+		t.Errorf("%d answers not lost; %s", left.Load(), text(outcome))
+	}
+	var volumes []string
+	for _, pvr := range a.podVolumeRestores() {
+		volumes = append(volumes, pvr.Spec.Pod.Namespace+"/"+pvr.Spec.Volume)
+	}
+	slices.Sort(volumes)
+	if diff := cmp.Diff([]string{shop + "/data", shop + "/logs"}, volumes); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// TestAnnotatedPod: Velero 1.0 noted snapshots on the pods, and there is no server that says where the repository is.
+func TestAnnotatedPod(t *testing.T) {
+	t.Parallel()
+	a := newAttempt(t)
+	a.inNamespaces()
+	a.backup(of("pods", `{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop, annotations: {snapshot.velero.io/data: s1}},
+		spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a, image: a}]}}`))
+	outcome := a.run()
+	made := a.podVolumeRestores()
+	if len(made) != 1 {
+		t.Fatalf("%d PodVolumeRestores\n%s", len(made), text(outcome))
+	}
+	got := []string{made[0].Spec.SnapshotID, made[0].Spec.UploaderType, made[0].Spec.RepoIdentifier, made[0].Spec.SourceNamespace, made[0].Spec.Volume}
+	if diff := cmp.Diff([]string{"s1", "restic", "", "shop", "data"}, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// TestVolumeWithoutItsClaim: the pod is there, its volume is not restored, and that is an error.
+func TestVolumeWithoutItsClaim(t *testing.T) {
+	t.Parallel()
+	a := newAttempt(t)
+	_, shop := a.inNamespaces()
+	a.backup(of("pods", `{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop}, spec: {
+		volumes: [{name: data, persistentVolumeClaim: {claimName: missing}}], containers: [{name: a, image: a}]}}`))
+	a.input.PodVolumeBackups = []velerov1.PodVolumeBackup{podVolumeBackup("data", "missing", "s1")}
+	outcome := a.run()
+	if want := `restore volume "data" of pod ` + shop + `/web: get its claim`; !strings.Contains(text(outcome), want) {
+		t.Errorf("results have no %q:\n%s", want, text(outcome))
+	}
+}
+
+// TestClaimThatWasThereIsFilled: what somebody made since the backup is overwritten, and that is said.
+func TestClaimThatWasThereIsFilled(t *testing.T) {
+	t.Parallel()
+	for _, policy := range []velerov1.PolicyType{velerov1.PolicyTypeNone, velerov1.PolicyTypeUpdate} {
+		t.Run("policy "+string(policy), func(t *testing.T) {
+			t.Parallel()
+			warning := `its volume "a" is the claim "old", which was there before`
+			if said := fillOldClaim(t, policy, time.Hour); !strings.Contains(said, warning) {
+				t.Errorf("no warning:\n%s", said)
+			}
+			if said := fillOldClaim(t, policy, 0); strings.Contains(said, warning) {
+				t.Errorf("a claim that is as young as the restore is not warned of:\n%s", said)
+			}
+		})
+	}
+}
+
+// fillOldClaim restores a pod whose claim was made a time before the restore began, and returns the results. The API server
+// dates what it makes, so it is the restore that is late.
+func fillOldClaim(t *testing.T, policy velerov1.PolicyType, before time.Duration) string {
+	t.Helper()
+	a := newAttempt(t)
+	_, shop := a.inNamespaces()
+	a.createNamespace(shop)
+	claim := func(namespace, label string) string {
+		return `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: old, namespace: ` + namespace + `, labels: {from: ` + label + `}},
+			spec: {storageClassName: '', accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}`
+	}
+	a.create("persistentvolumeclaims", claim(shop, "cluster"))
+	began := metav1.NewTime(time.Now().Add(before))
+	a.input.Restore.Status.StartTimestamp = &began
+	a.input.Restore.Spec.ExistingResourcePolicy = policy
+	a.backup(
+		of("persistentvolumeclaims", claim("shop", "backup")),
+		of("pods", `{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop}, spec: {containers: [{name: a, image: a}],
+			volumes: [{name: a, persistentVolumeClaim: {claimName: old}}]}}`),
+	)
+	a.input.PodVolumeBackups = []velerov1.PodVolumeBackup{podVolumeBackup("a", "old", "s1")}
+	return text(a.run())
+}
+
+// snapshotCRD is a CRD of the CSI snapshotter, without its schema.
+func snapshotCRD(plural, kind, scope string) string {
+	return `{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: ` + plural + `.snapshot.storage.k8s.io, annotations: {
+			api-approved.kubernetes.io: unapproved}}, spec: {group: snapshot.storage.k8s.io, scope: ` + scope + `,
+		names: {plural: ` + plural + `, singular: ` + strings.ToLower(kind) + `, kind: ` + kind + `, listKind: ` + kind + `List},
+		versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]}}`
+}
+
+// TestCSISnapshotIsRestored brings a claim back from a CSI snapshot, with all that this takes, though the Restore names the
+// claims only.
+func TestCSISnapshotIsRestored(t *testing.T) {
+	t.Parallel()
+	a := newAttempt(t)
+	_, shop := a.inNamespaces()
+	a.input.Restore.UID = types.UID("uid-" + a.id)
+	a.input.Restore.Spec.IncludedResources = []string{"persistentvolumeclaims", "volumesnapshotclasses", "customresourcedefinitions"}
+	a.input.VolumeInfos = []volumeinfo.BackupVolume{{PVName: "pv-" + a.id, PVCName: "data", PVCNamespace: "shop", BackupMethod: volumeinfo.MethodCSISnapshot}}
+	a.backup(
+		of("customresourcedefinitions.apiextensions.k8s.io", snapshotCRD("volumesnapshots", "VolumeSnapshot", "Namespaced")),
+		of("customresourcedefinitions.apiextensions.k8s.io", snapshotCRD("volumesnapshotcontents", "VolumeSnapshotContent", "Cluster")),
+		of("customresourcedefinitions.apiextensions.k8s.io", snapshotCRD("volumesnapshotclasses", "VolumeSnapshotClass", "Cluster")),
+		of("volumesnapshotclasses.snapshot.storage.k8s.io", `{apiVersion: snapshot.storage.k8s.io/v1, kind: VolumeSnapshotClass,
+			metadata: {name: class-`+a.id+`}, driver: driver-`+a.id+`, deletionPolicy: Delete}`),
+		of("persistentvolumeclaims", `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: data, namespace: shop, annotations: {velero.io/volume-snapshot-name: vs-1}},
+			spec: {volumeName: pv-`+a.id+`, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}, status: {phase: Bound}}`),
+		of("volumesnapshots.snapshot.storage.k8s.io", `{apiVersion: snapshot.storage.k8s.io/v1, kind: VolumeSnapshot, metadata: {name: vs-1, namespace: shop},
+			spec: {volumeSnapshotClassName: old, source: {persistentVolumeClaimName: data}}, status: {boundVolumeSnapshotContentName: content-1}}`),
+		of("volumesnapshotcontents.snapshot.storage.k8s.io", `{apiVersion: snapshot.storage.k8s.io/v1, kind: VolumeSnapshotContent, metadata: {name: content-1},
+			spec: {driver: driver-`+a.id+`, deletionPolicy: Delete, volumeSnapshotClassName: old, source: {volumeHandle: vol-1},
+				volumeSnapshotRef: {kind: VolumeSnapshot, name: vs-1, namespace: shop, uid: u}}, status: {snapshotHandle: snap-1, restoreSize: 2147483648}}`),
+	)
+	for _, plural := range []string{"volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses"} {
+		a.deleteAtEnd("customresourcedefinitions.v1.apiextensions.k8s.io", plural+".snapshot.storage.k8s.io")
+	}
+	outcome := a.run()
+	if outcome.Progress.Counts.Failed > 0 {
+		t.Fatalf("%+v\n%s", outcome.Progress.Counts, text(outcome))
+	}
+	claim := a.get("persistentvolumeclaims", shop, "data")
+	name := textOf(claim.Object, "spec", "dataSource", "name")
+	snapshot := a.get("volumesnapshots.v1.snapshot.storage.k8s.io", shop, name)
+	content := a.get("volumesnapshotcontents.v1.snapshot.storage.k8s.io", "", name)
+	if name == "" || snapshot == nil || content == nil {
+		t.Fatalf("claim is made of snapshot %q: %v, with content %v\n%s", name, snapshot, content, text(outcome))
+	}
+	want := map[string]any{
+		"driver": "driver-" + a.id, "deletionPolicy": "Retain", "volumeSnapshotClassName": "class-" + a.id,
+		"source":            map[string]any{"snapshotHandle": "snap-1"},
+		"volumeSnapshotRef": map[string]any{"kind": "VolumeSnapshot", "name": name, "namespace": shop},
+	}
+	if diff := cmp.Diff(want, content.Object["spec"]); diff != "" {
+		t.Errorf("content (-want +got):\n%s", diff)
+	}
+	if size := textOf(claim.Object, "spec", "resources", "requests", "storage"); size != "2Gi" {
+		t.Errorf("claim asks for %s, but its snapshot takes 2Gi", size)
+	}
+}
+
+// TestStorageClassIsChanged has a class that exists, of a claim, a volume and a StatefulSet.
+func TestStorageClassIsChanged(t *testing.T) {
+	t.Parallel()
+	a := newAttempt(t)
+	_, shop := a.inNamespaces()
+	a.create("storageclasses.v1.storage.k8s.io", `{apiVersion: storage.k8s.io/v1, kind: StorageClass, metadata: {name: new-`+a.id+`}, provisioner: p}`)
+	a.input.StorageClasses = map[string]string{"old": "new-" + a.id}
+	a.backup(
+		of("persistentvolumeclaims", `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: data, namespace: shop},
+			spec: {storageClassName: old, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}`),
+		of("statefulsets.apps", `{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: db, namespace: shop}, spec: {serviceName: db, selector: {matchLabels: {a: b}},
+			template: {metadata: {labels: {a: b}}, spec: {containers: [{name: a, image: a}]}},
+			volumeClaimTemplates: [{metadata: {name: data}, spec: {storageClassName: old, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}]}}`),
+	)
+	outcome := a.run()
+	if class := textOf(a.get("persistentvolumeclaims", shop, "data").Object, "spec", "storageClassName"); class != "new-"+a.id {
+		t.Errorf("claim has class %q\n%s", class, text(outcome))
+	}
+	for template := range objectsOf(a.get("statefulsets.v1.apps", shop, "db").Object, "spec", "volumeClaimTemplates") {
+		if class := textOf(template, "spec", "storageClassName"); class != "new-"+a.id {
+			t.Errorf("StatefulSet's template has class %q", class)
+		}
+	}
+}
+
+// TestExistingClaimKeepsItsVolume: nothing is said about a volume that the restore does not touch.
+func TestExistingClaimKeepsItsVolume(t *testing.T) {
+	t.Parallel()
+	a := newAttempt(t)
+	_, shop := a.inNamespaces()
+	a.createNamespace(shop)
+	a.create("persistentvolumeclaims", `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: data, namespace: `+shop+`},
+		spec: {volumeName: pv-`+a.id+`, storageClassName: '', accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}`)
+	a.backup(
+		of("persistentvolumeclaims", `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: data, namespace: shop},
+			spec: {volumeName: pv-`+a.id+`, storageClassName: '', accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}`),
+		of("persistentvolumes", `{apiVersion: v1, kind: PersistentVolume, metadata: {name: pv-`+a.id+`}, spec: {persistentVolumeReclaimPolicy: Delete,
+			claimRef: {name: data, namespace: shop}}}`),
+	)
+	if outcome := a.run(); strings.Contains(text(outcome), "new volume is empty") || !outcome.Results.Errors.IsEmpty() {
+		t.Error(text(outcome))
+	}
+}
+
+// TestClaimWaitsForItsVolume restores a claim whose PersistentVolume the backup has, but no data: it is said if the claim does
+// not get that.
+func TestClaimWaitsForItsVolume(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		leaveOut bool
+		present  string // claimRef of the PersistentVolume that exists; none does if empty
+		want     string
+		outcome  volumeinfo.Outcome
+	}{
+		"restored":                {outcome: volumeinfo.OutcomeKept},
+		"left out":                {leaveOut: true, want: "which is not in the cluster and was not restored", outcome: volumeinfo.OutcomeWaiting},
+		"there, of nobody":        {present: `null`, outcome: volumeinfo.OutcomeKept},
+		"there, for it":           {present: `{namespace: SHOP, name: data}`, outcome: volumeinfo.OutcomeKept},
+		"there, of another claim": {present: `{namespace: elsewhere, name: data, uid: u}`, want: "which belongs to claim elsewhere/data", outcome: volumeinfo.OutcomeWaiting},
+		"there, of an old claim":  {present: `{namespace: SHOP, name: data, uid: u}`, want: "take spec.claimRef.uid away", outcome: volumeinfo.OutcomeWaiting},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newAttempt(t)
+			_, shop := a.inNamespaces()
+			volume := func(claimRef string) string {
+				return `{apiVersion: v1, kind: PersistentVolume, metadata: {name: pv-` + a.id + `}, spec: {accessModes: [ReadWriteOnce], capacity: {storage: 1Gi},
+					hostPath: {path: /x}, persistentVolumeReclaimPolicy: Retain, claimRef: ` + strings.ReplaceAll(claimRef, "SHOP", shop) + `}}`
+			}
+			if test.leaveOut {
+				a.input.Restore.Spec.ExcludedResources = []string{"persistentvolumes"}
+			}
+			if test.present != "" {
+				a.create("persistentvolumes", volume(test.present))
+			}
+			a.backup(of("persistentvolumes", volume(`{namespace: shop, name: data, uid: u4}`)),
+				of("persistentvolumeclaims", `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: data, namespace: shop}, status: {phase: Bound},
+					spec: {volumeName: pv-`+a.id+`, storageClassName: '', accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}`))
+			outcome := a.run()
+			said := text(outcome)
+			if strings.Contains(said, "it waits for PersistentVolume") != (test.want != "") || !strings.Contains(said, test.want) {
+				t.Errorf("want %q in:\n%s", test.want, said)
+			}
+			if len(outcome.Unfilled) != 1 || outcome.Unfilled[0].Outcome != test.outcome {
+				t.Errorf("want %s: %+v", test.outcome, outcome.Unfilled)
+			}
+		})
+	}
+}
+
+// bind plays the parts of provisioner and binder for a claim.
+func (a *attempt) bind(namespace, claim, volume string) {
+	a.tb.Helper()
+	a.create("persistentvolumes", `{apiVersion: v1, kind: PersistentVolume, metadata: {name: `+volume+`, labels: {zone: here}}, spec: {
+		accessModes: [ReadWriteOnce], capacity: {storage: 1Gi}, hostPath: {path: /x}, persistentVolumeReclaimPolicy: Delete,
+		claimRef: {kind: PersistentVolumeClaim, name: `+claim+`, namespace: `+namespace+`}}}`)
+	a.setStatus("persistentvolumes", "", volume, `{phase: Bound}`)
+	object := a.get("persistentvolumeclaims", namespace, claim)
+	if err := unstructured.SetNestedField(object.Object, volume, "spec", "volumeName"); err != nil {
+		a.tb.Fatal(err)
+	}
+	if _, err := a.resource("persistentvolumeclaims").Namespace(namespace).Update(a.tb.Context(), object, metav1.UpdateOptions{}); err != nil {
+		a.tb.Fatal(err)
+	}
+	a.setStatus("persistentvolumeclaims", namespace, claim, `{phase: Bound}`)
+}
+
+func (a *attempt) setStatus(resource, namespace, name, status string) {
+	a.tb.Helper()
+	object := a.get(resource, namespace, name)
+	object.Object["status"] = decodeItem(a.tb, status).Object
+	if _, err := a.resource(resource).Namespace(namespace).UpdateStatus(a.tb.Context(), object, metav1.UpdateOptions{}); err != nil {
+		a.tb.Fatal(err)
+	}
+}
+
+// TestFinalize lets volumes get what the old ones had, and says so of each that does not.
+func TestFinalize(t *testing.T) {
+	t.Parallel()
+	a := newAttempt(t)
+	_, shop := a.inNamespaces()
+	a.create("storageclasses.v1.storage.k8s.io", `{apiVersion: storage.k8s.io/v1, kind: StorageClass, metadata: {name: late-`+a.id+`}, provisioner: p, volumeBindingMode: WaitForFirstConsumer}`)
+	claim := func(name, class string) archived {
+		return of("persistentvolumeclaims", `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: `+name+`, namespace: shop},
+			spec: {volumeName: old-`+name+`-`+a.id+`, storageClassName: `+class+`, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}`)
+	}
+	a.backup(claim("bound", "fast"), claim("late", "late-"+a.id), claim("wrong", "fast"), claim("unfilled", "fast"), claim("filled", "fast"))
+	for _, name := range []string{"bound", "late", "wrong", "missing"} {
+		a.input.VolumeInfos = append(a.input.VolumeInfos, volumeinfo.BackupVolume{
+			PVName: "old-" + name + "-" + a.id, PVCName: name, PVCNamespace: "shop", BackupMethod: volumeinfo.MethodPodVolumeBackup,
+			PV: &volumeinfo.PVInfo{ReclaimPolicy: "Retain", Labels: map[string]string{
+				"team": "web", "zone": "there", "topology.kubernetes.io/zone": "there", "failure-domain.beta.kubernetes.io/region": "there",
+			}},
+		})
+		record := podVolumeBackup("v-"+name, name, "")
+		a.input.PodVolumeBackups = append(a.input.PodVolumeBackups, record)
+	}
+	a.input.VolumeInfos[2].PV.ReclaimPolicy = "Forget"
+	// Of the last claim nothing was created; there is nothing to say.
+	a.input.PodVolumeBackups = append(a.input.PodVolumeBackups,
+		podVolumeBackup("v", "unfilled", "s1"), podVolumeBackup("w", "filled", "s2"), podVolumeBackup("x", "missing", "s3"))
+
+	e := a.engine()
+	plan := a.collect(e)
+	outcome, err := e.Run(t.Context(), plan, a.report)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.bind(shop, "bound", "new-"+a.id)
+	a.bind(shop, "wrong", "wrong-"+a.id)
+	filled := velerov1.PodVolumeRestore{Spec: velerov1.PodVolumeRestoreSpec{Pod: corev1.ObjectReference{Namespace: shop, Name: "web"}, Volume: "w"}}
+	outcome.Results, outcome.PodVolumes = backupstore.Results{}, []velerov1.PodVolumeRestore{filled}
+	if err := e.Finalize(t.Context(), plan, outcome); err != nil {
+		t.Fatal(err)
+	}
+
+	volume := &corev1.PersistentVolume{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(a.get("persistentvolumes", "", "new-"+a.id).Object, volume); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]string{"team": "web", "zone": "here"}, volume.Labels); diff != "" || volume.Spec.PersistentVolumeReclaimPolicy != "Retain" {
+		t.Errorf("volume has policy %s and labels (-want +got):\n%s", volume.Spec.PersistentVolumeReclaimPolicy, diff)
+	}
+	lines := strings.Split(text(outcome), "\n")
+	want := []string{
+		"error " + shop + ": persistentvolumeclaims/wrong: reclaim policy and labels of its old volume: patch volume wrong-" + a.id,
+		"warning " + shop + ": persistentvolumeclaims/late: reclaim policy and labels of its old volume: its storage class waits until a pod that uses it is scheduled, and no pod uses it",
+		"warning " + shop + ": persistentvolumeclaims/unfilled: its new volume is empty: it would be filled through pod web",
+	}
+	if !slices.EqualFunc(lines, want, strings.HasPrefix) {
+		t.Errorf("results (-want +got):\n%s", cmp.Diff(want, lines))
+	}
+}
+
+// TestFinalizeDoesNotWaitForEver has a claim that nobody binds.
+func TestFinalizeDoesNotWaitForEver(t *testing.T) {
+	t.Parallel()
+	a := newAttempt(t)
+	_, shop := a.inNamespaces()
+	a.backup(of("persistentvolumeclaims", `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: never, namespace: shop},
+		spec: {volumeName: old, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}`))
+	a.input.VolumeInfos = []volumeinfo.BackupVolume{{
+		PVName: "old", PVCName: "never", PVCNamespace: "shop", BackupMethod: volumeinfo.MethodPodVolumeBackup, PV: &volumeinfo.PVInfo{ReclaimPolicy: "Retain"},
+	}}
+	e := a.engine()
+	plan := a.collect(e)
+	outcome, err := e.Run(t.Context(), plan, a.report)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.config.ResourceTimeout = time.Millisecond
+	if err := e.Finalize(t.Context(), plan, outcome); err != nil {
+		t.Fatal(err)
+	}
+	if want := "error " + shop + ": persistentvolumeclaims/never: reclaim policy and labels of its old volume: not done within 1ms"; !strings.Contains(text(outcome), want) {
+		t.Errorf("no %q in:\n%s", want, text(outcome))
+	}
+
+	e.config.ResourceTimeout = time.Hour
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errUnreachable)
+	outcome.Results = backupstore.Results{}
+	if err := e.Finalize(ctx, plan, outcome); !errors.Is(err, errUnreachable) || text(outcome) != "" {
+		t.Errorf("canceled: got %v and\n%s", err, text(outcome))
+	}
+}
+
+// refusePods refuses the first pods as an API server does that has not noticed a PriorityClass yet, and counts requests.
+type refusePods struct {
+	next     http.RoundTripper
+	left     *atomic.Int32
+	requests *atomic.Int32
+}
+
+func (r refusePods) RoundTrip(request *http.Request) (*http.Response, error) {
+	if request.Method != http.MethodPost || !strings.HasSuffix(request.URL.Path, "/pods") {
+		return r.next.RoundTrip(request)
+	}
+	r.requests.Add(1)
+	if r.left.Add(-1) < 0 {
+		return r.next.RoundTrip(request)
+	}
+	return &http.Response{
+		StatusCode: http.StatusForbidden, Header: http.Header{"Content-Type": {"application/json"}}, Request: request,
+		Body: io.NopCloser(strings.NewReader(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,
+			"message":"pods \"web\" is forbidden: no PriorityClass with name high was found"}`)),
+	}, nil
+}
+
+// TestPriorityClassThatIsNew: that the API server does not know it yet costs no pod, and that there is none no time.
+func TestPriorityClassThatIsNew(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name     string
+		class    bool
+		requests int32
+		failed   int
+	}{{"it exists", true, 3, 0}, {"it does not", false, 1, 1}} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			a := newAttempt(t)
+			a.inNamespaces()
+			files := []archived{of("pods", `{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop}, spec: {
+				priorityClassName: high-`+a.id+`, containers: [{name: a, image: a}]}}`)}
+			if test.class {
+				a.create("priorityclasses.v1.scheduling.k8s.io", `{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: high-`+a.id+`}, value: 2000}`)
+			}
+			a.backup(files...)
+			left, requests := &atomic.Int32{}, &atomic.Int32{}
+			left.Store(2)
+			a.config.REST.Wrap(func(next http.RoundTripper) http.RoundTripper { return refusePods{next, left, requests} })
+			outcome := a.run()
+			// The real API server may need a moment, too.
+			if outcome.Progress.Counts.Failed != test.failed || requests.Load() < test.requests || !test.class && requests.Load() != test.requests {
+				t.Errorf("%d requests, %+v\n%s", requests.Load(), outcome.Progress.Counts, text(outcome))
+			}
+		})
+	}
+}
+
+// TestNativeSnapshotIsNotFaked: the old disk, which has gone on since the backup, is not taken for the snapshot.
+func TestNativeSnapshotIsNotFaked(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name string
+		keep bool
+		want string
+	}{
+		{"by default", false, "it waits for PersistentVolume"},
+		{"asked for", true, "as it is now, not the data of the backup"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			a := newAttempt(t)
+			_, shop := a.inNamespaces()
+			volume := "pv-" + a.id
+			if test.keep {
+				a.input.Restore.Annotations = map[string]string{KeepNativeVolumes: "true"}
+			}
+			a.input.NativeSnapshots = []backupstore.NativeSnapshot{{Spec: backupstore.NativeSnapshotSpec{PersistentVolumeName: volume}}}
+			a.backup(
+				of("persistentvolumeclaims", `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: data, namespace: shop}, status: {phase: Bound},
+					spec: {volumeName: `+volume+`, storageClassName: '', accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}`),
+				of("persistentvolumes", `{apiVersion: v1, kind: PersistentVolume, metadata: {name: `+volume+`}, spec: {accessModes: [ReadWriteOnce],
+					capacity: {storage: 1Gi}, hostPath: {path: /x}, persistentVolumeReclaimPolicy: Delete, claimRef: {name: data, namespace: shop}}}`),
+			)
+			outcome := a.run()
+			if restored := a.get("persistentvolumes", "", volume) != nil; restored != test.keep || outcome.Results.Errors.IsEmpty() != test.keep {
+				t.Errorf("volume restored: %t\n%s", restored, text(outcome))
+			}
+			if asked := textOf(a.get("persistentvolumeclaims", shop, "data").Object, "spec", "volumeName"); asked != volume || !strings.Contains(text(outcome), test.want) {
+				t.Errorf("claim asks for volume %q\n%s", asked, text(outcome))
+			}
+		})
+	}
+}

@@ -1,0 +1,227 @@
+package restore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-io/plimsoll/pkg/volumeinfo"
+)
+
+// Annotations by which Kubernetes keeps track of what is bound to what, and of who provisions a volume where.
+const (
+	bindCompleted     = "pv.kubernetes.io/bind-completed"
+	boundByController = "pv.kubernetes.io/bound-by-controller"
+	provisioner       = "volume.kubernetes.io/storage-provisioner"
+	betaProvisioner   = "volume.beta.kubernetes.io/storage-provisioner"
+	selectedNode      = "volume.kubernetes.io/selected-node"
+)
+
+var claimObjects = schema.GroupVersionResource{Version: "v1", Resource: "persistentvolumeclaims"}
+
+// errNativeSnapshot comes for a PersistentVolume that is not restored, because it leads to a disk that has lived on since the
+// backup, while the data of the backup is in a snapshot.
+var errNativeSnapshot = errors.New("only a snapshot plugin of a Velero server can restore a native snapshot")
+
+// preparePersistentVolume leaves a volume out whose claim gets a new one, or whose data only Velero can restore. Others are
+// bound to the restored claim.
+func preparePersistentVolume(_ context.Context, s *session, in *actionInput) (actionOutput, error) {
+	claim := claimedBy(in.original)
+	from := s.sourceOf(in.original.GetName(), claim)
+	if from.dataFrom == fromNative {
+		return actionOutput{}, fmt.Errorf("not restored, its data is in %s: %w; %s", from.snapshot, errNativeSnapshot, whatToDo(in.original.GetName()))
+	}
+	if from.provisioned() {
+		out := actionOutput{skip: fmt.Sprintf("claim %s gets a new volume", claim)}
+		if findItem(s.Archive, key{claimResource, claim.Namespace, claim.Name}) == nil {
+			out.warnings = []string{fmt.Sprintf("not restored: %s, and the backup does not have its claim, which would get a new volume", from.describe())}
+		}
+		return out, nil
+	}
+	if ref, ok := fieldOf[map[string]any](in.item.Object, "spec", "claimRef"); ok {
+		delete(ref, "uid")
+		delete(ref, "resourceVersion")
+		ref["namespace"] = s.targetNamespace(claim.Namespace)
+	}
+	removeAnnotations(in.item, bindCompleted, boundByController)
+	return actionOutput{}, nil
+}
+
+// whatToDo is advice on a volume of which there is a native snapshot.
+func whatToDo(volume string) string {
+	return fmt.Sprintf("make a volume of the snapshot with the storage provider's tools, and a PersistentVolume %q for it, or restore again with annotation %s=true to keep the volume that it had",
+		volume, KeepNativeVolumes)
+}
+
+// describe says what a backup has of a volume that is provisioned anew.
+func (s source) describe() string {
+	switch s.dataFrom {
+	case fromPodVolume:
+		return "its data was backed up from a pod"
+	case fromCSISnapshot:
+		return fmt.Sprintf("its data is in VolumeSnapshot %q", s.snapshot)
+	case fromDataMover:
+		return "Velero's data mover has its data"
+	default:
+		return s.reason
+	}
+}
+
+// prepareClaim takes away what the source cluster has noted on a claim, and has its volume restored before it. Claims of
+// ephemeral volumes are left out: Kubernetes makes them for their pods, and refuses to use one that it has not made.
+func prepareClaim(_ context.Context, _ *session, in *actionInput) (actionOutput, error) {
+	for _, owner := range in.original.GetOwnerReferences() {
+		if owner.Kind == "Pod" && owner.APIVersion == "v1" {
+			return actionOutput{skip: "it is made anew for an ephemeral volume of pod " + owner.Name}, nil
+		}
+	}
+	removeAnnotations(in.item, bindCompleted, boundByController, provisioner, betaProvisioner, selectedNode,
+		velerov1.VolumeSnapshotLabel, velerov1.DataUploadNameAnnotation)
+	var out actionOutput
+	if volume := textOf(in.original.Object, "spec", "volumeName"); volume != "" && textOf(in.original.Object, "status", "phase") == "Bound" {
+		out.additional = []key{{resource: volumeResource, name: volume}}
+	}
+	return out, nil
+}
+
+// prepareClaimVolume lets a claim get its data from where the backup has it, and warns of claims that do not get any. A claim
+// that exists keeps what it has.
+func prepareClaimVolume(ctx context.Context, s *session, in *actionInput) (actionOutput, error) {
+	volume := textOf(in.original.Object, "spec", "volumeName")
+	if volume == "" {
+		return actionOutput{}, nil
+	}
+	claim := types.NamespacedName{Namespace: in.original.GetNamespace(), Name: in.original.GetName()}
+	from := s.sourceOf(volume, claim)
+	if from.dataFrom == fromElsewhere {
+		return actionOutput{}, nil
+	}
+	target := types.NamespacedName{Namespace: s.targetNamespace(claim.Namespace), Name: claim.Name}
+	_, err := s.look(ctx, claimObjects, target)
+	if err == nil {
+		return actionOutput{}, nil
+	}
+	if !apierrors.IsNotFound(err) {
+		return actionOutput{}, fmt.Errorf("look for the claim: %w", err)
+	}
+	if from.dataFrom == fromSameVolume {
+		if from.reason, err = s.whyWithheld(ctx, volume, target); err != nil {
+			return actionOutput{}, fmt.Errorf("look for its PersistentVolume: %w", err)
+		}
+	}
+	return s.fill(in, claim, from), nil
+}
+
+// whyWithheld says why a claim that is about to be created does not get the PersistentVolume that it had, which was restored
+// before it if it could be; "" if it does.
+func (s *session) whyWithheld(ctx context.Context, volume string, claim types.NamespacedName) (string, error) {
+	object, err := s.look(ctx, volumeObjects, types.NamespacedName{Name: volume})
+	if apierrors.IsNotFound(err) {
+		return "which is not in the cluster and was not restored", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	switch owner := claimedBy(object); {
+	case owner.Name == "":
+		return "", nil
+	case owner != claim:
+		return fmt.Sprintf("which belongs to claim %s", owner), nil
+	case textOf(object.Object, "spec", "claimRef", "uid") != "":
+		return "which still belongs to an earlier claim of this name: take spec.claimRef.uid away from it to have them bound", nil
+	default:
+		return "", nil
+	}
+}
+
+func (s *session) fill(in *actionInput, claim types.NamespacedName, from source) actionOutput {
+	if from.provisioned() {
+		releaseVolume(in.item)
+	}
+	volume := textOf(in.original.Object, "spec", "volumeName")
+	unfilled := func(outcome volumeinfo.Outcome, reason string) actionOutput {
+		v := &volumeinfo.RestoredVolume{
+			PVCNamespace: s.targetNamespace(claim.Namespace), PVCName: claim.Name, Outcome: outcome, Reason: reason,
+		}
+		if !from.provisioned() {
+			v.PVName = volume
+		}
+		return actionOutput{unfilled: v}
+	}
+	warn := func(outcome volumeinfo.Outcome, format string, args ...any) actionOutput {
+		reason := fmt.Sprintf(format, args...)
+		out := unfilled(outcome, reason)
+		out.warnings = []string{reason}
+		return out
+	}
+	switch from.dataFrom {
+	case fromCSISnapshot:
+		return s.fillFromSnapshot(in, claim, from.snapshot)
+	case fromPodVolume:
+		if reason := s.noPodVolumeData(claim); reason != "" {
+			return warn(volumeinfo.OutcomeEmpty, "its new volume stays empty: %s", reason)
+		}
+	case fromSameVolume:
+		if from.reason != "" {
+			return warn(volumeinfo.OutcomeWaiting, "it waits for PersistentVolume %q, %s", volume, from.reason)
+		}
+		if from.snapshot != "" {
+			return warn(volumeinfo.OutcomeKept, "it gets the volume %q that it had, as it is now, not the data of the backup in %s, because the Restore is annotated with %s=true",
+				volume, from.snapshot, KeepNativeVolumes)
+		}
+		return unfilled(volumeinfo.OutcomeKept, "the backup has no data of it, and its PersistentVolume leads to the same storage as before")
+	case fromNative:
+		return warn(volumeinfo.OutcomeUnsupported, "it waits for PersistentVolume %q, which is not restored, because its data is in %s, and %v: %s",
+			volume, from.snapshot, errNativeSnapshot, whatToDo(volume))
+	case fromDataMover:
+		return warn(volumeinfo.OutcomeUnsupported, "its new volume is empty: the data was moved by Velero's data mover, and only a Velero server, 1.12 or later, can restore it from there")
+	case fromNowhere:
+		return warn(volumeinfo.OutcomeEmpty, "its new volume is empty: %s", from.reason)
+	default:
+	}
+	return actionOutput{}
+}
+
+// releaseVolume takes away what leads a claim to its old volume, or a new one to where that came from: the claim would wait for
+// it for ever. What the claim was made from in the source cluster is long part of its data. The label that Velero's data mover
+// has selected its volume by is on no new one, and provisioners refuse claims with a selector; any other somebody has asked for.
+func releaseVolume(claim *unstructured.Unstructured) {
+	spec, _ := fieldOf[map[string]any](claim.Object, "spec")
+	for _, field := range []string{"volumeName", "dataSource", "dataSourceRef"} {
+		delete(spec, field)
+	}
+	selector, _ := fieldOf[map[string]any](spec, "selector")
+	matchLabels, _ := fieldOf[map[string]any](selector, "matchLabels")
+	if _, ok := matchLabels[velerov1.DynamicPVRestoreLabel]; !ok {
+		return
+	}
+	delete(matchLabels, velerov1.DynamicPVRestoreLabel)
+	if len(matchLabels) == 0 {
+		delete(selector, "matchLabels")
+	}
+	if len(selector) == 0 {
+		delete(spec, "selector")
+	}
+}
+
+// noPodVolumeData says why a claim gets no data though it was backed up from a pod; "" if it does, or was empty.
+func (s *session) noPodVolumeData(claim types.NamespacedName) string {
+	records := s.volumes.podVolumes[claim]
+	if len(records) == 0 && !s.volumes.annotated[claim] {
+		return "the backup says that restic or kopia has stored it, but the record of that (PodVolumeBackup) is missing"
+	}
+	var reason string
+	for _, pvb := range records {
+		if pvb.Status.SnapshotID != "" || pvb.Status.Phase == velerov1.PodVolumeBackupPhaseCompleted {
+			return ""
+		}
+		reason = fmt.Sprintf("its backup %s (PodVolumeBackup %s): %s", pvb.Status.Phase, pvb.Name, pvb.Status.Message)
+	}
+	return reason
+}

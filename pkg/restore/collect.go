@@ -1,0 +1,190 @@
+package restore
+
+import (
+	"context"
+	"fmt"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
+)
+
+// ModeAnnotation on a Restore chooses how its progress is counted. OnePhase takes the total from the Backup's status and
+// restores at once, without looking at every item before: where the backup is so large that this takes long.
+const (
+	ModeAnnotation = "plimsoll.io/progress-mode"
+	OnePhase       = "one-phase"
+)
+
+var (
+	customResourceDefinitions = schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}
+	namespaces                = schema.GroupResource{Resource: "namespaces"}
+	pods                      = schema.GroupResource{Resource: "pods"}
+	jobs                      = schema.GroupResource{Group: "batch", Resource: "jobs"}
+	configMaps                = schema.GroupResource{Resource: "configmaps"}
+	serviceAccounts           = schema.GroupResource{Resource: "serviceaccounts"}
+	services                  = schema.GroupResource{Resource: "services"}
+)
+
+// Collect looks at every item of the archive and says what Run would restore. It asks the cluster only what it serves, and
+// changes nothing. It returns an error if the filters of the restore cannot be understood, the cluster does not answer for
+// longer than ResourceTimeout, or ctx ends. In one-phase mode the items are looked at by Run.
+func (e *Engine) Collect(ctx context.Context, input Input) (*Plan, error) {
+	c, err := newCollector(ctx, e, input)
+	if err != nil {
+		return nil, fmt.Errorf("collect the items of backup %s: %w", input.Backup.Name, err)
+	}
+	plan := &Plan{collector: c, ledger: newLedger(input.Log)}
+	plan.Problems = input.Archive.Warnings()
+	plan.ledger.warn(plan.Problems)
+	if c.onePhase() {
+		plan.ledger.estimate(backupTotal(input.Backup))
+		plan.TotalItems, plan.Estimate = plan.ledger.total(), true
+		return plan, nil
+	}
+	for resource := range c.each {
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("collect the items of backup %s: %w", input.Backup.Name, context.Cause(ctx))
+		}
+		plan.Resources = append(plan.Resources, *resource)
+	}
+	plan.addNamespaces()
+	for i := range plan.Resources {
+		for item := range plan.Resources[i].items() {
+			plan.ledger.plan(c.session.entryKey(item))
+		}
+	}
+	plan.TotalItems, plan.LeftOut = plan.ledger.total(), c.leftOut
+	for _, p := range c.problems {
+		plan.Problems = append(plan.Problems, p.text)
+	}
+	return plan, nil
+}
+
+// backupTotal is the number of items that a Backup says it has, or 0.
+func backupTotal(backup *velerov1.Backup) int {
+	if backup.Status.Progress == nil {
+		return 0
+	}
+	return backup.Status.Progress.TotalItems
+}
+
+// collector looks at the items of a backup, one resource after the other.
+type collector struct {
+	session  *session
+	catalog  *catalog
+	order    []schema.GroupResource
+	leftOut  int
+	problems []problem
+}
+
+// problem is an item that cannot be read.
+type problem struct {
+	namespace string // in the cluster
+	text      string
+}
+
+func newCollector(ctx context.Context, e *Engine, input Input) (*collector, error) {
+	var known *catalog
+	_, err := persist(ctx, e.config.ResourceTimeout, func() (err error) {
+		known, err = askCatalog(e.discovery)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	c := &collector{session: newSession(e, input), catalog: known}
+	// A filter may name what only comes with the backup.
+	for item := range input.Archive.ItemsOf(customResourceDefinitions.String()) {
+		if crd, err := input.Archive.Object(item); err == nil {
+			known.announce(crd)
+		}
+	}
+	if c.session.selection, err = newSelection(&input.Restore.Spec, known); err != nil {
+		return nil, err
+	}
+	var resources []schema.GroupResource
+	for _, r := range input.Archive.Resources() {
+		resources = append(resources, schema.ParseGroupResource(r.Name))
+	}
+	c.order = inOrder(resources, known)
+	return c, nil
+}
+
+func (c *collector) onePhase() bool {
+	return c.session.Restore.Annotations[ModeAnnotation] == OnePhase
+}
+
+// each collects one resource after the other, in order, and leaves out those of which nothing is restored.
+func (c *collector) each(yield func(*PlannedResource) bool) {
+	for _, resource := range c.order {
+		if planned := c.collect(resource); planned.TotalItems > 0 && !yield(planned) {
+			return
+		}
+	}
+}
+
+// collect looks at every item of a resource. What it decodes it forgets at once.
+func (c *collector) collect(resource schema.GroupResource) *PlannedResource {
+	planned := &PlannedResource{Resource: resource}
+	takesResource := c.session.selection.takesResource(resource)
+	for item := range c.session.Archive.ItemsOf(resource.String()) {
+		if takesResource && c.session.selection.takesNamespace(resource, item.Namespace) && c.takes(resource, item) {
+			planned.add(item.Namespace, c.session.targetNamespace(item.Namespace), item.Name)
+		} else if resource != namespaces || !c.session.selection.namespaces.takes(item.Name) {
+			c.leftOut++ // a namespace comes back with the first item that is restored into it
+		}
+	}
+	return planned
+}
+
+// takes decides by an item's content.
+func (c *collector) takes(resource schema.GroupResource, item backupstore.Item) bool {
+	object, err := c.session.Archive.Object(item)
+	if err != nil {
+		c.problems = append(c.problems, problem{c.session.targetNamespace(item.Namespace), err.Error()})
+		return false
+	}
+	return c.takesObject(resource, object)
+}
+
+func (c *collector) takesObject(resource schema.GroupResource, object *unstructured.Unstructured) bool {
+	return c.session.selection.takesLabels(resource, object.GetLabels()) && leftOut(resource, object) == ""
+}
+
+// leavesOut says whether collect counts an item among those that are left out.
+func (c *collector) leavesOut(k key) bool {
+	selection := c.session.selection
+	if !selection.takesResource(k.resource) || !selection.takesNamespace(k.resource, k.namespace) {
+		return true
+	}
+	object := findItem(c.session.Archive, k)
+	return object == nil || !c.takesObject(k.resource, &unstructured.Unstructured{Object: object})
+}
+
+// leftOut says why an item is of no use in any cluster but the one that it was in, or nothing.
+func leftOut(resource schema.GroupResource, object *unstructured.Unstructured) string {
+	switch resource {
+	case pods:
+		phase, _, _ := unstructured.NestedString(object.Object, "status", "phase")
+		switch {
+		case phase == string(corev1.PodSucceeded) || phase == string(corev1.PodFailed):
+			return "the pod has ended"
+		case object.GetAnnotations()[corev1.MirrorPodAnnotationKey] != "":
+			return "it mirrors a static pod of a node"
+		}
+	case jobs:
+		if at, _, _ := unstructured.NestedString(object.Object, "status", "completionTime"); at != "" {
+			return "the job has ended"
+		}
+	case configMaps:
+		// With the old cluster's certificate in it pods could not talk to the new one.
+		if object.GetName() == "kube-root-ca.crt" {
+			return "each cluster makes its own"
+		}
+	}
+	return ""
+}

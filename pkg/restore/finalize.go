@@ -1,0 +1,310 @@
+package restore
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-io/plimsoll/pkg/volumeinfo"
+)
+
+var (
+	volumeObjects = schema.GroupVersionResource{Version: "v1", Resource: "persistentvolumes"}
+	podObjects    = pods.WithVersion("v1")
+)
+
+var (
+	// errUnbound comes for a claim that binds only when a pod uses it.
+	errUnbound = errors.New("its storage class waits until a pod that uses it is scheduled")
+	// errUnused is errUnbound where there is no such pod. Nobody knows when there will be one: it is not waited for.
+	errUnused = fmt.Errorf("%w, and no pod uses it", errUnbound)
+)
+
+// Finalize does what can only be done when the PodVolumeRestores have ended: it waits until the claims that were created are
+// bound, up to Config.ResourceTimeout for all of them, and gives their new volumes the reclaim policy and the labels of the old
+// ones; and it warns of claims whose data nobody has restored. What goes wrong with a claim goes into the outcome's results.
+// The error says that ctx has ended.
+func (e *Engine) Finalize(ctx context.Context, plan *Plan, outcome *Outcome) error {
+	return plan.collector.session.finalize(ctx, outcome)
+}
+
+func (s *session) finalize(ctx context.Context, outcome *Outcome) error {
+	created := createdClaims(outcome.Resources)
+	problems := s.markVolumes(ctx, s.volumesToMark(created))
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	for _, claim := range slices.SortedFunc(maps.Keys(problems), compareNames) {
+		err := fmt.Errorf("persistentvolumeclaims/%s: reclaim policy and labels of its old volume: %w", claim.Name, problems[claim])
+		if errors.Is(err, errUnbound) {
+			outcome.Results.Warnings.Add(claim.Namespace, err)
+		} else {
+			outcome.Results.Errors.Add(claim.Namespace, err)
+		}
+	}
+	unfilled := s.unfilledClaims(created, outcome.PodVolumes)
+	for _, claim := range slices.SortedFunc(maps.Keys(unfilled), compareNames) {
+		outcome.Results.Warnings.Add(claim.Namespace, fmt.Errorf("persistentvolumeclaims/%s: %s", claim.Name, unfilled[claim]))
+	}
+	return nil
+}
+
+// markVolumes goes round the claims until each is bound and its volume changed, or the time is up, and returns what is wrong
+// with those that are not. It looks again when a claim has changed.
+func (s *session) markVolumes(ctx context.Context, waiting map[types.NamespacedName]*volumeinfo.PVInfo) map[types.NamespacedName]error {
+	problems := map[types.NamespacedName]error{}
+	timeout := s.engine.config.ResourceTimeout
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	changed := make(chan struct{}, 1)
+	var followers sync.WaitGroup
+	defer followers.Wait()
+	defer cancel()
+	for followed := false; ; followed = true {
+		s.markRound(ctx, waiting, problems)
+		if len(waiting) == 0 || ctx.Err() != nil {
+			break
+		}
+		for namespace := range namespacesOf(waiting) {
+			if !followed {
+				followers.Go(func() { s.follow(ctx, namespace, changed) })
+			}
+		}
+		select {
+		case <-changed:
+		case <-time.After(s.engine.config.bindingInterval):
+		case <-ctx.Done():
+		}
+	}
+	for claim := range waiting {
+		problems[claim] = fmt.Errorf("not done within %s: %w", timeout, cmp.Or(problems[claim], ctx.Err()))
+	}
+	maps.DeleteFunc(problems, func(_ types.NamespacedName, problem error) bool { return problem == nil })
+	return problems
+}
+
+// markRound looks at each claim once, and takes those out of which nothing more can become.
+func (s *session) markRound(ctx context.Context, waiting map[types.NamespacedName]*volumeinfo.PVInfo, problems map[types.NamespacedName]error) {
+	used := map[string]map[string]bool{} // claims that pods use, by namespace
+	for claim, info := range waiting {
+		problem := s.markVolume(ctx, claim, info)
+		if errors.Is(problem, errUnbound) {
+			problem = s.checkUsed(ctx, claim, used)
+		}
+		if ctx.Err() != nil {
+			return // else it says nothing about the claim
+		}
+		if problems[claim] = problem; problem == nil || final(problem) {
+			delete(waiting, claim)
+		}
+	}
+}
+
+// follow says when a claim of a namespace has changed, until ctx ends. Where the API server does not let it watch, it goes on
+// asking, and those who wait look at intervals.
+func (s *session) follow(ctx context.Context, namespace string, changed chan<- struct{}) {
+	for ctx.Err() == nil {
+		claims, err := s.engine.cluster.Resource(claimObjects).Namespace(namespace).Watch(ctx, metav1.ListOptions{})
+		if err != nil {
+			s.Log.Debug("watch claims", "namespace", namespace, "error", err)
+			_ = sleep(ctx, s.engine.config.bindingInterval)
+			continue
+		}
+		for range claims.ResultChan() { // it begins with the claims as they are
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
+		}
+		claims.Stop()
+		_ = sleep(ctx, pollInterval)
+	}
+}
+
+func namespacesOf[T any](claims map[types.NamespacedName]T) map[string]bool {
+	namespaces := map[string]bool{}
+	for claim := range claims {
+		namespaces[claim.Namespace] = true
+	}
+	return namespaces
+}
+
+// checkUsed says why a claim is not bound that binds when a pod uses it. used is what earlier calls have found.
+func (s *session) checkUsed(ctx context.Context, claim types.NamespacedName, used map[string]map[string]bool) error {
+	if used[claim.Namespace] == nil {
+		list, err := s.list(ctx, podObjects, claim.Namespace, metav1.ListOptions{})
+		if err != nil {
+			return fmt.Errorf("look for the pods that use it: %w", err)
+		}
+		claims := map[string]bool{}
+		for i := range list.Items {
+			if leftOut(pods, &list.Items[i]) != "" {
+				continue
+			}
+			for _, name := range claimsByVolume(list.Items[i].Object) {
+				claims[name] = true
+			}
+		}
+		used[claim.Namespace] = claims
+	}
+	if !used[claim.Namespace][claim.Name] {
+		return errUnused
+	}
+	return errUnbound
+}
+
+// markVolume changes the volume of a claim that is bound.
+func (s *session) markVolume(ctx context.Context, claim types.NamespacedName, info *volumeinfo.PVInfo) error {
+	volume, err := s.boundVolume(ctx, claim)
+	if err != nil {
+		return err
+	}
+	return s.mark(ctx, volume, info)
+}
+
+func compareNames(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) }
+
+// createdClaims reads the claims that a restore has created out of its resource list.
+func createdClaims(resources map[string][]string) map[types.NamespacedName]bool {
+	created := map[types.NamespacedName]bool{}
+	for _, entry := range resources["v1/PersistentVolumeClaim"] {
+		if name, ok := strings.CutSuffix(entry, "(created)"); ok {
+			namespace, claim, _ := strings.Cut(name, "/")
+			created[types.NamespacedName{Namespace: namespace, Name: claim}] = true
+		}
+	}
+	return created
+}
+
+// volumesToMark returns the created claims with new volumes, and what these are to have of the old ones.
+func (s *session) volumesToMark(created map[types.NamespacedName]bool) map[types.NamespacedName]*volumeinfo.PVInfo {
+	marked := map[types.NamespacedName]*volumeinfo.PVInfo{}
+	for i := range s.VolumeInfos {
+		info := &s.VolumeInfos[i]
+		claim := types.NamespacedName{Namespace: s.targetNamespace(info.PVCNamespace), Name: info.PVCName}
+		provisioned := info.BackupMethod == volumeinfo.MethodPodVolumeBackup || info.BackupMethod == volumeinfo.MethodCSISnapshot
+		if provisioned && info.PV != nil && created[claim] {
+			marked[claim] = info.PV
+		}
+	}
+	return marked
+}
+
+// unfilledClaims says which claims have a new volume that nobody fills, though the backup has their data: their pods were not
+// created.
+func (s *session) unfilledClaims(created map[types.NamespacedName]bool, filled []velerov1.PodVolumeRestore) map[types.NamespacedName]string {
+	type podVolume struct{ namespace, pod, volume string }
+	restored := map[podVolume]bool{}
+	for i := range filled {
+		restored[podVolume{filled[i].Spec.Pod.Namespace, filled[i].Spec.Pod.Name, filled[i].Spec.Volume}] = true
+	}
+	unfilled := map[types.NamespacedName]string{}
+	for claim, records := range s.volumes.podVolumes {
+		target := types.NamespacedName{Namespace: s.targetNamespace(claim.Namespace), Name: claim.Name}
+		withData := slices.DeleteFunc(slices.Clone(records), func(pvb *velerov1.PodVolumeBackup) bool { return pvb.Status.SnapshotID == "" })
+		if !created[target] || len(withData) == 0 || slices.ContainsFunc(withData, func(pvb *velerov1.PodVolumeBackup) bool {
+			return restored[podVolume{target.Namespace, pvb.Spec.Pod.Name, pvb.Spec.Volume}]
+		}) {
+			continue
+		}
+		unfilled[target] = fmt.Sprintf("its new volume is empty: it would be filled through pod %s, from which it was backed up, and the restore did not create that", withData[0].Spec.Pod.Name)
+	}
+	return unfilled
+}
+
+// final says whether it is of no use to wait.
+func final(err error) bool {
+	return errors.Is(err, errUnused) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err)
+}
+
+// boundVolume returns the volume of a claim once both are bound to each other.
+func (s *session) boundVolume(ctx context.Context, name types.NamespacedName) (*corev1.PersistentVolume, error) {
+	var claim corev1.PersistentVolumeClaim
+	if err := s.read(ctx, claimObjects, name, &claim); err != nil {
+		return nil, err
+	}
+	if claim.Status.Phase != corev1.ClaimBound || claim.Spec.VolumeName == "" {
+		if waits, err := s.waitsForConsumer(ctx, &claim); err != nil || waits {
+			return nil, cmp.Or(err, errUnbound)
+		}
+		return nil, fmt.Errorf("the claim is %s", claim.Status.Phase)
+	}
+	volume := &corev1.PersistentVolume{}
+	if err := s.read(ctx, volumeObjects, types.NamespacedName{Name: claim.Spec.VolumeName}, volume); err != nil {
+		return nil, err
+	}
+	if ref := volume.Spec.ClaimRef; ref == nil || volume.Status.Phase != corev1.VolumeBound || ref.Namespace != name.Namespace || ref.Name != name.Name {
+		return nil, fmt.Errorf("volume %s is %s, and not bound to the claim", volume.Name, volume.Status.Phase)
+	}
+	return volume, nil
+}
+
+// read decodes an object of the cluster.
+func (s *session) read(ctx context.Context, resource schema.GroupVersionResource, name types.NamespacedName, into any) error {
+	object, err := s.look(ctx, resource, name)
+	if err != nil {
+		return err
+	}
+	return runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, into)
+}
+
+// waitsForConsumer says whether a pending claim is not bound before a pod uses it.
+func (s *session) waitsForConsumer(ctx context.Context, claim *corev1.PersistentVolumeClaim) (bool, error) {
+	if claim.Status.Phase != corev1.ClaimPending || claim.Spec.StorageClassName == nil || *claim.Spec.StorageClassName == "" {
+		return false, nil
+	}
+	var class storagev1.StorageClass
+	if err := s.read(ctx, storageClasses, types.NamespacedName{Name: *claim.Spec.StorageClassName}, &class); err != nil {
+		return false, fmt.Errorf("its storage class: %w", err)
+	}
+	return class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer, nil
+}
+
+// mark gives a volume a reclaim policy and labels. It keeps the labels that its provisioner has given it, and adds none that
+// say where the old volume was: the scheduler lets pods use a volume only on nodes that have the same. Velero overwrites them,
+// and after a restore into another zone no node has all labels of the volume.
+func (s *session) mark(ctx context.Context, volume *corev1.PersistentVolume, info *volumeinfo.PVInfo) error {
+	labels := map[string]string{}
+	for name, value := range info.Labels {
+		if _, ok := volume.Labels[name]; !ok && !isPlace(name) {
+			labels[name] = value
+		}
+	}
+	same := info.ReclaimPolicy == "" || string(volume.Spec.PersistentVolumeReclaimPolicy) == info.ReclaimPolicy
+	if same && len(labels) == 0 {
+		return nil
+	}
+	change := map[string]any{"metadata": map[string]any{"labels": labels}}
+	if !same {
+		change["spec"] = map[string]any{"persistentVolumeReclaimPolicy": info.ReclaimPolicy}
+	}
+	patch, err := json.Marshal(change)
+	if err != nil {
+		return err
+	}
+	_, err = s.engine.cluster.Resource(volumeObjects).Patch(ctx, volume.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	if err != nil {
+		return fmt.Errorf("patch volume %s: %w", volume.Name, err)
+	}
+	return nil
+}
+
+// isPlace says whether a label says in which zone or region something is.
+func isPlace(label string) bool {
+	return strings.HasPrefix(label, "topology.kubernetes.io/") || strings.HasPrefix(label, "failure-domain.beta.kubernetes.io/")
+}

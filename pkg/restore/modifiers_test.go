@@ -1,0 +1,278 @@
+package restore
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+func modifiersOf(tb testing.TB, rules string) *Modifiers {
+	tb.Helper()
+	configMap := &corev1.ConfigMap{Data: map[string]string{"rules.yaml": "version: v1\nresourceModifierRules:\n" + rules}}
+	m, err := ParseModifiers(configMap)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return m
+}
+
+// TestModifiers has the examples of Velero's documentation and what is at their edges.
+func TestModifiers(t *testing.T) {
+	t.Parallel()
+	const claim = `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: mysql-0, namespace: foo, labels: {foo: bar, test: x}}, spec: {storageClassName: slow}}`
+	for _, test := range []struct {
+		name     string
+		resource string
+		rules    string
+		item     string
+		want     string // empty: unchanged
+		err      string
+	}{{
+		name:     "JSON patch on what meets all conditions",
+		resource: "persistentvolumeclaims",
+		rules: `
+- conditions:
+    groupResource: persistentvolumeclaims
+    resourceNameRegex: "^mysql.*$"
+    namespaces: [bar, foo]
+    labelSelector: {matchLabels: {foo: bar}}
+  patches:
+  - {operation: replace, path: /spec/storageClassName, value: premium}
+  - {operation: remove, path: /metadata/labels/test}`,
+		item: claim,
+		want: `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: mysql-0, namespace: foo, labels: {foo: bar}}, spec: {storageClassName: premium}}`,
+	}, {
+		name:     "another namespace",
+		resource: "persistentvolumeclaims",
+		rules:    "- {conditions: {groupResource: persistentvolumeclaims, namespaces: [bar]}, patches: [{operation: remove, path: /spec}]}",
+		item:     claim,
+	}, {
+		name:     "another name",
+		resource: "persistentvolumeclaims",
+		rules:    "- {conditions: {groupResource: persistentvolumeclaims, resourceNameRegex: ^x}, patches: [{operation: remove, path: /spec}]}",
+		item:     claim,
+	}, {
+		name:     "another label",
+		resource: "persistentvolumeclaims",
+		rules:    "- {conditions: {groupResource: persistentvolumeclaims, labelSelector: {matchLabels: {foo: x}}}, patches: [{operation: remove, path: /spec}]}",
+		item:     claim,
+	}, {
+		name:     "another resource",
+		resource: "persistentvolumeclaims",
+		rules:    "- {conditions: {groupResource: persistentvolumes}, patches: [{operation: remove, path: /spec}]}",
+		item:     claim,
+	}, {
+		name:     "a test that fails spares the item from the rule",
+		resource: "persistentvolumeclaims",
+		rules: `
+- conditions: {groupResource: persistentvolumeclaims}
+  patches: [{operation: remove, path: /metadata/labels}, {operation: test, path: /spec/storageClassName, value: premium}]`,
+		item: claim,
+	}, {
+		name:     "a test that does not",
+		resource: "persistentvolumeclaims",
+		rules: `
+- conditions: {groupResource: persistentvolumeclaims}
+  patches: [{operation: test, path: /spec/storageClassName, value: slow}, {operation: remove, path: /metadata/labels}]`,
+		item: claim,
+		want: `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: mysql-0, namespace: foo}, spec: {storageClassName: slow}}`,
+	}, {
+		name:     "matches, and a merge patch that takes a field away",
+		resource: "persistentvolumeclaims",
+		rules: `
+- conditions: {groupResource: persistentvolumeclaims, matches: [{path: /spec/storageClassName, value: slow}]}
+  mergePatches: [{patchData: '{"metadata": {"labels": {"foo": null, "new": "1"}}}'}, {patchData: "spec:\n  resources: {requests: {storage: 1Gi}}"}]`,
+		item: claim,
+		want: `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: mysql-0, namespace: foo, labels: {test: x, new: '1'}},
+			spec: {storageClassName: slow, resources: {requests: {storage: 1Gi}}}}`,
+	}, {
+		name:     "matches of a field that is not there",
+		resource: "persistentvolumeclaims",
+		rules:    "- {conditions: {groupResource: persistentvolumeclaims, matches: [{path: /spec/volumeName, value: x}]}, patches: [{operation: remove, path: /spec}]}",
+		item:     claim,
+	}, {
+		name:     "matches of numbers, lists and objects",
+		resource: "configmaps",
+		rules: `
+- conditions:
+    groupResource: configmaps
+    matches: [{path: /a, value: "1.0"}, {path: /b, value: "2"}, {path: /c, value: '[1, {"x": null}]'}, {path: /d, value: '{"x": {"y": true}}'}, {path: /c/1/x, value: "null"}]
+  patches: [{operation: remove, path: /c/0}, {operation: remove, path: /d/x/y}]
+- {conditions: {groupResource: configmaps, matches: [{path: /c, value: "[1]"}]}, patches: [{operation: remove, path: /a}]}
+- {conditions: {groupResource: configmaps, matches: [{path: /d, value: '{"x": {}}'}]}, patches: [{operation: remove, path: /a}]}
+- {conditions: {groupResource: configmaps, matches: [{path: /a, value: '"1"'}]}, patches: [{operation: remove, path: /a}]}
+- {conditions: {groupResource: configmaps, matches: [{path: /a/b, value: "1"}]}, patches: [{operation: remove, path: /a}]}`,
+		item: `{apiVersion: v1, kind: ConfigMap, metadata: {name: a}, a: 1, b: 2.0, c: [1, {x: null}], d: {x: {"y": true}}}`,
+		want: `{apiVersion: v1, kind: ConfigMap, metadata: {name: a}, a: 1, b: 2.0, c: [{x: null}], d: {x: {}}}`,
+	}, {
+		name:     "what is not there cannot be replaced, removed, copied or filled",
+		resource: "configmaps",
+		rules: `
+- {conditions: {groupResource: configmaps}, patches: [{operation: replace, path: /x, value: y}]}
+- {conditions: {groupResource: configmaps}, patches: [{operation: remove, path: /list/7}]}
+- {conditions: {groupResource: configmaps}, patches: [{operation: copy, from: /x, path: /z}]}
+- {conditions: {groupResource: configmaps}, patches: [{operation: add, path: /kind/x, value: y}]}`,
+		item: `{apiVersion: v1, kind: ConfigMap, metadata: {name: a}, list: []}`,
+		err:  "rule 4: add /kind/x: add operation does not apply",
+	}, {
+		name:     "conditions are about the item as it comes",
+		resource: "persistentvolumeclaims",
+		rules: `
+- {conditions: {groupResource: persistentvolumeclaims, labelSelector: {matchLabels: {foo: bar}}}, patches: [{operation: remove, path: /metadata/labels}]}
+- {conditions: {groupResource: persistentvolumeclaims, labelSelector: {matchLabels: {foo: bar}}}, patches: [{operation: replace, path: /spec/storageClassName, value: b}]}`,
+		item: claim,
+		want: `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: mysql-0, namespace: foo}, spec: {storageClassName: b}}`,
+	}, {
+		name:     "values are JSON, or else a text",
+		resource: "widgets.example.test",
+		rules: `
+- conditions: {groupResource: "*.example.test"}
+  patches:
+  - {operation: add, path: /spec/number, value: "5"}
+  - {operation: add, path: /spec/text, value: '"5"'}
+  - {operation: add, path: /spec/bool, value: "true"}
+  - {operation: add, path: /spec/null, value: "null"}
+  - {operation: add, path: /spec/list, value: "[1, 2.5]"}
+  - {operation: add, path: /spec/word, value: 1Gi}
+  - {operation: add, path: /spec/empty}`,
+		item: `{apiVersion: example.test/v1, kind: Widget, metadata: {name: a}, spec: {}}`,
+		want: `{apiVersion: example.test/v1, kind: Widget, metadata: {name: a}, spec: {number: 5, text: '5', bool: true, "null": null, list: [1, 2.5], word: 1Gi, empty: ''}}`,
+	}, {
+		name:     "lists: add before, add at the end, copy, move, remove",
+		resource: "deployments.apps",
+		rules: `
+- conditions: {groupResource: deployments.apps}
+  patches:
+  - {operation: add, path: /spec/template/spec/containers/0, value: '{"name": "nginx"}'}
+  - {operation: add, path: /spec/template/spec/containers/-, value: '{"name": "last"}'}
+  - {operation: copy, from: /spec/template/spec/containers/0, path: /spec/template/spec/containers/1}
+  - {operation: replace, path: /spec/template/spec/containers/1/name, value: copy}
+  - {operation: move, from: /spec/template/spec/containers/2, path: /spec/template/spec/old}
+  - {operation: remove, path: /spec/template/spec/containers/0}`,
+		item: `{apiVersion: apps/v1, kind: Deployment, metadata: {name: a}, spec: {template: {spec: {containers: [{name: web}]}}}}`,
+		want: `{apiVersion: apps/v1, kind: Deployment, metadata: {name: a}, spec: {template: {spec: {containers: [{name: copy}, {name: last}], old: {name: web}}}}}`,
+	}, {
+		name:     "names with slashes",
+		resource: "configmaps",
+		rules: `
+- conditions: {groupResource: "*"}
+  patches: [{operation: remove, path: /metadata/annotations/a.test~1b~01}]`,
+		item: `{apiVersion: v1, kind: ConfigMap, metadata: {name: a, annotations: {a.test/b~1: x, c: d}}}`,
+		want: `{apiVersion: v1, kind: ConfigMap, metadata: {name: a, annotations: {c: d}}}`,
+	}, {
+		name:     "strategic patch",
+		resource: "pods",
+		rules: `
+- conditions: {groupResource: "*.*", namespaces: [n*]}
+  strategicPatches: [{patchData: '{"spec": {"containers": [{"name": "nginx", "image": "repo2/nginx"}]}}'}]`,
+		item: `{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: ns1}, spec: {containers: [{name: side}, {name: nginx, image: nginx, ports: [{containerPort: 80}]}]}}`,
+		want: `{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: ns1}, spec: {containers: [{name: side}, {name: nginx, image: repo2/nginx, ports: [{containerPort: 80}]}]}}`,
+	}, {
+		name:     "strategic patch of what Kubernetes does not know",
+		resource: "widgets.example.test",
+		rules:    `- {conditions: {groupResource: widgets.example.test}, strategicPatches: [{patchData: "spec: {a: 1}"}]}`,
+		item:     `{apiVersion: example.test/v1, kind: Widget, metadata: {name: a}}`,
+		err:      "rule 1: strategicPatches are for Kubernetes' own kinds",
+	}, {
+		name:     "a rule that fails changes nothing, the next one does",
+		resource: "configmaps",
+		rules: `
+- {conditions: {groupResource: configmaps}, patches: [{operation: add, path: /data/x, value: y}, {operation: remove, path: /nowhere/else}]}
+- {conditions: {groupResource: configmaps}, patches: [{operation: add, path: /data/z, value: y}]}`,
+		item: `{apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {}}`,
+		want: `{apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {z: y}}`,
+		err:  "rule 1: remove /nowhere/else: remove operation does not apply",
+	}, {
+		name:     "an index beyond the list",
+		resource: "configmaps",
+		rules:    `- {conditions: {groupResource: configmaps}, patches: [{operation: replace, path: /list/2, value: y}]}`,
+		item:     `{apiVersion: v1, kind: ConfigMap, metadata: {name: a}, list: [1, 2]}`,
+		err:      "replace /list/2",
+	}, {
+		name:     "an index that is none",
+		resource: "configmaps",
+		rules:    `- {conditions: {groupResource: configmaps}, patches: [{operation: add, path: /list/first, value: y}]}`,
+		item:     `{apiVersion: v1, kind: ConfigMap, metadata: {name: a}, list: [1, 2]}`,
+		err:      "rule 1: add /list/first",
+	}} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			m := modifiersOf(t, test.rules)
+			item := decodeItem(t, test.item)
+			err := m.apply(schema.ParseGroupResource(test.resource), item)
+			if (err != nil) != (test.err != "") || err != nil && !strings.Contains(err.Error(), test.err) {
+				t.Errorf("error: got %v, want %q", err, test.err)
+			}
+			if test.want == "" {
+				test.want = test.item
+			}
+			if diff := cmp.Diff(decodeItem(t, test.want).Object, item.Object); diff != "" {
+				t.Errorf("item (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestNoModifiers(t *testing.T) {
+	t.Parallel()
+	item := decodeItem(t, `{metadata: {name: a}}`)
+	if err := (*Modifiers)(nil).apply(schema.GroupResource{Resource: "pods"}, item); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestCopiesAreBounded has a rule that would make of one item a billion.
+func TestCopiesAreBounded(t *testing.T) {
+	t.Parallel()
+	m := modifiersOf(t, "- conditions: {groupResource: configmaps}\n  patches:"+
+		strings.Repeat("\n  - {operation: copy, from: /data, path: /data/-}", 100))
+	item := decodeItem(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: [`+strings.Repeat("v", 1000)+`]}`)
+	if err := m.apply(schema.GroupResource{Resource: "configmaps"}, item); err == nil || !strings.Contains(err.Error(), "exceeding the limit") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestInvalidModifiers(t *testing.T) {
+	t.Parallel()
+	rule := func(text string) map[string]string {
+		return map[string]string{"k": "version: v1\nresourceModifierRules:\n- " + text}
+	}
+	for name, test := range map[string]struct {
+		data map[string]string
+		want string
+	}{
+		"no key":               {nil, "it has 0 keys"},
+		"two keys":             {map[string]string{"a": "", "b": ""}, "it has 2 keys"},
+		"version":              {map[string]string{"k": "version: v2"}, `version "v2"`},
+		"no rules":             {map[string]string{"k": "version: v1"}, "no resourceModifierRules"},
+		"unknown field":        {map[string]string{"k": "version: v1\nrules: []"}, "rules"},
+		"no YAML":              {map[string]string{"k": "\t"}, "yaml"},
+		"no resource":          {rule(`{conditions: {}, patches: [{operation: remove, path: /a}]}`), "groupResource is missing"},
+		"pattern":              {rule(`{conditions: {groupResource: "[a"}, patches: [{operation: remove, path: /a}]}`), "groupResource"},
+		"namespaces":           {rule(`{conditions: {groupResource: a, namespaces: ["[a"]}, patches: [{operation: remove, path: /a}]}`), "namespaces"},
+		"regex":                {rule(`{conditions: {groupResource: a, resourceNameRegex: "("}, patches: [{operation: remove, path: /a}]}`), "resourceNameRegex"},
+		"selector":             {rule(`{conditions: {groupResource: a, labelSelector: {matchExpressions: [{key: a, operator: x}]}}, patches: [{operation: remove, path: /a}]}`), "labelSelector"},
+		"match without path":   {rule(`{conditions: {groupResource: a, matches: [{value: x}]}, patches: [{operation: remove, path: /a}]}`), "conditions.matches"},
+		"no patches":           {rule(`{conditions: {groupResource: a}}`), "one of patches"},
+		"patches of two kinds": {rule(`{conditions: {groupResource: a}, patches: [{operation: remove, path: /a}], mergePatches: [{patchData: "{a: 1}"}]}`), "one of patches"},
+		"operation":            {rule(`{conditions: {groupResource: a}, patches: [{operation: delete, path: /a}]}`), `operation "delete"`},
+		"path":                 {rule(`{conditions: {groupResource: a}, patches: [{operation: remove, path: a}]}`), "path"},
+		"from":                 {rule(`{conditions: {groupResource: a}, patches: [{operation: copy, path: /a}]}`), "from"},
+		"move into itself":     {rule(`{conditions: {groupResource: a}, patches: [{operation: move, from: /a, path: /a/b}]}`), "into itself"},
+		"value":                {rule(`{conditions: {groupResource: a}, patches: [{operation: add, path: /a, value: "{"}]}`), "value"},
+		"patch that is a list": {rule(`{conditions: {groupResource: a}, mergePatches: [{patchData: "[]"}]}`), "patchData"},
+		"patch without data":   {rule(`{conditions: {groupResource: a}, strategicPatches: [{}]}`), "patchData"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := ParseModifiers(&corev1.ConfigMap{Data: test.data})
+			if !errors.Is(err, ErrInvalidModifiers) || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want ErrInvalidModifiers with %q", err, test.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,73 @@
+package restore
+
+import (
+	"context"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// restoreNamespace makes sure that the namespace is there into which items of a namespace of the backup go. One that exists
+// stays as it is. One that is being deleted is waited for.
+func (r *run) restoreNamespace(ctx context.Context, original string) result {
+	i := &item{key: key{resource: namespaces, name: original}}
+	i.client = r.engine.cluster.Resource(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"})
+	i.kind = "v1/Namespace"
+	var err error
+	if i.object, err = r.newNamespace(original); err != nil {
+		i.fail("%v", err)
+		return i.result
+	}
+	i.result.name = i.object.GetName()
+	r.ensure(ctx, i)
+	return i.result
+}
+
+func (r *run) ensure(ctx context.Context, i *item) {
+	for range maxRounds {
+		_, err := r.persist(ctx, i.resource, func() error {
+			_, err := i.client.Create(ctx, i.object, metav1.CreateOptions{FieldManager: fieldManager})
+			return err
+		})
+		if err == nil {
+			i.fate = created
+			return
+		}
+		if !apierrors.IsAlreadyExists(err) {
+			i.fail("%v", err)
+			return
+		}
+		existing, ended := r.existing(ctx, i, err)
+		if ended {
+			return
+		}
+		if existing != nil {
+			i.fate = unchanged
+			return
+		}
+	}
+	i.fail("something else makes and deletes it all the time")
+}
+
+// newNamespace is the namespace as the backup has it, if it has it, under the name that it gets here. Like Velero's it has
+// no labels of the restore.
+func (r *run) newNamespace(original string) (*unstructured.Unstructured, error) {
+	namespace := &unstructured.Unstructured{Object: map[string]any{}}
+	if archived, ok := r.Archive.Find(namespaces.String(), "", original); ok {
+		backedUp, err := r.Archive.Object(archived)
+		if err != nil {
+			return nil, err
+		}
+		namespace.SetLabels(backedUp.GetLabels())
+		namespace.SetAnnotations(backedUp.GetAnnotations())
+		if spec, ok := backedUp.Object["spec"]; ok {
+			namespace.Object["spec"] = spec
+		}
+	}
+	namespace.SetAPIVersion("v1")
+	namespace.SetKind("Namespace")
+	namespace.SetName(r.targetNamespace(original))
+	return namespace, nil
+}

@@ -1,0 +1,181 @@
+package restore
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"iter"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Plan is what a restore is going to do: the names of its items in the order in which they are restored, not the items. It
+// is good for one Run. As JSON, or by WriteText, people can read it before anything is done.
+type Plan struct {
+	// Resources are in the order in which they are restored; everything of one is restored before the next. In one-phase
+	// mode they are found while the restore runs, and there are none yet.
+	Resources []PlannedResource `json:"resources"`
+	// TotalItems is the number of items, each counted once; in one-phase mode what the Backup says, or 0.
+	TotalItems int `json:"totalItems"`
+	// Estimate says that TotalItems is one: one-phase mode.
+	Estimate bool `json:"estimate,omitempty"`
+	// LeftOut is the number of the backup's items that filters and selectors leave out, or that are never restored, such as
+	// pods that have ended. In one-phase mode it is not known yet.
+	LeftOut int `json:"leftOut"`
+	// Problems are the items of the backup that cannot be read, and what the archive's reader has left out.
+	Problems []string `json:"problems,omitempty"`
+
+	collector *collector
+	ledger    *ledger
+}
+
+// PlannedResource is what is restored of one resource.
+type PlannedResource struct {
+	Resource   schema.GroupResource
+	TotalItems int
+	// Namespaces are sorted by their name in the backup.
+	Namespaces []PlannedNamespace
+}
+
+// PlannedNamespace is what is restored of one resource in one namespace.
+type PlannedNamespace struct {
+	Namespace string   `json:"namespace,omitempty"`       // in the backup; empty for what belongs to the cluster
+	Target    string   `json:"targetNamespace,omitempty"` // in the cluster
+	Items     []string `json:"items"`                     // sorted
+}
+
+// VolumeBytes is how many bytes the volumes of the plan's pods have in the backup, as far as their records say. In one-phase
+// mode it is not known, 0.
+func (p *Plan) VolumeBytes() int64 {
+	var sum int64
+	for i := range p.Resources {
+		if p.Resources[i].Resource != pods {
+			continue
+		}
+		for pod := range p.Resources[i].items() {
+			for _, record := range p.collector.session.podVolumeBackups(pod.namespace, pod.name) {
+				sum += max(record.Status.Progress.TotalBytes, 0)
+			}
+		}
+	}
+	return sum
+}
+
+// MarshalJSON writes the resource as one name, such as "deployments.apps".
+func (r PlannedResource) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		Resource   string             `json:"resource"`
+		TotalItems int                `json:"totalItems"`
+		Namespaces []PlannedNamespace `json:"namespaces"`
+	}{r.Resource.String(), r.TotalItems, r.Namespaces})
+}
+
+// WriteText writes the plan for people.
+func (p *Plan) WriteText(w io.Writer) error {
+	var text strings.Builder
+	fmt.Fprintf(&text, "%d items are restored, %d are left out.\n", p.TotalItems, p.LeftOut)
+	for _, resource := range p.Resources {
+		fmt.Fprintf(&text, "\n%s: %d\n", resource.Resource, resource.TotalItems)
+		for _, namespace := range resource.Namespaces {
+			fmt.Fprintf(&text, "  %s%s\n", namespace.heading(), strings.Join(namespace.Items, " "))
+		}
+	}
+	if len(p.Problems) > 0 {
+		fmt.Fprintf(&text, "\nproblems: %d\n  %s\n", len(p.Problems), strings.Join(p.Problems, "\n  "))
+	}
+	_, err := io.WriteString(w, text.String())
+	return err
+}
+
+func (n PlannedNamespace) heading() string {
+	switch n.Namespace {
+	case "":
+		return ""
+	case n.Target:
+		return n.Namespace + ": "
+	default:
+		return n.Namespace + " -> " + n.Target + ": "
+	}
+}
+
+// add appends an item. Items come sorted by namespace and name.
+func (r *PlannedResource) add(namespace, target, name string) {
+	last := len(r.Namespaces) - 1
+	if last < 0 || r.Namespaces[last].Namespace != namespace {
+		r.Namespaces = append(r.Namespaces, PlannedNamespace{Namespace: namespace, Target: target})
+		last++
+	}
+	r.Namespaces[last].Items = append(r.Namespaces[last].Items, name)
+	r.TotalItems++
+}
+
+// items are all items in their order.
+func (r *PlannedResource) items() iter.Seq[key] {
+	return func(yield func(key) bool) {
+		for _, namespace := range r.Namespaces {
+			for _, name := range namespace.Items {
+				if !yield(key{r.Resource, namespace.Namespace, name}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// resources are what is restored, in order: as it was collected, or collected now.
+func (p *Plan) resources() iter.Seq[*PlannedResource] {
+	if p.collector.onePhase() {
+		return p.collector.each
+	}
+	return func(yield func(*PlannedResource) bool) {
+		for i := range p.Resources {
+			if !yield(&p.Resources[i]) {
+				return
+			}
+		}
+	}
+}
+
+// addNamespaces plans the namespaces into which something is restored besides those that are restored themselves. Like
+// those they come before everything but CustomResourceDefinitions.
+func (p *Plan) addNamespaces() {
+	var names []string
+	i, at := -1, 0
+	for n, resource := range p.Resources {
+		switch resource.Resource {
+		case namespaces:
+			i = n
+			names = slices.AppendSeq(names, namesOf(&p.Resources[n]))
+		case customResourceDefinitions:
+			at = n + 1
+		default:
+			for _, namespace := range resource.Namespaces {
+				if namespace.Namespace != "" {
+					names = append(names, namespace.Namespace)
+				}
+			}
+		}
+	}
+	if len(names) == 0 {
+		return
+	}
+	if i < 0 {
+		i = at
+		p.Resources = slices.Insert(p.Resources, i, PlannedResource{})
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	p.Resources[i] = PlannedResource{Resource: namespaces, TotalItems: len(names), Namespaces: []PlannedNamespace{{Items: names}}}
+}
+
+func namesOf(r *PlannedResource) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for item := range r.items() {
+			if !yield(item.name) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,336 @@
+package restore
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	"github.com/vmware-tanzu/velero/pkg/label"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
+)
+
+// Names that Velero's node agents and ours know (contracts/velero-restore.md 3.8).
+const (
+	restoreWait       = "restore-wait"
+	resticWait        = "restic-wait" // before Velero 1.10
+	restoreHelper     = "/velero-restore-helper"
+	restoresDir       = "/restores/"
+	uploaderRestic    = "restic"
+	restoreHelperUser = int64(1000)
+)
+
+var (
+	podVolumeRestores  = velerov1.SchemeGroupVersion.WithResource("podvolumerestores")
+	backupRepositories = velerov1.SchemeGroupVersion.WithResource("backuprepositories")
+)
+
+// podSnapshot is what restic or kopia has stored of a volume of a pod.
+type podSnapshot struct {
+	volume, id, uploaderType string
+	bytes                    int64 // 0 if the backup does not say
+	failed                   bool  // although there is a snapshot
+}
+
+// podSnapshots returns what is restored into a pod's volumes, sorted, and why the others are not. The pod is the backup's.
+func (s *session) podSnapshots(pod *unstructured.Unstructured) ([]podSnapshot, []string) {
+	found := s.recordedSnapshots(pod)
+	if len(found) == 0 {
+		return nil, nil
+	}
+	names := strings.Join(slices.Sorted(maps.Keys(found)), ", ")
+	if runsWindows(pod.Object) {
+		return nil, []string{"its volumes are not restored, because the node agent does not run on Windows: " + names}
+	}
+	if s.selection != nil && (!s.selection.takesResource(claimResource) || !s.selection.takesResource(volumeResource)) {
+		return nil, []string{"its volumes are not restored, because the Restore leaves out claims or volumes: " + names}
+	}
+	var warnings []string
+	volumes := map[string]map[string]any{}
+	for volume := range objectsOf(pod.Object, "spec", "volumes") {
+		volumes[textOf(volume, "name")] = volume
+	}
+	for name, snapshot := range found {
+		if snapshot.failed {
+			warnings = append(warnings, fmt.Sprintf("the backup of its volume %q had failed: what it has is restored, and may not be all", name))
+		}
+		if volumes[name] == nil {
+			warnings = append(warnings, fmt.Sprintf("the backup has data of its volume %q, which the pod does not have", name))
+			delete(found, name)
+		}
+		// The API server fills these; Velero before 1.6 backed them up all the same.
+		if volumes[name]["projected"] != nil || volumes[name]["downwardAPI"] != nil {
+			delete(found, name)
+		}
+	}
+	slices.Sort(warnings)
+	return slices.SortedFunc(maps.Values(found), func(a, b podSnapshot) int { return cmp.Compare(a.volume, b.volume) }), warnings
+}
+
+// recordedSnapshots are the snapshots of a pod, by volume, from the records or, where Velero 1.0 and before made none, from
+// the pod's annotations.
+func (s *session) recordedSnapshots(pod *unstructured.Unstructured) map[string]podSnapshot {
+	found := map[string]podSnapshot{}
+	for volume, pvb := range s.podVolumeBackups(pod.GetNamespace(), pod.GetName()) {
+		found[volume] = podSnapshot{
+			volume: volume, id: pvb.Status.SnapshotID, bytes: pvb.Status.Progress.TotalBytes,
+			uploaderType: cmp.Or(pvb.Spec.UploaderType, uploaderRestic), failed: pvb.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted,
+		}
+	}
+	if len(found) > 0 {
+		return found
+	}
+	for volume, id := range annotatedSnapshots(pod) {
+		found[volume] = podSnapshot{volume: volume, id: id, uploaderType: uploaderRestic}
+	}
+	return found
+}
+
+// waitForVolumes has a pod wait until its volumes are restored. The init container of an earlier restore goes in any case: a
+// pod that kept it would wait for that restore for ever.
+func waitForVolumes(_ context.Context, s *session, in *actionInput) (actionOutput, error) {
+	spec, ok := fieldOf[map[string]any](in.item.Object, "spec")
+	if !ok {
+		return actionOutput{}, nil
+	}
+	removeObjects(spec, "initContainers", func(container map[string]any) bool {
+		return slices.Contains([]string{restoreWait, resticWait}, textOf(container, "name"))
+	})
+	snapshots, warnings := s.podSnapshots(in.original)
+	if len(snapshots) > 0 {
+		initContainers, _ := spec["initContainers"].([]any)
+		spec["initContainers"] = append([]any{s.waitContainer(spec, snapshots)}, initContainers...)
+	}
+	return actionOutput{warnings: warnings}, nil
+}
+
+// waitContainer is the init container that waits for volumes.
+func (s *session) waitContainer(spec map[string]any, snapshots []podSnapshot) map[string]any {
+	mounts := make([]any, 0, len(snapshots))
+	for _, snapshot := range snapshots {
+		mounts = append(mounts, map[string]any{"name": snapshot.volume, "mountPath": restoresDir + snapshot.volume})
+	}
+	fromPod := func(name, path string) any {
+		return map[string]any{"name": name, "valueFrom": map[string]any{"fieldRef": map[string]any{"fieldPath": path}}}
+	}
+	resources := func() any { return map[string]any{"cpu": "100m", "memory": "128Mi"} }
+	return map[string]any{
+		"name":            restoreWait,
+		"image":           s.engine.config.HelperImage,
+		"command":         []any{restoreHelper},
+		"args":            []any{string(s.Restore.UID)},
+		"env":             []any{fromPod("POD_NAMESPACE", "metadata.namespace"), fromPod("POD_NAME", "metadata.name")},
+		"volumeMounts":    mounts,
+		"resources":       map[string]any{"requests": resources(), "limits": resources()},
+		"securityContext": waitSecurityContext(spec),
+	}
+}
+
+// waitSecurityContext is that of the pod's first container, as in Velero: whoever wrote the volumes can look into them, and
+// what the namespace's policy allows the pod it allows this container. Without one it is restricted, with the pod's user.
+func waitSecurityContext(spec map[string]any) map[string]any {
+	for container := range objectsOf(spec, "containers") {
+		if own, ok := fieldOf[map[string]any](container, "securityContext"); ok {
+			return runtime.DeepCopyJSON(own)
+		}
+		break
+	}
+	restricted := map[string]any{
+		"allowPrivilegeEscalation": false,
+		"capabilities":             map[string]any{"drop": []any{"ALL"}},
+		"seccompProfile":           map[string]any{"type": "RuntimeDefault"},
+		"runAsNonRoot":             true,
+		"runAsUser":                restoreHelperUser,
+	}
+	pod, _ := fieldOf[map[string]any](spec, "securityContext")
+	for _, field := range []string{"runAsUser", "runAsGroup"} {
+		if id, ok := pod[field]; ok {
+			restricted[field] = id
+		}
+	}
+	if id, ok := pod["runAsUser"]; ok && id == int64(0) {
+		delete(restricted, "runAsNonRoot")
+	}
+	return restricted
+}
+
+// restorePodVolumes asks the node agents to restore the volumes of a pod that was just created: one PodVolumeRestore for each,
+// in the Restore's namespace. original is the pod as the backup has it. It returns those that it has made, and warnings; each
+// error names a volume whose pod waits for ever, unless somebody restores that volume.
+func (s *session) restorePodVolumes(ctx context.Context, original, created *unstructured.Unstructured) (made []velerov1.PodVolumeRestore, warnings []string, errs []error) {
+	snapshots, _ := s.podSnapshots(original)
+	for _, snapshot := range snapshots {
+		pvr, warning, err := s.restorePodVolume(ctx, original.GetNamespace(), created, snapshot)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("restore volume %q of pod %s/%s: %w", snapshot.volume, created.GetNamespace(), created.GetName(), err))
+			continue
+		}
+		made = append(made, *pvr)
+		if warning != "" {
+			warnings = append(warnings, warning)
+		}
+	}
+	return made, warnings, errs
+}
+
+func (s *session) restorePodVolume(ctx context.Context, sourceNamespace string, pod *unstructured.Unstructured, snapshot podSnapshot) (made *velerov1.PodVolumeRestore, warning string, err error) {
+	pvr := s.podVolumeRestore(sourceNamespace, pod, snapshot)
+	again := false
+	_, err = persist(ctx, s.engine.config.ResourceTimeout, func() (err error) {
+		if warning, err = s.complete(ctx, pvr, claimsByVolume(pod.Object)[snapshot.volume]); err != nil {
+			return err
+		}
+		// The answer to an earlier request may be what was lost. Two would write the same volume.
+		if again {
+			if made, err = s.findPodVolumeRestore(ctx, pvr); err != nil || made != nil {
+				return err
+			}
+		}
+		again = true
+		made, err = s.createPodVolumeRestore(ctx, pvr)
+		return err
+	})
+	return made, warning, err
+}
+
+// complete adds what the cluster must be asked for. The warning tells of a claim that may hold something already.
+func (s *session) complete(ctx context.Context, pvr *velerov1.PodVolumeRestore, claim string) (warning string, err error) {
+	if claim != "" {
+		object, err := s.look(ctx, claimObjects, types.NamespacedName{Namespace: pvr.Spec.Pod.Namespace, Name: claim})
+		if err != nil {
+			return "", fmt.Errorf("get its claim: %w", err)
+		}
+		pvr.Labels[velerov1.PVCUIDLabel] = string(object.GetUID())
+		if s.existedBefore(object) {
+			warning = fmt.Sprintf("its volume %q is the claim %q, which was there before this restore: files of the backup replace those of the same name, and all others stay",
+				pvr.Spec.Volume, claim)
+		}
+	}
+	if pvr.Spec.UploaderType == uploaderRestic {
+		pvr.Spec.RepoIdentifier, err = s.resticIdentifier(ctx, pvr.Spec.SourceNamespace)
+	}
+	return warning, err
+}
+
+// clockSlack is how far the clocks of an API server and a controller may be apart.
+const clockSlack = 10 * time.Second
+
+// existedBefore says whether an object was made before this restore began. Its labels do not tell: an update adds them.
+func (s *session) existedBefore(object *unstructured.Unstructured) bool {
+	began := s.Restore.Status.StartTimestamp
+	return began != nil && object.GetCreationTimestamp().Time.Before(began.Add(-clockSlack))
+}
+
+// podVolumeRestore is the object as Velero makes it, without what the cluster must be asked for.
+func (s *session) podVolumeRestore(sourceNamespace string, pod *unstructured.Unstructured, snapshot podSnapshot) *velerov1.PodVolumeRestore {
+	return &velerov1.PodVolumeRestore{
+		TypeMeta: metav1.TypeMeta{APIVersion: velerov1.SchemeGroupVersion.String(), Kind: "PodVolumeRestore"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: s.Restore.Namespace, GenerateName: s.Restore.Name + "-",
+			// The agent tells the init container the UID of the owner, see waitContainer.
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: velerov1.SchemeGroupVersion.String(), Kind: "Restore", Name: s.Restore.Name, UID: s.Restore.UID, Controller: new(true),
+			}},
+			Labels: map[string]string{
+				velerov1.RestoreNameLabel: label.GetValidName(s.Restore.Name),
+				velerov1.RestoreUIDLabel:  string(s.Restore.UID),
+				velerov1.PodUIDLabel:      string(pod.GetUID()),
+			},
+		},
+		Spec: velerov1.PodVolumeRestoreSpec{
+			Pod:    corev1.ObjectReference{Kind: "Pod", Namespace: pod.GetNamespace(), Name: pod.GetName(), UID: pod.GetUID()},
+			Volume: snapshot.volume, SnapshotID: snapshot.id, SnapshotSize: snapshot.bytes, UploaderType: snapshot.uploaderType,
+			BackupStorageLocation: s.Backup.Spec.StorageLocation, SourceNamespace: sourceNamespace,
+			UploaderSettings: uploaderSettings(s.Restore.Spec.UploaderConfig),
+		},
+	}
+}
+
+// uploaderSettings spells a Restore's settings as node agents read them.
+func uploaderSettings(config *velerov1.UploaderConfigForRestore) map[string]string {
+	if config == nil {
+		return nil
+	}
+	sparse := config.WriteSparseFiles != nil && *config.WriteSparseFiles
+	settings := map[string]string{"WriteSparseFiles": strconv.FormatBool(sparse)}
+	if config.ParallelFilesDownload > 0 {
+		settings["ParallelFilesDownload"] = strconv.Itoa(config.ParallelFilesDownload)
+	}
+	return settings
+}
+
+// resticIdentifier returns where a Velero server says that the repository of a namespace is. Without a server it is empty, and
+// our agent derives it from the location. What the PodVolumeBackup says is not asked: the bucket may have moved since.
+func (s *session) resticIdentifier(ctx context.Context, sourceNamespace string) (string, error) {
+	repositories, err := s.list(ctx, backupRepositories, s.Restore.Namespace, metav1.ListOptions{
+		LabelSelector: labels.SelectorFromSet(labels.Set{
+			velerov1.VolumeNamespaceLabel: label.GetValidName(sourceNamespace),
+			velerov1.StorageLocationLabel: label.GetValidName(s.Backup.Spec.StorageLocation),
+			velerov1.RepositoryTypeLabel:  uploaderRestic,
+		}).String(),
+	})
+	if apierrors.IsNotFound(err) {
+		return "", nil // no such CRD
+	}
+	if err != nil {
+		return "", fmt.Errorf("look for its BackupRepository: %w", err)
+	}
+	for _, repository := range repositories.Items {
+		if identifier := textOf(repository.Object, "spec", "resticIdentifier"); identifier != "" {
+			return identifier, nil
+		}
+	}
+	return "", nil
+}
+
+// findPodVolumeRestore returns the one that was made for the same volume, nil if there is none.
+func (s *session) findPodVolumeRestore(ctx context.Context, wanted *velerov1.PodVolumeRestore) (*velerov1.PodVolumeRestore, error) {
+	list, err := s.list(ctx, podVolumeRestores, wanted.Namespace, metav1.ListOptions{
+		LabelSelector: labels.SelectorFromSet(labels.Set{
+			velerov1.RestoreUIDLabel: wanted.Labels[velerov1.RestoreUIDLabel], velerov1.PodUIDLabel: wanted.Labels[velerov1.PodUIDLabel],
+		}).String(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look for its PodVolumeRestore: %w", err)
+	}
+	for i := range list.Items {
+		if textOf(list.Items[i].Object, "spec", "volume") == wanted.Spec.Volume {
+			return decodePodVolumeRestore(&list.Items[i])
+		}
+	}
+	return nil, nil //nolint:nilnil // documented
+}
+
+// createPodVolumeRestore creates it, under another name if the one that the API server chose was taken.
+func (s *session) createPodVolumeRestore(ctx context.Context, pvr *velerov1.PodVolumeRestore) (*velerov1.PodVolumeRestore, error) {
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(pvr)
+	if err != nil {
+		return nil, err
+	}
+	var created *unstructured.Unstructured
+	err = retry.OnError(retry.DefaultRetry, apierrors.IsAlreadyExists, func() error {
+		created, err = s.engine.cluster.Resource(podVolumeRestores).Namespace(pvr.Namespace).Create(ctx, &unstructured.Unstructured{Object: content}, metav1.CreateOptions{})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("create its PodVolumeRestore: %w", err)
+	}
+	return decodePodVolumeRestore(created)
+}
+
+func decodePodVolumeRestore(object *unstructured.Unstructured) (*velerov1.PodVolumeRestore, error) {
+	pvr := &velerov1.PodVolumeRestore{}
+	return pvr, runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, pvr)
+}

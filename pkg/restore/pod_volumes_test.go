@@ -1,0 +1,147 @@
+package restore
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+)
+
+// waitYAML is the init container that waits for volume "data", with a place for its security context.
+func waitYAML(securityContext string) string {
+	return `{name: restore-wait, image: "example.test/node-agent:1", command: [/velero-restore-helper], args: [11111111-2222-3333-4444-555555555555],
+		env: [{name: POD_NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}, {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}],
+		volumeMounts: [{name: data, mountPath: /restores/data}],
+		resources: {requests: {cpu: 100m, memory: 128Mi}, limits: {cpu: 100m, memory: 128Mi}},
+		securityContext: ` + securityContext + `}`
+}
+
+const restricted = `allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}, seccompProfile: {type: RuntimeDefault}`
+
+func TestPodsWaitForTheirVolumes(t *testing.T) {
+	t.Parallel()
+	record := []velerov1.PodVolumeBackup{podVolumeBackup("data", "", "s1")}
+	failed := []velerov1.PodVolumeBackup{podVolumeBackup("data", "", "s1")}
+	failed[0].Status.Phase = velerov1.PodVolumeBackupPhaseFailed
+	leavesClaims := &selection{resources: filter{excludes: []string{"persistentvolumeclaims"}}}
+	for _, test := range []struct {
+		name      string
+		records   []velerov1.PodVolumeBackup
+		selection *selection
+		item      string
+		want      expectation
+	}{{
+		name:    "before all other init containers, restricted by default",
+		records: record,
+		item: `{metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a}],
+			initContainers: [{name: restic-wait, args: [old]}, {name: mine}]}}`,
+		want: expectation{item: `{metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a}],
+			initContainers: [` + waitYAML(`{`+restricted+`, runAsNonRoot: true, runAsUser: 1000}`) + `, {name: mine}]}}`},
+	}, {
+		name:    "as the first container",
+		records: record,
+		item: `{metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, emptyDir: {}}],
+			containers: [{name: a, securityContext: {runAsUser: 26}}, {name: b, securityContext: {privileged: true}}]}}`,
+		want: expectation{item: `{metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, emptyDir: {}}],
+			containers: [{name: a, securityContext: {runAsUser: 26}}, {name: b, securityContext: {privileged: true}}],
+			initContainers: [` + waitYAML(`{runAsUser: 26}`) + `]}}`},
+	}, {
+		name:    "restricted as the pod's user and group",
+		records: record,
+		item: `{metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a}],
+			securityContext: {runAsUser: 26, runAsGroup: 27, fsGroup: 28}}}`,
+		want: expectation{item: `{metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a}],
+			securityContext: {runAsUser: 26, runAsGroup: 27, fsGroup: 28},
+			initContainers: [` + waitYAML(`{`+restricted+`, runAsNonRoot: true, runAsUser: 26, runAsGroup: 27}`) + `]}}`},
+	}, {
+		name:    "as root if the pod is",
+		records: record,
+		item:    `{metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a}], securityContext: {runAsUser: 0}}}`,
+		want: expectation{item: `{metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a}],
+			securityContext: {runAsUser: 0}, initContainers: [` + waitYAML(`{`+restricted+`, runAsUser: 0}`) + `]}}`},
+	}, {
+		name: "for snapshots in annotations, as of Velero 1.0",
+		item: `{metadata: {name: web, namespace: shop, annotations: {snapshot.velero.io/data: s1}}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a, securityContext: {}}]}}`,
+		want: expectation{item: `{metadata: {name: web, namespace: shop, annotations: {snapshot.velero.io/data: s1}}, spec: {volumes: [{name: data, emptyDir: {}}],
+			containers: [{name: a, securityContext: {}}], initContainers: [` + waitYAML(`{}`) + `]}}`},
+	}, {
+		name:    "for a snapshot of a backup that failed, with a warning",
+		records: failed,
+		item:    `{metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a, securityContext: {}}]}}`,
+		want: expectation{
+			item: `{metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a, securityContext: {}}],
+				initContainers: [` + waitYAML(`{}`) + `]}}`,
+			warnings: []string{`the backup of its volume "data" had failed`},
+		},
+	}, {
+		name:    "not for a volume that was empty",
+		records: []velerov1.PodVolumeBackup{podVolumeBackup("data", "", "")},
+		item:    `{metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a}]}}`,
+		want:    expectation{item: `{metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a}]}}`},
+	}, {
+		name:    "not for what the API server fills",
+		records: record,
+		item:    `{metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, projected: {}}], containers: [{name: a}]}}`,
+		want:    expectation{item: `{metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, projected: {}}], containers: [{name: a}]}}`},
+	}, {
+		name:    "not for a volume that the pod does not have",
+		records: record,
+		item:    `{metadata: {name: web, namespace: shop}, spec: {containers: [{name: a}]}}`,
+		want: expectation{
+			item:     `{metadata: {name: web, namespace: shop}, spec: {containers: [{name: a}]}}`,
+			warnings: []string{`its volume "data", which the pod does not have`},
+		},
+	}, {
+		name:    "not on Windows",
+		records: record,
+		item:    `{metadata: {name: web, namespace: shop}, spec: {os: {name: windows}, volumes: [{name: data, emptyDir: {}}], containers: [{name: a}]}}`,
+		want: expectation{
+			item:     `{metadata: {name: web, namespace: shop}, spec: {os: {name: windows}, volumes: [{name: data, emptyDir: {}}], containers: [{name: a}]}}`,
+			warnings: []string{"does not run on Windows: data"},
+		},
+	}, {
+		name:      "not without claims",
+		records:   record,
+		selection: leavesClaims,
+		item:      `{metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a}]}}`,
+		want: expectation{
+			item:     `{metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a}]}}`,
+			warnings: []string{"the Restore leaves out claims or volumes: data"},
+		},
+	}, {
+		name:    "not for those of another pod",
+		records: record,
+		item:    `{metadata: {name: web, namespace: other}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a}]}}`,
+		want:    expectation{item: `{metadata: {name: web, namespace: other}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a}]}}`},
+	}} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			s := sessionWith(nil, Input{PodVolumeBackups: test.records})
+			s.selection = test.selection
+			item, out, err := prepareItem(t, s, "pods", decodeItem(t, test.item))
+			test.want.check(t, item, out, err)
+		})
+	}
+}
+
+func TestUploaderSettings(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		config *velerov1.UploaderConfigForRestore
+		want   map[string]string
+	}{
+		"none":   {nil, nil},
+		"empty":  {&velerov1.UploaderConfigForRestore{}, map[string]string{"WriteSparseFiles": "false"}},
+		"sparse": {&velerov1.UploaderConfigForRestore{WriteSparseFiles: new(true)}, map[string]string{"WriteSparseFiles": "true"}},
+		"parallel": {
+			&velerov1.UploaderConfigForRestore{ParallelFilesDownload: 8}, map[string]string{"WriteSparseFiles": "false", "ParallelFilesDownload": "8"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if diff := cmp.Diff(test.want, uploaderSettings(test.config)); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,138 @@
+// Package restore restores the Kubernetes items of a Velero backup, in two phases: Collect looks at every item of the
+// backup's archive and makes a Plan, in the order in which things need each other; Run restores what the plan says and
+// tells after each item how far it is.
+//
+//	plan, err := engine.Collect(ctx, input)
+//	outcome, err := engine.Run(ctx, plan, func(p restore.Progress) { ... })
+//
+// What a backup holds is not trusted: an item has the resource, name and namespace under which it was found, or it is not
+// restored. What cannot be restored costs only itself, and is an error or a warning of its own in the results, never silence.
+package restore
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+
+	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
+	"github.com/plimsoll-io/plimsoll/pkg/volumeinfo"
+)
+
+// Config is what an Engine needs of the cluster that it restores into.
+type Config struct {
+	// REST leads to the API server. Its QPS and Burst bound what the engine asks of it: 100 each by default, as with
+	// Velero; QPS below 0 is no bound but what the API server's own priority and fairness sets.
+	REST *rest.Config
+	// HelperImage is the image of the init container restore-wait, which holds a pod until its volumes are there.
+	HelperImage string
+	// Concurrency is how many items of one kind are restored at the same time: 8 by default.
+	Concurrency int
+	// ResourceTimeout bounds the wait for a CRD to be established, for what is being deleted to be gone, and for an API
+	// server that does not answer: 10 minutes by default, as Velero's --resource-timeout.
+	ResourceTimeout time.Duration
+
+	// bindingInterval is how often Finalize looks whether claims are bound where no watch says that they have changed: 10
+	// seconds, as Velero.
+	bindingInterval time.Duration
+}
+
+// Input is one restore: the objects as they are in the cluster, validated, and what the store has of the backup.
+type Input struct {
+	Restore *velerov1.Restore
+	Backup  *velerov1.Backup
+	Archive *backupstore.Archive
+	// PodVolumeBackups are the records of what restic and kopia have stored; those without a snapshot are left alone.
+	PodVolumeBackups []velerov1.PodVolumeBackup
+	VolumeInfos      []volumeinfo.BackupVolume    // nil before Velero 1.13
+	NativeSnapshots  []backupstore.NativeSnapshot // nil if there are none
+	Modifiers        *Modifiers                   // nil without spec.resourceModifier
+	// StorageClasses and Images are Velero's change-storage-class and change-image-name mappings, old to new.
+	StorageClasses map[string]string
+	Images         map[string]string
+	// Log is the restore's own log, which is uploaded: one line for each item.
+	Log *slog.Logger
+}
+
+// Counts says what became of items. Each item is in one of them.
+type Counts struct {
+	Created   int `json:"created"`
+	Updated   int `json:"updated"`
+	Unchanged int `json:"unchanged"` // was there already, equal
+	Skipped   int `json:"skipped"`   // left alone on purpose, such as tokens and volumes that are provisioned anew
+	Failed    int `json:"failed"`    // with an error, or there already, different, and not to be updated
+}
+
+// Progress is how far a restore is: 0 <= Restored <= Total. Total is the size of the union of what was restored and of
+// what is still to be, so that items which others bring along adjust it and none counts twice.
+//
+// In one-phase mode (OnePhase) Total is an estimate, the number of items in the backup, and Restored + Skipped <= Total. It
+// is 0 until the end if the Backup does not say.
+type Progress struct {
+	Total    int    `json:"totalItems"`
+	Restored int    `json:"itemsRestored"`          // that were tried, whatever became of them
+	Counts   Counts `json:"counts"`                 // of those
+	Current  string `json:"current,omitempty"`      // the last one, such as "pods shop/web"
+	Skipped  int    `json:"itemsSkipped,omitempty"` // that filters have left out; counted in one-phase mode only
+	Estimate bool   `json:"estimate,omitempty"`
+}
+
+// Outcome is what a restore has done.
+type Outcome struct {
+	Progress Progress
+	Results  backupstore.Results
+	// Resources are the names of the items with what was done, such as "shop/web(created)", for each group version and
+	// kind, such as "apps/v1/Deployment": the restore's resource list.
+	Resources map[string][]string
+	// PodVolumes are the PodVolumeRestores that were created, in the Restore's namespace.
+	PodVolumes []velerov1.PodVolumeRestore
+	// Unfilled are the claims that were created and get no data of the backup, with what becomes of them and why.
+	Unfilled []volumeinfo.RestoredVolume
+}
+
+// Engine restores items. It is safe for concurrent use.
+type Engine struct {
+	config    Config
+	cluster   dynamic.Interface
+	discovery discovery.DiscoveryInterface
+}
+
+// New returns an engine. Nothing is asked of the cluster yet.
+func New(config Config) (*Engine, error) {
+	config.setDefaults()
+	cluster, err := dynamic.NewForConfig(config.REST)
+	if err != nil {
+		return nil, fmt.Errorf("restore engine: %w", err)
+	}
+	client, err := discovery.NewDiscoveryClientForConfig(config.REST)
+	if err != nil {
+		return nil, fmt.Errorf("restore engine: %w", err)
+	}
+	return &Engine{config: config, cluster: cluster, discovery: client}, nil
+}
+
+func (c *Config) setDefaults() {
+	c.REST = rest.CopyConfig(c.REST)
+	if c.REST.QPS == 0 && c.REST.RateLimiter == nil {
+		c.REST.QPS, c.REST.Burst = 100, 100
+	}
+	if c.REST.Timeout == 0 {
+		// The API server itself gives up on a request after a minute.
+		c.REST.Timeout = 90 * time.Second
+	}
+	// Old backups are full of deprecated versions; what is said about them belongs to nobody who could change it.
+	c.REST.WarningHandler = rest.NoWarnings{}
+	if c.Concurrency == 0 {
+		c.Concurrency = 8
+	}
+	if c.ResourceTimeout == 0 {
+		c.ResourceTimeout = 10 * time.Minute
+	}
+	if c.bindingInterval == 0 {
+		c.bindingInterval = 10 * time.Second
+	}
+}

@@ -1,0 +1,239 @@
+package restore
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
+	"github.com/plimsoll-io/plimsoll/pkg/volumeinfo"
+)
+
+// KeepNativeVolumes is the annotation of a Restore that asks with "true" for the PersistentVolumes of which the backup has a
+// native snapshot: they are restored as they were, and lead to the disks that they led to, not to the snapshots.
+const KeepNativeVolumes = "plimsoll.io/keep-native-volumes"
+
+// dataFrom says where a restored claim has its data from.
+type dataFrom int
+
+const (
+	fromElsewhere   dataFrom = iota // the backup does not say: the claim asks for the volume that it had
+	fromSameVolume                  // the PersistentVolume is restored, and leads where it led
+	fromPodVolume                   // restic or kopia put it into a new volume
+	fromCSISnapshot                 // a CSI driver makes the new volume of it
+	fromNative                      // a snapshot that only a plugin of Velero can read
+	fromDataMover                   // a snapshot that only Velero's data mover can read
+	fromNowhere                     // the new volume is empty
+)
+
+// source is what a backup has of a volume.
+type source struct {
+	dataFrom
+	snapshot string // which
+	reason   string // why from nowhere, or why not even from the same volume
+}
+
+// provisioned says whether the claim gets a new volume.
+func (s source) provisioned() bool {
+	return slices.Contains([]dataFrom{fromPodVolume, fromCSISnapshot, fromDataMover, fromNowhere}, s.dataFrom)
+}
+
+// volumeRecords is what a backup says about its volumes.
+type volumeRecords struct {
+	infos  map[string]*volumeinfo.BackupVolume    // of PersistentVolumes; none before Velero 1.13
+	native map[string]*backupstore.NativeSnapshot // of PersistentVolumes
+	// podVolumes are those of claims, with and without a snapshot.
+	podVolumes map[types.NamespacedName][]*velerov1.PodVolumeBackup
+	// annotated are the claims of pods that Velero 1.0 and before annotated with the snapshots of their volumes.
+	annotated map[types.NamespacedName]bool
+}
+
+func newVolumeRecords(input *Input) *volumeRecords {
+	r := &volumeRecords{
+		infos: map[string]*volumeinfo.BackupVolume{}, native: map[string]*backupstore.NativeSnapshot{},
+		podVolumes: map[types.NamespacedName][]*velerov1.PodVolumeBackup{}, annotated: map[types.NamespacedName]bool{},
+	}
+	for i := range input.VolumeInfos {
+		info := &input.VolumeInfos[i]
+		// A volume that one pod's annotations left out and another pod's did not is listed twice.
+		if known := r.infos[info.PVName]; info.PVName != "" && (known == nil || known.BackupMethod == "") {
+			r.infos[info.PVName] = info
+		}
+	}
+	for i := range input.NativeSnapshots {
+		snapshot := &input.NativeSnapshots[i]
+		r.native[snapshot.Spec.PersistentVolumeName] = snapshot
+	}
+	for i := range input.PodVolumeBackups {
+		pvb := &input.PodVolumeBackups[i]
+		if claim := claimOf(input.Archive, pvb); claim.Name != "" {
+			r.podVolumes[claim] = append(r.podVolumes[claim], pvb)
+		}
+	}
+	r.readAnnotatedPods(input.Archive)
+	return r
+}
+
+// claimOf returns the claim behind the volume of a pod that was backed up; its name is empty for a volume that is none.
+func claimOf(archive *backupstore.Archive, pvb *velerov1.PodVolumeBackup) types.NamespacedName {
+	claim := types.NamespacedName{Namespace: pvb.Spec.Pod.Namespace, Name: pvb.Annotations["velero.io/pvc-name"]}
+	if claim.Name == "" {
+		pod := findItem(archive, key{pods, pvb.Spec.Pod.Namespace, pvb.Spec.Pod.Name})
+		claim.Name = claimsByVolume(pod)[pvb.Spec.Volume]
+	}
+	return claim
+}
+
+// claimsByVolume returns the names of a pod's claims by those of its volumes.
+func claimsByVolume(pod map[string]any) map[string]string {
+	claims := map[string]string{}
+	for volume := range objectsOf(pod, "spec", "volumes") {
+		if claim := textOf(volume, "persistentVolumeClaim", "claimName"); claim != "" {
+			claims[textOf(volume, "name")] = claim
+		}
+	}
+	return claims
+}
+
+// readAnnotatedPods looks for annotated pods in an archive that is old enough to have any.
+func (r *volumeRecords) readAnnotatedPods(archive *backupstore.Archive) {
+	if archive == nil || archive.FormatVersion() != "1" && archive.FormatVersion() != "" {
+		return
+	}
+	for item := range archive.ItemsOf(pods.String()) {
+		pod, err := archive.Object(item)
+		if err != nil {
+			continue // restoring it says so
+		}
+		claims := claimsByVolume(pod.Object)
+		for volume := range annotatedSnapshots(pod) {
+			if claims[volume] != "" {
+				r.annotated[types.NamespacedName{Namespace: item.Namespace, Name: claims[volume]}] = true
+			}
+		}
+	}
+}
+
+// annotatedSnapshots returns the snapshots of a pod's volumes as Velero 1.0 and before noted them on the pod, by volume.
+func annotatedSnapshots(pod *unstructured.Unstructured) map[string]string {
+	snapshots := map[string]string{}
+	for name, snapshot := range pod.GetAnnotations() {
+		if volume, ok := strings.CutPrefix(name, "snapshot.velero.io/"); ok && snapshot != "" {
+			snapshots[volume] = snapshot
+		}
+	}
+	return snapshots
+}
+
+// findItem returns the content of an item, nil if the backup does not have it or it cannot be read.
+func findItem(archive *backupstore.Archive, k key) map[string]any {
+	if archive == nil {
+		return nil
+	}
+	item, ok := archive.Find(k.resource.String(), k.namespace, k.name)
+	if !ok {
+		return nil
+	}
+	object, err := archive.Object(item)
+	if err != nil {
+		return nil
+	}
+	return object.Object
+}
+
+// sourceOf says where the claim of a PersistentVolume, which it must have been bound to, has its data from. Either may be
+// missing in the backup. It follows contracts/velero-restore.md 3.7.
+func (s *session) sourceOf(volume string, claim types.NamespacedName) source {
+	recorded := s.recordedSource(volume, claim)
+	restorePVs := s.Restore.Spec.RestorePVs == nil || *s.Restore.Spec.RestorePVs
+	switch recorded.dataFrom {
+	case fromNative:
+		if s.Restore.Annotations[KeepNativeVolumes] == "true" {
+			recorded.dataFrom = fromSameVolume
+			return recorded
+		}
+		fallthrough
+	case fromCSISnapshot, fromDataMover:
+		if !restorePVs {
+			return source{dataFrom: fromNowhere, reason: "the Restore asks for no volumes of snapshots (spec.restorePVs)"}
+		}
+	default:
+	}
+	return recorded
+}
+
+// recordedSource is what the backup has, whatever the Restore says.
+func (s *session) recordedSource(volume string, claim types.NamespacedName) source {
+	if info := s.volumes.infos[volume]; info != nil {
+		switch {
+		case info.BackupMethod == volumeinfo.MethodNativeSnapshot:
+			return s.nativeSource(volume)
+		case info.BackupMethod == volumeinfo.MethodPodVolumeBackup:
+			return source{dataFrom: fromPodVolume}
+		case info.BackupMethod == volumeinfo.MethodCSISnapshot && info.SnapshotDataMoved:
+			return source{dataFrom: fromDataMover}
+		case info.BackupMethod == volumeinfo.MethodCSISnapshot:
+			return s.csiSource(claim)
+		}
+		return s.sourceByPolicy(volume, info.SkippedReason)
+	}
+	if s.volumes.native[volume] != nil {
+		return s.nativeSource(volume)
+	}
+	// Whatever its phase: where there is a snapshot it is restored, and must not be written over the old volume.
+	hasSnapshot := func(pvb *velerov1.PodVolumeBackup) bool { return pvb.Status.SnapshotID != "" }
+	if slices.ContainsFunc(s.volumes.podVolumes[claim], hasSnapshot) || s.volumes.annotated[claim] {
+		return source{dataFrom: fromPodVolume}
+	}
+	object := findItem(s.Archive, key{claimResource, claim.Namespace, claim.Name})
+	if textOf(object, "metadata", "annotations", velerov1.DataUploadNameAnnotation) != "" {
+		return source{dataFrom: fromDataMover}
+	}
+	if csi := s.csiSource(claim); csi.dataFrom == fromCSISnapshot && findItem(s.Archive, key{snapshotResource, claim.Namespace, csi.snapshot}) != nil {
+		return csi
+	}
+	return s.sourceByPolicy(volume, "")
+}
+
+func (s *session) nativeSource(volume string) source {
+	snapshot := "a native snapshot that is not recorded"
+	if info := s.volumes.infos[volume]; info != nil && info.NativeSnapshot != nil && info.NativeSnapshot.SnapshotHandle != "" {
+		snapshot = fmt.Sprintf("native snapshot %q", info.NativeSnapshot.SnapshotHandle)
+	}
+	if native := s.volumes.native[volume]; native != nil && native.Status.ProviderSnapshotID != "" {
+		snapshot = fmt.Sprintf("native snapshot %q of %q (VolumeSnapshotLocation %q)",
+			native.Status.ProviderSnapshotID, native.Spec.ProviderVolumeID, native.Spec.Location)
+	}
+	return source{dataFrom: fromNative, snapshot: snapshot}
+}
+
+// csiSource is the VolumeSnapshot that the backup's copy of the claim names.
+func (s *session) csiSource(claim types.NamespacedName) source {
+	object := findItem(s.Archive, key{claimResource, claim.Namespace, claim.Name})
+	snapshot := textOf(object, "metadata", "annotations", velerov1.VolumeSnapshotLabel)
+	if snapshot == "" {
+		return source{dataFrom: fromNowhere, reason: "the backup does not name the claim's VolumeSnapshot"}
+	}
+	return source{dataFrom: fromCSISnapshot, snapshot: snapshot}
+}
+
+// sourceByPolicy is for volumes of which the backup has no data. A volume whose reclaim policy is Delete went with its claim.
+func (s *session) sourceByPolicy(volume, skipped string) source {
+	object := findItem(s.Archive, key{volumeResource, "", volume})
+	switch textOf(object, "spec", "persistentVolumeReclaimPolicy") {
+	case "":
+		return source{}
+	case "Delete":
+		reason := "the backup has no data of it"
+		if skipped != "" {
+			reason += fmt.Sprintf(" (%s)", skipped)
+		}
+		return source{dataFrom: fromNowhere, reason: reason + ", and the reclaim policy of its volume is Delete"}
+	default:
+		return source{dataFrom: fromSameVolume}
+	}
+}
