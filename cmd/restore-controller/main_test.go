@@ -1,0 +1,346 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/pkg/restorecontroller"
+	"github.com/plimsoll-io/plimsoll/test/controlplane"
+	"github.com/plimsoll-io/plimsoll/test/loopback"
+)
+
+// asProgram makes the test binary behave as the restore controller.
+const asProgram = "RESTORE_CONTROLLER_TEST_RUNS_MAIN"
+
+// patience is how long a test waits for what must come.
+const patience = 5 * time.Minute
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+func TestExitCodes(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		args []string
+		pod  string
+		code int
+		want string // in what it prints
+	}{
+		"help":            {[]string{"--help"}, "p", 0, "server"},
+		"version":         {[]string{"version"}, "p", 0, "restore-controller dev"},
+		"no image":        {[]string{"server"}, "", 2, "POD_NAME"},
+		"unknown flag":    {[]string{"server", "--nope"}, "p", 2, "unknown flag: --nope"},
+		"bad level":       {[]string{"server", "--log-level=loud"}, "p", 2, "log-level"},
+		"bad format":      {[]string{"server", "--log-format=xml"}, "p", 2, "neither text nor json"},
+		"bad URL":         {[]string{"server", "--download-url-base=localhost:8086"}, "p", 2, "--download-url-base=localhost:8086"},
+		"bad duration":    {[]string{"server", "--backup-sync-period=0s"}, "p", 2, "--backup-sync-period=0s is not positive"},
+		"bad number":      {[]string{"server", "--concurrency=0"}, "p", 2, "at least 1"},
+		"tokens in clear": {[]string{"server", "--plugin-endpoint=:8087"}, "p", 2, "tokens must not travel in clear text"},
+		"the same":        {[]string{"records", "--plugin-endpoint=localhost:8087"}, "p", 2, "tokens must not travel in clear text"},
+		"no port":         {[]string{"records", "--plugin-endpoint=127.0.0.1"}, "p", 2, "--plugin-endpoint"},
+		"no endpoint":     {[]string{"records", "--plugin-endpoint-audience=x"}, "p", 2, "go with --plugin-endpoint"},
+		"records nowhere": {[]string{"records", "--plugin-endpoint=127.0.0.1:0", "--kubeconfig", "/no/such/file"}, "", 1, "find the API server"},
+		"unknown command": {[]string{"serve"}, "p", 2, `unknown command "serve"`},
+		"argument":        {[]string{"server", "now"}, "p", 2, "takes no arguments"},
+		"no API server":   {[]string{"server", "--kubeconfig", "/no/such/file"}, "p", 1, "find the API server"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cmd := exec.CommandContext(t.Context(), os.Args[0], tc.args...)
+			cmd.Env = []string{asProgram + "=1", "POD_NAME=" + tc.pod, "TMPDIR=" + t.TempDir()}
+			output, err := cmd.CombinedOutput()
+			if cmd.ProcessState == nil {
+				t.Fatal(err)
+			}
+			if code := cmd.ProcessState.ExitCode(); code != tc.code || !strings.Contains(string(output), tc.want) {
+				t.Errorf("exit code %d, want %d, with %q: %s", code, tc.code, tc.want, output)
+			}
+			if tc.code == 2 && strings.Count(string(output), "\n") != 1 {
+				t.Errorf("more than one line: %s", output)
+			}
+		})
+	}
+}
+
+// site is an API server with a namespace and a location that is a directory, for real processes.
+type site struct {
+	t     *testing.T
+	plane *controlplane.ControlPlane
+	api   client.Client
+	store string
+}
+
+const namespace = "plimsoll"
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	crds, err := controlplane.VeleroCRDs("1.18.3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	crds = slices.DeleteFunc(crds, func(crd *apiextensionsv1.CustomResourceDefinition) bool { // as in deploy/standalone
+		return crd.Spec.Versions[0].Name != velerov1.SchemeGroupVersion.Version
+	})
+	s := &site{t: t, plane: controlplane.ForTest(t, controlplane.Options{CRDs: crds, Dir: t.TempDir()}), store: t.TempDir()}
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), velerov1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	if s.api, err = client.New(s.plane.Config(), client.Options{Scheme: scheme}); err != nil {
+		t.Fatal(err)
+	}
+	s.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
+	location := &velerov1.BackupStorageLocation{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}}
+	location.Spec.Provider, location.Spec.Config = "velero.io/fs", map[string]string{"fspath": s.store}
+	location.Spec.ObjectStorage = &velerov1.ObjectStorageLocation{Bucket: "bucket"}
+	s.create(location)
+	return s
+}
+
+func (s *site) create(o client.Object) {
+	s.t.Helper()
+	if err := s.api.Create(s.t.Context(), o); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// backUp puts a backup of n ConfigMaps into the store.
+func (s *site) backUp(name string, n int) {
+	s.t.Helper()
+	var packed bytes.Buffer
+	pack := gzip.NewWriter(&packed)
+	w := tar.NewWriter(pack)
+	for i := range n {
+		content := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c%d","namespace":"shop"}}`, i)
+		_ = w.WriteHeader(&tar.Header{Name: fmt.Sprintf("resources/configmaps/namespaces/shop/c%d.json", i), Typeflag: tar.TypeReg, Mode: 0o755, Size: int64(len(content))})
+		_, _ = w.Write([]byte(content))
+	}
+	_, _ = w.Close(), pack.Close()
+	ended := metav1.Now()
+	backup := &velerov1.Backup{
+		TypeMeta: metav1.TypeMeta{APIVersion: "velero.io/v1", Kind: "Backup"}, ObjectMeta: metav1.ObjectMeta{Name: name},
+		Status: velerov1.BackupStatus{Phase: velerov1.BackupPhaseCompleted, StartTimestamp: &ended, CompletionTimestamp: &ended},
+	}
+	text, err := json.Marshal(backup)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	dir := filepath.Join(s.store, "backups", name)
+	err = errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, name+".tar.gz"), packed.Bytes(), 0o600),
+		os.WriteFile(filepath.Join(dir, "velero-backup.json"), text, 0o600))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// controller is a running process.
+type controller struct {
+	*exec.Cmd
+	metrics, download, plugins string // addresses
+}
+
+// start starts a process, which the test ends.
+func (s *site) start(args ...string) *controller {
+	s.t.Helper()
+	c := &controller{metrics: loopback.ForTest(s.t), download: loopback.ForTest(s.t), plugins: loopback.ForTest(s.t)}
+	c.Cmd = exec.CommandContext(s.t.Context(), os.Args[0], append([]string{
+		"server", "--namespace", namespace, "--kubeconfig", s.plane.Kubeconfig(), "--restore-helper-image=agent", "--backup-sync-period=1s",
+		"--metrics-address", c.metrics, "--download-address", c.download, "--download-url-base", "http://" + c.download, "--plugin-endpoint", c.plugins,
+	}, args...)...)
+	c.Env = []string{asProgram + "=1", "TMPDIR=" + s.t.TempDir()}
+	c.Stderr = logWriter{s.t}
+	if err := c.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _, _ = c.Process.Kill(), c.Wait() })
+	return c
+}
+
+// logWriter writes a process's log to the test's.
+type logWriter struct{ t *testing.T }
+
+func (w logWriter) Write(b []byte) (int, error) {
+	w.t.Log(strings.TrimSuffix(string(b), "\n"))
+	return len(b), nil
+}
+
+func (s *site) until(what string, is func() bool) {
+	s.t.Helper()
+	deadline := time.After(patience)
+	for !is() {
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-deadline:
+			s.t.Fatalf("%s: waited in vain", what)
+		}
+	}
+}
+
+func (s *site) get(o client.Object) error {
+	return s.api.Get(s.t.Context(), client.ObjectKeyFromObject(o), o)
+}
+
+func (s *site) fetch(url string) (status int, content string) {
+	s.t.Helper()
+	request, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, url, http.NoBody)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return response.StatusCode, string(body)
+}
+
+func newBackup(name string) *velerov1.Backup {
+	return &velerov1.Backup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+}
+
+func newRestore(name, backup string) *velerov1.Restore {
+	return &velerov1.Restore{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: velerov1.RestoreSpec{BackupName: backup}}
+}
+
+func hasEnded(r *velerov1.Restore) bool {
+	switch r.Status.Phase {
+	case velerov1.RestorePhaseCompleted, velerov1.RestorePhasePartiallyFailed, velerov1.RestorePhaseFailed, velerov1.RestorePhaseFailedValidation:
+		return true
+	default:
+		return false
+	}
+}
+
+// TestKilledWhileItRestores kills the process in the middle of a restore. The next one takes over when the lease is free,
+// ends that Restore as Failed, and does the next one, which finds some of the items there.
+func TestKilledWhileItRestores(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.backUp("b1", 300)
+	first := s.start("--client-qps=20", "--client-burst=1", "--item-concurrency=1")
+	s.until("synced", func() bool { return s.get(newBackup("b1")) == nil })
+	r := newRestore("r1", "b1")
+	s.create(r)
+	s.until("under way", func() bool {
+		return s.get(r) == nil && r.Status.Progress != nil && r.Status.Progress.ItemsRestored > 10
+	})
+	if err := first.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = first.Wait()
+	second := s.start("--client-qps=-1")
+	s.until("ended", func() bool { return s.get(r) == nil && hasEnded(r) })
+	if r.Status.Phase != velerov1.RestorePhaseFailed || !strings.Contains(r.Status.FailureReason, "ended while it restored items") || r.Status.Progress.ItemsRestored <= 10 {
+		t.Fatalf("%+v, progress %+v", r.Status, r.Status.Progress)
+	}
+	again := newRestore("r2", "b1")
+	s.create(again)
+	s.until("ended", func() bool { return s.get(again) == nil && hasEnded(again) })
+	var p restorecontroller.Progress
+	if err := json.Unmarshal([]byte(again.Annotations[restorecontroller.ProgressAnnotation]), &p); err != nil {
+		t.Fatal(err)
+	}
+	if again.Status.Phase != velerov1.RestorePhaseCompleted || p.Items.Counts.Created+p.Items.Counts.Updated+p.Items.Counts.Unchanged < 300 || p.Items.Counts.Failed > 0 {
+		t.Errorf("%+v %+v", again.Status, p)
+	}
+	var items corev1.ConfigMapList
+	if err := s.api.List(t.Context(), &items, client.InNamespace("shop")); err != nil || len(items.Items) != 300 {
+		t.Errorf("%d items: %v", len(items.Items), err)
+	}
+	s.checkHTTP(second)
+}
+
+// checkHTTP looks at what the process serves.
+func (s *site) checkHTTP(c *controller) {
+	s.t.Helper()
+	for _, path := range []string{"/healthz", "/readyz"} {
+		if status, content := s.fetch("http://" + c.metrics + path); status != http.StatusOK {
+			s.t.Errorf("%s: %d %s", path, status, content)
+		}
+	}
+	if status, content := s.fetch("http://" + c.plugins + "/v1alpha1/volumepluginbackups/x"); status != http.StatusUnauthorized {
+		s.t.Errorf("endpoint for plugins: %d %s", status, content)
+	}
+	_, metrics := s.fetch("http://" + c.metrics + "/metrics")
+	for _, want := range []string{`plimsoll_restore_ended_total{phase="Completed"} 1`, `plimsoll_restore_location_available{location="default"} 1`, "plimsoll_restore_build_info"} {
+		if !strings.Contains(metrics, want) {
+			s.t.Errorf("metrics lack %s", want)
+		}
+	}
+	request := &velerov1.DownloadRequest{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "log"}}
+	request.Spec.Target = velerov1.DownloadTarget{Kind: velerov1.DownloadTargetKindRestoreLog, Name: "r2"}
+	s.create(request)
+	s.until("offered", func() bool { return s.get(request) == nil && request.Status.DownloadURL != "" })
+	status, packed := s.fetch(request.Status.DownloadURL)
+	if status != http.StatusOK {
+		s.t.Fatalf("%s: %d %s", request.Status.DownloadURL, status, packed)
+	}
+	unpacked, err := gzip.NewReader(strings.NewReader(packed))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if log, err := io.ReadAll(unpacked); err != nil || !bytes.Contains(log, []byte("restore completed")) {
+		s.t.Errorf("%v: log %s", err, log)
+	}
+}
+
+// TestEveryReplicaTakesReports starts two processes, of which one waits for the lease: a Service sends to both.
+func TestEveryReplicaTakesReports(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	for _, c := range []*controller{s.start(), s.start()} {
+		s.until("it answers plugins", func() bool {
+			status, _ := s.fetch("http://" + c.plugins + "/v1alpha1/volumepluginbackups/x")
+			return status == http.StatusUnauthorized
+		})
+	}
+}
+
+func TestRefusesToStartBesideVelero(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.create(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "velero-abc"},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "velero", Image: "velero/velero:v1.18.1", Command: []string{"/velero"}, Args: []string{"server"}}}},
+	})
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "server", "--namespace", namespace, "--kubeconfig", s.plane.Kubeconfig(),
+		"--restore-helper-image=agent", "--metrics-address=127.0.0.1:0", "--download-address=")
+	cmd.Env = []string{asProgram + "=1", "TMPDIR=" + t.TempDir()}
+	output, err := cmd.CombinedOutput()
+	if cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	if code := cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(string(output), `pod "velero-abc": a Velero server runs in this namespace`) {
+		t.Errorf("exit code %d: %s", code, output)
+	}
+}

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
+	"github.com/plimsoll-io/plimsoll/pkg/pluginrecords"
+	"github.com/plimsoll-io/plimsoll/pkg/restorecontroller"
+)
+
+type recordsOptions struct {
+	namespace      string
+	kubeconfig     string
+	http           program.HTTP
+	log            program.Log
+	leaderElection bool
+	plugins        pluginEndpoint
+}
+
+func recordsCommand() *cobra.Command {
+	var o recordsOptions
+	cmd := &cobra.Command{
+		Use:   "records",
+		Short: "Keep the records of volume snapshotter plugins with the backups of a Velero server",
+		Long: `Write the VolumePluginBackups of each Backup into the backup's directory in the bucket, beside the files of the Velero server
+that runs in the namespace, and again until they have ended. A restore controller brings them from there into other clusters.
+
+The namespace comes from VELERO_NAMESPACE (default velero).
+The API server is the one of --kubeconfig, of KUBECONFIG, or of the pod's service account.`,
+		Args: program.NoArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := cmp.Or(o.log.Validate(), o.plugins.validate()); err != nil {
+				return program.Misused(err)
+			}
+			return keepRecords(cmd.Context(), o)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVarP(&o.namespace, "namespace", "n", cmp.Or(os.Getenv("VELERO_NAMESPACE"), "velero"), "the namespace of the Velero server")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "a kubeconfig file, for a process outside of a cluster")
+	o.http.AddFlags(cmd, "/metrics")
+	o.log.AddFlags(cmd)
+	f.BoolVar(&o.leaderElection, "leader-elect", true, "take a Lease, so that of several processes one works")
+	o.plugins.addFlags(cmd)
+	return cmd
+}
+
+// keepRecords wires the keeper of the records and runs it until ctx ends.
+func keepRecords(ctx context.Context, o recordsOptions) error {
+	log := o.log.NewLogger()
+	cfg, err := program.RESTConfig(o.kubeconfig, "plimsoll-records/"+version)
+	if err != nil {
+		return err
+	}
+	mgr, err := newRecordsManager(cfg, o)
+	if err != nil {
+		return err
+	}
+	metrics := pluginrecords.NewMetrics()
+	if err := pluginrecords.SetUp(ctx, mgr, pluginrecords.Config{Namespace: o.namespace, Logger: log, Metrics: metrics}); err != nil {
+		return err
+	}
+	// The metrics show both kinds, also of a process that waits for the lease.
+	for _, kind := range []client.Object{&v1alpha1.VolumePluginBackup{}, &v1alpha1.VolumePluginRestore{}} {
+		if _, err := mgr.GetCache().GetInformer(ctx, kind, cache.BlockUntilSynced(false)); err != nil {
+			return fmt.Errorf("watch what plugins record: %w", err)
+		}
+	}
+	if err := o.plugins.serve(ctx, mgr, o.namespace, log); err != nil {
+		return err
+	}
+	err = program.Serve(mgr, map[string]http.Handler{
+		program.AlivePath: healthz.CheckHandler{Checker: healthz.Ping},
+		program.ReadyPath: healthz.CheckHandler{Checker: func(r *http.Request) error { return ready(r, mgr) }},
+	})
+	if err != nil {
+		return err
+	}
+	ctrlmetrics.Registry.MustRegister(metrics, buildInfo(), pluginMetrics(ctx, mgr.GetClient()))
+	log.Info("Keeping the records of volume snapshotter plugins", "version", version, "commit", commit, "namespace", o.namespace)
+	return mgr.Start(ctx)
+}
+
+// recordsLease is the Lease in the namespace of the Velero server.
+const recordsLease = "plimsoll-records"
+
+func newRecordsManager(cfg *rest.Config, o recordsOptions) (ctrl.Manager, error) {
+	scheme, err := newScheme()
+	if err != nil {
+		return nil, err
+	}
+	served, err := o.http.Options()
+	if err != nil {
+		return nil, err
+	}
+	options := ctrl.Options{
+		Scheme:                        scheme,
+		Cache:                         restorecontroller.CacheOptions(o.namespace),
+		Metrics:                       served,
+		HealthProbeBindAddress:        "0", // served with the metrics
+		GracefulShutdownTimeout:       new(stopTimeout),
+		LeaderElection:                o.leaderElection,
+		LeaderElectionReleaseOnCancel: true, // nothing works on after mgr.Start has returned
+	}
+	if o.leaderElection {
+		if options.LeaderElectionResourceLockInterface, err = recordsLock(cfg, o.namespace); err != nil {
+			return nil, err
+		}
+	}
+	mgr, err := ctrl.NewManager(cfg, options)
+	if err != nil {
+		return nil, fmt.Errorf("reach the API server: %w", err)
+	}
+	return mgr, nil
+}
+
+// recordsLock is the Lease without Events, which would need one more right.
+func recordsLock(cfg *rest.Config, namespace string) (resourcelock.Interface, error) {
+	cfg = rest.CopyConfig(cfg)
+	cfg.Timeout = 5 * time.Second // half of the time in which it must be renewed
+	leases, err := coordinationv1.NewForConfig(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("prepare the lease: %w", err)
+	}
+	return &resourcelock.LeaseLock{
+		LeaseMeta: metav1.ObjectMeta{Namespace: namespace, Name: recordsLease}, Client: leases,
+		LockConfig: resourcelock.ResourceLockConfig{Identity: identity()},
+	}, nil
+}
+
+// identity is who holds the lease.
+func identity() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return host + "_" + string(uuid.NewUUID())
+}

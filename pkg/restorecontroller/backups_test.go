@@ -1,0 +1,257 @@
+package restorecontroller
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+)
+
+func TestBackupsAreSynced(t *testing.T) {
+	t.Parallel()
+	for name, place := range map[string]func(*testing.T) *cluster{"directory": newCluster, "S3": newClusterOnS3} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := place(t)
+			c.backUp("b1", nil)
+			c.start(nil)
+			b := eventually(c, c.newBackup("b1"), "synced", isSynced)
+			if diff := cmp.Diff(map[string]string{velerov1.ScheduleNameLabel: "nightly", velerov1.StorageLocationLabel: "default"}, b.Labels); diff != "" {
+				t.Errorf("labels (-want +got):\n%s", diff)
+			}
+			if b.Spec.StorageLocation != "default" || b.Status.Phase != velerov1.BackupPhaseCompleted || len(b.OwnerReferences)+len(b.Finalizers) > 0 {
+				t.Errorf("location %q, phase %q, owners %v, finalizers %v", b.Spec.StorageLocation, b.Status.Phase, b.OwnerReferences, b.Finalizers)
+			}
+			v := eventually(c, c.newVolumeBackup("b1-data"), "synced", func(_ *velerov1.PodVolumeBackup, err error) bool { return err == nil })
+			if v.Status.SnapshotID != "abc123" || v.Spec.BackupStorageLocation != "default" || len(v.Finalizers) > 0 ||
+				v.Labels[velerov1.BackupUIDLabel] != string(b.UID) || len(v.OwnerReferences) != 1 || v.OwnerReferences[0].UID != b.UID {
+				t.Errorf("not this cluster's own: %+v", v)
+			}
+			c.backUp("b2", nil)
+			eventually(c, c.newBackup("b2"), "synced later", isSynced)
+			eventually(c, c.location, "synced", func(l *velerov1.BackupStorageLocation, _ error) bool { return l.Status.LastSyncedTime != nil })
+		})
+	}
+}
+
+// TestWhatIsMissingIsRepaired takes records away, and lets a sync break off between a Backup and its records.
+func TestWhatIsMissingIsRepaired(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.backUp("b1", nil)
+	var refused atomic.Int32
+	c.intercept.Create = func(ctx context.Context, api client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+		if _, ok := o.(*velerov1.PodVolumeBackup); ok && refused.Add(1) <= 3 {
+			return apierrors.NewServiceUnavailable("not now")
+		}
+		return api.Create(ctx, o, opts...)
+	}
+	c.start(nil)
+	eventually(c, c.newBackup("b1"), "synced", isSynced)
+	v := eventually(c, c.newVolumeBackup("b1-data"), "made later", func(_ *velerov1.PodVolumeBackup, err error) bool { return err == nil })
+	if refused.Load() <= 3 {
+		t.Error("nothing was refused")
+	}
+	gone := v.UID
+	c.delete(v)
+	eventually(c, c.newVolumeBackup("b1-data"), "made again", func(v *velerov1.PodVolumeBackup, err error) bool { return err == nil && v.UID != gone })
+	b := eventually(c, c.newBackup("b1"), "there", isSynced)
+	gone = b.UID
+	c.delete(b)
+	eventually(c, c.newBackup("b1"), "made again", func(b *velerov1.Backup, err error) bool { return isSynced(b, err) && b.UID != gone })
+}
+
+// TestUnfinishedAndForeignStaysAway has directories that are no backups of this cluster's: each beside one that is, so that
+// a round is known to have looked at both.
+func TestUnfinishedAndForeignStaysAway(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.backUp("a-running", func(b *velerov1.Backup) { b.Status.Phase = velerov1.BackupPhaseWaitingForPluginOperations })
+	c.backUp("a-swapped", func(b *velerov1.Backup) { b.Name = "z-last" })
+	c.put("backups/a-damaged/velero-backup.json", []byte("{"))
+	c.put("backups/a-empty/a-empty-logs.gz", nil)
+	c.backUp("z-last", nil)
+	c.putJSON("backups/z-last/z-last-podvolumebackups.json.gz", []any{
+		c.volumeRecord("z-last", "work-for-an-agent", velerov1.PodVolumeBackupPhaseNew),
+		c.volumeRecord("z-last", "Not A Name", velerov1.PodVolumeBackupPhaseCompleted),
+		c.volumeRecord("someone-elses", "z-last-data", velerov1.PodVolumeBackupPhaseFailed),
+	})
+	own := c.newBackup("z-from-elsewhere")
+	own.Spec.StorageLocation = "elsewhere"
+	c.create(own)
+	c.backUp("z-from-elsewhere", nil)
+	c.start(nil)
+	eventually(c, c.newBackup("z-last"), "synced", isSynced)
+	v := eventually(c, c.newVolumeBackup("z-last-data"), "synced", func(_ *velerov1.PodVolumeBackup, err error) bool { return err == nil })
+	if got := v.Labels[velerov1.BackupNameLabel]; got != "z-last" {
+		t.Errorf("record of backup %q, want that whose directory it lies in", got)
+	}
+	var backups velerov1.BackupList
+	var volumes velerov1.PodVolumeBackupList
+	if err := errors.Join(c.client.List(t.Context(), &backups, client.InNamespace(c.ns)), c.client.List(t.Context(), &volumes, client.InNamespace(c.ns))); err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, b := range backups.Items {
+		names = append(names, b.Name)
+	}
+	for _, v := range volumes.Items {
+		names = append(names, v.Name)
+	}
+	if diff := cmp.Diff([]string{"z-from-elsewhere", "z-last", "z-last-data"}, names); diff != "" {
+		t.Errorf("objects (-want +got):\n%s", diff)
+	}
+	if after := eventually(c, own, "there", func(_ *velerov1.Backup, err error) bool { return err == nil }); after.Annotations[SyncedAnnotation] != "" {
+		t.Error("a backup of another location was taken for this one's")
+	}
+}
+
+func TestOrphansAreRemoved(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.backUp("b1", nil)
+	c.backUp("b2", nil)
+	own := c.newBackup("made-here") // by whoever makes backups here; not in the store yet
+	own.Spec.StorageLocation, own.Status.Phase = "default", velerov1.BackupPhaseCompleted
+	c.create(own)
+	c.start(nil)
+	eventually(c, c.newBackup("b1"), "synced", isSynced)
+	eventually(c, c.newBackup("b2"), "synced", isSynced)
+	if err := os.RemoveAll(filepath.Join(c.dir, "backups/b1")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(c, c.newBackup("b1"), "removed", func(_ *velerov1.Backup, err error) bool { return apierrors.IsNotFound(err) })
+	eventually(c, c.newBackup("b2"), "still there", isSynced)
+	eventually(c, own, "still there", func(_ *velerov1.Backup, err error) bool { return err == nil })
+}
+
+// TestEmptyStoreIsNotBelieved empties the store, fills it with other backups, and takes it away. Rounds are counted by their complaints.
+func TestEmptyStoreIsNotBelieved(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		spoil func(dir string) error
+		sign  string // what the controller says in each round
+	}{
+		"empty": {func(dir string) error { return os.RemoveAll(filepath.Join(dir, "backups")) }, "none of the backups"},
+		"others": {func(dir string) error {
+			return os.Rename(filepath.Join(dir, "backups/b1"), filepath.Join(dir, "backups/b3"))
+		}, "none of the backups"},
+		"gone": {func(dir string) error { return os.RemoveAll(filepath.Dir(dir)) }, "were not synced"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t)
+			c.backUp("b1", nil)
+			var rounds logCounter
+			rounds.want = tc.sign
+			c.start(func(cfg *Config) {
+				cfg.Logger = rounds.logger()
+				cfg.ValidationFrequency = 24 * time.Hour // the location stays Available
+			})
+			b := eventually(c, c.newBackup("b1"), "synced", isSynced)
+			if err := tc.spoil(c.dir); err != nil {
+				t.Fatal(err)
+			}
+			until(t, "three rounds", func() bool { return rounds.count.Load() >= 3 })
+			eventually(c, c.newBackup("b1"), "still there", func(now *velerov1.Backup, err error) bool { return err == nil && now.UID == b.UID })
+		})
+	}
+}
+
+func TestVolumePluginBackupsAreSynced(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.backUp("b1", func(b *velerov1.Backup) { b.Status.CompletionTimestamp = new(metav1.Now()) })
+	record := &v1alpha1.VolumePluginBackup{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "plimsoll.io/v1alpha1", Kind: "VolumePluginBackup"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "snap-1", UID: "old"},
+		Spec:       v1alpha1.VolumePluginBackupSpec{Volume: "pv-1", Backup: "b1", Plugin: "example.io/disks"},
+		Status: v1alpha1.VolumePluginBackupStatus{SnapshotID: "snap-1", VolumeOperationStatus: v1alpha1.VolumeOperationStatus{
+			Phase: v1alpha1.PhaseInProgress, Progress: v1alpha1.VolumeOperationProgress{BytesDone: 5, TotalBytes: 10},
+		}},
+	}
+	c.putJSON("backups/b1/b1-volumepluginbackups.json.gz", []any{record})
+	c.start(nil)
+	b := eventually(c, c.newBackup("b1"), "synced", isSynced)
+	synced := &v1alpha1.VolumePluginBackup{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "snap-1"}}
+	eventually(c, synced, "synced with its status", func(v *v1alpha1.VolumePluginBackup, err error) bool {
+		return err == nil && v.Status.Progress.BytesDone == 5 && v.Labels[v1alpha1.LabelSynced] == "default" && v.OwnerReferences[0].UID == b.UID
+	})
+	record.Status.Phase, record.Status.Progress.BytesDone = v1alpha1.PhaseCompleted, 10
+	c.putJSON("backups/b1/b1-volumepluginbackups.json.gz", []any{record})
+	eventually(c, synced, "as it ended", func(v *v1alpha1.VolumePluginBackup, err error) bool {
+		return err == nil && v.Status.Phase == v1alpha1.PhaseCompleted && v.Status.Progress.BytesDone == 10
+	})
+	c.delete(synced)
+	eventually(c, synced, "made again", func(v *v1alpha1.VolumePluginBackup, err error) bool {
+		return err == nil && v.Status.Phase == v1alpha1.PhaseCompleted
+	})
+}
+
+// TestUnfinishedVolumePluginBackupsAreAwaited has a backup that ended yesterday, and an upload that goes on.
+func TestUnfinishedVolumePluginBackupsAreAwaited(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.backUp("b1", func(b *velerov1.Backup) {
+		b.Status.CompletionTimestamp = new(metav1.NewTime(time.Now().Add(-24 * time.Hour)))
+	})
+	record := &v1alpha1.VolumePluginBackup{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "plimsoll.io/v1alpha1", Kind: "VolumePluginBackup"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "snap-1"},
+		Spec:       v1alpha1.VolumePluginBackupSpec{Volume: "pv-1", Backup: "b1", Plugin: "example.io/disks"},
+		Status:     v1alpha1.VolumePluginBackupStatus{VolumeOperationStatus: v1alpha1.VolumeOperationStatus{Phase: v1alpha1.PhaseInProgress}},
+	}
+	c.putJSON("backups/b1/b1-volumepluginbackups.json.gz", []any{record})
+	c.start(nil)
+	synced := &v1alpha1.VolumePluginBackup{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "snap-1"}}
+	eventually(c, synced, "synced", func(v *v1alpha1.VolumePluginBackup, err error) bool {
+		return err == nil && v.Status.Phase == v1alpha1.PhaseInProgress
+	})
+	eventually(c, c.newBackup("b1"), "noted", isSynced)
+	record.Status.Phase = v1alpha1.PhaseCompleted
+	c.putJSON("backups/b1/b1-volumepluginbackups.json.gz", []any{record})
+	eventually(c, synced, "as it ended", func(v *v1alpha1.VolumePluginBackup, err error) bool {
+		return err == nil && v.Status.Phase == v1alpha1.PhaseCompleted
+	})
+}
+
+// TestOutageOfTheAPIServerIsSurvived refuses the first 10 writes.
+func TestOutageOfTheAPIServerIsSurvived(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.backUp("b1", nil)
+	var refused atomic.Int32
+	away := func() error {
+		if refused.Load() == 10 {
+			return nil
+		}
+		refused.Add(1)
+		return apierrors.NewInternalError(errors.New("etcd is away"))
+	}
+	c.intercept.Create = func(ctx context.Context, api client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+		if err := away(); err != nil {
+			return err
+		}
+		return api.Create(ctx, o, opts...)
+	}
+	c.intercept.Patch = func(ctx context.Context, api client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+		if err := away(); err != nil {
+			return err
+		}
+		return api.Patch(ctx, o, patch, opts...)
+	}
+	c.start(nil)
+	eventually(c, c.newBackup("b1"), "synced", isSynced)
+	eventually(c, c.newVolumeBackup("b1-data"), "synced", func(_ *velerov1.PodVolumeBackup, err error) bool { return err == nil })
+}

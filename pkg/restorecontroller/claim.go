@@ -1,0 +1,117 @@
+package restorecontroller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// refuse is the step that tells what is wrong with a Restore before its turn comes. One that was begun waits here for its
+// backup and location, and not in the place of others.
+func (c *Controller) refuse(ctx context.Context, op *operation, r *velerov1.Restore) (*session, error) {
+	if isBegun(r) {
+		return c.takeOver(ctx, op, r)
+	}
+	before := client.MergeFromWithOptions(r.DeepCopy(), client.MergeFromWithOptimisticLock{})
+	_, problems, err := c.complete(ctx, r)
+	if err != nil || len(problems) == 0 {
+		return nil, err
+	}
+	return nil, c.failValidation(ctx, op, r, before, problems)
+}
+
+// claim is the step that begins a Restore, or takes over what an earlier process has left.
+func (c *Controller) claim(ctx context.Context, op *operation, r *velerov1.Restore) (*session, error) {
+	if isBegun(r) {
+		return c.takeOver(ctx, op, r)
+	}
+	before := client.MergeFromWithOptions(r.DeepCopy(), client.MergeFromWithOptimisticLock{})
+	from, problems, err := c.complete(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	if len(problems) == 0 {
+		if problem := c.checkUnusedPatiently(ctx, r, from.location); problem != nil {
+			problems = append(problems, problem.Error())
+		}
+	}
+	if len(problems) > 0 {
+		return nil, c.failValidation(ctx, op, r, before, problems)
+	}
+	if err := CheckAlone(ctx, c.api, c.cfg.Namespace); err != nil {
+		return nil, err
+	}
+	r.Status.Phase = velerov1.RestorePhaseInProgress
+	r.Status.StartTimestamp = new(metav1.Now())
+	metav1.SetMetaDataAnnotation(&r.ObjectMeta, LocationAnnotation, from.location.Name)
+	if err := c.client.Patch(ctx, r, before); err != nil {
+		return nil, fmt.Errorf("begin the Restore: %w", err)
+	}
+	return &session{c: c, op: op, restore: r, origin: from}, nil
+}
+
+// isBegun says whether a process has claimed the Restore.
+func isBegun(r *velerov1.Restore) bool {
+	return !isOneOf(r.Status.Phase, "", velerov1.RestorePhaseNew)
+}
+
+// failValidation ends a Restore that was not begun.
+func (c *Controller) failValidation(ctx context.Context, op *operation, r *velerov1.Restore, before client.Patch, problems []string) error {
+	r.Status.Phase = velerov1.RestorePhaseFailedValidation
+	r.Status.ValidationErrors = problems
+	if err := c.client.Patch(ctx, r, before); err != nil {
+		return fmt.Errorf("write what is wrong with the Restore: %w", err)
+	}
+	c.metrics.ended.WithLabelValues(string(r.Status.Phase)).Inc()
+	op.log.Warn("Restore is not valid", "problems", problems)
+	return errSettled
+}
+
+// checkUnusedPatiently is checkUnused, with some patience for a store that does not answer.
+func (c *Controller) checkUnusedPatiently(ctx context.Context, r *velerov1.Restore, location *velerov1.BackupStorageLocation) (problem error) {
+	backoff := wait.Backoff{Duration: time.Second, Factor: 2, Steps: 4}
+	for {
+		problem = c.checkUnused(ctx, r, location)
+		if problem == nil || errors.Is(problem, errNameTaken) || backoff.Steps == 0 {
+			return problem
+		}
+		c.cfg.Logger.Warn("The store does not let a restore begin, trying again", "restore", r.Name, "error", problem)
+		select {
+		case <-time.After(backoff.Step()):
+		case <-ctx.Done():
+			return problem
+		}
+	}
+}
+
+// errNameTaken is the reason of a Restore whose name is that of another.
+var errNameTaken = errors.New("the store has files of another restore of this name")
+
+// checkUnused refuses a name under which the store has files already: another cluster's restore, or one that was deleted
+// while its location could not be reached.
+func (c *Controller) checkUnused(ctx context.Context, r *velerov1.Restore, location *velerov1.BackupStorageLocation) (err error) {
+	store, err := c.openStore(ctx, location)
+	if err != nil {
+		return fmt.Errorf("the location's store cannot be opened: %w", err)
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	directory, err := store.Restore(r.Name)
+	if err != nil {
+		return err
+	}
+	files, err := directory.Files(ctx)
+	if err != nil {
+		return fmt.Errorf("the store cannot be asked whether the restore's name is free: %w", err)
+	}
+	if len(files) > 0 {
+		return fmt.Errorf("%w, in restores/%s of location %s, perhaps of another cluster: choose another name, or delete them",
+			errNameTaken, r.Name, location.Name)
+	}
+	return nil
+}

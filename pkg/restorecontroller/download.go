@@ -1,0 +1,216 @@
+package restorecontroller
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
+)
+
+const (
+	// downloadTTL is how long a DownloadRequest and its URL live, as in Velero.
+	downloadTTL = 10 * time.Minute
+	// downloadRetry is the pause after a failure. The CLI waits for a minute.
+	downloadRetry = 10 * time.Second
+)
+
+// LocationAnnotation is on a Restore that was begun: the backup storage location that its files are in. The Backup, which
+// says the same, may be gone before the Restore.
+const LocationAnnotation = "plimsoll.io/storage-location"
+
+// reconcileDownload puts a URL into a new DownloadRequest and deletes it when that has expired.
+func (c *Controller) reconcileDownload(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	var request velerov1.DownloadRequest
+	if err := c.client.Get(ctx, req.NamespacedName, &request); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if expiration := request.Status.Expiration; expiration != nil {
+		left := time.Until(expiration.Time)
+		if left <= 0 {
+			err := c.client.Delete(ctx, &request, client.Preconditions{UID: &request.UID})
+			return reconcile.Result{}, client.IgnoreNotFound(err)
+		}
+		if request.Status.Phase == velerov1.DownloadRequestPhaseProcessed {
+			return after(left), nil
+		}
+	}
+	before := client.MergeFrom(request.DeepCopy())
+	url, problem := c.downloadURL(ctx, request.Spec.Target)
+	if problem == nil {
+		request.Status.DownloadURL, request.Status.Phase = url, velerov1.DownloadRequestPhaseProcessed
+		request.Status.Expiration = new(metav1.NewTime(time.Now().Add(downloadTTL)))
+	} else if request.Status.Expiration == nil { // a request that never succeeds goes, too
+		request.Status.Expiration = new(metav1.NewTime(time.Now().Add(downloadTTL)))
+	}
+	if err := c.client.Patch(ctx, &request, before); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if problem != nil {
+		c.cfg.Logger.Warn("Download cannot be offered, trying again", "kind", string(request.Spec.Target.Kind), "name", request.Spec.Target.Name, "error", problem)
+		return after(downloadRetry), nil
+	}
+	return after(downloadTTL), nil
+}
+
+// downloadURL is the storage's own URL, or one of this controller's where the storage gives none.
+func (c *Controller) downloadURL(ctx context.Context, target velerov1.DownloadTarget) (url string, err error) {
+	location, err := c.locationOf(ctx, target)
+	if err != nil {
+		return "", err
+	}
+	store, err := c.openStore(ctx, location)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	url, err = store.DownloadURL(ctx, target, downloadTTL)
+	if errors.Is(err, backupstore.ErrNoURL) {
+		return c.cfg.DownloadURLBase + c.downloads.offer(location.Name, target), nil
+	}
+	return url, err
+}
+
+// locationOf finds the location that holds the file.
+func (c *Controller) locationOf(ctx context.Context, target velerov1.DownloadTarget) (*velerov1.BackupStorageLocation, error) {
+	name := target.Name
+	if isOfRestore(target.Kind) {
+		var restore velerov1.Restore
+		if err := c.client.Get(ctx, c.name(name), &restore); err != nil {
+			return nil, fmt.Errorf("get the restore %q: %w", name, err)
+		}
+		return c.locationOfRestore(ctx, &restore)
+	}
+	return c.locationOfBackup(ctx, name)
+}
+
+func (c *Controller) locationOfBackup(ctx context.Context, name string) (*velerov1.BackupStorageLocation, error) {
+	var backup velerov1.Backup
+	if err := c.client.Get(ctx, c.name(name), &backup); err != nil {
+		return nil, fmt.Errorf("get the backup %q: %w", name, err)
+	}
+	return c.location(ctx, backup.Spec.StorageLocation)
+}
+
+func (c *Controller) locationOfRestore(ctx context.Context, restore *velerov1.Restore) (*velerov1.BackupStorageLocation, error) {
+	if name, ok := restore.Annotations[LocationAnnotation]; ok {
+		return c.location(ctx, name)
+	}
+	return c.locationOfBackup(ctx, restore.Spec.BackupName)
+}
+
+func isOfRestore(kind velerov1.DownloadTargetKind) bool {
+	switch kind {
+	case velerov1.DownloadTargetKindRestoreLog, velerov1.DownloadTargetKindRestoreResults, velerov1.DownloadTargetKindRestoreResourceList,
+		velerov1.DownloadTargetKindRestoreItemOperations, velerov1.DownloadTargetKindRestoreVolumeInfo:
+		return true
+	default:
+		return false
+	}
+}
+
+// downloads are the files that this controller serves itself, by the token in their URL's path. Who has the token has the
+// file, once: as with a signed URL there is nothing else to show. It is safe for concurrent use.
+type downloads struct {
+	mu     sync.Mutex
+	offers map[string]offer
+}
+
+type offer struct {
+	location string
+	target   velerov1.DownloadTarget
+	expires  time.Time
+}
+
+// DownloadPath is where a Controller serves downloads.
+const DownloadPath = "/download/"
+
+// offer returns the path of a file.
+func (d *downloads) offer(location string, target velerov1.DownloadTarget) string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := time.Now()
+	for token, o := range d.offers {
+		if now.After(o.expires) {
+			delete(d.offers, token)
+		}
+	}
+	token := rand.Text()
+	d.offers[token] = offer{location, target, now.Add(downloadTTL)}
+	return DownloadPath + token
+}
+
+// take returns what a token stands for, and forgets it.
+func (d *downloads) take(token string) (offer, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	o, ok := d.offers[token]
+	delete(d.offers, token)
+	return o, ok && time.Now().Before(o.expires)
+}
+
+// ServeHTTP serves what DownloadRequests ask for, below DownloadPath, packed as it is stored, which is what the velero CLI
+// expects.
+func (c *Controller) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	token, ok := strings.CutPrefix(r.URL.Path, DownloadPath)
+	if !ok {
+		http.NotFound(w, r)
+		return
+	}
+	if r.Method != http.MethodGet { // a token is good for one answer, and that should not be one without a body
+		w.Header().Set("Allow", http.MethodGet)
+		http.Error(w, "only GET", http.StatusMethodNotAllowed)
+		return
+	}
+	o, ok := c.downloads.take(token)
+	if !ok {
+		http.Error(w, "no such download: it has expired, was fetched before, or the controller was restarted; ask again", http.StatusNotFound)
+		return
+	}
+	log := c.cfg.Logger.With("kind", string(o.target.Kind), "name", o.target.Name)
+	err := c.serve(w, r, o)
+	switch {
+	case errors.Is(err, backupstore.ErrNotFound):
+		http.Error(w, err.Error(), http.StatusNotFound)
+	case err != nil:
+		log.Warn("Download failed", "error", err)
+		http.Error(w, "the store cannot be read; the controller's log says why", http.StatusBadGateway)
+	}
+}
+
+// serve answers with the file. An error that comes after its first byte ends the connection: a cut-off file must not look
+// whole.
+func (c *Controller) serve(w http.ResponseWriter, r *http.Request, o offer) (err error) {
+	location, err := c.location(r.Context(), o.location)
+	if err != nil {
+		return err
+	}
+	store, err := c.openStore(r.Context(), location)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	file, err := store.OpenDownload(r.Context(), o.target)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Cache-Control", "no-store")
+	if _, err := io.Copy(w, file); err != nil {
+		c.cfg.Logger.Warn("Download broke off", "name", o.target.Name, "error", err)
+		panic(http.ErrAbortHandler)
+	}
+	return nil
+}

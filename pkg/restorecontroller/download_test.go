@@ -1,0 +1,166 @@
+package restorecontroller
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// targets are the files that the velero CLI can ask for, by kind.
+var targets = map[velerov1.DownloadTargetKind]string{
+	velerov1.DownloadTargetKindBackupLog:                       "backups/b1/b1-logs.gz",
+	velerov1.DownloadTargetKindBackupContents:                  "backups/b1/b1.tar.gz",
+	velerov1.DownloadTargetKindBackupVolumeSnapshots:           "backups/b1/b1-volumesnapshots.json.gz",
+	velerov1.DownloadTargetKindBackupItemOperations:            "backups/b1/b1-itemoperations.json.gz",
+	velerov1.DownloadTargetKindBackupResourceList:              "backups/b1/b1-resource-list.json.gz",
+	velerov1.DownloadTargetKindBackupResults:                   "backups/b1/b1-results.gz",
+	velerov1.DownloadTargetKindBackupVolumeInfos:               "backups/b1/b1-volumeinfo.json.gz",
+	velerov1.DownloadTargetKindCSIBackupVolumeSnapshots:        "backups/b1/b1-csi-volumesnapshots.json.gz",
+	velerov1.DownloadTargetKindCSIBackupVolumeSnapshotContents: "backups/b1/b1-csi-volumesnapshotcontents.json.gz",
+	velerov1.DownloadTargetKindRestoreLog:                      "restores/b1/restore-b1-logs.gz",
+	velerov1.DownloadTargetKindRestoreResults:                  "restores/b1/restore-b1-results.gz",
+	velerov1.DownloadTargetKindRestoreResourceList:             "restores/b1/restore-b1-resource-list.json.gz",
+	velerov1.DownloadTargetKindRestoreItemOperations:           "restores/b1/restore-b1-itemoperations.json.gz",
+	velerov1.DownloadTargetKindRestoreVolumeInfo:               "restores/b1/b1-volumeinfo.json.gz",
+}
+
+// request asks for a download as the CLI does, and returns the request when it was answered.
+func (c *cluster) request(kind velerov1.DownloadTargetKind, name string) *velerov1.DownloadRequest {
+	c.t.Helper()
+	r := &velerov1.DownloadRequest{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, GenerateName: name + "-"},
+		Spec:       velerov1.DownloadRequestSpec{Target: velerov1.DownloadTarget{Kind: kind, Name: name}},
+	}
+	c.create(r)
+	return eventually(c, r, "answered", func(r *velerov1.DownloadRequest, err error) bool {
+		return err == nil && r.Status.Phase == velerov1.DownloadRequestPhaseProcessed && r.Status.DownloadURL != "" && r.Status.Expiration != nil
+	})
+}
+
+// get fetches a URL as the CLI does.
+func (c *cluster) get(url string) (status int, content []byte) {
+	c.t.Helper()
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(c.location.Spec.ObjectStorage.CACert)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}}
+	c.t.Cleanup(transport.CloseIdleConnections)
+	request, err := http.NewRequestWithContext(c.t.Context(), http.MethodGet, url, http.NoBody)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	response, err := (&http.Client{Transport: transport}).Do(request)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if content, err = io.ReadAll(response.Body); err != nil {
+		c.t.Fatal(err)
+	}
+	return response.StatusCode, content
+}
+
+// TestDownloads fetches each kind of file where the storage signs URLs, and where the controller serves them itself.
+func TestDownloads(t *testing.T) {
+	t.Parallel()
+	for name, place := range map[string]func(*testing.T) *cluster{"directory": newCluster, "S3": newClusterOnS3} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := place(t)
+			c.backUp("b1", nil)
+			for kind, key := range targets {
+				c.put(key, pack(string(kind)))
+			}
+			c.create(&velerov1.Restore{ // ended: nobody runs it
+				ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "b1", Annotations: map[string]string{LocationAnnotation: "default"}},
+				Spec:       velerov1.RestoreSpec{BackupName: "gone-since"},
+				Status:     velerov1.RestoreStatus{Phase: velerov1.RestorePhaseCompleted},
+			})
+			base, serve := serveDownloads(t)
+			controller, _ := c.start(func(cfg *Config) { cfg.DownloadURLBase = base })
+			serve(controller)
+			eventually(c, c.newBackup("b1"), "there", func(_ *velerov1.Backup, err error) bool { return err == nil })
+			for kind := range targets {
+				url := c.request(kind, "b1").Status.DownloadURL
+				if own := strings.HasPrefix(url, base+DownloadPath); own != (name == "directory") {
+					t.Errorf("%s: URL %s", kind, url)
+				}
+				status, content := c.get(url)
+				if status != http.StatusOK {
+					t.Fatalf("%s: %d %s", kind, status, content)
+				}
+				if got := unpack(t, content); got != string(kind) {
+					t.Errorf("%s: got %q", kind, got)
+				}
+				if status, _ := c.get(url); name == "directory" && status != http.StatusNotFound {
+					t.Errorf("%s: a second fetch gives %d", kind, status)
+				}
+			}
+		})
+	}
+}
+
+func TestDownloadOfWhatIsNotThere(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.backUp("b1", nil)
+	base, serve := serveDownloads(t)
+	controller, _ := c.start(func(cfg *Config) { cfg.DownloadURLBase = base })
+	serve(controller)
+	eventually(c, c.newBackup("b1"), "there", func(_ *velerov1.Backup, err error) bool { return err == nil })
+	if status, content := c.get(c.request(velerov1.DownloadTargetKindBackupVolumeInfos, "b1").Status.DownloadURL); status != http.StatusNotFound {
+		t.Errorf("%d %s, want that there is no such file, which the CLI takes for normal", status, content)
+	}
+	for _, path := range []string{"", "/", DownloadPath, DownloadPath + "guess", "/metrics"} {
+		if status, _ := c.get(base + path); status != http.StatusNotFound {
+			t.Errorf("%s: %d", path, status)
+		}
+	}
+	// Of a backup that is not known: it goes some time, as all do.
+	r := &velerov1.DownloadRequest{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "unknown"},
+		Spec:       velerov1.DownloadRequestSpec{Target: velerov1.DownloadTarget{Kind: velerov1.DownloadTargetKindBackupLog, Name: "nope"}},
+	}
+	c.create(r)
+	eventually(c, r, "will expire", func(r *velerov1.DownloadRequest, err error) bool {
+		return err == nil && r.Status.Expiration != nil && r.Status.DownloadURL == ""
+	})
+}
+
+func TestExpiredRequestsGo(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	past := metav1.NewTime(time.Now().Add(-time.Minute))
+	download := &velerov1.DownloadRequest{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "old"},
+		Spec:       velerov1.DownloadRequestSpec{Target: velerov1.DownloadTarget{Kind: velerov1.DownloadTargetKindBackupLog, Name: "b1"}},
+		Status:     velerov1.DownloadRequestStatus{Phase: velerov1.DownloadRequestPhaseProcessed, Expiration: &past},
+	}
+	status := &velerov1.ServerStatusRequest{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "old"},
+		Status:     velerov1.ServerStatusRequestStatus{Phase: velerov1.ServerStatusRequestPhaseProcessed, ProcessedTimestamp: &past},
+	}
+	c.create(download)
+	c.create(status)
+	c.start(nil)
+	eventually(c, download, "deleted", func(_ *velerov1.DownloadRequest, err error) bool { return apierrors.IsNotFound(err) })
+	eventually(c, status, "deleted", func(_ *velerov1.ServerStatusRequest, err error) bool { return apierrors.IsNotFound(err) })
+}
+
+func TestServerStatusIsAnswered(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.start(nil)
+	r := &velerov1.ServerStatusRequest{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, GenerateName: "velero-cli-"}}
+	c.create(r)
+	eventually(c, r, "answered", func(r *velerov1.ServerStatusRequest, err error) bool {
+		return err == nil && r.Status.Phase == velerov1.ServerStatusRequestPhaseProcessed && r.Status.ServerVersion == "plimsoll v1.2.3"
+	})
+}

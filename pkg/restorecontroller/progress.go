@@ -1,0 +1,270 @@
+package restorecontroller
+
+import (
+	"context"
+	"encoding/json"
+	"reflect"
+	"sync"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/pkg/restore"
+)
+
+// Annotations of Restores.
+const (
+	// ProgressAnnotation holds a Progress as JSON.
+	ProgressAnnotation = "plimsoll.io/progress"
+	// DryRunAnnotation with "true" asks only what would be restored.
+	DryRunAnnotation = "plimsoll.io/dry-run"
+)
+
+// The steps of a restore.
+const (
+	StepCollecting = "Collecting" // reads the backup and decides what is restored
+	StepRestoring  = "Restoring"  // creates items
+	StepVolumes    = "Volumes"    // all items were tried; node agents still copy volumes
+	StepFinalizing = "Finalizing"
+	StepDone       = "Done"
+)
+
+// Progress is how far a Restore is.
+type Progress struct {
+	Step string `json:"step"`
+	// Percent is that of items or bytes, whichever is further behind. Only a restore that is Completed has 100. As JSON it is
+	// left out while nobody knows how many items there are.
+	Percent int              `json:"percent"`
+	DryRun  bool             `json:"dryRun,omitempty"`
+	Message string           `json:"message,omitempty"`
+	Items   restore.Progress `json:"items"`
+	Volumes *VolumeProgress  `json:"volumes,omitempty"` // nil: there are none
+}
+
+// MarshalJSON leaves out a percentage that nobody knows.
+func (p Progress) MarshalJSON() ([]byte, error) {
+	type plain Progress
+	known := struct {
+		plain
+		Percent *int `json:"percent,omitempty"`
+	}{plain: plain(p)}
+	if p.Step != StepRestoring || p.Items.Total > 0 {
+		known.Percent = &p.Percent
+	}
+	return json.Marshal(known)
+}
+
+// VolumeProgress is how far all volumes of a Restore are together.
+type VolumeProgress struct {
+	BytesDone  int64          `json:"bytesDone"`
+	TotalBytes int64          `json:"totalBytes"` // as far as they are known
+	Phases     map[string]int `json:"phases"`     // number of PodVolumeRestores
+}
+
+// sumUp adds the progress of PodVolumeRestores.
+func sumUp(volumes []velerov1.PodVolumeRestore) *VolumeProgress {
+	if len(volumes) == 0 {
+		return nil
+	}
+	sum := VolumeProgress{Phases: map[string]int{}}
+	for i := range volumes {
+		v := &volumes[i]
+		done, total := max(v.Status.Progress.BytesDone, 0), v.Status.Progress.TotalBytes
+		if total <= 0 {
+			total = max(v.Spec.SnapshotSize, 0)
+		}
+		phase := v.Status.Phase
+		if phase == "" {
+			phase = velerov1.PodVolumeRestorePhaseNew
+		}
+		sum.Phases[string(phase)]++
+		sum.TotalBytes += total
+		sum.BytesDone += min(done, total)
+	}
+	return &sum
+}
+
+// expectVolumes makes the bytes of volumes count before there are PodVolumeRestores that tell of them: else percent would be
+// near 100 when the first is created.
+func (p *Progress) expectVolumes(bytes int64) {
+	if bytes > 0 && p.Volumes == nil {
+		p.Volumes = &VolumeProgress{TotalBytes: bytes, Phases: map[string]int{}}
+	}
+}
+
+// addVolumes takes the sum of those that exist while there will be more.
+func (p *Progress) addVolumes(sum *VolumeProgress) {
+	if sum == nil {
+		return
+	}
+	if p.Volumes != nil {
+		sum.TotalBytes = max(sum.TotalBytes, p.Volumes.TotalBytes)
+	}
+	p.Volumes = sum
+}
+
+// percent never says 100 before the end.
+func (p *Progress) percent() int {
+	if p.Step == StepCollecting || p.Step == StepRestoring && p.Items.Total == 0 {
+		return 0
+	}
+	percent := 99
+	if p.Items.Total > 0 {
+		percent = min(percent, 100*(p.Items.Restored+p.Items.Skipped)/p.Items.Total)
+	}
+	if p.Volumes != nil {
+		percent = min(percent, p.Volumes.percent())
+	}
+	return percent
+}
+
+// percent is that of bytes, or of volumes where nobody knows how many bytes there are.
+func (v *VolumeProgress) percent() int {
+	if v.TotalBytes > 0 {
+		return int(100 * (float64(v.BytesDone) / float64(v.TotalBytes)))
+	}
+	ended, all := 0, 0
+	for phase, n := range v.Phases {
+		all += n
+		if isOneOf(velerov1.PodVolumeRestorePhase(phase), velerov1.PodVolumeRestorePhaseCompleted, velerov1.PodVolumeRestorePhaseFailed, velerov1.PodVolumeRestorePhaseCanceled) {
+			ended += n
+		}
+	}
+	return 100 * ended / max(all, 1)
+}
+
+// reporter writes the newest Progress, at most once in each interval, and nothing where nothing has changed. Whoever calls
+// update does not wait for it. It is safe for concurrent use.
+type reporter struct {
+	interval time.Duration
+	write    func(context.Context, Progress) error
+	changed  chan struct{}
+
+	writing sync.Mutex // held during a write: nothing older is written after what is newer
+	written Progress
+
+	mu     sync.Mutex
+	latest Progress
+}
+
+func newReporter(interval time.Duration, write func(context.Context, Progress) error) *reporter {
+	return &reporter{interval: interval, write: write, changed: make(chan struct{}, 1)}
+}
+
+// update changes what is to be written.
+func (r *reporter) update(change func(p *Progress)) {
+	r.mu.Lock()
+	change(&r.latest)
+	r.latest.Percent = max(r.latest.Percent, r.latest.percent())
+	r.mu.Unlock()
+	select {
+	case r.changed <- struct{}{}:
+	default:
+	}
+}
+
+// now is the newest Progress.
+func (r *reporter) now() Progress {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.latest
+}
+
+// run writes until ctx ends: the first Progress at once. The last one is for the caller to write, with the end.
+func (r *reporter) run(ctx context.Context) {
+	for {
+		select {
+		case <-r.changed:
+		case <-ctx.Done():
+			return
+		}
+		if reflect.DeepEqual(r.now(), r.told()) {
+			continue
+		}
+		if r.tell(func(p Progress) error { return r.write(ctx, p) }) != nil {
+			r.update(func(*Progress) {}) // try again, with what is newest then
+		}
+		select {
+		case <-time.After(r.interval):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// tell has write write the newest Progress, and remembers what was written.
+func (r *reporter) tell(write func(Progress) error) error {
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	p := r.now()
+	err := write(p)
+	if err == nil {
+		r.written = p
+	}
+	return err
+}
+
+// told is what was last written, by this process or, if it goes on with what another one has begun, by that.
+func (r *reporter) told() Progress {
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	return r.written
+}
+
+// recall begins with what another process has written.
+func (r *reporter) recall(p Progress) {
+	r.writing.Lock()
+	r.written = p
+	r.writing.Unlock()
+	r.update(func(latest *Progress) { *latest = p })
+}
+
+// progressPatch is a JSON merge patch of what says how far a Restore is. The uid refuses an object of the same name that was
+// made since.
+type progressPatch struct {
+	Metadata struct {
+		UID         types.UID         `json:"uid"`
+		Annotations map[string]string `json:"annotations"`
+	} `json:"metadata"`
+	Status struct {
+		Progress *velerov1.RestoreProgress `json:"progress,omitempty"`
+	} `json:"status,omitzero"`
+}
+
+// statusProgress is what the velero CLI shows.
+func statusProgress(p Progress) *velerov1.RestoreProgress {
+	if p.DryRun || p.Items.Total == 0 {
+		return nil
+	}
+	return &velerov1.RestoreProgress{TotalItems: p.Items.Total, ItemsRestored: p.Items.Restored}
+}
+
+const progressTimeout = 30 * time.Second
+
+// writeProgress tells p on the Restore. That it fails costs nothing but freshness.
+func (c *Controller) writeProgress(ctx context.Context, op *operation, p Progress) error {
+	ctx, cancel := context.WithTimeout(ctx, progressTimeout)
+	defer cancel()
+	var patch progressPatch
+	patch.Metadata.UID = op.uid
+	patch.Metadata.Annotations = map[string]string{ProgressAnnotation: encode(p)}
+	patch.Status.Progress = statusProgress(p)
+	target := &velerov1.Restore{ObjectMeta: metav1.ObjectMeta{Namespace: op.name.Namespace, Name: op.name.Name}}
+	err := c.client.Patch(ctx, target, client.RawPatch(types.MergePatchType, []byte(encode(patch))))
+	if err != nil {
+		op.log.Debug("Progress write was dropped", "error", err)
+	}
+	return err
+}
+
+// progressOf is what a Restore says of itself.
+func progressOf(r *velerov1.Restore) Progress {
+	var p Progress
+	if json.Unmarshal([]byte(r.Annotations[ProgressAnnotation]), &p) != nil {
+		return Progress{}
+	}
+	return p
+}

@@ -1,0 +1,228 @@
+package restorecontroller
+
+import (
+	"compress/flate"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+
+	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
+	"github.com/plimsoll-io/plimsoll/pkg/restore"
+	"github.com/plimsoll-io/plimsoll/pkg/volumeinfo"
+)
+
+// takeOver is for a Restore that was begun, by a process that is gone. Once all items were tried, what is left is to wait
+// for volumes and to finalize, which any process can. Before, nobody knows which items were meant: it ends as Failed, as
+// in Velero.
+func (c *Controller) takeOver(ctx context.Context, op *operation, r *velerov1.Restore) (*session, error) {
+	op.progress.recall(progressOf(r))
+	if r.Annotations[LocationAnnotation] == "" {
+		return &session{c: c, op: op, restore: r, resumed: true, lost: errForeign}, nil // what the store has of it is not ours
+	}
+	from, problem, err := c.originOf(ctx, r.Spec.BackupName)
+	if err != nil {
+		return nil, err
+	}
+	s := &session{c: c, op: op, restore: r, origin: from, resumed: true}
+	switch {
+	case !s.canBeResumed():
+		s.lost = errInterrupted
+	case problem != "" && time.Now().Before(s.volumeDeadline()):
+		return nil, errors.New(problem) // which may pass, and until then there is nothing to lose
+	case problem != "":
+		s.lost = errors.New(problem)
+	}
+	return s, nil
+}
+
+// canBeResumed says whether another process can go on where this one stops: it reads what was written.
+func (s *session) canBeResumed() bool {
+	return isOneOf(s.op.progress.told().Step, StepVolumes, StepFinalizing)
+}
+
+// errInterrupted ends a Restore that nobody can resume.
+var errInterrupted = errors.New("the restore controller ended while it restored items. What it had restored is there, and volumes that are being restored go on; " +
+	"plimsoll.io/progress says how far it was. Make a new Restore for the rest: what is there already is left as it is")
+
+// errForeign ends a Restore that was begun by somebody else.
+var errForeign = errors.New("it was begun by a Velero server, or in another cluster, and nobody goes on with it. Make a new Restore: what is there already is left as it is")
+
+// goOn is the rest of a restore whose items an earlier process has tried.
+func (s *session) goOn(ctx context.Context) error {
+	if err := s.insist(ctx, s.recall); err != nil {
+		return fmt.Errorf("read back what was done: %w", err)
+	}
+	if err := s.waitForVolumes(ctx); err != nil {
+		return err
+	}
+	var archive *backupstore.Archive
+	err := s.insist(ctx, func(ctx context.Context, store *backupstore.Store) (err error) {
+		archive, err = s.collect(ctx, store)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer archive.Close()
+	err = s.finalize(ctx)
+	dropRepeats(&s.outcome.Results.Errors)
+	dropRepeats(&s.outcome.Results.Warnings)
+	return err
+}
+
+// storePatience is how long a restore that is taken over waits for its store at least, however late it is.
+const storePatience = 15 * time.Minute
+
+// insist calls do with the location's store until it succeeds, or until the restore's time for volumes is over: a store that
+// is away for a while must not cost what was done. The Restore says meanwhile what it waits for.
+func (s *session) insist(ctx context.Context, do func(context.Context, *backupstore.Store) error) error {
+	deadline := time.Now().Add(storePatience)
+	if volumes := s.volumeDeadline(); volumes.After(deadline) {
+		deadline = volumes
+	}
+	defer s.op.progress.update(func(p *Progress) { p.Message = "" })
+	backoff := newBackoff()
+	for {
+		err := s.withStore(ctx, do)
+		pause := backoff.Step()
+		if err == nil || ctx.Err() != nil || errors.Is(err, errSettled) || time.Now().Add(pause).After(deadline) {
+			return err
+		}
+		s.op.log.Warn("The store does not let a restore go on, trying again", "error", err)
+		s.op.progress.update(func(p *Progress) { p.Message = fmt.Sprintf("waits for the backup storage location: %v", err) })
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// withStore calls do with the location's store.
+func (s *session) withStore(ctx context.Context, do func(context.Context, *backupstore.Store) error) error {
+	store, err := s.c.openStore(ctx, s.location)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	return do(ctx, store)
+}
+
+// recall reads back what an earlier process has recorded when all items were tried. It can be called again after an error.
+func (s *session) recall(ctx context.Context, store *backupstore.Store) error {
+	s.outcome = &restore.Outcome{Progress: s.op.progress.now().Items}
+	if err := s.recallDocument(ctx, store, velerov1.DownloadTargetKindRestoreResults, &s.outcome.Results); err != nil {
+		return err
+	}
+	if err := s.recallDocument(ctx, store, velerov1.DownloadTargetKindRestoreResourceList, &s.outcome.Resources); err != nil {
+		return err
+	}
+	volumes, err := s.volumes(ctx)
+	if err != nil {
+		return err
+	}
+	s.outcome.PodVolumes = volumes
+	err = s.recallLog(ctx, store)
+	if err != nil && !errors.Is(err, backupstore.ErrNotFound) && !isDamage(err) {
+		return fmt.Errorf("read the restore's log back: %w", err)
+	}
+	s.recalled = true
+	s.journal.Info("Another restore controller goes on with this restore")
+	if err != nil {
+		s.journal.Warn("Cannot read back what the one before has logged", "error", err)
+	}
+	s.recallUnfilled(ctx, store)
+	return nil
+}
+
+// recallUnfilled reads back which claims got no data; the other volumes are found in the cluster.
+func (s *session) recallUnfilled(ctx context.Context, store *backupstore.Store) {
+	err := s.recallFile(ctx, store, velerov1.DownloadTargetKindRestoreVolumeInfo, func(r io.Reader) error {
+		volumes, err := volumeinfo.DecodeRestore(r)
+		for _, v := range volumes {
+			s.trackUnfilled(v.Typed)
+		}
+		return err
+	})
+	if err != nil {
+		s.journal.Warn("Cannot read the list of volumes back", "error", err)
+	}
+}
+
+// trackUnfilled notes a claim that got no data.
+func (s *session) trackUnfilled(v volumeinfo.RestoredVolume) {
+	if v.Outcome != "" {
+		s.tracker.TrackOutcome(v.PVCNamespace, v.PVCName, v.PVName, v.Outcome, v.Reason)
+	}
+}
+
+// recallLimit bounds what is read back: somebody else may have written it.
+const recallLimit = 256 << 20
+
+// recallDocument reads a file back. One that is damaged or not there, because the location is read-only or was away, gives
+// a warning, and an error where it may have told of errors.
+func (s *session) recallDocument(ctx context.Context, store *backupstore.Store, kind velerov1.DownloadTargetKind, value any) error {
+	err := s.recallFile(ctx, store, kind, func(r io.Reader) error { return json.NewDecoder(r).Decode(value) })
+	if errors.Is(err, backupstore.ErrNotFound) || isDamage(err) {
+		add := addWarning
+		if s.hadErrors() {
+			add = addError
+		}
+		add(&s.outcome.Results, fmt.Sprintf("a restore controller ended during this restore, and what it had to say is lost: %v", err))
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read what was recorded back: %w", err)
+	}
+	return nil
+}
+
+// isDamage says whether a file is what it is, and will not be another one if it is read again.
+func isDamage(err error) bool {
+	_, isSyntax := errors.AsType[*json.SyntaxError](err)
+	_, isType := errors.AsType[*json.UnmarshalTypeError](err)
+	_, isCorrupt := errors.AsType[flate.CorruptInputError](err)
+	return isSyntax || isType || isCorrupt || errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+}
+
+// hadErrors says whether the earlier process may have had errors to tell, as far as the Restore itself knows.
+func (s *session) hadErrors() bool {
+	return s.restore.Status.Phase == velerov1.RestorePhaseFinalizingPartiallyFailed || s.outcome.Progress.Counts.Failed > 0
+}
+
+func (s *session) recallLog(ctx context.Context, store *backupstore.Store) error {
+	return s.recallFile(ctx, store, velerov1.DownloadTargetKindRestoreLog, s.journal.add)
+}
+
+// recallTries is how often a file is read that ends early: a connection that breaks looks the same.
+const recallTries = 3
+
+// recallFile calls read with the content of one of the restore's files, again if that ends early.
+func (s *session) recallFile(ctx context.Context, store *backupstore.Store, kind velerov1.DownloadTargetKind, read func(io.Reader) error) (err error) {
+	for range recallTries {
+		if err = s.readFile(ctx, store, kind, read); !errors.Is(err, io.ErrUnexpectedEOF) {
+			break
+		}
+	}
+	return err
+}
+
+func (s *session) readFile(ctx context.Context, store *backupstore.Store, kind velerov1.DownloadTargetKind, read func(io.Reader) error) error {
+	file, err := store.OpenDownload(ctx, velerov1.DownloadTarget{Kind: kind, Name: s.restore.Name})
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	unpacked, err := gzip.NewReader(file)
+	if err != nil {
+		return err
+	}
+	return read(io.LimitReader(unpacked, recallLimit))
+}

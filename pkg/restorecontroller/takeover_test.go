@@ -1,0 +1,110 @@
+package restorecontroller
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/plimsoll-io/plimsoll/pkg/restore"
+)
+
+// dropProgress loses every write of progress that has no other purpose, as an API server that has too much to do.
+func (c *cluster) dropProgress() {
+	c.intercept.Patch = func(ctx context.Context, api client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+		data, err := patch.Data(o)
+		if err != nil {
+			return err
+		}
+		if strings.Contains(string(data), ProgressAnnotation) && !strings.Contains(string(data), "resourceVersion") {
+			return apierrors.NewTooManyRequests("not now", 1)
+		}
+		return api.Patch(ctx, o, patch, opts...)
+	}
+}
+
+// TestNextControllerKnowsTheStep ends a controller as soon as the Restore says that it waits for volumes, or is finalized:
+// another one can go on from there, however few writes of progress got through.
+func TestNextControllerKnowsTheStep(t *testing.T) {
+	t.Parallel()
+	for step, phase := range map[string]velerov1.RestorePhase{StepVolumes: velerov1.RestorePhaseInProgress, StepFinalizing: velerov1.RestorePhaseFinalizing} {
+		t.Run(step, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t)
+			c.dropProgress()
+			engine := withVolumes(c)
+			if step == StepFinalizing {
+				engine = &script{}
+			}
+			engine.finalize = func(ctx context.Context, _ *restore.Plan, _ *restore.Outcome) error {
+				<-ctx.Done() // the process ends here
+				return ctx.Err()
+			}
+			_, stop := restorable(c, engine, nil)
+			r := c.newRestore("r1", nil)
+			c.create(r)
+			eventually(c, r, "under way", func(r *velerov1.Restore, _ error) bool {
+				if r.Status.Phase == phase && phase != velerov1.RestorePhaseInProgress && progressOf(r).Step != step {
+					t.Fatalf("phase %s with step %q", phase, progressOf(r).Step)
+				}
+				return r.Status.Phase == phase && progressOf(r).Step == step
+			})
+			stop()
+			c.start(func(cfg *Config) {
+				cfg.Engine = &script{run: func(context.Context, *restore.Plan, func(restore.Progress)) (*restore.Outcome, error) {
+					t.Error("items were restored again")
+					return nil, context.Canceled
+				}}
+			})
+			if step == StepVolumes {
+				c.patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
+				c.patch(c.volume("b"), `{"status":{"phase":"Completed"}}`)
+			}
+			if c.ended(r); r.Status.Phase != velerov1.RestorePhaseCompleted {
+				t.Errorf("%+v", r.Status)
+			}
+		})
+	}
+}
+
+// TestStopWhileTheStepIsWritten tells a controller to stop while it writes that it waits for volumes: it lets that land, and
+// leaves the rest to the next one.
+func TestStopWhileTheStepIsWritten(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	engine, writing, stopping := withVolumes(c), make(chan struct{}), make(chan (<-chan struct{}), 1)
+	items := engine.run
+	engine.run = func(ctx context.Context, plan *restore.Plan, report func(restore.Progress)) (*restore.Outcome, error) {
+		stopping <- ctx.Done()
+		return items(ctx, plan, report)
+	}
+	var once sync.Once
+	c.intercept.Patch = func(ctx context.Context, api client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+		data, err := patch.Data(o)
+		if err != nil {
+			return err
+		}
+		if strings.Contains(string(data), StepVolumes) && strings.Contains(string(data), "resourceVersion") {
+			once.Do(func() { close(writing); <-<-stopping })
+		} else if strings.Contains(string(data), StepVolumes) {
+			return apierrors.NewTooManyRequests("not now", 1)
+		}
+		return api.Patch(ctx, o, patch, opts...)
+	}
+	_, stop := restorable(c, engine, nil)
+	r := c.created("r1")
+	<-writing
+	stop()
+	c.intercept = interceptor.Funcs{}
+	c.start(nil)
+	c.patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
+	c.patch(c.volume("b"), `{"status":{"phase":"Completed"}}`)
+	if c.ended(r); r.Status.Phase != velerov1.RestorePhaseCompleted {
+		t.Errorf("%+v", r.Status)
+	}
+}

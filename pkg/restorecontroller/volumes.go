@@ -1,0 +1,147 @@
+package restorecontroller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// errVolumesTimeout is Velero's.
+var errVolumesTimeout = errors.New("timed out waiting for all PodVolumeRestores to complete")
+
+// volumes are the restore's PodVolumeRestores, as the cache knows them.
+func (s *session) volumes(ctx context.Context) ([]velerov1.PodVolumeRestore, error) {
+	var list velerov1.PodVolumeRestoreList
+	err := s.c.client.List(ctx, &list, client.InNamespace(s.op.name.Namespace), client.MatchingLabels{velerov1.RestoreUIDLabel: string(s.op.uid)})
+	if err != nil {
+		return nil, fmt.Errorf("list the restore's PodVolumeRestores: %w", err)
+	}
+	return list.Items, nil
+}
+
+// followVolumes tells the progress of volumes while items are still restored.
+func (s *session) followVolumes(ctx context.Context) {
+	for {
+		select {
+		case <-s.op.volumes:
+		case <-ctx.Done():
+			return
+		}
+		if volumes, err := s.volumes(ctx); err == nil {
+			sum := sumUp(volumes)
+			s.op.progress.update(func(p *Progress) { p.addVolumes(sum) })
+		}
+	}
+}
+
+// waitForVolumes returns when the restore's PodVolumeRestores have ended. Those that have not ended well, or not in time,
+// are errors of the restore.
+func (s *session) waitForVolumes(ctx context.Context) error {
+	if len(s.outcome.PodVolumes) == 0 {
+		return nil
+	}
+	s.step(StepVolumes)
+	if err := s.writeStep(ctx); err != nil {
+		return err
+	}
+	deadline := time.NewTimer(time.Until(s.volumeDeadline()))
+	defer deadline.Stop()
+	for {
+		pending, problems, err := s.lookAtVolumes(ctx)
+		if err != nil {
+			return err
+		}
+		if pending == 0 {
+			for _, problem := range problems {
+				addError(&s.outcome.Results, problem)
+			}
+			return nil
+		}
+		select {
+		case <-s.op.volumes:
+		case <-deadline.C:
+			for _, problem := range append(problems, errVolumesTimeout.Error()) {
+				addError(&s.outcome.Results, problem)
+			}
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// volumeDeadline is when the restore stops waiting, by Velero's annotation, which was checked, or the controller's own rule.
+func (s *session) volumeDeadline() time.Time {
+	timeout := s.c.cfg.PodVolumeTimeout
+	if d, err := time.ParseDuration(s.restore.Annotations[velerov1.PodVolumeOperationTimeoutAnnotation]); err == nil {
+		timeout = d
+	}
+	started := s.restore.Status.StartTimestamp
+	if started == nil {
+		started = &s.restore.CreationTimestamp
+	}
+	return started.Add(timeout)
+}
+
+// lookAtVolumes tells the progress, and returns how many volumes have not ended, and what is wrong with those that have.
+func (s *session) lookAtVolumes(ctx context.Context) (pending int, problems []string, err error) {
+	volumes, err := s.volumes(ctx)
+	if err != nil {
+		return 0, nil, err
+	}
+	sum := sumUp(volumes)
+	s.op.progress.update(func(p *Progress) { p.Volumes = sum })
+	known := map[string]*velerov1.PodVolumeRestore{}
+	for i := range volumes {
+		known[volumes[i].Name] = &volumes[i]
+		s.tracker.TrackPodVolume(&volumes[i])
+	}
+	for i := range s.outcome.PodVolumes {
+		v := known[s.outcome.PodVolumes[i].Name]
+		if v == nil {
+			if v, err = s.notCached(ctx, &s.outcome.PodVolumes[i]); err != nil {
+				return 0, nil, err
+			}
+		}
+		ended, problem := verdict(v, &s.outcome.PodVolumes[i])
+		if !ended {
+			pending++
+		} else if problem != "" {
+			problems = append(problems, problem)
+		}
+	}
+	return pending, problems, nil
+}
+
+// notCached reads a PodVolumeRestore that the cache does not know, or not yet, however long the API server does not answer;
+// nil if it is gone.
+func (s *session) notCached(ctx context.Context, created *velerov1.PodVolumeRestore) (*velerov1.PodVolumeRestore, error) {
+	var volume velerov1.PodVolumeRestore
+	err := s.c.persist(ctx, s.op, func() error { return s.c.api.Get(ctx, client.ObjectKeyFromObject(created), &volume) })
+	if errors.Is(err, errSettled) {
+		return nil, nil //nolint:nilnil // verdict knows what that means
+	}
+	return &volume, err
+}
+
+// verdict says whether a volume has ended, and how if not well. v is nil if its object is gone.
+func verdict(v, created *velerov1.PodVolumeRestore) (ended bool, problem string) {
+	what := fmt.Sprintf("volume %s of pod %s/%s", created.Spec.Volume, created.Spec.Pod.Namespace, created.Spec.Pod.Name)
+	if v == nil {
+		return true, "pod volume restore was deleted: " + what
+	}
+	switch v.Status.Phase {
+	case velerov1.PodVolumeRestorePhaseCompleted:
+		return true, ""
+	case velerov1.PodVolumeRestorePhaseFailed:
+		return true, fmt.Sprintf("pod volume restore failed: %s: %s", what, v.Status.Message)
+	case velerov1.PodVolumeRestorePhaseCanceled:
+		return true, fmt.Sprintf("pod volume restore canceled: %s: %s", what, v.Status.Message)
+	default:
+		return false, ""
+	}
+}

@@ -1,0 +1,384 @@
+package restorecontroller
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plimsoll-io/plimsoll/pkg/restore"
+	"github.com/plimsoll-io/plimsoll/pkg/volumeinfo"
+)
+
+// withVolumes is an engine whose items are two pods with a volume each.
+func withVolumes(c *cluster) *script {
+	return &script{run: func(ctx context.Context, plan *restore.Plan, report func(restore.Progress)) (*restore.Outcome, error) {
+		done := restore.Progress{Total: 2, Restored: 2, Counts: restore.Counts{Created: 2}}
+		outcome := &restore.Outcome{Progress: done, Resources: map[string][]string{"v1/Pod": {"shop/a(created)", "shop/b(created)"}}}
+		outcome.Results.Warnings.Velero = []string{"told before"}
+		outcome.Unfilled = []volumeinfo.RestoredVolume{{PVCNamespace: "shop", PVCName: "cache", Outcome: volumeinfo.OutcomeEmpty, Reason: "was skipped"}}
+		var r velerov1.Restore
+		if err := c.client.Get(ctx, c.key("r1"), &r); err != nil {
+			return nil, err
+		}
+		for _, pod := range []string{"a", "b"} {
+			v := velerov1.PodVolumeRestore{
+				ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "r1-" + pod, Labels: map[string]string{velerov1.RestoreUIDLabel: string(r.UID)}},
+				Spec:       velerov1.PodVolumeRestoreSpec{Volume: "data", Pod: corev1.ObjectReference{Namespace: "shop", Name: pod}, SnapshotSize: 100},
+			}
+			if err := c.client.Create(ctx, &v); err != nil {
+				return nil, err
+			}
+			outcome.PodVolumes = append(outcome.PodVolumes, v)
+		}
+		report(done)
+		return outcome, nil
+	}}
+}
+
+func (c *cluster) volume(pod string) *velerov1.PodVolumeRestore {
+	return &velerov1.PodVolumeRestore{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "r1-" + pod}}
+}
+
+func (c *cluster) waitForItems(r *velerov1.Restore) {
+	c.t.Helper()
+	eventually(c, r, "waiting for its volumes", func(r *velerov1.Restore, err error) bool {
+		p := progressOf(r)
+		return err == nil && p.Step == StepVolumes && p.Volumes != nil && p.Volumes.Phases["New"] == 2
+	})
+}
+
+func TestVolumesAreWaitedFor(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	restorable(c, withVolumes(c), nil)
+	r := c.newRestore("r1", nil)
+	c.create(r)
+	c.waitForItems(r)
+	if p := progressOf(r); p.Items.Restored != 2 || p.Volumes.TotalBytes != 200 || p.Percent != 0 {
+		t.Errorf("%+v %+v", p, p.Volumes)
+	}
+	c.patch(c.volume("a"), `{"status":{"phase":"Completed","progress":{"bytesDone":120,"totalBytes":120}}}`)
+	c.patch(c.volume("b"), `{"status":{"phase":"InProgress","progress":{"bytesDone":80,"totalBytes":80}}}`)
+	eventually(c, r, "all bytes there", func(r *velerov1.Restore, _ error) bool {
+		v := progressOf(r).Volumes
+		return v.BytesDone == 200 && v.TotalBytes == 200 && v.Phases["InProgress"] == 1
+	})
+	if p := progressOf(r); p.Percent != 99 || r.Status.Phase != velerov1.RestorePhaseInProgress {
+		t.Errorf("%d %% in phase %s while a volume is not complete", p.Percent, r.Status.Phase)
+	}
+	c.patch(c.volume("b"), `{"status":{"phase":"Completed"}}`)
+	if c.ended(r); r.Status.Phase != velerov1.RestorePhaseCompleted || progressOf(r).Percent != 100 || r.Status.Warnings != 1 {
+		t.Errorf("%+v", r.Status)
+	}
+	c.checkVolumeInfo(volumeinfo.ResultSucceeded, volumeinfo.ResultSucceeded)
+}
+
+// checkVolumeInfo looks for the two volumes of withVolumes with their results, and for the claim without data.
+func (c *cluster) checkVolumeInfo(results ...string) {
+	c.t.Helper()
+	volumes, err := volumeinfo.DecodeRestore(strings.NewReader(c.stored("restores/r1/r1-volumeinfo.json.gz")))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	var got []string
+	empty := 0
+	for _, v := range volumes {
+		if v.Typed.RestoreMethod == volumeinfo.MethodPodVolumeRestore {
+			got = append(got, v.Typed.Result)
+		}
+		if v.Typed.PVCName == "cache" && v.Typed.Outcome == volumeinfo.OutcomeEmpty && v.Typed.Reason == "was skipped" {
+			empty++
+		}
+	}
+	if diff := cmp.Diff(results, got); diff != "" || empty != 1 {
+		c.t.Errorf("%d claims without data, results (-want +got):\n%s", empty, diff)
+	}
+}
+
+func TestVolumesThatDoNotCome(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	restorable(c, withVolumes(c), nil)
+	r := c.newRestore("r1", nil)
+	c.create(r)
+	c.waitForItems(r)
+	c.patch(c.volume("a"), `{"status":{"phase":"Failed","message":"no space"}}`)
+	c.delete(c.volume("b"))
+	if c.ended(r); r.Status.Phase != velerov1.RestorePhasePartiallyFailed || r.Status.Errors != 2 {
+		t.Errorf("%+v", r.Status)
+	}
+	results := c.stored("restores/r1/restore-r1-results.gz")
+	for _, want := range []string{"pod volume restore failed: volume data of pod shop/a: no space", "pod volume restore was deleted: volume data of pod shop/b"} {
+		if !strings.Contains(results, want) {
+			t.Errorf("%s: lacks %q", results, want)
+		}
+	}
+}
+
+func TestVolumesHaveATimeout(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	restorable(c, withVolumes(c), nil)
+	r := c.newRestore("r1", func(r *velerov1.Restore) {
+		r.Annotations = map[string]string{velerov1.PodVolumeOperationTimeoutAnnotation: "1ms"}
+	})
+	c.create(r)
+	if c.ended(r); r.Status.Phase != velerov1.RestorePhasePartiallyFailed || r.Status.Errors != 1 {
+		t.Errorf("%+v", r.Status)
+	}
+	if results := c.stored("restores/r1/restore-r1-results.gz"); !strings.Contains(results, errVolumesTimeout.Error()) {
+		t.Error(results)
+	}
+}
+
+// TestNextControllerGoesOnWithVolumes stops a controller that waits for volumes. The next one waits on, and ends the Restore
+// with what the first one had recorded.
+func TestNextControllerGoesOnWithVolumes(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	_, stop := restorable(c, withVolumes(c), nil)
+	r := c.newRestore("r1", nil)
+	c.create(r)
+	c.waitForItems(r)
+	stop()
+	c.patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
+	var finalized atomic.Int32
+	c.start(func(cfg *Config) {
+		cfg.Engine = &script{
+			run: func(context.Context, *restore.Plan, func(restore.Progress)) (*restore.Outcome, error) {
+				t.Error("items were restored again")
+				return nil, context.Canceled
+			},
+			finalize: func(_ context.Context, _ *restore.Plan, o *restore.Outcome) error {
+				if len(o.PodVolumes) == 2 && len(o.Resources["v1/Pod"]) == 2 {
+					finalized.Add(1)
+				}
+				return nil
+			},
+		}
+	})
+	eventually(c, r, "seen by the second one", func(r *velerov1.Restore, _ error) bool { return progressOf(r).Volumes.Phases["Completed"] == 1 })
+	c.patch(c.volume("b"), `{"status":{"phase":"Canceled"}}`)
+	if c.ended(r); r.Status.Phase != velerov1.RestorePhasePartiallyFailed || r.Status.Errors != 1 || r.Status.Warnings != 1 || r.Status.Progress.ItemsRestored != 2 {
+		t.Errorf("%+v", r.Status)
+	}
+	if finalized.Load() != 1 {
+		t.Error("was not finalized with what the first one had recorded")
+	}
+	c.checkVolumeInfo(volumeinfo.ResultSucceeded, volumeinfo.ResultFailed)
+	log := c.stored("restores/r1/restore-r1-logs.gz")
+	if !strings.Contains(log, "step="+StepRestoring) || !strings.Contains(log, "Another restore controller goes on") {
+		t.Errorf("log is not that of both: %s", log)
+	}
+}
+
+// TestNextControllerInReadOnlyLocation has nothing that the first controller has recorded but what is in the cluster.
+func TestNextControllerInReadOnlyLocation(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.patch(c.location, `{"spec":{"accessMode":"ReadOnly"}}`)
+	_, stop := restorable(c, withVolumes(c), nil)
+	r := c.newRestore("r1", nil)
+	c.create(r)
+	c.waitForItems(r)
+	stop()
+	c.start(nil)
+	c.patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
+	c.patch(c.volume("b"), `{"status":{"phase":"Completed"}}`)
+	if c.ended(r); r.Status.Phase != velerov1.RestorePhaseCompleted || r.Status.Warnings != 3 || r.Status.Progress.ItemsRestored != 2 {
+		t.Errorf("%+v", r.Status)
+	}
+}
+
+// TestNextControllerWaitsForTheStore cannot read for a while what the first controller has recorded.
+func TestNextControllerWaitsForTheStore(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	_, stop := restorable(c, withVolumes(c), nil)
+	r := c.newRestore("r1", nil)
+	c.create(r)
+	c.waitForItems(r)
+	stop()
+	c.patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
+	c.patch(c.volume("b"), `{"status":{"phase":"Completed"}}`)
+
+	results := filepath.Join(c.dir, "restores/r1/restore-r1-results.gz")
+	away := results + ".away"
+	if err := errors.Join(os.Rename(results, away), os.Mkdir(results, 0o700)); err != nil { // a directory cannot be read
+		t.Fatal(err)
+	}
+	trying := logCounter{want: "does not let a restore go on"}
+	c.start(func(cfg *Config) {
+		cfg.Engine, cfg.Logger = &script{}, trying.logger()
+		cfg.PodVolumeTimeout = time.Nanosecond // the time for volumes is over
+	})
+	eventually(c, r, "saying what it waits for", func(r *velerov1.Restore, _ error) bool {
+		return trying.count.Load() > 0 && strings.Contains(progressOf(r).Message, "waits for the backup storage location") || hasEnded(r)
+	})
+	if err := errors.Join(os.Remove(results), os.Rename(away, results)); err != nil {
+		t.Fatal(err)
+	}
+	if c.ended(r); r.Status.Phase != velerov1.RestorePhaseCompleted || r.Status.Warnings != 1 {
+		t.Errorf("%+v", r.Status)
+	}
+	if log := c.stored("restores/r1/restore-r1-logs.gz"); strings.Count(log, "step="+StepRestoring) != 1 {
+		t.Errorf("the first one's log is not there once: %s", log)
+	}
+}
+
+// TestNextControllerDoesNotTakeDamageForSuccess has results and a log that nobody can read, and does not try for ever.
+func TestNextControllerDoesNotTakeDamageForSuccess(t *testing.T) {
+	t.Parallel()
+	var cut bytes.Buffer
+	packer := gzip.NewWriter(&cut)
+	if _, err := packer.Write([]byte(`{"errors": {}, "warn`)); err != nil {
+		t.Fatal(err)
+	}
+	if err := packer.Flush(); err != nil { // and no end
+		t.Fatal(err)
+	}
+	for name, damage := range map[string][]byte{"not packed": []byte("not packed at all"), "cut off": cut.Bytes(), "empty": nil} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t)
+			_, stop := restorable(c, withVolumes(c), nil)
+			r := c.newRestore("r1", nil)
+			c.create(r)
+			c.waitForItems(r)
+			stop()
+			c.patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
+			c.patch(c.volume("b"), `{"status":{"phase":"Completed"}}`)
+			for _, file := range []string{"restore-r1-results.gz", "restore-r1-logs.gz"} {
+				if err := os.WriteFile(filepath.Join(c.dir, "restores/r1", file), damage, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c.start(func(cfg *Config) { cfg.Engine = &script{} })
+			if c.ended(r); r.Status.Phase != velerov1.RestorePhaseCompleted || r.Status.Warnings != 1 {
+				t.Errorf("%+v", r.Status)
+			}
+			if results := c.stored("restores/r1/restore-r1-results.gz"); !strings.Contains(results, "what it had to say is lost") {
+				t.Error(results)
+			}
+			if log := c.stored("restores/r1/restore-r1-logs.gz"); !strings.Contains(log, "Cannot read back what the one before has logged") {
+				t.Error(log)
+			}
+		})
+	}
+}
+
+// TestNextControllerDoesNotWaitForEver has Restores that wait for volumes, and whose backup is gone: one may wait on, without
+// holding others up, the other one's time is over.
+func TestNextControllerDoesNotWaitForEver(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	waiting := func(name string, since time.Duration) *velerov1.Restore {
+		return c.newRestore(name, func(r *velerov1.Restore) {
+			r.Spec.BackupName = "gone"
+			r.Annotations = map[string]string{ProgressAnnotation: encode(Progress{Step: StepVolumes}), LocationAnnotation: "default"}
+			started := metav1.NewTime(time.Now().Add(-since))
+			r.Status = velerov1.RestoreStatus{Phase: velerov1.RestorePhaseInProgress, StartTimestamp: &started}
+		})
+	}
+	young, old, other := waiting("young", time.Minute), waiting("old", 5*time.Hour), c.newRestore("other", nil)
+	c.create(young)
+	c.create(old)
+	restorable(c, &script{}, nil)
+	c.create(other)
+	if c.ended(old); old.Status.Phase != velerov1.RestorePhaseFailed || !strings.Contains(old.Status.FailureReason, "gone") {
+		t.Errorf("%+v", old.Status)
+	}
+	if c.ended(other); other.Status.Phase != velerov1.RestorePhaseCompleted {
+		t.Errorf("%+v", other.Status)
+	}
+	eventually(c, young, "still waiting", func(r *velerov1.Restore, _ error) bool { return r.Status.Phase == velerov1.RestorePhaseInProgress })
+}
+
+// TestInterruptedRestoreFails has what a process leaves that was killed while it restored items.
+func TestInterruptedRestoreFails(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.backUp("b1", nil)
+	started := metav1.Now()
+	r := c.newRestore("r1", func(r *velerov1.Restore) {
+		r.Spec.ScheduleName = "nightly"
+		r.Annotations = map[string]string{
+			LocationAnnotation: "default",
+			ProgressAnnotation: encode(Progress{Step: StepRestoring, Percent: 30, Items: restore.Progress{Total: 10, Restored: 3, Counts: restore.Counts{Created: 3}}}),
+		}
+		r.Status = velerov1.RestoreStatus{Phase: velerov1.RestorePhaseInProgress, StartTimestamp: &started}
+	})
+	c.start(nil)
+	eventually(c, c.newBackup("b1"), "synced", isSynced)
+	c.create(r)
+	c.ended(r)
+	if r.Status.Phase != velerov1.RestorePhaseFailed || !strings.Contains(r.Status.FailureReason, errInterrupted.Error()) || r.Status.CompletionTimestamp == nil {
+		t.Errorf("%+v", r.Status)
+	}
+	if p := progressOf(r); p.Items.Restored != 3 || p.Percent != 30 || r.Status.Progress.ItemsRestored != 3 {
+		t.Errorf("what was done is not told: %+v", p)
+	}
+	if results := c.stored("restores/r1/restore-r1-results.gz"); !strings.Contains(results, "ended while it restored items") {
+		t.Error(results)
+	}
+}
+
+// TestStoppedWhileItRestores stops a controller in the middle of the items: it records what was done.
+func TestStoppedWhileItRestores(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	_, stop := restorable(c, &script{run: func(ctx context.Context, _ *restore.Plan, report func(restore.Progress)) (*restore.Outcome, error) {
+		p := restore.Progress{Total: 2, Restored: 1, Counts: restore.Counts{Created: 1}}
+		report(p)
+		<-ctx.Done()
+		return &restore.Outcome{Progress: p, Resources: map[string][]string{"v1/ConfigMap": {"shop/settings(created)"}}}, ctx.Err()
+	}}, nil)
+	r := c.newRestore("r1", nil)
+	c.create(r)
+	eventually(c, r, "under way", func(r *velerov1.Restore, _ error) bool { return progressOf(r).Items.Restored == 1 })
+	stop()
+	if c.ended(r); r.Status.Phase != velerov1.RestorePhaseFailed || !strings.Contains(r.Status.FailureReason, errStopped.Error()) {
+		t.Errorf("%+v", r.Status)
+	}
+	if list := c.stored("restores/r1/restore-r1-resource-list.json.gz"); !strings.Contains(list, "shop/settings(created)") {
+		t.Errorf("resource list %s", list)
+	}
+}
+
+// TestForeignRestoreIsLeftAlone has a Restore that a Velero server has begun: it ends, and what the store has of it stays,
+// even when it is deleted.
+func TestForeignRestoreIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.backUp("b1", nil)
+	const file = "restores/r1/restore-r1-results.gz"
+	c.put(file, pack("Velero's"))
+	started := metav1.Now()
+	r := c.newRestore("r1", func(r *velerov1.Restore) {
+		r.Finalizers = []string{finalizer}
+		r.Status = velerov1.RestoreStatus{Phase: velerov1.RestorePhaseInProgress, StartTimestamp: &started}
+	})
+	c.start(nil)
+	c.create(r)
+	if c.ended(r); r.Status.Phase != velerov1.RestorePhaseFailed || !strings.Contains(r.Status.FailureReason, "begun by a Velero server") {
+		t.Errorf("%+v", r.Status)
+	}
+	c.delete(r)
+	eventually(c, r, "gone", func(_ *velerov1.Restore, err error) bool { return apierrors.IsNotFound(err) })
+	if content := c.stored(file); content != "Velero's" {
+		t.Errorf("the store has %q", content)
+	}
+}
