@@ -1,0 +1,122 @@
+package describe
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/vmware-tanzu/velero/pkg/util/results"
+)
+
+// Description is all that is known of one Backup or Restore. As JSON it is what `describe -o json` prints.
+type Description struct {
+	At          time.Time `json:"at"`
+	Operation   Operation `json:"operation"`
+	ItemPercent *int      `json:"itemPercent,omitempty"` // absent: not known yet
+
+	Totals  Totals            `json:"totals"` // of Volumes and PluginVolumes
+	Volumes []DescribedVolume `json:"volumes"`
+	// PluginVolumes are those of volume snapshotter plugins. Plugins do not know for which Restore they work: those of a
+	// Restore are the ones of its Backup that were begun after it.
+	PluginVolumes []DescribedVolume `json:"pluginVolumes,omitempty"`
+
+	// Records are the list of volumes that is stored with the backup or restore.
+	Records []Record `json:"volumeInfo,omitempty"`
+	// Results are the errors and warnings that are stored with it.
+	Results *Results `json:"results,omitempty"`
+
+	Notes []string `json:"notes,omitempty"` // what could not be found out, and why
+}
+
+// DescribedVolume is a Volume with its percentage.
+type DescribedVolume struct {
+	Volume
+	Percent *int `json:"percent,omitempty"` // absent: not known yet
+}
+
+// Results are what went wrong with the items of a backup or restore, as Velero stores it.
+type Results struct {
+	Errors   results.Result `json:"errors,omitzero"`
+	Warnings results.Result `json:"warnings,omitzero"`
+}
+
+// Describe puts together what a View of one operation has.
+func Describe(v *View) *Description {
+	var volumes, ofPlugins []Volume
+	for i := range v.Volumes {
+		if v.Volumes[i].OfPlugin() {
+			ofPlugins = append(ofPlugins, v.Volumes[i])
+		} else {
+			volumes = append(volumes, v.Volumes[i])
+		}
+	}
+	d := &Description{At: v.At, Operation: *v.Operation, Totals: Sum(v.Volumes), Volumes: described(volumes), PluginVolumes: described(ofPlugins), Notes: v.Notes}
+	if share, known := v.Operation.Items.Share(); known {
+		d.ItemPercent = &share
+	}
+	return d
+}
+
+// OfPlugin says whether a volume snapshotter plugin moves the bytes, and no node agent.
+func (v *Volume) OfPlugin() bool {
+	return v.Kind == KindVolumePluginBackup || v.Kind == KindVolumePluginRestore
+}
+
+func described(volumes []Volume) []DescribedVolume {
+	sorted := slices.Clone(volumes)
+	Sort(sorted)
+	all := make([]DescribedVolume, 0, len(sorted))
+	for _, v := range sorted {
+		d := DescribedVolume{Volume: v}
+		if share, known := v.Percent(); known {
+			d.Percent = &share
+		}
+		all = append(all, d)
+	}
+	return all
+}
+
+// HasStored says whether the list of volumes and the results may be in the backup store already. They are stored when all
+// items were tried.
+func (o *Operation) HasStored() bool {
+	switch o.Phase {
+	case "New", "Queued", "ReadyToStart", "FailedValidation":
+		return false
+	case "InProgress":
+		return o.Items.Step == stepVolumes
+	default:
+		return true
+	}
+}
+
+// stepVolumes is when our restore controller waits for node agents only.
+const stepVolumes = "Volumes"
+
+// silence is how long an agent that works is quiet at most: it writes each minute, in the queue every ten minutes
+// (docs/node-agent.md).
+const (
+	silence       = 2 * time.Minute
+	queuedSilence = 11 * time.Minute
+)
+
+// Silent says whether nobody has written for so long that the agent is gone or does not reach the API server. Without the
+// annotation of our agent nobody can tell.
+func (v *Volume) Silent(now time.Time) bool {
+	p := &v.Progress
+	if v.Ended() || p.Heartbeat.IsZero() {
+		return false
+	}
+	limit := silence
+	if p.QueuePosition > 0 {
+		limit = queuedSilence
+	}
+	return now.Sub(p.Heartbeat) > limit
+}
+
+// subject names the volume as people look for it: of a pod, or the PersistentVolume.
+func (v *Volume) subject() string {
+	if v.Pod == "" {
+		return cmp.Or(v.Volume, v.Name)
+	}
+	return "volume " + v.Volume + " of pod " + v.PodNamespace + "/" + v.Pod
+}
