@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os/exec" //nolint:depguard // a browser is started, which is no work to confine
+	"runtime"
+
+	"github.com/spf13/cobra"
+
+	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
+	"github.com/plimsoll-io/plimsoll/cmd/kubectl-plimsoll/internal/dashboard"
+	"github.com/plimsoll-io/plimsoll/cmd/kubectl-plimsoll/internal/live"
+	"github.com/plimsoll-io/plimsoll/pkg/describe"
+)
+
+// dashboardPage is the command dashboard.
+type dashboardPage struct {
+	connection *connection
+	selection  live.Selection
+	address    string
+	open       bool
+}
+
+func dashboardCommand(c *connection) *cobra.Command {
+	d := dashboardPage{connection: c}
+	cmd := &cobra.Command{
+		Use:   "dashboard [backup|restore NAME]",
+		Short: "Serve a web page that shows the volumes of a backup, of a restore or of all",
+		Long: `Serves a web page to the browser of this machine: how far each volume is, how fast it moves, how long it will still
+take, and which are stalled. It shows what 'watch' shows, and changes nothing.
+
+The page is there until this command is ended. Only a browser on this machine reaches it, and only with the token in the
+address that is printed.`,
+		Example: `  kubectl plimsoll dashboard
+  kubectl plimsoll dashboard --open
+  kubectl plimsoll dashboard backup nightly --address 127.0.0.1:8080`,
+		ValidArgsFunction: completeReferences(c, describe.KindBackup, describe.KindRestore),
+		Args: func(_ *cobra.Command, args []string) error {
+			var err error
+			d.selection, err = selectionOf(args)
+			return err
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return d.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&d.address, "address", "127.0.0.1:0", "where the page is served: an address of this machine alone, such as 127.0.0.1 or [::1], and a port; 0: any free one")
+	f.BoolVar(&d.open, "open", false, "open the page in the browser")
+	return cmd
+}
+
+func (d *dashboardPage) run(ctx context.Context, out, errOut io.Writer) error {
+	options, err := d.connection.follow(d.selection)
+	if err != nil {
+		return err
+	}
+	server, err := dashboard.Listen(ctx, d.address, func(ctx context.Context) iter.Seq2[describe.View, error] {
+		return live.Follow(ctx, options)
+	})
+	if errors.Is(err, dashboard.ErrNotLoopback) {
+		return program.Misused(fmt.Errorf("--address: %w", err))
+	}
+	if err != nil {
+		return err
+	}
+	return server.Serve(ctx, func() {
+		fmt.Fprintf(out, "The dashboard is at %s\nCtrl-C ends it.\n", server.URL())
+		if !d.open {
+			return
+		}
+		if err := openBrowser(server.URLOnce()); err != nil {
+			fmt.Fprintf(errOut, "No browser could be opened, do that yourself: %v\n", err)
+		}
+	})
+}
+
+// browsers are the programs that open an address in the user's browser, by operating system.
+var browsers = map[string][]string{
+	"darwin":  {"open"},
+	"windows": {"rundll32", "url.dll,FileProtocolHandler"},
+}
+
+// openBrowser does not wait: some of these programs become the browser, which then outlives us.
+func openBrowser(address string) error {
+	command := browsers[runtime.GOOS]
+	if command == nil {
+		command = []string{"xdg-open"}
+	}
+	browser := exec.Command(command[0], append(command[1:], address)...) //nolint:noctx // it outlives us
+	if err := browser.Start(); err != nil {
+		return err
+	}
+	return browser.Process.Release()
+}

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
+	"github.com/plimsoll-io/plimsoll/cmd/kubectl-plimsoll/internal/live"
+	"github.com/plimsoll-io/plimsoll/pkg/describe"
+)
+
+// description says what is described, and how.
+type description struct {
+	connection *connection
+	output     output
+	of         reference
+	downloads  bool
+	timeout    time.Duration // for an answer to a DownloadRequest
+	caCert     string
+}
+
+func describeCommand(c *connection) *cobra.Command {
+	d := description{connection: c}
+	cmd := &cobra.Command{
+		Use:   "describe backup|restore NAME",
+		Short: "Show all that is known of a backup or restore and its volumes",
+		Long: `Shows how far a backup or restore is: items and volumes with percentage, rate and time left, since when nothing moved,
+errors with the last path that failed, attempts, and what volume snapshotter plugins tell. Of one whose items are done it
+also shows the list of volumes, the errors and the warnings that are stored with it.`,
+		Example: `  kubectl plimsoll describe backup nightly
+  kubectl plimsoll describe restore/nightly-1
+  kubectl plimsoll describe backup nightly -o json`,
+		ValidArgsFunction: completeReferences(c, describe.KindBackup, describe.KindRestore),
+		Args: func(_ *cobra.Command, args []string) error {
+			var err error
+			if d.of, err = parseReference(args); err != nil {
+				return err
+			}
+			if d.of.kind != describe.KindBackup && d.of.kind != describe.KindRestore {
+				return program.Misused(fmt.Errorf("%s is neither backup nor restore; explain takes it", d.of.kind))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return d.run(cmd) },
+	}
+	d.output.addFlag(cmd)
+	f := cmd.Flags()
+	f.BoolVar(&d.downloads, "downloads", true, "show what is stored in the backup store, too; it is asked for with DownloadRequests")
+	f.DurationVar(&d.timeout, "download-timeout", 10*time.Second, "how long to wait for the answer to a DownloadRequest")
+	f.StringVar(&d.caCert, "cacert", "", "a file with certificates that sign the backup store's, besides those of the BackupStorageLocations")
+	return cmd
+}
+
+func (d *description) run(cmd *cobra.Command) error {
+	if err := d.output.validate(); err != nil {
+		return err
+	}
+	if d.timeout <= 0 {
+		return program.Misused(errors.New("--download-timeout is not positive; --downloads=false asks for nothing"))
+	}
+	all, err := d.read(cmd.Context())
+	if err != nil {
+		return err
+	}
+	return d.output.print(cmd.OutOrStdout(), all, all.Print)
+}
+
+func (d *description) read(ctx context.Context) (*describe.Description, error) {
+	options, err := d.connection.follow(live.Selection{Kind: d.of.kind, Name: d.of.name})
+	if err != nil {
+		return nil, err
+	}
+	view, err := live.Look(ctx, options)
+	if err != nil {
+		return nil, err
+	}
+	all := describe.Describe(&view)
+	if !d.downloads || !all.Operation.HasStored() {
+		return all, nil
+	}
+	api, err := d.connection.client()
+	if err != nil {
+		return nil, err
+	}
+	store, err := newDownloads(ctx, api, d.connection.namespace, d.caCert, d.timeout)
+	if err != nil {
+		return nil, err
+	}
+	return all, store.addTo(ctx, all)
+}

@@ -1,0 +1,131 @@
+package dashboard
+
+import (
+	"crypto/rand"
+	"crypto/subtle"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"sync"
+)
+
+// policy lets a page load what this server has, and nothing else, from nowhere else; and it lets no script make HTML of text.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+
+const tokenParameter = "token"
+
+// guard decides who is served: whoever came with a token, by the right name, from the page itself.
+type guard struct {
+	hosts   []string // the values of the header Host; the first one is that of the URL
+	cookie  string   // its name. Cookies know no ports, so the port is in the name
+	session string   // its value
+	token   string
+
+	mu   sync.Mutex
+	once []string // tokens for one time
+}
+
+func newGuard(at netip.AddrPort) *guard {
+	port := strconv.Itoa(int(at.Port()))
+	return &guard{
+		hosts: []string{at.String(), "localhost:" + port}, cookie: "plimsoll-" + port,
+		session: rand.Text(), token: rand.Text(),
+	}
+}
+
+func (g *guard) url(token string) string {
+	return "http://" + g.hosts[0] + "/?" + tokenParameter + "=" + token
+}
+
+func (g *guard) tokenOnce() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	token := rand.Text()
+	g.once = append(g.once, token)
+	return token
+}
+
+// protect lets next answer to those who may ask.
+func (g *guard) protect(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		setHeaders(w.Header())
+		switch {
+		case !slices.Contains(g.hosts, r.Host):
+			// Another name for this address: a page of that name would share the browser's trust in it (DNS rebinding).
+			refuse(w, "The dashboard does not have the name that it was called by.")
+		case !fromHere(r):
+			refuse(w, "Another page wants to use the dashboard.")
+		case r.Method != http.MethodGet && r.Method != http.MethodHead:
+			w.Header().Set("Allow", "GET, HEAD")
+			http.Error(w, "The dashboard only shows.", http.StatusMethodNotAllowed)
+		case r.URL.Path == "/" && r.URL.Query().Has(tokenParameter):
+			g.admit(w, r)
+		case !g.admitted(r):
+			refuse(w, "Open the address that kubectl plimsoll dashboard has printed: it has a token in it.")
+		default:
+			next.ServeHTTP(w, r)
+		}
+	})
+}
+
+func setHeaders(h http.Header) {
+	for name, value := range map[string]string{
+		"Content-Security-Policy":      policy,
+		"Cross-Origin-Opener-Policy":   "same-origin",
+		"Cross-Origin-Resource-Policy": "same-origin",
+		"Referrer-Policy":              "no-referrer",
+		"X-Content-Type-Options":       "nosniff",
+		"X-Frame-Options":              "DENY",
+		"Cache-Control":                "no-store",
+	} {
+		h.Set(name, value)
+	}
+}
+
+func refuse(w http.ResponseWriter, why string) { http.Error(w, why, http.StatusForbidden) }
+
+// fromHere says whether no page of another origin makes the request. That includes pages of other ports of this machine,
+// whose requests have our cookie. Following a link is not refused: it takes the cookie or the token, and shows nothing to
+// the page with the link.
+func fromHere(r *http.Request) bool {
+	if origin := r.Header.Get("Origin"); origin != "" && origin != "http://"+r.Host {
+		return false
+	}
+	site := r.Header.Get("Sec-Fetch-Site")
+	return site == "" || site == "none" || site == "same-origin" || r.Header.Get("Sec-Fetch-Mode") == "navigate"
+}
+
+// admit takes a token for the cookie, and the token out of the browser's address and history.
+func (g *guard) admit(w http.ResponseWriter, r *http.Request) {
+	if !g.good(r.URL.Query().Get(tokenParameter)) {
+		refuse(w, "This token is not, or no longer, good. Open the address that kubectl plimsoll dashboard has printed.")
+		return
+	}
+	http.SetCookie(w, &http.Cookie{ //nolint:gosec // not Secure: there is no TLS on loopback
+		Name: g.cookie, Value: g.session, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode,
+	})
+	http.Redirect(w, r, "/", http.StatusSeeOther)
+}
+
+// good says whether a token is, and uses up those for one time.
+func (g *guard) good(token string) bool {
+	if equal(token, g.token) {
+		return true
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	i := slices.IndexFunc(g.once, func(known string) bool { return equal(token, known) })
+	if i < 0 {
+		return false
+	}
+	g.once = slices.Delete(g.once, i, i+1)
+	return true
+}
+
+func (g *guard) admitted(r *http.Request) bool {
+	return slices.ContainsFunc(r.CookiesNamed(g.cookie), func(c *http.Cookie) bool { return equal(c.Value, g.session) })
+}
+
+func equal(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }

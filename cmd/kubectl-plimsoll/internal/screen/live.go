@@ -1,0 +1,144 @@
+package screen
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+
+	tea "charm.land/bubbletea/v2"
+
+	"github.com/plimsoll-io/plimsoll/pkg/describe"
+)
+
+// The size of a terminal that does not tell its own.
+const usualWidth, usualHeight = 80, 24
+
+// How a person leaves a screen.
+var (
+	ErrQuit        = errors.New("left with q")
+	ErrInterrupted = errors.New("interrupted")
+)
+
+// Terminal is where a screen is shown.
+type Terminal struct {
+	In      io.Reader // nil: nobody presses keys
+	Out     io.Writer
+	Environ []string
+	Color   bool
+	Unicode bool
+}
+
+// Show draws each View on the terminal's alternate screen, and returns the last one: when ended says that no more is to come,
+// when views have an error, which it returns, or when a person leaves: ErrQuit, ErrInterrupted. It draws nothing before the
+// first View is there, and nothing at all if that is the last one. views belong to the context that Show hands to them.
+func Show(ctx context.Context, t Terminal, views func(context.Context) iter.Seq2[describe.View, error], ended func(*describe.View) bool) (describe.View, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	next, stop := iter.Pull2(views(ctx))
+	defer stop()
+	first, err, _ := next()
+	if err != nil || ended(&first) {
+		return first, err
+	}
+	// Signals are for those who made ctx.
+	program := tea.NewProgram(&model{options: Options{Color: t.Color, Unicode: t.Unicode}, view: first},
+		tea.WithInput(t.In), tea.WithOutput(t.Out), tea.WithEnvironment(t.Environ), tea.WithoutSignalHandler())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		feed(program, next, ended)
+	}()
+	last, err := program.Run()
+	cancel()
+	<-done
+	if err != nil {
+		return describe.View{}, fmt.Errorf("draw the screen: %w", err)
+	}
+	m := last.(*model)
+	return m.view, m.err
+}
+
+// feed sends Views to a program until no more is to come.
+func feed(program *tea.Program, next func() (describe.View, error, bool), ended func(*describe.View) bool) {
+	for {
+		view, err, ok := next()
+		switch {
+		case !ok:
+			return
+		case err != nil:
+			program.Send(failure{err})
+			return
+		}
+		program.Send(view)
+		if ended(&view) {
+			program.Quit()
+			return
+		}
+	}
+}
+
+type failure struct{ error }
+
+// model is the state of a screen.
+type model struct {
+	options Options
+	view    describe.View
+	err     error
+}
+
+func (m *model) Init() tea.Cmd { return nil }
+
+// Update takes Views, keys and sizes.
+func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+	switch msg := msg.(type) {
+	case describe.View:
+		m.view = msg
+	case failure:
+		m.err = msg.error
+		return m, tea.Quit
+	case tea.WindowSizeMsg: // a serial console may not know its size
+		m.options.Width, m.options.Height = cmp.Or(msg.Width, usualWidth), cmp.Or(msg.Height, usualHeight)
+	case tea.KeyPressMsg:
+		return m, m.press(msg.String())
+	}
+	return m, nil
+}
+
+func (m *model) press(key string) tea.Cmd {
+	_, fit := m.options.render(&m.view)
+	switch key {
+	case "q":
+		m.err = ErrQuit
+		return tea.Quit
+	case "ctrl+c":
+		m.err = ErrInterrupted
+		return tea.Quit
+	case "ctrl+z":
+		return tea.Suspend
+	case "up", "k":
+		m.options.First--
+	case "down", "j":
+		m.options.First++
+	case "pgup", "b":
+		m.options.First -= fit
+	case "pgdown", "space":
+		m.options.First += fit
+	case "home", "g":
+		m.options.First = 0
+	case "end", "G":
+		m.options.First = len(m.view.Volumes)
+	}
+	m.options.First = max(min(m.options.First, len(m.view.Volumes)-fit), 0)
+	return nil
+}
+
+// View draws.
+func (m *model) View() tea.View {
+	if m.options.Width == 0 {
+		return tea.View{AltScreen: true}
+	}
+	return tea.View{Content: Render(&m.view, m.options), AltScreen: true}
+}

@@ -1,0 +1,225 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/spf13/cobra"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
+	"github.com/plimsoll-io/plimsoll/pkg/describe"
+)
+
+type volumeBackup struct {
+	output
+	waiting
+	target   podVolume
+	location string
+	uploader string
+	schedule string
+	image    string
+}
+
+func volumeBackupCommand(c *connection) *cobra.Command {
+	var o volumeBackup
+	cmd := &cobra.Command{
+		Use:   "backup NAMESPACE/POD VOLUME",
+		Short: "Back up a volume of a pod",
+		Long: `Back up a volume of a pod, as a Velero server would ask for it, but without a Backup: with a PodVolumeBackup that the
+node agent of the pod's node carries out. No server is needed, and restic works whatever the server thinks of it.
+
+It waits until the end, with exit code 3 if that is not Completed. Interrupted, it leaves the backup running.
+
+With --schedule it creates nothing, but prints a CronJob that makes this backup, with a ServiceAccount and the rights that it needs.`,
+		Example: `  kubectl plimsoll volume backup shop/database-0 data
+  kubectl plimsoll volume backup shop/database-0 data --to default --uploader kopia --timeout 2h
+  kubectl plimsoll volume backup shop/database-0 data --schedule "0 3 * * *" | kubectl apply -f -`,
+		Args: func(_ *cobra.Command, args []string) error {
+			var err error
+			o.target, err = parsePodVolume(args)
+			return err
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.validate(); err != nil {
+				return err
+			}
+			api, err := newVolumes(c)
+			if err != nil {
+				return err
+			}
+			return o.run(cmd, api)
+		},
+	}
+	o.addFlag(cmd)
+	o.addWaitFlags(cmd)
+	f := cmd.Flags()
+	f.StringVar(&o.location, "to", "", "the BackupStorageLocation (default the one that is marked as default)")
+	f.StringVar(&o.uploader, "uploader", uploaderRestic, "restic or kopia")
+	f.StringVar(&o.schedule, "schedule", "", "print a CronJob with this schedule, in place of a backup")
+	f.StringVar(&o.image, "image", "", "of the CronJob: an image with kubectl-plimsoll (default that of the node agent)")
+	return cmd
+}
+
+func (o *volumeBackup) validate() error {
+	if err := o.output.validate(); err != nil {
+		return err
+	}
+	if err := checkSchedule(o.schedule); err != nil {
+		return err
+	}
+	switch {
+	case o.schedule != "" && o.format == formatJSON:
+		return program.Misused(errors.New("--schedule prints YAML only"))
+	case o.schedule == "" && o.image != "":
+		return program.Misused(errors.New("--image is for --schedule"))
+	}
+	if err := o.waiting.validate(); err != nil {
+		return err
+	}
+	if o.schedule != "" && (o.noWait || o.cancelOnInterrupt) {
+		return program.Misused(errors.New("--schedule does not go with --no-wait and --cancel-on-interrupt"))
+	}
+	return checkUploader(o.uploader)
+}
+
+func (o *volumeBackup) run(cmd *cobra.Command, v *volumes) error {
+	ctx := cmd.Context()
+	pvb, ours, err := o.prepare(ctx, v)
+	if err != nil {
+		return cannot("back up %s: %w", o.target, err)
+	}
+	if o.schedule != "" {
+		return o.printSchedule(cmd, v, pvb)
+	}
+	if !ours && o.uploader == uploaderRestic {
+		fmt.Fprintf(cmd.ErrOrStderr(), "The node agent of node %s is not Plimsoll's: Velero's own, from 1.17 on, backs nothing up with restic.\n", describe.Clean(pvb.Spec.Node))
+	}
+	if err := v.client.Create(ctx, pvb); err != nil {
+		return fmt.Errorf("create the PodVolumeBackup: %w", err)
+	}
+	o.announce(cmd, o.format, "podvolumebackup", pvb.Name)
+	if o.noWait {
+		return o.report(cmd, describe.OfPodVolumeBackup(pvb))
+	}
+	ended, err := o.follow(cmd, v, pvb)
+	if reportErr := o.report(cmd, ended); err == nil {
+		err = reportErr
+	}
+	return err
+}
+
+// report says what has become of the backup.
+func (o *volumeBackup) report(cmd *cobra.Command, backed describe.Volume) error {
+	return o.print(cmd.OutOrStdout(), backed, func(w io.Writer) error {
+		if backed.Phase != string(velerov1.PodVolumeBackupPhaseCompleted) {
+			return nil // the error says it, or nobody waited
+		}
+		if backed.SnapshotID == "" {
+			_, err := fmt.Fprintf(w, "Completed without a snapshot: %s\n", describe.Clean(backed.Message))
+			return err
+		}
+		_, err := fmt.Fprintf(w, "Completed: snapshot %s of %s; restore it with --from %s\n",
+			describe.Clean(backed.SnapshotID), describe.Bytes(backed.Progress.TotalBytes), describe.Clean(backed.Name))
+		if backed.Message != "" {
+			fmt.Fprintln(w, describe.Clean(backed.Message))
+		}
+		return err
+	})
+}
+
+// prepare makes the PodVolumeBackup as a Velero server does (contracts/velero-node-agent.md 2.1), but without a Backup: there
+// is none to own it, to label it and to tag its snapshot. ours says whether the agent that will see it is Plimsoll's.
+func (o *volumeBackup) prepare(ctx context.Context, v *volumes) (pvb *velerov1.PodVolumeBackup, ours bool, err error) {
+	location, err := v.location(ctx, o.location)
+	if err != nil {
+		return nil, false, err
+	}
+	if location.Spec.AccessMode == velerov1.BackupStorageLocationAccessModeReadOnly {
+		return nil, false, fmt.Errorf("BackupStorageLocation %s is read-only", location.Name)
+	}
+	pod, vol, err := v.podOf(ctx, o.target)
+	if err != nil {
+		return nil, false, err
+	}
+	in := &describe.BackupInput{
+		Namespace: v.namespace, Spec: velerov1.BackupSpec{StorageLocation: location.Name}, Server: describe.Server{Uploader: o.uploader},
+	}
+	if in.Agents, err = v.agents(ctx); err != nil {
+		return nil, false, err
+	}
+	if in.Repositories, err = v.repositories(ctx, pod.Namespace, location.Name, o.uploader); err != nil {
+		return nil, false, err
+	}
+	if err := v.readClaim(ctx, pod, vol, in); err != nil {
+		return nil, false, err
+	}
+	if why := describe.CannotBackUp(in, pod, vol); why != "" {
+		return nil, false, errors.New(describe.Clean(why))
+	}
+	pvb = newPodVolumeBackup(v.namespace, pod, vol, in)
+	return pvb, slices.ContainsFunc(in.Agents, func(a corev1.Pod) bool { return a.Spec.NodeName == pod.Spec.NodeName && oursIs(a.Labels) }), nil
+}
+
+// oursIs knows Plimsoll's node agent by the labels that deploy/ gives it.
+func oursIs(labels map[string]string) bool {
+	return labels["app.kubernetes.io/name"] == "plimsoll-node-agent"
+}
+
+// readClaim reads what is behind a volume. Who may not read PersistentVolumes leaves them to the node agent.
+func (v *volumes) readClaim(ctx context.Context, pod *corev1.Pod, vol *corev1.Volume, in *describe.BackupInput) error {
+	name, ok := describe.ClaimOf(pod, vol)
+	if !ok {
+		return nil
+	}
+	var claim corev1.PersistentVolumeClaim
+	if err := v.api.Get(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: name}, &claim); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			return nil
+		}
+		return fmt.Errorf("get PersistentVolumeClaim %s/%s: %w", pod.Namespace, name, err)
+	}
+	in.Claims = []corev1.PersistentVolumeClaim{claim}
+	if claim.Spec.VolumeName == "" {
+		return nil
+	}
+	persistent := corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: claim.Spec.VolumeName}}
+	err := v.api.Get(ctx, client.ObjectKeyFromObject(&persistent), &persistent)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil && !apierrors.IsForbidden(err):
+		return fmt.Errorf("get PersistentVolume %s: %w", claim.Spec.VolumeName, err)
+	}
+	in.Persistent = []corev1.PersistentVolume{persistent}
+	return nil
+}
+
+func newPodVolumeBackup(namespace string, pod *corev1.Pod, vol *corev1.Volume, in *describe.BackupInput) *velerov1.PodVolumeBackup {
+	pvb := &velerov1.PodVolumeBackup{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: pod.Name + "-" + vol.Name + "-"},
+		Spec: velerov1.PodVolumeBackupSpec{
+			Node: pod.Spec.NodeName, Pod: referenceTo(pod), Volume: vol.Name,
+			BackupStorageLocation: in.Spec.StorageLocation, UploaderType: in.Server.Uploader,
+			RepoIdentifier: identifier(in.Repositories, in.Server.Uploader),
+			Tags:           map[string]string{"pod": pod.Name, "pod-uid": string(pod.UID), "ns": pod.Namespace, "volume": vol.Name},
+		},
+	}
+	if vol.PersistentVolumeClaim != nil && len(in.Claims) > 0 {
+		claim := &in.Claims[0]
+		pvb.Annotations = map[string]string{pvcNameAnnotation: claim.Name}
+		pvb.Labels = map[string]string{velerov1.PVCUIDLabel: string(claim.UID)} // by which the next backup finds this one
+		pvb.Spec.Tags["pvc-uid"] = string(claim.UID)
+	}
+	return pvb
+}
+
+// pvcNameAnnotation names the claim of a PodVolumeBackup (contracts/velero-node-agent.md 1.5).
+const pvcNameAnnotation = "velero.io/pvc-name"

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// TestVolumeLatest restores the newest backup of a claim and of a pod's volume, among others that are not.
+func TestVolumeLatest(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.claim("data-db-0")
+	pod, _ := c.waitingPod() // of claim data-db-1
+	begin := time.Now().Add(-time.Hour)
+	backup := func(name string, minute int, change func(*velerov1.PodVolumeBackup)) {
+		b := &velerov1.PodVolumeBackup{
+			ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: name, Annotations: map[string]string{pvcNameAnnotation: "data-db-0"}},
+			Spec: velerov1.PodVolumeBackupSpec{
+				Node: c.node, Pod: corev1.ObjectReference{Namespace: c.ns, Name: "db-0"}, Volume: "data", BackupStorageLocation: "default", UploaderType: uploaderRestic,
+			},
+			Status: velerov1.PodVolumeBackupStatus{
+				Phase: velerov1.PodVolumeBackupPhaseCompleted, SnapshotID: "id-of-" + name, CompletionTimestamp: new(metav1.NewTime(begin.Add(time.Duration(minute) * time.Minute))),
+			},
+		}
+		if change != nil {
+			change(b)
+		}
+		c.create(b)
+	}
+	ofPod := func(b *velerov1.PodVolumeBackup) { b.Annotations, b.Spec.Pod.Name = nil, pod.Name }
+	backup("a-newest", 20, nil)
+	backup("z-older", 10, nil)
+	backup("with-kopia", 5, func(b *velerov1.PodVolumeBackup) { b.Spec.UploaderType = uploaderKopia })
+	backup("of-shop", 15, func(b *velerov1.PodVolumeBackup) { b.Spec.Pod.Namespace = "shop" })
+	backup("failed", 30, func(b *velerov1.PodVolumeBackup) { b.Status.Phase = velerov1.PodVolumeBackupPhaseFailed })
+	backup("running", 0, func(b *velerov1.PodVolumeBackup) {
+		b.Status = velerov1.PodVolumeBackupStatus{Phase: velerov1.PodVolumeBackupPhaseInProgress}
+	})
+	backup("of-another-claim", 40, func(b *velerov1.PodVolumeBackup) { b.Annotations[pvcNameAnnotation] = "data-db-7" })
+	backup("of-the-pod", 25, ofPod)
+	backup("of-the-pod-older", 24, ofPod)
+	backup("of-another-volume", 50, func(b *velerov1.PodVolumeBackup) { ofPod(b); b.Spec.Volume = "logs" })
+
+	intoClaim := []string{"--into-claim", c.ns + "/data-db-0", "--image", "agent"}
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{c.ns + "/" + pod.Name, "data"}, "of-the-pod"},
+		{append(intoClaim, "--uploader", uploaderKopia), "with-kopia"},
+		{append(intoClaim, "--source-namespace", "shop"), "of-shop"},
+		{intoClaim, "a-newest"},
+	} {
+		out, errOut, code := c.run(append([]string{"volume", "restore", "--from", "latest", "--no-wait"}, test.args...)...)
+		if code != 0 || !strings.Contains(errOut, "The newest is PodVolumeBackup "+test.want+", ") {
+			t.Errorf("%q: exit code %d, want %s: %s%s", test.args, code, test.want, out, errOut)
+			continue
+		}
+		var made velerov1.PodVolumeRestoreList
+		if err := c.api.List(t.Context(), &made, client.InNamespace(c.ns)); err != nil || len(made.Items) != 1 {
+			t.Fatalf("%q: %d PodVolumeRestores, %v", test.args, len(made.Items), err)
+		}
+		if got := made.Items[0].Spec.SnapshotID; got != "id-of-"+test.want {
+			t.Errorf("%q: restores %s, want that of %s", test.args, got, test.want)
+		}
+		for _, gone := range []client.Object{&velerov1.PodVolumeRestore{}, &corev1.Pod{}} { // so that the claim is free again
+			if err := c.api.DeleteAllOf(t.Context(), gone, client.InNamespace(c.ns), client.GracePeriodSeconds(0)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}

@@ -1,0 +1,379 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	"github.com/vmware-tanzu/velero/pkg/label"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
+	"github.com/plimsoll-io/plimsoll/pkg/describe"
+)
+
+// restoreWait is the init container in which a pod waits for its volumes (contracts/velero-node-agent.md 4.1).
+const restoreWait = "restore-wait"
+
+type volumeRestore struct {
+	output
+	waiting
+	target          podVolume
+	from            string
+	location        string
+	uploader        string
+	sourceNamespace string
+	claim           string // NAMESPACE/NAME; empty: into the target
+	sparse          bool
+	helper          helper
+}
+
+func volumeRestoreCommand(c *connection) *cobra.Command {
+	var o volumeRestore
+	cmd := &cobra.Command{
+		Use:   "restore (NAMESPACE/POD VOLUME | --into-claim NAMESPACE/CLAIM) --from BACKUP|SNAPSHOT|latest",
+		Short: "Restore a volume",
+		Long: `Restore a volume from a PodVolumeBackup, or from a snapshot, with a PodVolumeRestore that a node agent carries out. No
+server is needed. What is in the volume and not in the snapshot stays. --from latest takes the newest PodVolumeBackup of this
+volume that has completed, and says which that is.
+
+NAMESPACE/POD is a pod that waits for it in its init container restore-wait, see docs/standalone.md.
+
+--into-claim restores into a PersistentVolumeClaim that no pod uses: scale down what uses it, restore, scale up again. A small
+pod mounts it meanwhile, and is deleted in the end.
+
+It waits until the end, with exit code 3 if that is not Completed. Interrupted, it leaves the restore running.`,
+		Example: `  kubectl plimsoll volume list shop
+  kubectl plimsoll volume restore --into-claim shop/data-database-0 --from database-0-data-x7k2p
+  kubectl plimsoll volume restore --into-claim shop/data-database-0 --from latest
+  kubectl plimsoll volume restore shop/database-0 data --from database-0-data-x7k2p
+  kubectl plimsoll volume restore --into-claim shop/data-database-0 --from 4f2c1a9b --source-namespace shop --uploader restic`,
+		Args: func(_ *cobra.Command, args []string) error { return o.parse(args) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.validate(); err != nil {
+				return err
+			}
+			api, err := newVolumes(c)
+			if err != nil {
+				return err
+			}
+			return o.run(cmd, api)
+		},
+	}
+	o.addFlag(cmd)
+	o.addWaitFlags(cmd)
+	f := cmd.Flags()
+	f.StringVar(&o.from, "from", "", "the name of a PodVolumeBackup, the id of a snapshot, or latest: the newest PodVolumeBackup of this volume")
+	f.StringVar(&o.claim, "into-claim", "", "restore into this PersistentVolumeClaim, NAMESPACE/NAME")
+	f.BoolVar(&o.sparse, "write-sparse-files", false, "make holes where files have only zeros")
+	f.StringVar(&o.location, "location", "", "of latest, or of a snapshot without a PodVolumeBackup: its BackupStorageLocation (default the one that is marked as default)")
+	f.StringVar(&o.uploader, "uploader", "", "of latest, or of a snapshot without a PodVolumeBackup: restic or kopia (default restic)")
+	f.StringVar(&o.sourceNamespace, "source-namespace", "", "of latest, or of a snapshot without a PodVolumeBackup: the namespace that was backed up (default that of the target)")
+	o.helper.addFlags(f)
+	return cmd
+}
+
+func (o *volumeRestore) parse(args []string) (err error) {
+	if o.claim == "" {
+		o.target, err = parsePodVolume(args)
+		return err
+	}
+	if len(args) > 0 {
+		return program.Misused(errors.New("give either NAMESPACE/POD VOLUME or --into-claim"))
+	}
+	o.target.namespace, _, err = parseNamespaced(o.claim)
+	return err
+}
+
+func (o *volumeRestore) validate() error {
+	if err := o.output.validate(); err != nil {
+		return err
+	}
+	if o.from == "" {
+		return program.Misused(errors.New("say with --from what to restore; 'kubectl plimsoll volume list' lists what there is"))
+	}
+	if o.uploader != "" {
+		if err := checkUploader(o.uploader); err != nil {
+			return err
+		}
+	}
+	return o.waiting.validate()
+}
+
+func (o *volumeRestore) run(cmd *cobra.Command, v *volumes) error {
+	ctx := cmd.Context()
+	from, err := o.snapshot(ctx, v)
+	if err != nil {
+		return cannot("restore from %s: %w", describe.Clean(o.from), err)
+	}
+	if from.remark != "" {
+		fmt.Fprintln(cmd.ErrOrStderr(), describe.Clean(from.remark))
+	}
+	if o.claim != "" {
+		return o.intoClaim(cmd, v, from)
+	}
+	pvr, err := o.prepare(ctx, v, from)
+	if err != nil {
+		return cannot("restore %s: %w", o.target, err)
+	}
+	if err := v.client.Create(ctx, pvr); err != nil {
+		return fmt.Errorf("create the PodVolumeRestore: %w", err)
+	}
+	o.announce(cmd, o.format, "podvolumerestore", pvr.Name)
+	if o.noWait {
+		return o.report(cmd, describe.OfPodVolumeRestore(pvr))
+	}
+	ended, err := o.follow(cmd, v, pvr)
+	if reportErr := o.report(cmd, ended); err == nil {
+		err = reportErr
+	}
+	return err
+}
+
+// report says what has become of the restore.
+func (o *volumeRestore) report(cmd *cobra.Command, restored describe.Volume) error {
+	return o.print(cmd.OutOrStdout(), restored, func(w io.Writer) error {
+		if restored.Phase != string(velerov1.PodVolumeRestorePhaseCompleted) {
+			return nil // the error says it, or nobody waited
+		}
+		_, err := fmt.Fprintf(w, "Completed: %s restored\n", describe.Bytes(restored.Progress.BytesDone))
+		return err
+	})
+}
+
+// snapshot is what is restored.
+type snapshot struct {
+	id           string
+	bytes        int64 // 0: not known
+	uploader     string
+	location     string
+	namespace    string // that was backed up: each has its own repository
+	repositoryID string
+	remark       string // what people should know of it: which it is, or why it may not be complete
+}
+
+// snapshotID is what ids look like: of restic, where the first characters are enough, and of kopia.
+var snapshotID = regexp.MustCompile(`^[0-9a-f]{8,64}$`)
+
+// snapshot finds out what --from says: a PodVolumeBackup, or the snapshot of one, or else what the flags say.
+func (o *volumeRestore) snapshot(ctx context.Context, v *volumes) (snapshot, error) {
+	var s snapshot
+	pvb, err := o.backup(ctx, v)
+	switch {
+	case err != nil:
+		return s, err
+	case pvb != nil && pvb.Status.SnapshotID == "":
+		return s, fmt.Errorf("PodVolumeBackup %s has no snapshot: it is %s: %s", pvb.Name, cmp.Or(string(pvb.Status.Phase), "New"),
+			cmp.Or(describe.Clean(pvb.Status.Message), "nothing more is known"))
+	case pvb != nil:
+		s = snapshot{
+			id: pvb.Status.SnapshotID, bytes: pvb.Status.Progress.TotalBytes, uploader: cmp.Or(pvb.Spec.UploaderType, uploaderRestic),
+			location: pvb.Spec.BackupStorageLocation, namespace: pvb.Spec.Pod.Namespace,
+		}
+		if o.from == latest {
+			s.remark = fmt.Sprintf("The newest is PodVolumeBackup %s, %s old.", pvb.Name, describe.Age(time.Now(), ended(pvb)))
+		}
+		if pvb.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted {
+			s.remark = fmt.Sprintf("PodVolumeBackup %s is %s: its snapshot may not be complete: %s", pvb.Name, pvb.Status.Phase, pvb.Status.Message)
+		}
+	case !snapshotID.MatchString(o.from):
+		return s, fmt.Errorf("it is neither a PodVolumeBackup in namespace %s nor the id of a snapshot; 'kubectl plimsoll volume list' lists what there is", v.namespace)
+	default:
+		s = snapshot{id: o.from, uploader: uploaderRestic, namespace: o.target.namespace}
+	}
+	s.uploader, s.location = cmp.Or(o.uploader, s.uploader), cmp.Or(o.location, s.location)
+	s.namespace = cmp.Or(o.sourceNamespace, s.namespace)
+	location, err := v.location(ctx, s.location)
+	if err != nil {
+		return s, err
+	}
+	s.location = location.Name
+	repositories, err := v.repositories(ctx, s.namespace, s.location, s.uploader)
+	s.repositoryID = identifier(repositories, s.uploader)
+	return s, err
+}
+
+// latest as --from stands for the newest backup of the volume.
+const latest = "latest"
+
+// backup finds the PodVolumeBackup that --from says, by its name or its snapshot; nil: there is none.
+func (o *volumeRestore) backup(ctx context.Context, v *volumes) (*velerov1.PodVolumeBackup, error) {
+	var list velerov1.PodVolumeBackupList
+	if err := v.api.List(ctx, &list, client.InNamespace(v.namespace)); err != nil {
+		return nil, fmt.Errorf("list PodVolumeBackups: %w", err)
+	}
+	if o.from == latest {
+		return o.newest(list.Items)
+	}
+	for _, is := range []func(velerov1.PodVolumeBackup) bool{
+		func(b velerov1.PodVolumeBackup) bool { return b.Name == o.from },
+		func(b velerov1.PodVolumeBackup) bool { return b.Status.SnapshotID == o.from },
+	} {
+		if i := slices.IndexFunc(list.Items, is); i >= 0 {
+			return &list.Items[i], nil
+		}
+	}
+	return nil, nil //nolint:nilnil // documented
+}
+
+// newest finds the newest completed backup of the volume that is restored. It may have no snapshot: then the volume was empty.
+func (o *volumeRestore) newest(backups []velerov1.PodVolumeBackup) (*velerov1.PodVolumeBackup, error) {
+	backups = slices.DeleteFunc(backups, func(b velerov1.PodVolumeBackup) bool { return !o.fits(&b) })
+	if len(backups) == 0 {
+		what := o.target.String()
+		if o.claim != "" {
+			what = "PersistentVolumeClaim " + describe.Clean(o.claim)
+		}
+		if o.sourceNamespace != "" {
+			what += ", from namespace " + describe.Clean(o.sourceNamespace)
+		}
+		return nil, fmt.Errorf("there is no completed PodVolumeBackup of %s; 'kubectl plimsoll volume list --all' lists what there is", what)
+	}
+	b := slices.MaxFunc(backups, func(a, b velerov1.PodVolumeBackup) int {
+		return cmp.Or(ended(&a).Compare(ended(&b)), a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+	return &b, nil
+}
+
+// ended is when a completed backup ended.
+func ended(b *velerov1.PodVolumeBackup) time.Time {
+	v := describe.OfPodVolumeBackup(b)
+	return v.Completed
+}
+
+// fits says whether a backup has completed and is one of the volume that is restored, and from where the flags say.
+func (o *volumeRestore) fits(b *velerov1.PodVolumeBackup) bool {
+	pod := &b.Spec.Pod
+	switch {
+	case b.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted,
+		pod.Namespace != cmp.Or(o.sourceNamespace, o.target.namespace),
+		o.uploader != "" && o.uploader != cmp.Or(b.Spec.UploaderType, uploaderRestic),
+		o.location != "" && o.location != b.Spec.BackupStorageLocation:
+		return false
+	case o.claim != "":
+		_, claim, _ := strings.Cut(o.claim, "/")
+		return b.Annotations[pvcNameAnnotation] == claim
+	}
+	return pod.Name == o.target.pod && b.Spec.Volume == o.target.volume
+}
+
+// prepare makes the PodVolumeRestore as a Velero server does (contracts/velero-node-agent.md 2.2), for a pod that waits.
+func (o *volumeRestore) prepare(ctx context.Context, v *volumes, from snapshot) (*velerov1.PodVolumeRestore, error) {
+	pod, vol, err := v.podOf(ctx, o.target)
+	if err != nil {
+		return nil, err
+	}
+	uid, err := waitsFor(pod, vol)
+	if err != nil {
+		return nil, err
+	}
+	restore, err := v.restoreOf(ctx, uid)
+	if err != nil {
+		return nil, err
+	}
+	if err := v.noOther(ctx, pod, vol.Name); err != nil {
+		return nil, err
+	}
+	pvr := o.newPodVolumeRestore(v.namespace, referenceTo(pod), vol.Name, from)
+	pvr.OwnerReferences = []metav1.OwnerReference{{ // the agent tells the init container the UID of the owner
+		APIVersion: velerov1.SchemeGroupVersion.String(), Kind: describe.KindRestore, Name: restore.Name, UID: restore.UID, Controller: new(true),
+	}}
+	pvr.Labels[velerov1.RestoreNameLabel], pvr.Labels[velerov1.RestoreUIDLabel] = label.GetValidName(restore.Name), string(restore.UID)
+	pvr.Labels[velerov1.PodUIDLabel] = string(pod.UID)
+	return pvr, v.labelClaim(ctx, pvr, pod, vol)
+}
+
+func (o *volumeRestore) newPodVolumeRestore(namespace string, pod corev1.ObjectReference, volume string, from snapshot) *velerov1.PodVolumeRestore {
+	pvr := &velerov1.PodVolumeRestore{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: pod.Name + "-" + volume + "-", Labels: map[string]string{}},
+		Spec: velerov1.PodVolumeRestoreSpec{
+			Pod: pod, Volume: volume, SnapshotID: from.id, SnapshotSize: from.bytes, UploaderType: from.uploader,
+			BackupStorageLocation: from.location, SourceNamespace: from.namespace, RepoIdentifier: from.repositoryID,
+		},
+	}
+	if o.sparse {
+		pvr.Spec.UploaderSettings = map[string]string{"WriteSparseFiles": "true"} // as Velero spells it
+	}
+	return pvr
+}
+
+func (v *volumes) labelClaim(ctx context.Context, pvr *velerov1.PodVolumeRestore, pod *corev1.Pod, vol *corev1.Volume) error {
+	if vol.PersistentVolumeClaim == nil {
+		return nil
+	}
+	var claim corev1.PersistentVolumeClaim
+	if err := v.api.Get(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: vol.PersistentVolumeClaim.ClaimName}, &claim); err != nil {
+		return fmt.Errorf("get PersistentVolumeClaim %s/%s: %w", pod.Namespace, vol.PersistentVolumeClaim.ClaimName, err)
+	}
+	pvr.Labels[velerov1.PVCUIDLabel] = string(claim.UID)
+	return nil
+}
+
+// waitsFor returns the UID of the Restore that a pod waits for in its init container.
+func waitsFor(pod *corev1.Pod, vol *corev1.Volume) (types.UID, error) {
+	hint := "see docs/standalone.md"
+	if vol.PersistentVolumeClaim != nil {
+		hint = fmt.Sprintf("scale down what uses it, and restore with --into-claim %s/%s", pod.Namespace, vol.PersistentVolumeClaim.ClaimName)
+	}
+	i := slices.IndexFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == restoreWait })
+	if i < 0 {
+		return "", fmt.Errorf("the pod has no init container %s, it does not wait for its volumes: %s", restoreWait, hint)
+	}
+	c := &pod.Spec.InitContainers[i]
+	switch {
+	case !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == vol.Name }):
+		return "", fmt.Errorf("the pod's init container %s does not mount the volume: it would not wait for it", restoreWait)
+	case len(c.Args) == 0:
+		return "", fmt.Errorf("the pod's init container %s has no argument that says for which Restore it waits", restoreWait)
+	case pod.DeletionTimestamp != nil:
+		return "", errors.New("the pod is being deleted")
+	case pod.Status.Phase != corev1.PodPending && pod.Status.Phase != "":
+		return "", fmt.Errorf("the pod does not wait for its volumes any more: it is %s; %s", pod.Status.Phase, hint)
+	}
+	for j := range pod.Status.InitContainerStatuses {
+		if s := &pod.Status.InitContainerStatuses[j]; s.Name == restoreWait && s.State.Terminated != nil && s.State.Terminated.ExitCode == 0 {
+			return "", fmt.Errorf("the pod's init container %s has ended already: the pod starts with what is in its volumes; %s", restoreWait, hint)
+		}
+	}
+	return types.UID(c.Args[len(c.Args)-1]), nil
+}
+
+// restoreOf finds the Restore of a UID. It must exist: an object whose owner does not is deleted by Kubernetes.
+func (v *volumes) restoreOf(ctx context.Context, uid types.UID) (*velerov1.Restore, error) {
+	var list velerov1.RestoreList
+	if err := v.api.List(ctx, &list, client.InNamespace(v.namespace)); err != nil {
+		return nil, fmt.Errorf("list Restores: %w", err)
+	}
+	for i := range list.Items {
+		if list.Items[i].UID == uid {
+			return &list.Items[i], nil
+		}
+	}
+	return nil, fmt.Errorf("the pod waits for a Restore with the UID %q, and namespace %s has none: see docs/standalone.md, or use --into-claim", uid, v.namespace)
+}
+
+// noOther makes sure that nobody else writes into the volume.
+func (v *volumes) noOther(ctx context.Context, pod *corev1.Pod, volume string) error {
+	var list velerov1.PodVolumeRestoreList
+	if err := v.api.List(ctx, &list, client.InNamespace(v.namespace)); err != nil {
+		return fmt.Errorf("list PodVolumeRestores: %w", err)
+	}
+	for i := range list.Items {
+		r := describe.OfPodVolumeRestore(&list.Items[i])
+		if !r.Ended() && r.PodNamespace == pod.Namespace && r.Pod == pod.Name && r.Volume == volume {
+			return fmt.Errorf("PodVolumeRestore %s restores into it already", r.Name)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,223 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// printed are the objects of volume backup --schedule.
+type printed struct {
+	account  corev1.ServiceAccount
+	roles    []rbacv1.Role
+	bindings []rbacv1.RoleBinding
+	cronJob  batchv1.CronJob
+}
+
+// readPrinted refuses fields that the API does not have.
+func readPrinted(t *testing.T, text string) printed {
+	t.Helper()
+	var p printed
+	for document := range strings.SplitSeq(text, "---\n") {
+		var kind metav1.TypeMeta
+		if err := yaml.Unmarshal([]byte(document), &kind); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		switch kind.Kind {
+		case "ServiceAccount":
+			err = yaml.UnmarshalStrict([]byte(document), &p.account)
+		case "Role":
+			p.roles = append(p.roles, rbacv1.Role{})
+			err = yaml.UnmarshalStrict([]byte(document), &p.roles[len(p.roles)-1])
+		case "RoleBinding":
+			p.bindings = append(p.bindings, rbacv1.RoleBinding{})
+			err = yaml.UnmarshalStrict([]byte(document), &p.bindings[len(p.bindings)-1])
+		case "CronJob":
+			err = yaml.UnmarshalStrict([]byte(document), &p.cronJob)
+		default:
+			t.Fatalf("printed is a %q:\n%s", kind.Kind, document)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return p
+}
+
+// TestVolumeSchedule applies what is printed, and makes the backup as the CronJob's pod would: with its rights and arguments.
+// Then it does without each of the rights.
+func TestVolumeSchedule(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.startAgent(0)
+	c.agentPod()
+	shop := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "shop-"}}
+	c.create(shop)
+	pod := c.sourceIn(shop.Name)
+	out, errOut, code := c.run("volume", "backup", shop.Name+"/"+pod.Name, "data", "--schedule", "0 3 * * *")
+	if code != 0 || !strings.Contains(errOut, "Nothing is created") {
+		t.Fatalf("code %d, %s%s", code, out, errOut)
+	}
+	var made velerov1.PodVolumeBackupList
+	if err := c.api.List(t.Context(), &made, client.InNamespace(c.ns)); err != nil || len(made.Items) > 0 {
+		t.Fatalf("created %d PodVolumeBackups, %v", len(made.Items), err)
+	}
+	p := readPrinted(t, out)
+	job := p.cronJob.Spec.JobTemplate.Spec.Template.Spec
+	if p.cronJob.Spec.Schedule != "0 3 * * *" || job.Containers[0].Image != "plimsoll:test" || job.ServiceAccountName != p.account.Name ||
+		len(job.ImagePullSecrets) != 1 || *p.cronJob.Spec.JobTemplate.Spec.ActiveDeadlineSeconds != 24*60*60 {
+		t.Errorf("the CronJob is %+v", p.cronJob.Spec)
+	}
+	strict := client.WithFieldValidation(c.api, metav1.FieldValidationStrict)
+	if err := strict.Create(t.Context(), p.cronJob.DeepCopy(), client.DryRunAll); err != nil {
+		t.Error(err)
+	}
+	strictest := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "strict-", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}}}
+	c.create(strictest)
+	if err := strict.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: strictest.Name, Name: "job"}, Spec: job}, client.DryRunAll); err != nil {
+		t.Error(err)
+	}
+	args := job.Containers[0].Args
+
+	kubeconfig := c.grant(&p, "all", -1)
+	var jobOut, jobErr bytes.Buffer
+	if code := run(t.Context(), strings.NewReader(""), &jobOut, &jobErr, append([]string{"--kubeconfig", kubeconfig}, args...)); code != 0 {
+		t.Fatalf("with all rights: code %d, %s%s", code, &jobOut, &jobErr)
+	}
+	rules := 0
+	for i := range p.roles {
+		rules += len(p.roles[i].Rules)
+	}
+	if rules != 6 {
+		t.Errorf("%d rules", rules)
+	}
+	for without := range rules {
+		t.Run(fmt.Sprintf("without rule %d", without), func(t *testing.T) {
+			t.Parallel()
+			kubeconfig := c.grant(&p, fmt.Sprintf("without-%d", without), without)
+			var out, errOut bytes.Buffer
+			code := run(t.Context(), strings.NewReader(""), &out, &errOut, append([]string{"--kubeconfig", kubeconfig}, args...))
+			if code != 1 || !strings.Contains(errOut.String(), "forbidden") {
+				t.Errorf("code %d, %s%s", code, &out, &errOut)
+			}
+		})
+	}
+}
+
+// sourceIn makes a running pod with a file in its claim in another namespace than Velero's.
+func (c *cluster) sourceIn(namespace string) *corev1.Pod {
+	c.t.Helper()
+	other := *c
+	other.ns = namespace
+	pod, _ := other.source(true)
+	return pod
+}
+
+// grant makes a service account with the printed roles, but for one of their rules, and a kubeconfig for it. It waits until
+// the API server knows them.
+func (c *cluster) grant(p *printed, name string, without int) (kubeconfig string) {
+	c.t.Helper()
+	account := p.account.DeepCopy()
+	account.Name = name
+	c.create(account)
+	var rules []rbacv1.PolicyRule
+	var namespaces []string
+	n := 0
+	for i := range p.roles {
+		role, binding := p.roles[i].DeepCopy(), p.bindings[i].DeepCopy()
+		role.Name, binding.Name, binding.RoleRef.Name, binding.Subjects[0].Name = name, name, name, name
+		role.Rules = slices.DeleteFunc(role.Rules, func(rbacv1.PolicyRule) bool { n++; return n-1 == without })
+		c.create(role)
+		c.create(binding)
+		for _, r := range role.Rules {
+			rules, namespaces = append(rules, r), append(namespaces, role.Namespace)
+		}
+	}
+	request := &authenticationv1.TokenRequest{}
+	if err := c.api.SubResource("token").Create(c.t.Context(), account, request); err != nil {
+		c.t.Fatal(err)
+	}
+	config := rest.AnonymousClientConfig(c.rest)
+	config.BearerToken = request.Status.Token
+	as, err := client.New(config, client.Options{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for i := range rules {
+		c.awaitRight(as, namespaces[i], &rules[i])
+	}
+	return c.writeKubeconfig(request.Status.Token)
+}
+
+// awaitRight waits until the API server knows a right: it learns of roles a moment after they were made.
+func (c *cluster) awaitRight(as client.Client, namespace string, rule *rbacv1.PolicyRule) {
+	c.t.Helper()
+	deadline := time.Now().Add(patience)
+	for _, what := range rule.Resources {
+		attributes := &authorizationv1.ResourceAttributes{Namespace: namespace, Group: rule.APIGroups[0]}
+		attributes.Resource, attributes.Subresource, _ = strings.Cut(what, "/")
+		if len(rule.ResourceNames) > 0 {
+			attributes.Name = rule.ResourceNames[0]
+		}
+		for _, attributes.Verb = range rule.Verbs {
+			review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: attributes}}
+			for as.Create(c.t.Context(), review) != nil || !review.Status.Allowed {
+				if time.Now().After(deadline) {
+					c.t.Fatalf("the right to %s %s was not given", attributes.Verb, what)
+				}
+				pause(c.t)
+				review = &authorizationv1.SelfSubjectAccessReview{Spec: review.Spec}
+			}
+		}
+	}
+}
+
+func (c *cluster) writeKubeconfig(token string) string {
+	c.t.Helper()
+	config := clientcmdapi.NewConfig()
+	config.Clusters["test"] = &clientcmdapi.Cluster{Server: c.rest.Host, CertificateAuthorityData: c.rest.CAData}
+	config.AuthInfos["job"] = &clientcmdapi.AuthInfo{Token: token}
+	config.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "job"}
+	config.CurrentContext = "test"
+	path := filepath.Join(c.t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*config, path); err != nil {
+		c.t.Fatal(err)
+	}
+	return path
+}
+
+func TestScheduledNames(t *testing.T) {
+	t.Parallel()
+	name := func(namespace, pod, volume string) string {
+		s := scheduled{volumeBackup: &volumeBackup{target: podVolume{namespace, pod, volume}}}
+		return s.name()
+	}
+	seen := map[string]bool{}
+	for _, target := range [][3]string{
+		{"shop", "db-0", "data"}, {"bank", "db-0", "data"}, {"shop", "db", "0-data"}, {"shop", strings.Repeat("x", 63), "data"}, {"shop", strings.Repeat("x", 63), "log"},
+	} {
+		got := name(target[0], target[1], target[2])
+		if len(got) > maxCronJobName || seen[got] {
+			t.Errorf("the name for %q is %q", target, got)
+		}
+		seen[got] = true
+	}
+}

@@ -1,0 +1,234 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
+	"github.com/plimsoll-io/plimsoll/cmd/kubectl-plimsoll/internal/live"
+	"github.com/plimsoll-io/plimsoll/cmd/kubectl-plimsoll/internal/screen"
+	"github.com/plimsoll-io/plimsoll/pkg/describe"
+)
+
+// Exit codes, from docs/kubectl.md.
+const (
+	exitFailed      = 3
+	exitTimeout     = 4
+	exitInterrupted = 130 // as shells say it of SIGINT
+)
+
+// stillWidth is the width of what stays in the scrollback where the terminal does not tell its own.
+const stillWidth = 80
+
+// watch is the command of that name.
+type watch struct {
+	connection *connection
+	selection  live.Selection
+	plain      bool
+	wait       bool
+	timeout    time.Duration
+}
+
+func watchCommand(c *connection) *cobra.Command {
+	w := watch{connection: c}
+	cmd := &cobra.Command{
+		Use:   "watch [backup|restore NAME]",
+		Short: "Watch the volumes of a backup, of a restore or of all until they are done",
+		Long: `Shows a live screen of the volumes that are backed up and restored: how far each is, how fast it moves, how long it
+will still take, and which are stalled. Those come first.
+
+With a NAME it ends when the backup or restore has ended, with exit code 3 where that did not end well. Where the output is
+no terminal it writes a line for each change.
+
+Keys: arrows, j and k, page up and down scroll; q quits.`,
+		Example: `  kubectl plimsoll watch
+  kubectl plimsoll watch backup nightly
+  kubectl plimsoll watch restore nightly-1 --wait --timeout 2h`,
+		ValidArgsFunction: completeReferences(c, describe.KindBackup, describe.KindRestore),
+		Args: func(_ *cobra.Command, args []string) error {
+			var err error
+			w.selection, err = selectionOf(args)
+			return err
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return w.run(cmd) },
+	}
+	f := cmd.Flags()
+	f.BoolVar(&w.plain, "plain", false, "write a line for each change, as where the output is no terminal")
+	f.BoolVar(&w.wait, "wait", false, "write nothing but one line at the end")
+	f.DurationVar(&w.timeout, "timeout", 0, "give up after this time, with exit code 4; 0: never")
+	return cmd
+}
+
+// selectionOf reads arguments that name a backup or a restore, or none.
+func selectionOf(args []string) (live.Selection, error) {
+	if len(args) == 0 {
+		return live.Selection{}, nil
+	}
+	of, err := parseReference(args)
+	if err == nil && of.kind != describe.KindBackup && of.kind != describe.KindRestore {
+		err = program.Misused(fmt.Errorf("%s is neither backup nor restore; without a name all volumes are shown", of.kind))
+	}
+	return live.Selection{Kind: of.kind, Name: of.name}, err
+}
+
+func (w *watch) run(cmd *cobra.Command) error {
+	switch {
+	case w.wait && w.selection.Name == "":
+		return program.Misused(errors.New("--wait needs backup NAME or restore NAME: all volumes together have no end"))
+	case w.timeout < 0:
+		return program.Misused(fmt.Errorf("--timeout=%s is negative", w.timeout))
+	}
+	ctx, cancel := w.limited(cmd.Context())
+	defer cancel()
+	options, err := w.connection.follow(w.selection)
+	if err != nil {
+		return err
+	}
+	views := func(ctx context.Context) iter.Seq2[describe.View, error] { return live.Follow(ctx, options) }
+	last, err := w.show(ctx, cmd, views)
+	return w.result(cmd.OutOrStdout(), &last, err)
+}
+
+// errTimeout is the cause of an end by --timeout.
+var errTimeout = errors.New("--timeout has passed")
+
+func (w *watch) limited(ctx context.Context) (context.Context, context.CancelFunc) {
+	if w.timeout == 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeoutCause(ctx, w.timeout, errTimeout)
+}
+
+// follow has what live needs of a connection.
+func (c *connection) follow(s live.Selection) (live.Options, error) {
+	config, err := c.config()
+	if err != nil {
+		return live.Options{}, err
+	}
+	scheme, err := newScheme()
+	if err != nil {
+		return live.Options{}, err
+	}
+	return live.Options{Config: config, Scheme: scheme, Namespace: c.namespace, Selection: s}, nil
+}
+
+// show shows views until the operation has ended, and returns the last one.
+func (w *watch) show(ctx context.Context, cmd *cobra.Command, views func(context.Context) iter.Seq2[describe.View, error]) (describe.View, error) {
+	out := cmd.OutOrStdout()
+	if file, ok := terminalOf(out); ok && !w.plain && !w.wait {
+		return w.onScreen(ctx, cmd.InOrStdin(), file, views)
+	}
+	lines, ended := screen.NewLines(out), ending()
+	var last describe.View
+	for view, err := range views(ctx) {
+		if err != nil {
+			return last, err
+		}
+		last = view
+		if !w.wait {
+			if err := lines.Print(&view); err != nil {
+				return last, err
+			}
+		}
+		if ended(&view) {
+			break
+		}
+	}
+	return last, nil
+}
+
+// onScreen leaves the last picture in the scrollback: all volumes, however many.
+func (w *watch) onScreen(ctx context.Context, in io.Reader, out *os.File, views func(context.Context) iter.Seq2[describe.View, error]) (describe.View, error) {
+	t := screen.Terminal{Out: out, Environ: os.Environ(), Color: os.Getenv("NO_COLOR") == "", Unicode: unicodeLocale()}
+	if keyboard, ok := in.(*os.File); ok && term.IsTerminal(int(keyboard.Fd())) {
+		t.In = keyboard
+	}
+	last, err := screen.Show(ctx, t, views, ending())
+	if last.At.IsZero() {
+		return last, err
+	}
+	width, _, sizeErr := term.GetSize(int(out.Fd()))
+	if sizeErr != nil || width < 1 {
+		width = stillWidth
+	}
+	fmt.Fprintln(out, screen.Render(&last, screen.Options{Width: width, Color: t.Color, Unicode: t.Unicode}))
+	return last, err
+}
+
+// terminalOf says whether a screen can be drawn on what out is.
+func terminalOf(out io.Writer) (*os.File, bool) {
+	file, ok := out.(*os.File)
+	return file, ok && term.IsTerminal(int(file.Fd())) && os.Getenv("TERM") != "dumb" && os.Getenv("TERM") != ""
+}
+
+// unicodeLocale asks the variables in the order in which they count.
+func unicodeLocale() bool {
+	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
+		if locale := strings.ToUpper(os.Getenv(name)); locale != "" {
+			return strings.Contains(locale, "UTF-8") || strings.Contains(locale, "UTF8")
+		}
+	}
+	return false
+}
+
+// lateness is how long a volume's end may be seen after that of its operation: they come by different watches.
+const lateness = 5 * time.Second
+
+// ending returns a function that says whether a View is the last one: the operation has ended, and so have its volumes, or
+// they had time for it.
+func ending() func(*describe.View) bool {
+	var since time.Time
+	return func(v *describe.View) bool {
+		if v.Operation == nil || v.Operation.Verdict() == describe.VerdictRunning {
+			return false
+		}
+		if since.IsZero() {
+			since = v.At
+		}
+		totals := describe.Sum(v.Volumes)
+		return totals.Ended() == totals.Volumes || v.At.Sub(since) >= lateness
+	}
+}
+
+// result makes an error with the exit code of how watching has ended.
+func (w *watch) result(out io.Writer, last *describe.View, err error) error {
+	switch {
+	case errors.Is(err, screen.ErrQuit):
+		return nil
+	case errors.Is(err, screen.ErrInterrupted), errors.Is(err, context.Canceled):
+		return &program.ExitError{Code: exitInterrupted, Err: errors.New("interrupted; backups and restores go on")}
+	case errors.Is(err, errTimeout):
+		return &program.ExitError{Code: exitTimeout, Err: w.overdue(last)}
+	case err != nil:
+		return err
+	}
+	if w.wait {
+		fmt.Fprintln(out, screen.Summary(last))
+	}
+	o := last.Operation
+	switch verdict := o.Verdict(); verdict {
+	case describe.VerdictCompleted:
+		return nil
+	case describe.VerdictDeleting:
+		return fmt.Errorf("%s %s is being deleted, and how it ended is not known any more; 'kubectl plimsoll explain %s %s' says how far that is",
+			o.Kind, o.Name, strings.ToLower(o.Kind), o.Name)
+	default:
+		return &program.ExitError{Code: exitFailed, Err: fmt.Errorf("%s %s has ended as %s", o.Kind, o.Name, verdict)}
+	}
+}
+
+func (w *watch) overdue(last *describe.View) error {
+	if last.Operation == nil {
+		return fmt.Errorf("--timeout %s has passed", w.timeout)
+	}
+	return fmt.Errorf("--timeout %s has passed: %s", w.timeout, screen.Summary(last))
+}
