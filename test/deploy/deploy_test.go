@@ -1,0 +1,292 @@
+package deploy
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/test/controlplane"
+)
+
+// veleroVersion is the one whose types we are built with. The Makefile takes the CRDs in deploy/ from its module.
+const veleroVersion = "1.18.3"
+
+// everyValue sets each value of the chart to something else than its default, besides what needs the CRDs of the Prometheus
+// operator: what these make is compared with deploy/monitoring, and test/monitoring sends that to an API server.
+const everyValue = `
+image: {repository: registry:5000/team/node-agent, digest: "sha256:` + digest + `", pullPolicy: Always}
+imagePullSecrets: [{name: registry}]
+crds: {install: true}
+restoreController:
+  install: true
+  extraArgs: [--concurrency=2]
+  resources: {limits: {memory: 2Gi}}
+  scratch: {emptyDir: {sizeLimit: 20Gi}}
+  nodeSelector: {restore: "yes"}
+  tolerations: [{key: dedicated, operator: Exists, effect: NoSchedule}]
+records:
+  install: true
+  pluginEndpoint: {install: true, secretName: certificate}
+  extraArgs: [--log-format=json]
+  resources: {limits: {memory: 1Gi}}
+  nodeSelector: {records: "yes"}
+  tolerations: [{key: dedicated, operator: Exists, effect: NoSchedule}]
+kubeletRoot: /var/lib/k0s/kubelet/
+extraArgs: [--concurrency=2, -n=plimsoll]
+extraEnv: [{name: HTTPS_PROXY, value: "http://proxy:3128"}]
+credentials: {secretName: ""}
+serviceAccount: {annotations: {eks.amazonaws.com/role-arn: "arn:aws:iam::123456789012:role/backup"}}
+resources: {requests: {cpu: 1}, limits: {memory: 4Gi}}
+scratch: {ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 10Gi}}}}}}
+tmpSizeLimit: 1Gi
+capabilities: [DAC_READ_SEARCH]
+seLinuxOptions: {type: spc_t}
+priorityClass: {create: false, name: system-node-critical}
+maxUnavailable: 1
+nodeSelector: {backup: "yes"}
+affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchFields: [{key: metadata.name, operator: In, values: [n1]}]}]}}}
+tolerations: [{key: dedicated, operator: Exists, effect: NoSchedule}]
+podAnnotations: {example.com/a: b}
+podLabels: {team: storage}
+monitoring: {dashboard: {enabled: true}, labels: {release: prometheus}}
+`
+
+const digest = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
+// TestAPIServerTakesEverything sends all that is rendered to an API server: a dry run, which validates and admits as if it
+// were made. Definitions are really made, to see that they are served. Fields that the API server does not know are errors.
+func TestAPIServerTakesEverything(t *testing.T) {
+	t.Parallel()
+	c := newClient(t)
+	values := writeFile(t, everyValue)
+	for name, text := range map[string][]byte{
+		"standalone":              kustomize(t, "standalone"),
+		"node-agent":              kustomize(t, "node-agent"),
+		"kind":                    kustomize(t, "kind"),
+		"some-nodes":              kustomize(t, "some-nodes"),
+		"volume plugins":          kustomize(t, "volume-plugin"),
+		"records":                 kustomize(t, "records"),
+		"plugin endpoint":         kustomizeText(t, "resources: [../volume-plugin, ../records]\ncomponents: [../plugin-endpoint]"),
+		"chart":                   chart(t, "velero"),
+		"chart, standalone":       chart(t, "plimsoll", "--set", "crds.install=true,restoreController.install=true"),
+		"chart, every value":      chart(t, "backup", "--values", values),
+		"chart, no priority":      chart(t, "velero", "--set", "priorityClass.create=false"),
+		"chart, tag and defaults": chart(t, "velero", "--set", "image.tag=v1", "--set-json", "tolerations=[]"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, object := range objects(t, text) {
+				apply(t, c, object)
+			}
+		})
+	}
+}
+
+// TestChartGivesWhatTheBasesGive compares the two ways of installing, besides what Helm adds.
+func TestChartGivesWhatTheBasesGive(t *testing.T) {
+	t.Parallel()
+	const monitoring = "monitoring.podMonitor.enabled=true,monitoring.prometheusRule.enabled=true,monitoring.dashboard.enabled=true"
+	tests := map[string]struct{ kustomization, namespace, values string }{
+		"beside Velero":   {"resources: [../node-agent]", "velero", ""},
+		"with records":    {"resources: [../node-agent, ../records]", "velero", "records.install=true"},
+		"plugin endpoint": {"resources: [../node-agent, ../records]\ncomponents: [../plugin-endpoint]", "velero", "records.install=true,records.pluginEndpoint.install=true"},
+		"standalone":      {"resources: [../standalone]", "plimsoll", "crds.install=true,restoreController.install=true"},
+		"monitoring beside Velero": {
+			"resources: [../node-agent, ../records]\ncomponents: [../monitoring, ../monitoring/records]\nnamespace: velero",
+			"velero", "records.install=true," + monitoring,
+		},
+		"monitoring, standalone": {
+			"resources: [../standalone]\ncomponents: [../monitoring, ../monitoring/restore-controller]\nnamespace: plimsoll",
+			"plimsoll", "crds.install=true,restoreController.install=true," + monitoring,
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			want, got := byName(t, kustomizeText(t, tc.kustomization)), byName(t, chart(t, tc.namespace, "--set", tc.values))
+			delete(want, "Namespace plimsoll") // is made by helm's --create-namespace
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("objects (-kustomize +chart):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestSchemaRefuses feeds the chart's schema what people get wrong.
+func TestSchemaRefuses(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct{ values, want string }{
+		"misspelt":             {"tolerance: []", "tolerance"},
+		"misspelt deeper":      {"image: {name: x}", "name"},
+		"tag in repository":    {"image: {repository: 'plimsoll/node-agent:dev'}", "/image/repository"},
+		"digest":               {"image: {digest: 'sha256:beef'}", "/image/digest"},
+		"pull policy":          {"image: {pullPolicy: always}", "/image/pullPolicy"},
+		"relative path":        {"kubeletRoot: kubelet", "/kubeletRoot"},
+		"argument":             {"extraArgs: [concurrency=2]", "/extraArgs/0"},
+		"one string":           {"extraArgs: --concurrency=2", "/extraArgs"},
+		"our variable":         {"extraEnv: [{name: NODE_NAME, value: x}]", "/extraEnv/0/name"},
+		"capability":           {"capabilities: [CAP_CHOWN]", "/capabilities/0"},
+		"size":                 {"tmpSizeLimit: 1 GiB", "/tmpSizeLimit"},
+		"none":                 {"maxUnavailable: 0%", "/maxUnavailable"},
+		"label of the server":  {"podLabels: {role: x}", "/podLabels"},
+		"restores":             {"restoreController: {enabled: true}", "enabled"},
+		"records":              {"records: {enabled: true}", "enabled"},
+		"no certificate":       {"records: {pluginEndpoint: {secretName: ''}}", "/records/pluginEndpoint/secretName"},
+		"monitoring":           {"monitoring: {enabled: true}", "enabled"},
+		"truth of deeper ones": {"monitoring: {podMonitor: {enabled: 'yes'}}", "/monitoring/podMonitor/enabled"},
+		"truth":                {"crds: {install: 'yes'}", "/crds/install"},
+		"annotation":           {"podAnnotations: {a: 1}", "/podAnnotations/a"},
+		"priority":             {"priorityClass: {value: 2000000000}", "/priorityClass/value"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := helmTemplate(t, "velero", "--values", writeFile(t, tc.values))
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v, want an error with %q", err, tc.want)
+			}
+		})
+	}
+}
+
+// TestCRDsAreVelerosOwn compares the definitions of velero.io in deploy/ with those that Velero's module has.
+func TestCRDsAreVelerosOwn(t *testing.T) {
+	t.Parallel()
+	source, err := controlplane.VeleroCRDs(veleroVersion)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, got := map[string]apiextensionsv1.CustomResourceDefinition{}, map[string]apiextensionsv1.CustomResourceDefinition{}
+	for _, crd := range source {
+		if crd.Spec.Versions[0].Name == velerov1.SchemeGroupVersion.Version { // nobody here serves DataUploads and DataDownloads
+			want[crd.Name] = *crd
+		}
+	}
+	for _, object := range objects(t, kustomize(t, "standalone")) {
+		if object.GetKind() != "CustomResourceDefinition" {
+			continue
+		}
+		var crd apiextensionsv1.CustomResourceDefinition
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &crd); err != nil {
+			t.Fatal(err)
+		}
+		if crd.Spec.Group != v1alpha1.GroupVersion.Group {
+			got[crd.Name] = crd
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("definitions (-Velero %s +deploy):\n%s", veleroVersion, diff)
+	}
+}
+
+// TestCRDsStay says that uninstalling the chart does not take all Backups with it.
+func TestCRDsStay(t *testing.T) {
+	t.Parallel()
+	n := 0
+	for _, object := range objects(t, chart(t, "plimsoll", "--set", "crds.install=true")) {
+		if object.GetKind() != "CustomResourceDefinition" {
+			continue
+		}
+		n++
+		if got := object.GetAnnotations()["helm.sh/resource-policy"]; got != "keep" {
+			t.Errorf("%s has policy %q, want keep", object.GetName(), got)
+		}
+	}
+	if n == 0 {
+		t.Error("no definitions")
+	}
+}
+
+// newClient returns an administrator's client for an API server of its own, on which nothing is installed.
+func newClient(t *testing.T) client.Client {
+	t.Helper()
+	config := controlplane.ForTest(t, controlplane.Options{Dir: t.TempDir()}).Config()
+	c, err := client.New(config, client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"velero", "plimsoll", "backup", "shop"} {
+		if err := c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+// apply applies the object on the server's side: a definition for good, anything else as a dry run.
+func apply(t *testing.T, c client.Client, object *unstructured.Unstructured) {
+	t.Helper()
+	options := []client.ApplyOption{client.FieldOwner("test"), client.ForceOwnership}
+	if object.GetKind() != "CustomResourceDefinition" {
+		options = append(options, client.DryRunAll)
+	}
+	strict := client.WithFieldValidation(c, metav1.FieldValidationStrict)
+	if err := strict.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(object), options...); err != nil {
+		t.Errorf("%s %s: %v", object.GetKind(), object.GetName(), err)
+	}
+}
+
+// byName returns the objects without what Helm adds to them.
+func byName(t *testing.T, text []byte) map[string]any {
+	t.Helper()
+	found := map[string]any{}
+	for _, object := range objects(t, text) {
+		for _, label := range []string{"app.kubernetes.io/instance", "app.kubernetes.io/version", "app.kubernetes.io/managed-by", "helm.sh/chart"} {
+			unstructured.RemoveNestedField(object.Object, "metadata", "labels", label)
+		}
+		unstructured.RemoveNestedField(object.Object, "metadata", "annotations", "helm.sh/resource-policy")
+		found[object.GetKind()+" "+object.GetName()] = object.Object
+	}
+	return found
+}
+
+func writeFile(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "values.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestIsNotMixedIntoVelerosDaemonSet applies the node agent where Velero's own still is, as somebody does who forgot to
+// delete that: it must stay as it was, since a mixture of the two would run.
+func TestIsNotMixedIntoVelerosDaemonSet(t *testing.T) {
+	t.Parallel()
+	c := newClient(t)
+	labels := map[string]string{"name": "node-agent", "role": "node-agent"}
+	theirs := &appsv1.DaemonSet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "node-agent"},
+		Spec: appsv1.DaemonSetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"name": "node-agent"}},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "node-agent", Image: "velero/velero:v1.18.3"}}},
+			},
+		},
+	}
+	if err := c.Create(t.Context(), theirs); err != nil {
+		t.Fatal(err)
+	}
+	for _, object := range objects(t, kustomize(t, "node-agent")) {
+		if object.GetKind() != "DaemonSet" {
+			continue
+		}
+		err := c.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(object), client.FieldOwner("test"), client.ForceOwnership)
+		if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "field is immutable") {
+			t.Errorf("got %v, want a refusal to change the selector", err)
+		}
+	}
+}

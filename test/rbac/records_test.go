@@ -1,0 +1,267 @@
+package rbac
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/test/controlplane"
+	"github.com/plimsoll-io/plimsoll/test/loopback"
+	"github.com/plimsoll-io/plimsoll/test/parts"
+	"github.com/plimsoll-io/plimsoll/test/s3"
+)
+
+// pluginSite is a cluster with a Velero server's namespace and what is installed for volume snapshotter plugins.
+type pluginSite struct {
+	*cluster
+
+	audit, program, deploy string
+	account                client.ObjectKey
+	roles                  []*unstructured.Unstructured // of deploy/records
+}
+
+func newPluginSite(t *testing.T) *pluginSite {
+	t.Helper()
+	root, err := parts.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &pluginSite{audit: filepath.Join(t.TempDir(), "audit.log"), program: parts.RestoreController(t), deploy: filepath.Join(root, "deploy")}
+	crds, err := controlplane.VeleroCRDs("1.18.3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"volumepluginbackups", "volumepluginrestores"} {
+		text, err := os.ReadFile(filepath.Join(s.deploy, "crds", "plimsoll.io_"+name+".yaml"))
+		crd := &apiextensionsv1.CustomResourceDefinition{}
+		if err := errors.Join(err, yaml.UnmarshalStrict(text, crd)); err != nil {
+			t.Fatal(err)
+		}
+		crds = append(crds, crd)
+	}
+	s.cluster = newCluster(t, controlplane.ForTest(t, controlplane.Options{CRDs: crds, AuditLog: s.audit}).Config())
+	if err := v1alpha1.AddToScheme(s.client.Scheme()); err != nil {
+		t.Fatal(err)
+	}
+	s.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
+	s.roles = s.read("records/rbac.yaml")
+	objects := append(s.read("records/serviceaccount.yaml"), s.roles...)
+	s.account = accountIn(t, objects)
+	s.apply(objects)
+	return s
+}
+
+func (s *pluginSite) read(name string) []*unstructured.Unstructured {
+	s.t.Helper()
+	return readObjects(s.t, filepath.Join(s.deploy, name))
+}
+
+// start runs `restore-controller records` as its service account, and returns where its metrics are.
+func (s *pluginSite) start(variable string, args ...string) (metrics string, stop func()) {
+	s.t.Helper()
+	address := loopback.ForTest(s.t)
+	stop = startAgent(s.t, s.program, append([]string{
+		"records", "--kubeconfig=" + s.kubeconfig(s.account), "--namespace=" + namespace, "--metrics-address=" + address,
+	}, args...), variable)
+	awaitReady(s.t, "http://"+address+"/readyz")
+	return "http://" + address + "/metrics", stop
+}
+
+// backup makes a Backup that Velero has stored in dir, with a plugin's record in the object and none in the store.
+func (s *pluginSite) backup(name, dir string) (records string) {
+	s.t.Helper()
+	text := `{"apiVersion": "velero.io/v1", "kind": "Backup", "metadata": {"name": "` + name + `"}, "status": {"phase": "Completed"}}`
+	dir = filepath.Join(dir, "backups", name)
+	if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "velero-backup.json"), []byte(text), 0o600)); err != nil {
+		s.t.Fatal(err)
+	}
+	meta := metav1.ObjectMeta{Namespace: namespace, Name: name}
+	s.create(
+		&velerov1.Backup{ObjectMeta: meta, Spec: velerov1.BackupSpec{StorageLocation: "default"}, Status: velerov1.BackupStatus{Phase: velerov1.BackupPhaseCompleted}},
+		&v1alpha1.VolumePluginBackup{ObjectMeta: meta, Spec: v1alpha1.VolumePluginBackupSpec{Backup: name, Volume: "pv", Plugin: "example.io/disks"}},
+	)
+	return filepath.Join(dir, name+"-volumepluginbackups.json.gz")
+}
+
+// TestRightsOfRecords keeps records as the service account of deploy/records, with credentials in a Secret. Nothing may be
+// forbidden, and each right must have been needed.
+func TestRightsOfRecords(t *testing.T) {
+	t.Parallel()
+	runtime.LockOSThread() // as in TestRights
+	defer runtime.UnlockOSThread()
+	server := s3.Start(t)
+	s := newPluginSite(t)
+	bucket := server.Bucket(t)
+	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: namespace, Name: name} }
+	location := &velerov1.BackupStorageLocation{ObjectMeta: meta("default"), Spec: velerov1.BackupStorageLocationSpec{
+		Provider: "aws", Config: map[string]string{"s3Url": "https://" + server.Endpoint, "region": "us-east-1", "s3ForcePathStyle": "true"},
+		Credential: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "cloud"}, Key: "cloud"},
+	}}
+	location.Spec.ObjectStorage = &velerov1.ObjectStorageLocation{Bucket: bucket, CACert: server.CACert}
+	credentials := "[default]\naws_access_key_id = " + server.AccessKey + "\naws_secret_access_key = " + server.SecretKey + "\n"
+	s.create(&corev1.Secret{ObjectMeta: meta("cloud"), StringData: map[string]string{"cloud": credentials}}, location)
+
+	// The second one fills its caches as one does whose API server is older than Kubernetes 1.34.
+	for backup, variable := range map[string]string{"b1": "", "b2": "KUBE_FEATURE_WatchListClient=false"} {
+		metrics, stop := s.start(variable)
+		file := s.backup(backup, server.Dir(bucket))
+		s.exists(file)
+		if code, body, err := get(t.Context(), metrics, ""); err != nil || code != http.StatusOK || !strings.Contains(body, `plimsoll_volume_plugin_operations{`) {
+			t.Errorf("metrics: %d, %v: %.500s", code, err, body)
+		}
+		stop()
+	}
+	judge(t, granted(t, s.roles), readRequests(t, s.audit, "system:serviceaccount:"+s.account.Namespace+":"+s.account.Name))
+}
+
+// exists waits for a file.
+func (s *pluginSite) exists(path string) {
+	s.t.Helper()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.After(patience); ; {
+		if _, err := os.Stat(path); err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			s.t.Fatalf("there is no %s", path)
+		}
+	}
+}
+
+// TestRightsOfPlugins reports over HTTP with the tokens of a plugin's account, which has the rights of deploy/volume-plugin,
+// and of one that has none. The endpoint itself writes with the same rights. It, and a plugin that is started with them, must
+// need each.
+func TestRightsOfPlugins(t *testing.T) {
+	t.Parallel()
+	runtime.LockOSThread() // as in TestRights
+	defer runtime.UnlockOSThread()
+	s := newPluginSite(t)
+	plugins := s.read("volume-plugin/rbac.yaml")
+	endpoint := s.read("plugin-endpoint/rbac.yaml")
+	s.apply(append(plugins, endpoint...))
+	s.create(&velerov1.Backup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "nightly"}})
+	plugin, stranger := s.user("array"), s.user("stranger")
+	s.create(&rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "array"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "Role", Name: "plimsoll-volume-plugin"},
+		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: namespace, Name: "array"}},
+	})
+	address := loopback.ForTest(t)
+	_, stop := s.start("", "--plugin-endpoint="+address, "--plugin-endpoint-cert-dir="+certify(t))
+	base := "https://" + address + "/v1alpha1/"
+	s.begins(base+"volumepluginbackups", plugin)
+
+	begin := `{"plugin": "example.io/array", "backup": "nightly", "volume": "pv-1"}`
+	backup := s.ask(http.MethodPost, base+"volumepluginbackups", plugin, begin, http.StatusOK)
+	if again := s.ask(http.MethodPost, base+"volumepluginbackups", plugin, begin, http.StatusOK); again != backup {
+		t.Errorf("it begins %q and then %q", backup, again)
+	}
+	s.ask(http.MethodPatch, base+"volumepluginbackups/"+backup, plugin, `{"snapshotID": "snap-1", "bytesDone": 1, "totalBytes": 2}`, http.StatusOK)
+	s.ask(http.MethodPatch, base+"volumepluginbackups/"+backup, plugin, `{"phase": "Completed"}`, http.StatusOK)
+	restore := s.ask(http.MethodPost, base+"volumepluginrestores", plugin, `{"plugin": "example.io/array", "snapshotID": "snap-1", "volumeID": "v"}`, http.StatusOK)
+	if again := s.ask(http.MethodPost, base+"volumepluginrestores", plugin, `{"plugin": "example.io/array", "snapshotID": "snap-1", "volumeID": "v"}`, http.StatusOK); again != restore {
+		t.Errorf("it begins %q and then %q", restore, again)
+	}
+	s.ask(http.MethodPatch, base+"volumepluginrestores/"+restore, plugin, `{"phase": "Failed", "message": "no room"}`, http.StatusOK)
+	s.ask(http.MethodGet, base+"volumepluginbackups/"+backup, plugin, "", http.StatusOK)
+	for method, path := range map[string]string{http.MethodPost: "volumepluginbackups", http.MethodPatch: "volumepluginbackups/" + backup, http.MethodGet: "volumepluginrestores/" + restore} {
+		s.ask(method, base+path, stranger, `{}`, http.StatusForbidden)
+		s.ask(method, base+path, "made-up", `{}`, http.StatusUnauthorized)
+		s.ask(method, base+path, "", `{}`, http.StatusUnauthorized)
+	}
+	if code, _, _ := send(t.Context(), http.MethodGet, "http://"+address+"/v1alpha1/volumepluginbackups/"+backup, plugin, ""); code != http.StatusBadRequest {
+		t.Errorf("without TLS: %d", code)
+	}
+	var object v1alpha1.VolumePluginBackup
+	if err := s.client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: backup}, &object); err != nil {
+		t.Fatal(err)
+	}
+	if object.Status.Phase != v1alpha1.PhaseCompleted || object.Status.SnapshotID != "snap-1" || len(object.OwnerReferences) != 1 {
+		t.Errorf("it is %+v", object)
+	}
+	stop()
+	// What a plugin asks for when it starts, the endpoint does not.
+	sample := exec.CommandContext(t.Context(), parts.VolumePlugin(t), "-dir="+t.TempDir(), "-kubeconfig="+s.kubeconfig(client.ObjectKey{Namespace: namespace, Name: "array"}), "resume")
+	if output, err := sample.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, output)
+	}
+	requests := readRequests(t, s.audit, "system:serviceaccount:"+s.account.Namespace+":"+s.account.Name)
+	judge(t, granted(t, append(plugins, endpoint...)), append(requests, readRequests(t, s.audit, "system:serviceaccount:"+namespace+":array")...))
+}
+
+// begins waits until the endpoint is served.
+func (s *pluginSite) begins(url, token string) {
+	s.t.Helper()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.After(patience); ; {
+		code, _, err := send(s.t.Context(), http.MethodPost, url, token, `{}`)
+		if code == http.StatusBadRequest { // it was read
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			s.t.Fatalf("%s: %d, %v", url, code, err)
+		}
+	}
+}
+
+// ask sends a request and returns the name in the answer.
+func (s *pluginSite) ask(method, url, token, body string, want int) (name string) {
+	s.t.Helper()
+	code, text, err := send(s.t.Context(), method, url, token, body)
+	if err != nil || code != want {
+		s.t.Errorf("%s %s %s: %d, %v, want %d: %s", method, url, body, code, err, want, text)
+	}
+	var answer struct{ Name string }
+	if code == http.StatusOK {
+		if err := json.Unmarshal([]byte(text), &answer); err != nil || answer.Name == "" {
+			s.t.Fatalf("%s %s: %v: %s", method, url, err, text)
+		}
+	}
+	return answer.Name
+}
+
+func send(ctx context.Context, method, url, token, body string) (code int, text string, err error) {
+	request, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader([]byte(body)))
+	if err != nil {
+		return 0, "", err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	c := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+	response, err := c.Do(request)
+	if err != nil {
+		return 0, "", err
+	}
+	defer response.Body.Close()
+	content, err := io.ReadAll(response.Body)
+	return response.StatusCode, string(content), err
+}
