@@ -1,0 +1,308 @@
+//go:build faults
+
+package faults
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"log"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// proxy stands before a server and makes the faults of the way to it.
+type proxy struct {
+	address string // host and port, the same all the time
+	tls     *tls.Config
+	forward http.Handler
+	note    func(*http.Request) // sees each request before its fault; may be nil
+
+	received, sent atomic.Int64 // bytes of the bodies that clients sent, and that they got
+	speed          *rate.Limiter
+
+	mu     sync.Mutex
+	server *http.Server // nil while the proxy is down
+	ended  chan struct{}
+	rules  []*rule
+}
+
+// fault does something with a request. next forwards it, and may be called or not.
+type fault func(w http.ResponseWriter, r *http.Request, next http.Handler)
+
+// rule says which requests a fault happens to.
+type rule struct {
+	match func(*http.Request) bool
+	do    fault
+	hits  atomic.Int64
+}
+
+// newProxy starts a proxy, which ends with the test. config is nil for plain HTTP.
+func newProxy(t *testing.T, forward http.Handler, note func(*http.Request), config *tls.Config) *proxy {
+	t.Helper()
+	p := &proxy{forward: forward, note: note, tls: config, speed: rate.NewLimiter(rate.Inf, burst)}
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.address = listener.Addr().String()
+	p.serve(listener)
+	t.Cleanup(p.down)
+	return p
+}
+
+func (p *proxy) serve(listener net.Listener) {
+	server := &http.Server{Handler: p, ErrorLog: log.New(io.Discard, "", 0), TLSConfig: p.tls}
+	ended := make(chan struct{})
+	p.mu.Lock()
+	p.server, p.ended = server, ended
+	p.mu.Unlock()
+	go func() {
+		defer close(ended)
+		if p.tls != nil {
+			_ = server.ServeTLS(listener, "", "")
+		} else {
+			_ = server.Serve(listener)
+		}
+	}()
+}
+
+// down cuts all connections and refuses new ones until up.
+func (p *proxy) down() {
+	p.mu.Lock()
+	server, ended := p.server, p.ended
+	p.server = nil
+	p.mu.Unlock()
+	if server == nil {
+		return
+	}
+	_ = server.Close() // it was only read from
+	<-ended
+}
+
+// up makes the proxy work again on its old address.
+func (p *proxy) up(t *testing.T) {
+	t.Helper()
+	var listener net.Listener
+	await(t, "the proxy's address is free again", func() bool {
+		var err error
+		listener, err = net.Listen("tcp4", p.address)
+		return err == nil
+	})
+	p.serve(listener)
+}
+
+// on makes a fault happen to requests until it is removed. Of several rules for a request the latest one counts.
+func (p *proxy) on(match func(*http.Request) bool, do fault) *rule {
+	r := &rule{match: match, do: do}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rules = append(p.rules, r)
+	return r
+}
+
+// heal removes a rule.
+func (p *proxy) heal(r *rule) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range p.rules {
+		if p.rules[i] == r {
+			p.rules = append(p.rules[:i:i], p.rules[i+1:]...)
+			return
+		}
+	}
+}
+
+// burst is how many bytes may pass at once when the speed is limited.
+const burst = 64 << 10
+
+// limit sets how many bytes of bodies may pass in a second, both ways together; 0: any number.
+func (p *proxy) limit(bytesPerSecond int64) {
+	if bytesPerSecond == 0 {
+		p.speed.SetLimit(rate.Inf)
+	} else {
+		p.speed.SetLimit(rate.Limit(bytesPerSecond))
+	}
+}
+
+// ServeHTTP implements http.Handler.
+func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Body != nil {
+		r.Body = &meteredBody{ReadCloser: r.Body, ctx: r.Context(), proxy: p}
+	}
+	w = &meteredWriter{ResponseWriter: w, ctx: r.Context(), proxy: p}
+	if p.note != nil {
+		p.note(r)
+	}
+	if rule := p.ruleFor(r); rule != nil {
+		rule.hits.Add(1)
+		rule.do(w, r, p.forward)
+		return
+	}
+	p.forward.ServeHTTP(w, r)
+}
+
+func (p *proxy) ruleFor(r *http.Request) *rule {
+	p.mu.Lock()
+	rules := p.rules
+	p.mu.Unlock()
+	for _, rule := range slices.Backward(rules) {
+		if rule.match(r) {
+			return rule
+		}
+	}
+	return nil
+}
+
+// meteredBody is what a client sends: counted and slowed down.
+type meteredBody struct {
+	io.ReadCloser
+	ctx   context.Context //nolint:containedctx // of the request that the body belongs to
+	proxy *proxy
+}
+
+func (b *meteredBody) Read(into []byte) (int, error) {
+	n, err := b.ReadCloser.Read(into[:min(len(into), burst)])
+	b.proxy.received.Add(int64(n))
+	if slow := b.proxy.speed.WaitN(b.ctx, n); slow != nil {
+		return n, slow
+	}
+	return n, err
+}
+
+// meteredWriter is what a client gets: counted and slowed down.
+type meteredWriter struct {
+	http.ResponseWriter
+	ctx   context.Context //nolint:containedctx // of the request that is answered
+	proxy *proxy
+}
+
+func (w *meteredWriter) Write(b []byte) (int, error) {
+	written := 0
+	for len(b) > 0 {
+		part := b[:min(len(b), burst)]
+		if err := w.proxy.speed.WaitN(w.ctx, len(part)); err != nil {
+			return written, err
+		}
+		n, err := w.ResponseWriter.Write(part)
+		w.proxy.sent.Add(int64(n))
+		if written += n; err != nil {
+			return written, err
+		}
+		b = b[n:]
+	}
+	return written, nil
+}
+
+// Unwrap lets http.ResponseController find what the writer can do.
+func (w *meteredWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// hangUp closes the connection without an answer; what was asked for is not done.
+func hangUp(http.ResponseWriter, *http.Request, http.Handler) { panic(http.ErrAbortHandler) }
+
+// loseAnswer does what was asked for and closes the connection instead of saying so.
+func loseAnswer(_ http.ResponseWriter, r *http.Request, next http.Handler) {
+	next.ServeHTTP(&discardWriter{header: http.Header{}}, r)
+	panic(http.ErrAbortHandler)
+}
+
+// cutAnswer closes the connection in the middle of the answer.
+func cutAnswer(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	next.ServeHTTP(&cuttingWriter{ResponseWriter: w}, r)
+	panic(http.ErrAbortHandler)
+}
+
+// delay lets each request wait before it is forwarded.
+func delay(d time.Duration) fault {
+	return func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		select {
+		case <-time.After(d):
+			next.ServeHTTP(w, r)
+		case <-r.Context().Done():
+			panic(http.ErrAbortHandler)
+		}
+	}
+}
+
+// never lets requests hang until the client gives up.
+func never(_ http.ResponseWriter, r *http.Request, _ http.Handler) {
+	<-r.Context().Done()
+	panic(http.ErrAbortHandler)
+}
+
+// aThird has the fault with every third request, by chance: a fixed order could fall in step with an agent's retries.
+func aThird(do fault) fault {
+	return func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if rand.IntN(3) == 0 {
+			do(w, r, next)
+		} else {
+			next.ServeHTTP(w, r)
+		}
+	}
+}
+
+// gate holds requests until their client gives up.
+type gate struct {
+	reached chan struct{} // closed when the first request is there
+	once    sync.Once
+}
+
+func newGate() *gate { return &gate{reached: make(chan struct{})} }
+
+// before does not forward a request.
+func (g *gate) before(_ http.ResponseWriter, r *http.Request, _ http.Handler) {
+	g.once.Do(func() { close(g.reached) })
+	<-r.Context().Done()
+	panic(http.ErrAbortHandler)
+}
+
+// after forwards a request and keeps the answer.
+func (g *gate) after(_ http.ResponseWriter, r *http.Request, next http.Handler) {
+	next.ServeHTTP(&discardWriter{header: http.Header{}}, r)
+	g.once.Do(func() { close(g.reached) })
+	<-r.Context().Done()
+	panic(http.ErrAbortHandler)
+}
+
+// wait waits for the first request at the gate.
+func (g *gate) wait(t *testing.T) {
+	t.Helper()
+	select {
+	case <-g.reached:
+	case <-time.After(patience):
+		t.Fatal("the request that is to be held did not come")
+	}
+}
+
+// discardWriter takes an answer that nobody gets.
+type discardWriter struct{ header http.Header }
+
+func (w *discardWriter) Header() http.Header         { return w.header }
+func (w *discardWriter) Write(b []byte) (int, error) { return len(b), nil }
+func (w *discardWriter) WriteHeader(int)             {}
+
+// cuttingWriter passes half of the first part of a body on.
+type cuttingWriter struct {
+	http.ResponseWriter
+	cut bool
+}
+
+func (w *cuttingWriter) Write(b []byte) (int, error) {
+	if w.cut {
+		return 0, io.ErrClosedPipe
+	}
+	w.cut = true
+	if _, err := w.ResponseWriter.Write(b[:len(b)/2]); err != nil {
+		return 0, err
+	}
+	return len(b) / 2, errors.Join(io.ErrShortWrite, http.NewResponseController(w.ResponseWriter).Flush())
+}

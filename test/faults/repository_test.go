@@ -1,0 +1,403 @@
+//go:build faults
+
+package faults
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/test/parts"
+	"github.com/plimsoll-io/plimsoll/test/s3"
+)
+
+// What goes wrong with the repository and with the disks that the data goes through.
+
+func TestRepositoryIsLockedByALiveProcess(t *testing.T) {
+	r := newRow(t, "repository locked by a live process, restic")
+	t.Parallel()
+	f, source := smallVolume(t, restic)
+	f.start("--concurrency=1")
+	f.backUp(source, restic)
+	holder := f.holdLock("")
+
+	pvb := f.newBackup(source, "data", restic)
+	f.create(pvb)
+	owner := fmt.Sprintf("locked exclusively by PID %d on", holder.cmd.Process.Pid)
+	f.until(pvb, "waiting for the owner of the lock", func(v version) bool {
+		return v.snapshot.State == progress.StateWaiting && strings.Contains(v.snapshot.Reason, owner)
+	})
+	other := f.pod("other", "data") // kopia has no locks: this volume has the only slot meanwhile
+	f.fillSmall(other, "data", kopia)
+	f.backUp(other, kopia)
+	if v := last(f.history.of(pvb)); v.phase != inProgress || v.snapshot.State != progress.StateWaiting {
+		t.Errorf("the locked volume did not wait: %v", v)
+	}
+
+	since := time.Now()
+	holder.release()
+	v := f.complete(pvb)
+	r.recovered(since)
+	if v.snapshot.Attempt != 1 {
+		t.Errorf("the wait for the lock was counted as %d attempts", v.snapshot.Attempt)
+	}
+	f.restoreAndCompare(pvb)
+}
+
+func TestRepositoryIsLockedByADeadProcess(t *testing.T) {
+	r := newRow(t, "repository locked by a dead process of this host, restic")
+	t.Parallel()
+	f, source := smallVolume(t, restic)
+	f.start()
+	f.backUp(source, restic)
+	f.holdLock("").kill()
+	if len(f.locks()) != 1 {
+		t.Fatalf("the dead process has left the locks %v", f.locks())
+	}
+
+	since := time.Now()
+	pvb := f.backUp(source, restic)
+	r.recovered(since)
+	for _, v := range f.history.of(pvb) {
+		if v.snapshot.State == progress.StateWaiting {
+			t.Fatalf("it waited for a dead process: %v", v)
+		}
+	}
+	f.restoreAndCompare(pvb)
+}
+
+func TestRepositoryIsLockedByAnotherHost(t *testing.T) {
+	r := newRow(t, "repository locked by a process of another host, restic")
+	t.Parallel()
+	f, source := smallVolume(t, restic)
+	f.start("--lock-wait=6s")
+	f.backUp(source, restic)
+	holder := f.holdLock("elsewhere")
+	holder.kill() // which nobody can know here
+
+	pvb := f.newBackup(source, "data", restic)
+	f.create(pvb)
+	v := f.end(pvb)
+	if v.phase != failed || !strings.Contains(v.message, "on elsewhere by") || !strings.Contains(v.message, "restic unlock") {
+		t.Errorf("it did not fail with the owner's name and advice: %v", v)
+	}
+	if locks := f.locks(); len(locks) != 1 || locks[0] != holder.lock {
+		t.Errorf("the lock of the other host was touched: there are %v", locks)
+	}
+
+	since := time.Now()
+	holder.release()
+	f.restoreAndCompare(f.backUp(source, restic))
+	r.recovered(since)
+}
+
+// backUp makes a PodVolumeBackup of a volume "data" and waits until it is Completed.
+func (f *fixture) backUp(pod *corev1.Pod, uploader string) *velerov1.PodVolumeBackup {
+	f.t.Helper()
+	pvb := f.newBackup(pod, "data", uploader)
+	f.create(pvb)
+	f.complete(pvb)
+	return pvb
+}
+
+// lockHolder is a restic that holds the exclusive lock of the case's repository.
+type lockHolder struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	lock string // the file
+}
+
+// holdLock starts a lockHolder on a host, empty for this one. It ends with the test.
+func (f *fixture) holdLock(host string) *lockHolder {
+	f.t.Helper()
+	configs, err := filepath.Glob(filepath.Join(f.store.dir, "restic/*/config"))
+	if err != nil || len(configs) != 1 {
+		f.t.Fatalf("%s has the repositories %v, %v", f.store.dir, configs, err)
+	}
+	args := []string{parts.Restic(f.t, parts.DefaultRestic), "-r", filepath.Dir(configs[0]), "check", "--read-data", "--limit-download=1", "--no-cache"}
+	h := &lockHolder{t: f.t, cmd: exec.Command(args[0], args[1:]...)}
+	h.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	if host != "" {
+		h.cmd = exec.Command("/bin/sh", append([]string{"-c", `hostname "$0" && exec "$@"`, host}, args...)...)
+		h.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Cloneflags: unix.CLONE_NEWUTS}
+	}
+	h.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "RESTIC_PASSWORD=" + password, "HOME=" + f.dir, "TMPDIR=" + f.t.TempDir()}
+	if err := h.cmd.Start(); err != nil {
+		if host != "" {
+			f.t.Skipf("*** cannot pretend to be another host: %v ***", err)
+		}
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(h.kill)
+	await(f.t, "a restic holds the exclusive lock", func() bool { return len(f.locks()) == 1 && !strings.Contains(f.locks()[0], "-tmp-") })
+	h.lock = f.locks()[0]
+	return h
+}
+
+// kill ends the process and leaves its lock.
+func (h *lockHolder) kill() {
+	_ = h.cmd.Process.Kill()
+	_ = h.cmd.Wait() // it was killed
+}
+
+// release removes the lock as the process does when it ends by itself, and ends it.
+func (h *lockHolder) release() {
+	h.t.Helper()
+	if err := os.Remove(h.lock); err != nil {
+		h.t.Fatal(err)
+	}
+	h.kill()
+}
+
+// bucketVolume makes a fixture with a bucket as its location, and a pod with a volume "data".
+func bucketVolume(t *testing.T, bytes int64) (*fixture, *corev1.Pod) {
+	t.Helper()
+	server := s3.Start(t)
+	f := newFixture(t)
+	f.useBucket(server, server.Bucket(t))
+	source := f.pod("source", "data")
+	fillFiles(t, f.volume(source, "data"), bytes)
+	return f, source
+}
+
+// bucketBytes is how much is in a volume that goes to a bucket, and bucketSpeed how many bytes a second may go there when
+// something shall happen on the way. kopia is slow under the race detector.
+var (
+	bucketBytes = map[string]int64{restic: 64 << 20, kopia: 24 << 20}
+	bucketSpeed = map[string]int64{restic: 8 << 20, kopia: 3 << 20}
+)
+
+// outage is how long a server is away.
+const outage = 30 * time.Second
+
+func TestStoreIsUnreachable(t *testing.T) {
+	t.Parallel()
+	for _, uploader := range []string{restic, kopia} {
+		t.Run(uploader+"/backup", func(t *testing.T) {
+			r := newRow(t, "repository server unreachable for %s in a backup, %s", outage, uploader)
+			t.Parallel()
+			f, source := bucketVolume(t, bucketBytes[uploader])
+			f.start()
+			store := f.store.proxy
+			store.limit(bucketSpeed[uploader])
+			pvb := f.newBackup(source, "data", uploader)
+			f.create(pvb)
+			await(t, "a part is stored", func() bool { return store.received.Load() > bucketBytes[uploader]/4 })
+			f.loseStore(r, pvb)
+			f.complete(pvb)
+			r.sentAgain(store.received.Load()-size(t, f.store.dir), size(t, f.store.dir))
+			store.limit(0)
+			f.restoreAndCompare(pvb)
+		})
+		t.Run(uploader+"/restore", func(t *testing.T) {
+			r := newRow(t, "repository server unreachable for %s in a restore, %s", outage, uploader)
+			t.Parallel()
+			f, source := bucketVolume(t, bucketBytes[uploader])
+			f.start()
+			stored := snapshotOf(f.complete(f.backUp(source, uploader)))
+			store := f.store.proxy
+			before := store.sent.Load()
+			store.limit(bucketSpeed[uploader])
+			target := f.waitingPod("target", "data")
+			pvr := f.newRestore(target, "data", stored)
+			f.create(pvr)
+			await(t, "a part is restored", func() bool { return store.sent.Load()-before > bucketBytes[uploader]/4 })
+			f.loseStore(r, pvr)
+			f.complete(pvr)
+			r.sentAgain(store.sent.Load()-before-size(t, f.store.dir), size(t, f.store.dir))
+			f.checkRestored(f.volume(source, "data"), f.volume(target, "data"), uploader)
+		})
+	}
+}
+
+// loseStore makes the repository's server unreachable for a while, and waits until o goes on.
+func (f *fixture) loseStore(r *row, o client.Object) {
+	f.t.Helper()
+	f.store.proxy.down()
+	<-time.After(outage)
+	if v := last(f.history.of(o)); v.terminal() {
+		f.t.Fatalf("it was given up: %v", v)
+	}
+	before := last(f.history.of(o)).done
+	since := time.Now()
+	f.store.proxy.up(f.t)
+	f.untilAfter(o, since, "moving again", func(v version) bool { return v.done > before || v.terminal() })
+	r.recovered(since)
+}
+
+func TestStoreFailsNowAndThen(t *testing.T) {
+	t.Parallel()
+	for _, uploader := range []string{restic, kopia} {
+		t.Run(uploader, func(t *testing.T) {
+			r := newRow(t, "each 4th request to the repository server fails, %s", uploader)
+			t.Parallel()
+			f, source := bucketVolume(t, bucketBytes[uploader])
+			f.start()
+			store := f.store.proxy
+			faults := store.on(isAny, eachFourth(unavailable, internalError, hangUp, cutAnswer))
+			since := time.Now()
+			pvb := f.backUp(source, uploader)
+			r.recovered(since)
+			r.sentAgain(store.received.Load()-size(t, f.store.dir), size(t, f.store.dir))
+			before := faults.hits.Load()
+			f.restoreAndCompare(pvb)
+			if hits := faults.hits.Load(); before < 8 || hits-before < 8 {
+				t.Errorf("only %d and %d requests were made: too few to have failed", before, hits-before)
+			}
+		})
+	}
+}
+
+// isData says whether a store's client stores a pack of data.
+func isData(r *http.Request) bool {
+	return isPut(r) && (strings.Contains(r.URL.Path, "/data/") || strings.HasPrefix(path.Base(r.URL.Path), "p"))
+}
+
+// eachFourth has one of the faults after the other with each fourth request, and forwards the others.
+func eachFourth(faults ...fault) fault {
+	var count atomic.Int64
+	return func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		n := int(count.Add(1)) - 1
+		if n%4 == 0 {
+			faults[n/4%len(faults)](w, r, next)
+		} else {
+			next.ServeHTTP(w, r)
+		}
+	}
+}
+
+// internalError is the answer of an S3 server that is broken.
+func internalError(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
+	w.Header().Set("Content-Type", "application/xml")
+	w.WriteHeader(http.StatusInternalServerError)
+	_, _ = io.WriteString(w, "<Error><Code>InternalError</Code><Message>made by the fault suite</Message></Error>")
+}
+
+// fullBytes is the size of volumes that do not fit.
+var fullBytes = map[string]int64{restic: 64 << 20, kopia: 16 << 20}
+
+func TestRepositoryIsFull(t *testing.T) {
+	t.Parallel()
+	for _, uploader := range []string{restic, kopia} {
+		t.Run(uploader, func(t *testing.T) {
+			r := newRow(t, "disk full in the repository, %s", uploader)
+			t.Parallel()
+			disk := t.TempDir()
+			mountTmpfs(t, disk, fullBytes[uploader]/2)
+			f := newFixture(t)
+			f.useDirectory(disk)
+			source := f.pod("source", "data")
+			fillFiles(t, f.volume(source, "data"), fullBytes[uploader])
+			a := f.start()
+			pvb := f.newBackup(source, "data", uploader)
+			f.create(pvb)
+			f.endForSpace(a, pvb)
+
+			resizeTmpfs(t, disk)
+			since := time.Now()
+			f.restoreAndCompare(f.backUp(source, uploader))
+			r.recovered(since)
+		})
+	}
+}
+
+func TestCacheIsFull(t *testing.T) {
+	t.Parallel()
+	for _, uploader := range []string{restic, kopia} {
+		t.Run(uploader, func(t *testing.T) {
+			newRow(t, "disk full in the cache, %s", uploader)
+			t.Parallel()
+			cache := t.TempDir()
+			mountTmpfs(t, cache, 128<<10)
+			f, source := bucketVolume(t, 8<<20)
+			f.start("--cache-dir=" + cache)
+			f.restoreAndCompare(f.backUp(source, uploader))
+			f.restoreAndCompare(f.backUp(source, uploader))
+		})
+	}
+}
+
+func TestTargetIsFull(t *testing.T) {
+	t.Parallel()
+	for _, uploader := range []string{restic, kopia} {
+		t.Run(uploader, func(t *testing.T) {
+			r := newRow(t, "disk full in the target volume, %s", uploader)
+			t.Parallel()
+			f := newFixture(t)
+			f.useDirectory(t.TempDir())
+			source := f.pod("source", "data")
+			fillFiles(t, f.volume(source, "data"), fullBytes[uploader])
+			a := f.start("--download-limit=8000000") // so that going on to the end would take a while
+			stored := snapshotOf(f.complete(f.backUp(source, uploader)))
+			target := f.waitingPod("target", "data")
+			mountTmpfs(t, f.volume(target, "data"), fullBytes[uploader]/4)
+			pvr := f.newRestore(target, "data", stored)
+			f.create(pvr)
+			v := f.endForSpace(a, pvr)
+			if v.done > v.total*3/4 {
+				t.Errorf("a quarter fitted, and it went on to %d of %d", v.done, v.total)
+			}
+
+			resizeTmpfs(t, f.volume(target, "data"))
+			since := time.Now()
+			again := f.newRestore(target, "data", stored)
+			f.create(again)
+			f.complete(again)
+			r.recovered(since)
+			f.checkRestored(f.volume(source, "data"), f.volume(target, "data"), uploader)
+		})
+	}
+}
+
+// endForSpace waits for the end of o, which must be at the first sign of a full disk, and say so.
+func (f *fixture) endForSpace(a *agent, o client.Object) version {
+	f.t.Helper()
+	v := f.end(o)
+	if v.phase != failed || !strings.Contains(v.message, "no space left") || !strings.Contains(v.message, "make room") {
+		f.t.Errorf("a full disk made it end as %v", v)
+	}
+	if v.snapshot.Attempt != 1 {
+		f.t.Errorf("it was tried %d times to fill the disk", v.snapshot.Attempt)
+	}
+	a.said("reason=NoSpace")
+	return v
+}
+
+// mountTmpfs makes a small file system, until the test ends. Where it must outlive the checks of a fixture it is to be
+// mounted before that is made.
+func mountTmpfs(t *testing.T, dir string, bytes int64, options ...string) {
+	t.Helper()
+	data := strings.Join(append(options, fmt.Sprintf("size=%d", bytes)), ",")
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, data); err != nil {
+		t.Skipf("*** cannot mount a small file system: %v ***", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Errorf("unmount %s: %v", dir, err)
+			_ = unix.Unmount(dir, unix.MNT_DETACH)
+		}
+	})
+}
+
+// resizeTmpfs makes room.
+func resizeTmpfs(t *testing.T, dir string) {
+	t.Helper()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT, "size=512m"); err != nil {
+		t.Fatal(err)
+	}
+}

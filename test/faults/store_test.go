@@ -1,0 +1,138 @@
+//go:build faults
+
+package faults
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"io"
+	"io/fs"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"testing"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plimsoll-io/plimsoll/test/s3"
+	"github.com/plimsoll-io/plimsoll/test/velero"
+)
+
+const (
+	locationName = velero.Location
+	password     = "correct horse"
+)
+
+// store is where a case's repositories are: a directory, or a bucket behind a proxy.
+type store struct {
+	dir   string // where the repositories' files are in the end, in both cases
+	proxy *proxy // nil for a directory
+}
+
+// useDirectory makes the location of a directory.
+func (f *fixture) useDirectory(dir string) {
+	f.t.Helper()
+	f.store = store{dir: dir}
+	f.create(&velerov1.BackupStorageLocation{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.ns, Name: locationName},
+		Spec: velerov1.BackupStorageLocationSpec{
+			Provider:    "velero.io/fs",
+			Config:      map[string]string{"fspath": dir},
+			StorageType: velerov1.StorageType{ObjectStorage: &velerov1.ObjectStorageLocation{Bucket: "bucket"}},
+		},
+	})
+}
+
+// useBucket makes the location of a bucket, which the agent reaches through the store's proxy.
+func (f *fixture) useBucket(server *s3.Server, bucket string) {
+	f.t.Helper()
+	proxy, certificate := newStoreProxy(f.t, server)
+	f.store = store{dir: server.Dir(bucket), proxy: proxy}
+	f.create(&corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.ns, Name: "cloud-credentials"},
+		StringData: map[string]string{
+			"cloud": "[default]\naws_access_key_id=" + server.AccessKey + "\naws_secret_access_key=" + server.SecretKey + "\n",
+		},
+	})
+	f.create(&velerov1.BackupStorageLocation{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.ns, Name: locationName},
+		Spec: velerov1.BackupStorageLocationSpec{
+			Provider: "velero.io/aws",
+			Config:   map[string]string{"s3Url": "https://" + proxy.address, "region": "us-east-1", "s3ForcePathStyle": "true"},
+			Credential: &corev1.SecretKeySelector{
+				LocalObjectReference: corev1.LocalObjectReference{Name: "cloud-credentials"}, Key: "cloud",
+			},
+			StorageType: velerov1.StorageType{ObjectStorage: &velerov1.ObjectStorageLocation{Bucket: bucket, CACert: certificate}},
+		},
+	})
+}
+
+// newStoreProxy starts a proxy before an S3 server, and returns it with its certificate. It speaks TLS both ways, since
+// it has to understand the requests, and leaves the Host as it is, since that is signed.
+func newStoreProxy(t *testing.T, server *s3.Server) (p *proxy, certificate []byte) {
+	t.Helper()
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(server.CACert)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, MaxIdleConnsPerHost: 20}
+	t.Cleanup(transport.CloseIdleConnections)
+	target := &url.URL{Scheme: "https", Host: server.Endpoint}
+	forward := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(target)
+			r.Out.Host = r.In.Host
+		},
+		Transport:    transport,
+		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
+		ErrorLog:     log.New(io.Discard, "", 0),
+	}
+	// httptest has a certificate for 127.0.0.1.
+	borrowed := httptest.NewTLSServer(http.NotFoundHandler())
+	defer borrowed.Close()
+	certificate = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: borrowed.Certificate().Raw})
+	return newProxy(t, forward, nil, &tls.Config{Certificates: borrowed.TLS.Certificates}), certificate
+}
+
+// isPut says whether a store's client stores something.
+func isPut(r *http.Request) bool { return r.Method == http.MethodPut || r.Method == http.MethodPost }
+
+// unavailable is the answer of an S3 server that is busy.
+func unavailable(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
+	w.Header().Set("Content-Type", "application/xml")
+	w.WriteHeader(http.StatusServiceUnavailable)
+	_, _ = io.WriteString(w, "<Error><Code>SlowDown</Code><Message>made by the fault suite</Message></Error>")
+}
+
+// size returns how many bytes of files lie below a directory, 0 if it does not exist.
+func size(t *testing.T, dir string) int64 {
+	t.Helper()
+	var sum int64
+	err := filepath.WalkDir(dir, func(_ string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return ignoreMissing(err)
+		}
+		info, err := entry.Info()
+		if err == nil {
+			sum += info.Size()
+		}
+		return ignoreMissing(err)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sum
+}
+
+// ignoreMissing drops the error of a file that has gone meanwhile.
+func ignoreMissing(err error) error {
+	if os.IsNotExist(err) {
+		return nil
+	}
+	return err
+}

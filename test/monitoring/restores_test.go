@@ -1,0 +1,187 @@
+package monitoring
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/test/controlplane"
+	"github.com/plimsoll-io/plimsoll/test/loopback"
+	"github.com/plimsoll-io/plimsoll/test/parts"
+)
+
+// standalone is the namespace of the restore controller; the other one is that of a Velero server, which the test plays.
+const standalone = "plimsoll"
+
+// cluster is an API server with a restore controller, and with a keeper of records, each in its namespace.
+type cluster struct {
+	t       *testing.T
+	plane   *controlplane.ControlPlane
+	client  client.Client
+	program string
+	store   string // a bucket that is a directory
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	crds, err := controlplane.AllCRDs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{t: t, plane: controlplane.ForTest(t, controlplane.Options{CRDs: crds}), program: parts.RestoreController(t), store: t.TempDir()}
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), velerov1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	if c.client, err = client.New(c.plane.Config(), client.Options{Scheme: scheme}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{standalone, namespace, shop} {
+		c.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	}
+	c.location(standalone, "default", c.store)
+	c.location(standalone, "gone", filepath.Join(c.store, "no", "such", "directory"))
+	c.location(namespace, "default", c.store)
+	return c
+}
+
+func (c *cluster) create(o client.Object) {
+	c.t.Helper()
+	if err := c.client.Create(c.t.Context(), o); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *cluster) location(namespace, name, dir string) {
+	c.t.Helper()
+	location := &velerov1.BackupStorageLocation{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	location.Spec.Provider, location.Spec.Config = "velero.io/fs", map[string]string{"fspath": dir}
+	location.Spec.ObjectStorage = &velerov1.ObjectStorageLocation{Bucket: "bucket"}
+	c.create(location)
+}
+
+// stored puts a backup of one ConfigMap into the store.
+func (c *cluster) stored(name, configMap, data string) {
+	c.t.Helper()
+	content := fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": %q, "namespace": %q}, "data": {%q: "x"}}`, configMap, shop, data)
+	var packed bytes.Buffer
+	pack := gzip.NewWriter(&packed)
+	w := tar.NewWriter(pack)
+	path := "resources/configmaps/namespaces/" + shop + "/" + configMap + ".json"
+	err := w.WriteHeader(&tar.Header{Name: path, Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(content))})
+	_, writeErr := w.Write(content)
+	if err := errors.Join(err, writeErr, w.Close(), pack.Close()); err != nil {
+		c.t.Fatal(err)
+	}
+	c.put(name+"/"+name+".tar.gz", packed.Bytes())
+	c.put(name+"/velero-backup.json", fmt.Appendf(nil, `{"apiVersion": "velero.io/v1", "kind": "Backup", "metadata": {"name": %q}, "status": {
+		"phase": "Completed", "startTimestamp": "2026-01-01T00:00:00Z", "completionTimestamp": "2026-01-01T00:01:00Z"}}`, name))
+}
+
+func (c *cluster) put(name string, content []byte) {
+	c.t.Helper()
+	path := filepath.Join(c.store, "backups", name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, content, 0o644)); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// start starts the program with one of its commands, until the test or kill ends it.
+func (c *cluster) start(command, address string, flags ...string) (kill func()) {
+	c.t.Helper()
+	dir := c.t.TempDir()
+	cmd := exec.Command(c.program, append([]string{command, "--kubeconfig=" + c.plane.Kubeconfig(), "--metrics-address=" + address}, flags...)...)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "TMPDIR=" + dir}
+	ended := run(c.t, cmd, filepath.Join(dir, command+".log"), unix.SIGKILL)
+	return func() {
+		if err := cmd.Process.Kill(); err != nil {
+			c.t.Fatal(err)
+		}
+		<-ended
+	}
+}
+
+// TestRealRestores has a Prometheus scrape a restore controller and a keeper of records to which happens what the alerts are about.
+func TestRealRestores(t *testing.T) {
+	t.Parallel()
+	parts.Prometheus(t, "promtool")
+	parts.Prometheus(t, "prometheus")
+	c := newCluster(t)
+	controller, records := loopback.ForTest(t), loopback.ForTest(t)
+	s := startPrometheus(t, hastened(readRules(t, ofController, ofRecords)),
+		scraped{"plimsoll-restore-controller", controller, map[string]string{"namespace": standalone, "pod": "restore-controller-a"}},
+		scraped{"plimsoll-records", records, map[string]string{"namespace": namespace, "pod": "plimsoll-records-a"}})
+	killController := c.start("server", controller, "--namespace="+standalone, "--restore-helper-image=agent", "--download-address=",
+		"--backup-sync-period=1s", "--store-validation-frequency=1s", "--concurrency=2", "--resource-timeout=1h")
+	killRecords := c.start("records", records, "--namespace="+namespace)
+
+	c.restoreBadly()
+	c.recordInVain()
+	awaitAlerts(t, s, "PlimsollRestoreIncomplete", "PlimsollRestoreStuck", "PlimsollLocationUnavailable", "PlimsollBackupSyncFails", "PlimsollRecordsNotWritten")
+	for name, labels := range map[string]map[string]string{
+		"PlimsollRestoreIncomplete":   {"namespace": standalone, "phase": "PartiallyFailed"},
+		"PlimsollRestoreStuck":        {"namespace": standalone, "restore": "waits"},
+		"PlimsollLocationUnavailable": {"namespace": standalone, "location": "gone"},
+		"PlimsollBackupSyncFails":     {"namespace": standalone, "location": "default"},
+		"PlimsollRecordsNotWritten":   {"namespace": namespace, "location": "default"},
+	} {
+		for _, a := range s.firing(t)[name] {
+			for label, want := range labels {
+				if a.Labels[label] != want {
+					t.Errorf("%s fires with labels %v, want %v", name, a.Labels, labels)
+				}
+			}
+		}
+	}
+	checkSelectors(t, s, readRules(t, ofController, ofRecords), 10)
+	killController()
+	killRecords()
+	awaitAlerts(t, s, "PlimsollRestoreControllerAbsent", "PlimsollRecordsAbsent")
+}
+
+// restoreBadly has the controller meet a backup that is damaged, one with an item that the API server refuses, and one whose
+// item is in the way of one that does not go.
+func (c *cluster) restoreBadly() {
+	c.t.Helper()
+	c.put("damaged/velero-backup.json", []byte("no JSON"))
+	c.stored("refused", "settings", "no key!")
+	c.stored("waits", "held", "key")
+	held := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: "held", Finalizers: []string{"example.com/held"}}}
+	c.create(held)
+	if err := c.client.Delete(c.t.Context(), held); err != nil {
+		c.t.Fatal(err)
+	}
+	for _, name := range []string{"refused", "waits"} {
+		await(c.t, "backup "+name+" is in the cluster", func() bool {
+			return c.client.Get(c.t.Context(), client.ObjectKey{Namespace: standalone, Name: name}, &velerov1.Backup{}) == nil
+		})
+		c.create(&velerov1.Restore{ObjectMeta: metav1.ObjectMeta{Namespace: standalone, Name: name}, Spec: velerov1.RestoreSpec{BackupName: name}})
+	}
+}
+
+// recordInVain makes the record of a backup whose files are not in the store.
+func (c *cluster) recordInVain() {
+	c.t.Helper()
+	meta := metav1.ObjectMeta{Namespace: namespace, Name: "nightly"}
+	c.create(&velerov1.Backup{
+		ObjectMeta: meta, Spec: velerov1.BackupSpec{StorageLocation: "default"}, Status: velerov1.BackupStatus{Phase: velerov1.BackupPhaseCompleted},
+	})
+	c.create(&v1alpha1.VolumePluginBackup{
+		ObjectMeta: meta, Spec: v1alpha1.VolumePluginBackupSpec{Backup: "nightly", Volume: "pv-1", Plugin: "example.io/disks"},
+	})
+}
