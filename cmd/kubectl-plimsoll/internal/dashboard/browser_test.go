@@ -255,6 +255,27 @@ func TestLooks(t *testing.T) {
 	p.CheckQuiet(p.s.base())
 }
 
+// TestClickDuringChange presses a button, has its icon change, and releases it.
+func TestClickDuringChange(t *testing.T) {
+	t.Parallel()
+	p := openScene(t)
+	var center []float64
+	p.Do(chromedp.Evaluate("(({x, y, width, height}) => [x + width / 2, y + height / 2])(document.getElementById('theme').getBoundingClientRect())", &center))
+	mouse := func(event input.MouseType) {
+		p.Do(input.DispatchMouseEvent(event, center[0], center[1]).WithButton(input.Left).WithClickCount(1))
+	}
+	const icon = "document.querySelector('#theme use').getAttribute('href')"
+	p.Until("the icon of a light page", icon+" === '#icon-dark'")
+	mouse(input.MousePressed)
+	p.Do(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}}))
+	p.Until("the icon of a dark page", icon+" === '#icon-light'")
+	mouse(input.MouseReleased)
+	if theme := chromium.Ask[string](p.Tab, "document.documentElement.dataset.theme ?? 'none'"); theme != "light" {
+		t.Errorf("the click chose %s", theme)
+	}
+	p.CheckQuiet(p.s.base())
+}
+
 // TestHostileNames hands the page names that want to be scripts, in every field.
 func TestHostileNames(t *testing.T) {
 	t.Parallel()
