@@ -216,20 +216,32 @@ func (c *cluster) restoreOfAPodWithoutImage() *velerov1.PodVolumeRestore {
 
 func TestRestoreOfAPodWithoutNode(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
-	pod := c.podOn("", "target")
-	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/3 nodes are available"}}
-	if err := c.client.Status().Update(t.Context(), pod); err != nil {
-		t.Fatal(err)
-	}
-	pvr := c.newRestore(pod, "data", "1234abcd")
-	c.create(pvr)
-	c.startAgent(uploadertest.NewFake(t.TempDir()), func(cfg *Config) {
-		cfg.PrepareTimeout, cfg.AbandonedAfter = time.Millisecond, 2*time.Second
-	})
-	end := c.end(pvr)
-	if end.phase != phaseFailed || !strings.Contains(end.message, "0/3 nodes are available") {
-		t.Errorf("ended as %s", describe([]subject{end}))
+	for name, tc := range map[string]struct {
+		cancel         bool
+		phase, message string
+		timeout        time.Duration
+	}{
+		"for too long": {phase: phaseFailed, message: "0/3 nodes are available", timeout: time.Millisecond},
+		"canceled":     {cancel: true, phase: phaseCanceled, message: "was canceled", timeout: time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, veleroLatest)
+			pod := c.podOn("", "target")
+			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/3 nodes are available"}}
+			if err := c.client.Status().Update(t.Context(), pod); err != nil {
+				t.Fatal(err)
+			}
+			pvr := c.newRestore(pod, "data", "1234abcd")
+			pvr.Spec.Cancel = tc.cancel
+			c.create(pvr)
+			c.startAgent(uploadertest.NewFake(t.TempDir()), func(cfg *Config) {
+				cfg.PrepareTimeout, cfg.AbandonedAfter = tc.timeout, 2*time.Second
+			})
+			if end := c.end(pvr); end.phase != tc.phase || !strings.Contains(end.message, tc.message) {
+				t.Errorf("ended as %s", describe([]subject{end}))
+			}
+		})
 	}
 }
 

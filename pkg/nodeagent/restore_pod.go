@@ -110,6 +110,8 @@ func (a *Agent) reconcileRestoreWithoutPod(ctx context.Context, s subject) (reco
 		return reconcile.Result{}, a.failOrphan(ctx, s, errPodGone)
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("get pod %s/%s: %w", s.pod.Namespace, s.pod.Name, err)
+	case pod.Spec.NodeName == "" && s.stopRequest() != nil:
+		return reconcile.Result{}, a.failOrphan(ctx, s, s.stopRequest())
 	case pod.Spec.NodeName == "" && age > a.cfg.PrepareTimeout:
 		return reconcile.Result{}, a.failOrphan(ctx, s, a.podNotReady(whatHolds(&pod)))
 	case pod.Spec.NodeName == "":
