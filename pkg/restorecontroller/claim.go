@@ -26,7 +26,7 @@ func (c *Controller) refuse(ctx context.Context, op *operation, r *velerov1.Rest
 	return nil, c.failValidation(ctx, op, r, before, problems)
 }
 
-// claim is the step that begins a Restore, or takes over what an earlier process has left.
+// claim is the step that begins a Restore, or takes over what an earlier process has begun.
 func (c *Controller) claim(ctx context.Context, op *operation, r *velerov1.Restore) (*session, error) {
 	if isBegun(r) {
 		return c.takeOver(ctx, op, r)
@@ -50,15 +50,22 @@ func (c *Controller) claim(ctx context.Context, op *operation, r *velerov1.Resto
 	r.Status.Phase = velerov1.RestorePhaseInProgress
 	r.Status.StartTimestamp = new(metav1.Now())
 	metav1.SetMetaDataAnnotation(&r.ObjectMeta, LocationAnnotation, from.location.Name)
+	first := Progress{Step: StepCollecting}
+	metav1.SetMetaDataAnnotation(&r.ObjectMeta, ProgressAnnotation, encode(first))
 	if err := c.client.Patch(ctx, r, before); err != nil {
 		return nil, fmt.Errorf("begin the Restore: %w", err)
 	}
+	op.progress.recall(first)
 	return &session{c: c, op: op, restore: r, origin: from}, nil
 }
 
-// isBegun says whether a process has claimed the Restore.
+// isBegun says whether a process has claimed the Restore and may have changed something. One of ours that ended while it
+// read the backup has not: whoever comes next claims the Restore again.
 func isBegun(r *velerov1.Restore) bool {
-	return !isOneOf(r.Status.Phase, "", velerov1.RestorePhaseNew)
+	if isOneOf(r.Status.Phase, "", velerov1.RestorePhaseNew) {
+		return false
+	}
+	return r.Annotations[LocationAnnotation] == "" || progressOf(r).Step != StepCollecting
 }
 
 // failValidation ends a Restore that was not begun.

@@ -171,6 +171,9 @@ func (s *session) writePlan(ctx context.Context) error {
 func (s *session) restoreItems(ctx context.Context, store *backupstore.Store) (err error) {
 	s.step(StepRestoring)
 	s.op.progress.update(func(p *Progress) { p.expectVolumes(s.plan.VolumeBytes()) })
+	if err := s.write(ctx, func(*velerov1.Restore) {}); err != nil { // from here on nobody begins the Restore again
+		return fmt.Errorf("say that items are restored: %w", err)
+	}
 	following, stopFollowing := context.WithCancel(ctx)
 	var follower sync.WaitGroup
 	follower.Go(func() { s.followVolumes(following) })

@@ -18,8 +18,8 @@ import (
 )
 
 // takeOver is for a Restore that was begun, by a process that is gone. Once all items were tried, what is left is to wait
-// for volumes and to finalize, which any process can. Before, nobody knows which items were meant: it ends as Failed, as
-// in Velero.
+// for volumes and to finalize, which any process can. While items are restored, nobody knows which were meant: it ends as
+// Failed, as in Velero.
 func (c *Controller) takeOver(ctx context.Context, op *operation, r *velerov1.Restore) (*session, error) {
 	op.progress.recall(progressOf(r))
 	if r.Annotations[LocationAnnotation] == "" {
@@ -43,7 +43,7 @@ func (c *Controller) takeOver(ctx context.Context, op *operation, r *velerov1.Re
 
 // canBeResumed says whether another process can go on where this one stops: it reads what was written.
 func (s *session) canBeResumed() bool {
-	return isOneOf(s.op.progress.told().Step, StepVolumes, StepFinalizing)
+	return isOneOf(s.op.progress.told().Step, StepCollecting, StepVolumes, StepFinalizing)
 }
 
 // errInterrupted ends a Restore that nobody can resume.

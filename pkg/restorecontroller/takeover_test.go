@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -69,6 +70,44 @@ func TestNextControllerKnowsTheStep(t *testing.T) {
 				t.Errorf("%+v", r.Status)
 			}
 		})
+	}
+}
+
+// TestNextControllerBeginsAgain ends a controller while it reads the backup, when nothing was changed: the next one restores
+// all of it, and has as much time for volumes as if it were the first.
+func TestNextControllerBeginsAgain(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.dropProgress()
+	_, stop := restorable(c, &script{collect: func(ctx context.Context, _ restore.Input) (*restore.Plan, error) {
+		<-ctx.Done() // the process ends here
+		return nil, ctx.Err()
+	}}, nil)
+	r := c.newRestore("r1", nil)
+	c.create(r)
+	eventually(c, r, "reading the backup", func(r *velerov1.Restore, _ error) bool { return progressOf(r).Step == StepCollecting })
+	stop()
+	if eventually(c, r, "read", func(_ *velerov1.Restore, err error) bool { return err == nil }); r.Status.Phase != velerov1.RestorePhaseInProgress {
+		t.Fatalf("%+v", r.Status)
+	}
+	c.patch(r, `{"status":{"startTimestamp":"2020-01-01T00:00:00Z"}}`)
+	var runs atomic.Int32
+	engine := withVolumes(c)
+	items := engine.run
+	engine.run = func(ctx context.Context, plan *restore.Plan, report func(restore.Progress)) (*restore.Outcome, error) {
+		runs.Add(1)
+		var claimed velerov1.Restore
+		if err := c.client.Get(ctx, c.key("r1"), &claimed); err != nil || progressOf(&claimed).Step != StepRestoring {
+			t.Errorf("items are restored in step %q, error %v", progressOf(&claimed).Step, err)
+		}
+		return items(ctx, plan, report)
+	}
+	c.start(func(cfg *Config) { cfg.Engine = engine })
+	c.waitForItems(r)
+	c.patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
+	c.patch(c.volume("b"), `{"status":{"phase":"Completed"}}`)
+	if c.ended(r); r.Status.Phase != velerov1.RestorePhaseCompleted || r.Status.Progress.ItemsRestored != 2 || runs.Load() != 1 {
+		t.Errorf("%+v after %d runs", r.Status, runs.Load())
 	}
 }
 
