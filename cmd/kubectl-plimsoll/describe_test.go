@@ -232,7 +232,7 @@ func (s *stored) startController() {
 	files := httptest.NewUnstartedServer(nil)
 	controller, err := restorecontroller.SetUp(mgr, restorecontroller.Config{
 		Namespace: s.ns, Version: "dev", Engine: &restore.Engine{}, TempDir: s.t.TempDir(), // no restore is begun here
-		DownloadURLBase: "http://" + files.Listener.Addr().String(), Logger: slog.New(slog.NewTextHandler(testWriter{s.t}, nil)),
+		DownloadURLBase: "http://" + files.Listener.Addr().String(), Logger: slog.New(slog.NewTextHandler(s.t.Output(), nil)),
 	})
 	if err != nil {
 		s.t.Fatal(err)

@@ -170,7 +170,7 @@ func (c *cluster) startAgent(uploadLimit int64) (stop func()) {
 		NodeName: c.node, Namespace: c.ns, HostPods: c.hostPods, InitRepositories: true,
 		AllowUnmounted:   true, // the test plays kubelet, and may have no right to mount
 		Uploaders:        map[string]uploader.Uploader{"restic": data, "kopia": kopiaData},
-		ProgressInterval: 200 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(testWriter{c.t}, nil)),
+		ProgressInterval: 200 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(c.t.Output(), nil)),
 	}
 	if c.tune != nil {
 		c.tune(&agentConfig)
@@ -189,14 +189,6 @@ func (c *cluster) startAgent(uploadLimit int64) (stop func()) {
 	stop = sync.OnceFunc(func() { cancel(); <-done })
 	c.t.Cleanup(stop)
 	return stop
-}
-
-// testWriter writes a log to the test's.
-type testWriter struct{ t *testing.T }
-
-func (w testWriter) Write(b []byte) (int, error) {
-	w.t.Log(strings.TrimSuffix(string(b), "\n"))
-	return len(b), nil
 }
 
 // pod makes a running pod with emptyDir volumes and their directories on the node.

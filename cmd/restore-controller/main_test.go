@@ -174,20 +174,12 @@ func (s *site) start(args ...string) *controller {
 		"--metrics-address", c.metrics, "--download-address", c.download, "--download-url-base", "http://" + c.download, "--plugin-endpoint", c.plugins,
 	}, args...)...)
 	c.Env = []string{asProgram + "=1", "TMPDIR=" + s.t.TempDir()}
-	c.Stderr = logWriter{s.t}
+	c.Stderr = s.t.Output()
 	if err := c.Start(); err != nil {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() { _, _ = c.Process.Kill(), c.Wait() })
 	return c
-}
-
-// logWriter writes a process's log to the test's.
-type logWriter struct{ t *testing.T }
-
-func (w logWriter) Write(b []byte) (int, error) {
-	w.t.Log(strings.TrimSuffix(string(b), "\n"))
-	return len(b), nil
 }
 
 func (s *site) until(what string, is func() bool) {

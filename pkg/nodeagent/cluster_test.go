@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -176,7 +175,7 @@ func (c *cluster) startAgentOn(node string, data uploader.Uploader, tune func(*C
 		NodeName: node, Namespace: c.ns, HostPods: filepath.Join(c.hostPods, node), InitRepositories: true,
 		Uploaders:        map[string]uploader.Uploader{"restic": data},
 		ProgressInterval: 100 * time.Millisecond, RetryDelay: 10 * time.Millisecond,
-		Logger: slog.New(slog.NewTextHandler(testWriter{c.t}, nil)),
+		Logger: slog.New(slog.NewTextHandler(c.t.Output(), nil)),
 	}
 	if tune != nil {
 		tune(&cfg)
@@ -204,14 +203,6 @@ func (c *cluster) newClient(config *rest.Config, options client.Options) (client
 		return nil, err
 	}
 	return interceptor.NewClient(direct, c.intercept), nil
-}
-
-// testWriter writes an agent's log to the test's.
-type testWriter struct{ t *testing.T }
-
-func (w testWriter) Write(b []byte) (int, error) {
-	w.t.Log(strings.TrimSuffix(string(b), "\n"))
-	return len(b), nil
 }
 
 // pod makes a running pod with emptyDir volumes and their directories on the host.

@@ -11,7 +11,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -164,7 +163,7 @@ func (c *cluster) start(tune func(*Config)) (controller *Controller, stop func()
 	cfg := Config{
 		Namespace: c.ns, Version: "v1.2.3", Engine: &script{}, TempDir: c.t.TempDir(),
 		ValidationFrequency: 100 * time.Millisecond, SyncPeriod: 100 * time.Millisecond, ProgressInterval: 10 * time.Millisecond,
-		Logger: slog.New(slog.NewTextHandler(testWriter{c.t}, nil)),
+		Logger: slog.New(slog.NewTextHandler(c.t.Output(), nil)),
 	}
 	if tune != nil {
 		tune(&cfg)
@@ -192,14 +191,6 @@ func (c *cluster) newClient(config *rest.Config, options client.Options) (client
 		return nil, err
 	}
 	return interceptor.NewClient(direct, c.intercept), nil
-}
-
-// testWriter writes a controller's log to the test's.
-type testWriter struct{ t *testing.T }
-
-func (w testWriter) Write(b []byte) (int, error) {
-	w.t.Log(strings.TrimSuffix(string(b), "\n"))
-	return len(b), nil
 }
 
 // put places a file into the storage, behind everybody's back.

@@ -1,13 +1,11 @@
 package worker
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"os"
 	"runtime"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -80,7 +78,7 @@ func command(tb testing.TB, path string, args ...string) (Command, *recorder) {
 		Args:   args,
 		Dir:    openDir(tb, tb.TempDir()),
 		Stdout: r.line,
-		Logger: slog.New(slog.NewTextHandler(logWriter{tb}, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Logger: slog.New(slog.NewTextHandler(tb.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}, r
 }
 
@@ -110,13 +108,6 @@ func exitError(ctx context.Context, tb testing.TB, c Command) (*ExitError, error
 		tb.Fatalf("Run = %v, want an *ExitError", err)
 	}
 	return exit, err
-}
-
-type logWriter struct{ t testing.TB }
-
-func (w logWriter) Write(p []byte) (int, error) {
-	w.t.Log(strings.TrimSuffix(string(bytes.Clone(p)), "\n"))
-	return len(p), nil
 }
 
 var discard = slog.New(slog.DiscardHandler)

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -142,7 +141,7 @@ func (c *cluster) startAgent(node string, bytesPerSecond int64, tune func(*nodea
 	cfg := nodeagent.Config{
 		NodeName: node, Namespace: veleroNamespace, HostPods: filepath.Join(c.hostPods, node), InitRepositories: true,
 		Uploaders:        map[string]uploader.Uploader{"restic": resticData, "kopia": kopiaData},
-		ProgressInterval: 500 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(testWriter{c.t}, nil)),
+		ProgressInterval: 500 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(c.t.Output(), nil)),
 	}
 	tune(&cfg)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(c.t.Context()))
@@ -237,12 +236,4 @@ func (c *cluster) fill(dir string, size int) {
 			c.t.Fatal(err)
 		}
 	}
-}
-
-// testWriter writes an agent's log to the test's.
-type testWriter struct{ t *testing.T }
-
-func (w testWriter) Write(b []byte) (int, error) {
-	w.t.Log(strings.TrimSuffix(string(b), "\n"))
-	return len(b), nil
 }
