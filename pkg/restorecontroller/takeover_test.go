@@ -103,7 +103,7 @@ func TestNextControllerBeginsAgain(t *testing.T) {
 		return items(ctx, plan, report)
 	}
 	c.start(func(cfg *Config) { cfg.Engine = engine })
-	c.waitForItems(r)
+	eventually(c, r, "waiting for its volumes", func(r *velerov1.Restore, _ error) bool { return progressOf(r).Step == StepVolumes })
 	c.patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
 	c.patch(c.volume("b"), `{"status":{"phase":"Completed"}}`)
 	if c.ended(r); r.Status.Phase != velerov1.RestorePhaseCompleted || r.Status.Progress.ItemsRestored != 2 || runs.Load() != 1 {
