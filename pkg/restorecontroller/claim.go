@@ -59,13 +59,9 @@ func (c *Controller) claim(ctx context.Context, op *operation, r *velerov1.Resto
 	return &session{c: c, op: op, restore: r, origin: from}, nil
 }
 
-// isBegun says whether a process has claimed the Restore and may have changed something. One of ours that ended while it
-// read the backup has not: whoever comes next claims the Restore again.
+// isBegun says whether a process has claimed the Restore.
 func isBegun(r *velerov1.Restore) bool {
-	if isOneOf(r.Status.Phase, "", velerov1.RestorePhaseNew) {
-		return false
-	}
-	return r.Annotations[LocationAnnotation] == "" || progressOf(r).Step != StepCollecting
+	return !isOneOf(r.Status.Phase, "", velerov1.RestorePhaseNew)
 }
 
 // failValidation ends a Restore that was not begun.

@@ -66,6 +66,9 @@ func (s *session) run(ctx context.Context) (err error) {
 	// What was done is recorded and told, even where the process is about to end.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout(failure))
 	defer cancel()
+	if errors.Is(failure, errStopped) && s.isCollecting() {
+		failure = errNothingRestored
+	}
 	return s.end(ctx, failure)
 }
 
@@ -171,7 +174,7 @@ func (s *session) writePlan(ctx context.Context) error {
 func (s *session) restoreItems(ctx context.Context, store *backupstore.Store) (err error) {
 	s.step(StepRestoring)
 	s.op.progress.update(func(p *Progress) { p.expectVolumes(s.plan.VolumeBytes()) })
-	if err := s.write(ctx, func(*velerov1.Restore) {}); err != nil { // from here on nobody begins the Restore again
+	if err := s.write(ctx, func(*velerov1.Restore) {}); err != nil { // errNothingRestored is not true from here on
 		return fmt.Errorf("say that items are restored: %w", err)
 	}
 	following, stopFollowing := context.WithCancel(ctx)

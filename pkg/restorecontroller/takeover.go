@@ -18,8 +18,8 @@ import (
 )
 
 // takeOver is for a Restore that was begun, by a process that is gone. Once all items were tried, what is left is to wait
-// for volumes and to finalize, which any process can. While items are restored, nobody knows which were meant: it ends as
-// Failed, as in Velero.
+// for volumes and to finalize, which any process can. Before, nobody knows which items were meant: it ends as Failed, as in
+// Velero.
 func (c *Controller) takeOver(ctx context.Context, op *operation, r *velerov1.Restore) (*session, error) {
 	op.progress.recall(progressOf(r))
 	if r.Annotations[LocationAnnotation] == "" {
@@ -31,6 +31,8 @@ func (c *Controller) takeOver(ctx context.Context, op *operation, r *velerov1.Re
 	}
 	s := &session{c: c, op: op, restore: r, origin: from, resumed: true}
 	switch {
+	case s.isCollecting():
+		s.lost = errNothingRestored
 	case !s.canBeResumed():
 		s.lost = errInterrupted
 	case problem != "" && time.Now().Before(s.volumeDeadline()):
@@ -43,8 +45,14 @@ func (c *Controller) takeOver(ctx context.Context, op *operation, r *velerov1.Re
 
 // canBeResumed says whether another process can go on where this one stops: it reads what was written.
 func (s *session) canBeResumed() bool {
-	return isOneOf(s.op.progress.told().Step, StepCollecting, StepVolumes, StepFinalizing)
+	return isOneOf(s.op.progress.told().Step, StepVolumes, StepFinalizing)
 }
+
+// isCollecting says whether no item was tried yet: a Restore has this step from its claim until right before the first.
+func (s *session) isCollecting() bool { return s.op.progress.told().Step == StepCollecting }
+
+// errNothingRestored ends a Restore whose controller ended before the first item.
+var errNothingRestored = errors.New("the restore controller ended while it read the backup. Nothing was restored: make a new Restore")
 
 // errInterrupted ends a Restore that nobody can resume.
 var errInterrupted = errors.New("the restore controller ended while it restored items. What it had restored is there, and volumes that are being restored go on; " +

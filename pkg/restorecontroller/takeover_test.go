@@ -2,9 +2,9 @@ package restorecontroller
 
 import (
 	"context"
+	"maps"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -73,9 +73,9 @@ func TestNextControllerKnowsTheStep(t *testing.T) {
 	}
 }
 
-// TestNextControllerBeginsAgain ends a controller while it reads the backup, when nothing was changed: the next one restores
-// all of it, and has as much time for volumes as if it were the first.
-func TestNextControllerBeginsAgain(t *testing.T) {
+// TestEndsWhileTheBackupIsRead ends a controller while it reads the backup: the Restore says that nothing was restored, whether
+// the controller has time to say it or the next one does. That it reads is written with the claim.
+func TestEndsWhileTheBackupIsRead(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	c.dropProgress()
@@ -85,29 +85,44 @@ func TestNextControllerBeginsAgain(t *testing.T) {
 	}}, nil)
 	r := c.newRestore("r1", nil)
 	c.create(r)
-	eventually(c, r, "reading the backup", func(r *velerov1.Restore, _ error) bool { return progressOf(r).Step == StepCollecting })
+	eventually(c, r, "begun", func(r *velerov1.Restore, _ error) bool { return r.Status.Phase == velerov1.RestorePhaseInProgress })
+	killed := c.newRestore("r2", func(killed *velerov1.Restore) {
+		killed.Annotations, killed.Spec, killed.Status = maps.Clone(r.Annotations), r.Spec, r.Status
+	})
 	stop()
-	if eventually(c, r, "read", func(_ *velerov1.Restore, err error) bool { return err == nil }); r.Status.Phase != velerov1.RestorePhaseInProgress {
-		t.Fatalf("%+v", r.Status)
-	}
-	c.patch(r, `{"status":{"startTimestamp":"2020-01-01T00:00:00Z"}}`)
-	var runs atomic.Int32
-	engine := withVolumes(c)
-	items := engine.run
-	engine.run = func(ctx context.Context, plan *restore.Plan, report func(restore.Progress)) (*restore.Outcome, error) {
-		runs.Add(1)
-		var claimed velerov1.Restore
-		if err := c.client.Get(ctx, c.key("r1"), &claimed); err != nil || progressOf(&claimed).Step != StepRestoring {
-			t.Errorf("items are restored in step %q, error %v", progressOf(&claimed).Step, err)
+	c.create(killed)
+	c.start(func(cfg *Config) {
+		cfg.Engine = &script{run: func(context.Context, *restore.Plan, func(restore.Progress)) (*restore.Outcome, error) {
+			t.Error("items were restored")
+			return nil, context.Canceled
+		}}
+	})
+	for _, r := range []*velerov1.Restore{r, killed} {
+		if c.ended(r); r.Status.Phase != velerov1.RestorePhaseFailed || !strings.Contains(r.Status.FailureReason, errNothingRestored.Error()) {
+			t.Errorf("%s: %+v", r.Name, r.Status)
 		}
-		return items(ctx, plan, report)
+		if results := c.stored("restores/" + r.Name + "/restore-" + r.Name + "-results.gz"); !strings.Contains(results, "Nothing was restored") {
+			t.Errorf("%s: %s", r.Name, results)
+		}
 	}
-	c.start(func(cfg *Config) { cfg.Engine = engine })
-	eventually(c, r, "waiting for its volumes", func(r *velerov1.Restore, _ error) bool { return progressOf(r).Step == StepVolumes })
-	c.patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
-	c.patch(c.volume("b"), `{"status":{"phase":"Completed"}}`)
-	if c.ended(r); r.Status.Phase != velerov1.RestorePhaseCompleted || r.Status.Progress.ItemsRestored != 2 || runs.Load() != 1 {
-		t.Errorf("%+v after %d runs", r.Status, runs.Load())
+}
+
+// TestStepIsWrittenBeforeTheFirstItem: from then on a Restore must not say that nothing was restored.
+func TestStepIsWrittenBeforeTheFirstItem(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.dropProgress()
+	engine := &script{run: func(ctx context.Context, _ *restore.Plan, _ func(restore.Progress)) (*restore.Outcome, error) {
+		r := c.newRestore("r1", nil)
+		if err := c.client.Get(ctx, client.ObjectKeyFromObject(r), r); err != nil || progressOf(r).Step != StepRestoring {
+			t.Errorf("items are restored in step %q, error %v", progressOf(r).Step, err)
+		}
+		return &restore.Outcome{}, nil
+	}}
+	restorable(c, engine, nil)
+	r := c.created("r1")
+	if c.ended(r); r.Status.Phase != velerov1.RestorePhaseCompleted {
+		t.Errorf("%+v", r.Status)
 	}
 }
 
