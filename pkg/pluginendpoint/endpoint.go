@@ -182,17 +182,36 @@ func (e *Endpoint) letIn(r *http.Request, k kind, a access) (call, error) {
 
 // begin makes an object, or finds the one with which it goes on.
 func (e *Endpoint) begin(c call) (int, answer, error) {
-	object, err := c.kind.begin(c, e.cfg)
+	b, err := c.kind.begin(c, e.cfg)
 	if err != nil {
 		return 0, answer{}, err
 	}
-	if status := statusOf(object); !status.Phase.Terminal() {
-		if _, err := e.operations.goOn(c.Context(), object); err != nil {
+	object := b.object
+	if !statusOf(object).Phase.Terminal() {
+		op, err := e.operations.goOn(c.Context(), object)
+		if err != nil {
 			return 0, answer{}, err
 		}
 		e.cfg.Logger.Info("Plugin reports an operation", "user", c.user, "kind", c.kind.resource, "name", object.GetName())
+		if object, err = e.identify(c, op, b); err != nil {
+			return 0, answer{}, err
+		}
 	}
 	return http.StatusOK, answer{Name: object.GetName(), Status: wholeStatus(object)}, nil
+}
+
+// identify writes the id with which an operation was asked for: a plugin that knows it from the begin tells it only here. It
+// returns the object as it is then.
+func (e *Endpoint) identify(c call, op *operation, b begun) (client.Object, error) {
+	if b.id == "" {
+		return b.object, nil
+	}
+	op.SetID(b.id)
+	object, err := e.get(c.Context(), c.kind, b.object.GetName())
+	if err == nil && idOf(object) != b.id {
+		err = notWritten(b.id, object)
+	}
+	return object, err
 }
 
 // report passes on what a plugin says. Only what must not be lost, an id and the end, is written when it returns.

@@ -173,7 +173,11 @@ func (s *site) serve(tune func(*Config)) *server {
 type reply struct {
 	Name   string
 	Error  string
-	Status v1alpha1.VolumePluginBackupStatus
+	Status struct {
+		v1alpha1.VolumePluginBackupStatus
+
+		VolumeID string
+	}
 }
 
 // send sends a request with the plugin's token unless there is a header.
@@ -332,6 +336,41 @@ func TestRestoreIsReported(t *testing.T) {
 	}
 	if r.Status.Phase != v1alpha1.PhaseFailed || r.Status.Message != "no room" || r.Status.VolumeID != "vol-1" || r.Status.Progress.BytesDone != 5 || r.Spec.Backup != "nightly" {
 		t.Errorf("it is %+v %+v", r.Spec, r.Status)
+	}
+}
+
+// TestIDOfTheBeginIsWritten tells the id with the begin and never again: the object has it, and the same begin finds it.
+func TestIDOfTheBeginIsWritten(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	for what, tc := range map[string]struct{ path, begin, later string }{
+		"backup": {
+			backupsPath, `{"plugin": "example.io/array", "backup": "nightly", "volume": "pv-1", "snapshotID": "Snap/1"}`,
+			`{"plugin": "example.io/array", "backup": "nightly", "volume": "pv-2"}`,
+		},
+		"restore": {
+			"/v1alpha1/volumepluginrestores", `{"plugin": "example.io/array", "snapshotID": "Snap/1", "volumeID": "Vol/1"}`,
+			`{"plugin": "example.io/array", "snapshotID": "Snap/2"}`,
+		},
+	} {
+		v := s.serve(nil)
+		id := func(r reply) string { return r.Status.SnapshotID + r.Status.VolumeID }
+		want := map[string]string{"backup": "Snap/1", "restore": "Vol/1"}[what]
+		first := v.ask(http.MethodPost, tc.path, tc.begin, http.StatusOK)
+		if id(first) != want {
+			t.Errorf("%s: the begin answers with id %q, want %q", what, id(first), want)
+		}
+		end := v.ask(http.MethodPatch, tc.path+"/"+first.Name, `{"phase": "Completed"}`, http.StatusOK)
+		if id(end) != want || end.Status.Phase != v1alpha1.PhaseCompleted {
+			t.Errorf("%s ends as %+v", what, end.Status)
+		}
+		again := v.ask(http.MethodPost, tc.path, tc.begin, http.StatusOK)
+		if again.Name != first.Name || again.Status.Phase != v1alpha1.PhaseCompleted {
+			t.Errorf("%s: after the end the same begin answers %+v, want %s", what, again, first.Name)
+		}
+		if later := v.ask(http.MethodPost, tc.path, tc.later, http.StatusOK); id(later) != "" {
+			t.Errorf("%s: one without an id has %q", what, id(later))
+		}
 	}
 }
 

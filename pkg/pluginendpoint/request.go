@@ -18,7 +18,13 @@ type kind struct {
 	resource string
 	idField  string // of a report, what the plugin returns to Velero
 	object   func() client.Object
-	begin    func(call, Config) (client.Object, error)
+	begin    func(call, Config) (begun, error)
+}
+
+// begun is an object and the id with which the plugin has asked for it, empty if it knows none yet.
+type begun struct {
+	object client.Object
+	id     string
 }
 
 var (
@@ -41,17 +47,18 @@ type backupBegins struct {
 	PluginSpecific map[string]string `json:"pluginSpecific"`
 }
 
-func beginBackup(c call, cfg Config) (client.Object, error) {
+func beginBackup(c call, cfg Config) (begun, error) {
 	var b backupBegins
 	if err := decode(c.Request, &b); err != nil {
-		return nil, err
+		return begun{}, err
 	}
 	if b.Plugin == "" || b.Backup == "" || b.Volume == "" {
-		return nil, problemf(http.StatusBadRequest, "plugin, backup and volume must be set")
+		return begun{}, problemf(http.StatusBadRequest, "plugin, backup and volume must be set")
 	}
-	return newRecorder(c.Context(), cfg, b.Plugin).OpenBackup(c.Context(), volumeplugin.BackupRequest{
+	object, err := newRecorder(c.Context(), cfg, b.Plugin).OpenBackup(c.Context(), volumeplugin.BackupRequest{
 		Backup: b.Backup, Volume: b.Volume, SnapshotID: b.SnapshotID, PluginSpecific: b.PluginSpecific,
 	})
+	return begun{object, b.SnapshotID}, err
 }
 
 // restoreBegins is the body with which a restore begins.
@@ -63,17 +70,18 @@ type restoreBegins struct {
 	PluginSpecific map[string]string `json:"pluginSpecific"`
 }
 
-func beginRestore(c call, cfg Config) (client.Object, error) {
+func beginRestore(c call, cfg Config) (begun, error) {
 	var b restoreBegins
 	if err := decode(c.Request, &b); err != nil {
-		return nil, err
+		return begun{}, err
 	}
 	if b.Plugin == "" || b.SnapshotID == "" {
-		return nil, problemf(http.StatusBadRequest, "plugin and snapshotID must be set")
+		return begun{}, problemf(http.StatusBadRequest, "plugin and snapshotID must be set")
 	}
-	return newRecorder(c.Context(), cfg, b.Plugin).OpenRestore(c.Context(), volumeplugin.RestoreRequest{
+	object, err := newRecorder(c.Context(), cfg, b.Plugin).OpenRestore(c.Context(), volumeplugin.RestoreRequest{
 		SnapshotID: b.SnapshotID, VolumeID: b.VolumeID, Backup: b.Backup, PluginSpecific: b.PluginSpecific,
 	})
+	return begun{object, b.VolumeID}, err
 }
 
 // report is the body of a PATCH. What is absent has not changed.
@@ -115,14 +123,18 @@ func (r report) check(object client.Object) error {
 	is := statusOf(object).Phase
 	switch {
 	case !is.Terminal() && r.id() != "" && r.id() != idOf(object):
-		return problemf(http.StatusServiceUnavailable, "%s of %q is not written yet: try again", r.id(), object.GetName())
+		return notWritten(r.id(), object)
 	case is == r.Phase || r.Phase == "" && !is.Terminal() || r.Phase == v1alpha1.PhaseInProgress && !is.Terminal():
 		return nil
 	case is.Terminal():
 		return problemf(http.StatusConflict, "%q has ended as %s before: nothing more is recorded", object.GetName(), is)
 	default:
-		return problemf(http.StatusServiceUnavailable, "phase %s of %q is not written yet: try again", r.Phase, object.GetName())
+		return notWritten("phase "+string(r.Phase), object)
 	}
+}
+
+func notWritten(what string, object client.Object) error {
+	return problemf(http.StatusServiceUnavailable, "%s of %q is not written yet: try again", what, object.GetName())
 }
 
 // decode reads a body of JSON, with the fields of value and no others.

@@ -30,6 +30,7 @@ func (r *Recorder) OpenRestore(ctx context.Context, req RestoreRequest) (*v1alph
 }
 
 // GoOn goes on with the operation of a VolumePluginBackup or VolumePluginRestore, whoever has begun it. It returns at once.
+// Its id is what the object says: one that OpenBackup or OpenRestore was given is still to be told, with SetID.
 func (r *Recorder) GoOn(object client.Object) *Operation {
 	left := recordOf(object)
 	key := restoreKey(object.GetName())
