@@ -32,6 +32,7 @@ var causes = []struct {
 	{"snapshot not found", uploader.ErrSnapshotNotFound},
 	{"no space", uploader.ErrNoSpace},
 	{"no scratch space", uploader.ErrScratchFull},
+	{"not flushed", uploader.ErrFlush},
 	{"unsupported", uploader.ErrUnsupported},
 	{"canceled", errCanceled},
 }

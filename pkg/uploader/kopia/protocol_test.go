@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -123,7 +125,7 @@ func TestFailuresKeepTheirCause(t *testing.T) {
 	t.Parallel()
 	for _, want := range []error{
 		uploader.ErrRepositoryNotFound, uploader.ErrWrongPassword, uploader.ErrSnapshotNotFound, uploader.ErrNoSpace,
-		uploader.ErrUnsupported,
+		uploader.ErrScratchFull, uploader.ErrFlush, uploader.ErrUnsupported,
 	} {
 		f := failureOf(errors.Join(errors.New("open"), want))
 		err := f.err(opBackup, strings.ToUpper)
@@ -136,6 +138,21 @@ func TestFailuresKeepTheirCause(t *testing.T) {
 	}
 	if err := failureOf(&os.PathError{Op: "open", Path: "a\nb", Err: os.ErrPermission}).err(opRestore, strings.Clone); errors.Unwrap(err) != nil {
 		t.Errorf("%v has a cause: %v", err, errors.Unwrap(err))
+	}
+}
+
+// TestFailedFlush: what a disk did not take is not what a full one did not take, a quota's end included.
+func TestFailedFlush(t *testing.T) {
+	t.Parallel()
+	err := syncVolume(-1)
+	if !errors.Is(failureOf(err).err(opRestore, strings.Clone), uploader.ErrFlush) || !errors.Is(err, syscall.EBADF) {
+		t.Errorf("no disk gives %v", err)
+	}
+	for _, full := range []error{syscall.ENOSPC, syscall.EDQUOT} {
+		err := failureOf(fmt.Errorf("%w: %w", uploader.ErrFlush, full)).err(opRestore, strings.Clone)
+		if !errors.Is(err, uploader.ErrNoSpace) || errors.Is(err, uploader.ErrFlush) {
+			t.Errorf("%v gives %v", full, err)
+		}
 	}
 }
 

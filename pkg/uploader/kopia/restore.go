@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
 // restore writes a snapshot into the working directory. ctx ends it at once: kopia's own way to cancel lets the files
@@ -68,8 +69,12 @@ func flush() error {
 		return fmt.Errorf("flush the volume: %w", err)
 	}
 	defer dir.Close()
-	if err := unix.Syncfs(int(dir.Fd())); err != nil {
-		return fmt.Errorf("flush the volume: %w", err)
+	return syncVolume(int(dir.Fd()))
+}
+
+func syncVolume(dir int) error {
+	if err := unix.Syncfs(dir); err != nil {
+		return fmt.Errorf("flush the volume: %w: %w", uploader.ErrFlush, err)
 	}
 	return nil
 }
