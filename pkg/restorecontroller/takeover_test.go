@@ -79,12 +79,14 @@ func TestEndsWhileTheBackupIsRead(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	c.dropProgress()
+	reading := make(chan struct{})
 	_, stop := restorable(c, &script{collect: func(ctx context.Context, _ restore.Input) (*restore.Plan, error) {
+		close(reading)
 		<-ctx.Done() // the process ends here
 		return nil, ctx.Err()
 	}}, nil)
-	r := c.newRestore("r1", nil)
-	c.create(r)
+	r := c.created("r1")
+	<-reading
 	eventually(c, r, "begun", func(r *velerov1.Restore, _ error) bool { return r.Status.Phase == velerov1.RestorePhaseInProgress })
 	killed := c.newRestore("r2", func(killed *velerov1.Restore) {
 		killed.Annotations, killed.Spec, killed.Status = maps.Clone(r.Annotations), r.Spec, r.Status
