@@ -94,7 +94,7 @@ func (r *run) awaitGone(ctx context.Context, i *item, uid types.UID) error {
 	}
 }
 
-// isOurs says whether this restore has made an object.
+// isOurs says whether an object is labelled as this restore's, or as that of an earlier one of the same name.
 func (r *run) isOurs(object *unstructured.Unstructured) bool {
 	ours := &unstructured.Unstructured{Object: map[string]any{}}
 	r.addLabels(ours)

@@ -179,7 +179,7 @@ func (r *run) write(ctx context.Context, i *item) {
 		if ended {
 			return
 		}
-		if existing != nil && lost && r.isOurs(existing) {
+		if existing != nil && lost && r.isOurs(existing) && !r.existedBefore(existing) {
 			r.follow(ctx, i, existing, withStatus)
 			return
 		}

@@ -501,6 +501,45 @@ func TestRestoreConflict(t *testing.T) {
 	}
 }
 
+// TestRestoreAfterOneOfItsName finds what an earlier Restore of its name has made, after an answer that says nothing about it.
+// The API server dates what it makes, so it is the Restore that is late.
+func TestRestoreAfterOneOfItsName(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		began time.Duration
+		want  Counts
+	}{
+		"made before": {began: time.Hour, want: Counts{Unchanged: 2}},
+		"just made":   {want: Counts{Created: 1, Unchanged: 1}}, // perhaps by the request whose answer was lost
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newAttempt(t)
+			a.input.Restore.Status.StartTimestamp = new(metav1.NewTime(time.Now().Add(test.began)))
+			a.createNamespace(a.id)
+			a.create("configmaps", fmt.Sprintf(`{apiVersion: v1, kind: ConfigMap, data: {key: ""}, metadata: {namespace: %s, name: a,
+				labels: {app: a, velero.io/backup-name: b1, velero.io/restore-name: %s}}}`, a.id, a.input.Restore.Name))
+			var refused atomic.Bool
+			a.config.REST.Wrap(func(next http.RoundTripper) http.RoundTripper {
+				return roundTripper(func(request *http.Request) (*http.Response, error) {
+					if request.Method != http.MethodPost || !strings.HasSuffix(request.URL.Path, "/configmaps") || refused.Swap(true) {
+						return next.RoundTrip(request)
+					}
+					return &http.Response{
+						StatusCode: http.StatusTooManyRequests, Header: http.Header{"Content-Type": {"application/json"}}, Request: request,
+						Body: io.NopCloser(strings.NewReader(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"TooManyRequests","code":429}`)),
+					}, nil
+				})
+			})
+			a.backup(configMap(a.id, "a", ""))
+			outcome := a.run()
+			if diff := cmp.Diff(test.want, outcome.Progress.Counts); diff != "" || !refused.Load() {
+				t.Errorf("refused %v; %s%s", refused.Load(), diff, text(outcome))
+			}
+		})
+	}
+}
+
 // TestRestoreTerminatingNamespace waits for a namespace that is being deleted, and makes it anew.
 func TestRestoreTerminatingNamespace(t *testing.T) {
 	t.Parallel()
