@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -267,6 +268,29 @@ func TestSecondAgentWaits(t *testing.T) {
 	if end.phase != phaseCompleted || len(data.Calls()) == 0 {
 		t.Errorf("the second agent has not taken over: %s", describe([]subject{end}))
 	}
+}
+
+// A Velero server with its agents may be beside a namespace of ours.
+func TestAgentsOfTwoNamespacesServeANode(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	open := func() *os.File { return openDir(t, dir) }
+	lock := func(file *os.File, namespace string, want bool) {
+		t.Helper()
+		if alone, err := lockNamespace(file, namespace); err != nil || alone != want {
+			t.Errorf("alone in %s: %v, error %v", namespace, alone, err)
+		}
+	}
+	first := open()
+	lock(first, "velero", true)
+	lock(open(), "plimsoll", true)
+	second := open()
+	lock(second, "velero", false)
+	lock(second, "velero", false)
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	lock(second, "velero", true)
 }
 
 // isEnd says whether a patch is a terminal write.
