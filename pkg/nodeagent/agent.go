@@ -65,6 +65,7 @@ type Config struct {
 	StallAfter       time.Duration // default progress.DefaultStallAfter
 	IdleTimeout      time.Duration // ends an attempt in which no byte moves; 0: never
 	ResourceTimeout  time.Duration // to find a volume, and to open or create a repository; default 10 min
+	EndTimeout       time.Duration // after which an operation that was told to end is left behind; more than workers need; default 1 min
 
 	ShowPaths bool // the endpoint /progress names files: only where it asks who wants to know
 
@@ -93,6 +94,9 @@ func (c *Config) setDefaults() {
 	}
 	if c.ResourceTimeout <= 0 {
 		c.ResourceTimeout = 10 * time.Minute
+	}
+	if c.EndTimeout <= 0 {
+		c.EndTimeout = time.Minute
 	}
 	if c.ProgressInterval <= 0 {
 		c.ProgressInterval = progress.DefaultInterval

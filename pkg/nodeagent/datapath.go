@@ -150,7 +150,10 @@ func (a *Agent) restore(ctx context.Context, op *operation) (outcome, error) {
 	}
 	// restic leaves that to the kernel: a file system that is full or broken says so only now, and the node may lose power.
 	if err := unix.Syncfs(int(req.Volume.Fd())); err != nil {
-		return outcome{}, fmt.Errorf("flush the volume: %w", err)
+		return outcome{}, fmt.Errorf("flush the volume: %w: %w", uploader.ErrFlush, err)
+	}
+	if err := stopped(ctx); err != nil { // it may have been left behind meanwhile
+		return outcome{}, err
 	}
 	if err := handOver(req.Volume, restoreUID(pvr)); err != nil {
 		return outcome{}, fmt.Errorf("tell the pod's init container that the data is there: %w", err)

@@ -26,6 +26,7 @@ const (
 	ReasonRepositoryLocked   = "RepositoryLocked"   // somebody else held the lock for too long
 	ReasonSnapshotNotFound   = "SnapshotNotFound"   // the repository does not know the snapshot
 	ReasonNoSpace            = "NoSpace"            // the volume or the repository is full
+	ReasonFlush              = "Flush"              // the volume's disk has lost what was written
 	ReasonOutOfMemory        = "OutOfMemory"        // the kernel ended the worker
 	ReasonIdle               = "Idle"               // no byte moved for the idle timeout
 	ReasonUnreadableFiles    = "UnreadableFiles"    // files were unreadable and --partial=fail
@@ -40,6 +41,7 @@ var (
 	errDeleted  = abandoned{errors.New("the object was deleted while its volume was worked on")}
 	errPodGone  = abandoned{errors.New("the pod was deleted while its volume was worked on")}
 	errIdle     = errors.New("no byte moved for the idle timeout")
+	errStuck    = permanent(ReasonIdle, errIdle)
 )
 
 // abandoned is the end of an operation that nobody will go on with: its worker need not store what it has in hand.
@@ -87,6 +89,8 @@ func classify(err error) *failure {
 		{ReasonSnapshotNotFound, true, uploader.ErrSnapshotNotFound},
 		{ReasonNoSpace, true, uploader.ErrNoSpace},
 		{ReasonNoSpace, true, syscall.ENOSPC},
+		{ReasonNoSpace, true, syscall.EDQUOT},
+		{ReasonFlush, true, uploader.ErrFlush},
 		{ReasonUnsupported, true, uploader.ErrUnsupported},
 	} {
 		if errors.Is(err, known.err) {
@@ -120,6 +124,8 @@ func advice(reason string) string {
 		return "it may have been forgotten or pruned; 'restic snapshots' lists what is there"
 	case ReasonNoSpace:
 		return "make room, or use a larger volume, and try again"
+	case ReasonFlush:
+		return "restore into a new volume: this one's disk has lost data, or has no room behind it"
 	case ReasonOutOfMemory:
 		return "raise the memory limit of the node agent, or lower its concurrency"
 	case ReasonDeadline:

@@ -33,6 +33,7 @@ type operation struct {
 	resumed   bool    // an earlier process had claimed the object, as it was when this one did
 	exhausted error   // why a restore has no attempt left; its last one may have handed the volume over
 	gone      bool    // the object does not exist any more
+	hangs     bool    // its work did not end when it was told to, and was left behind
 	lockWait  waiting // for the repository's lock
 	mountWait waiting // for the volume to be mounted
 }
@@ -50,7 +51,7 @@ type outcome struct {
 // run takes an operation through its life.
 func (a *Agent) run(ctx context.Context, op *operation) {
 	a.running.Go(func() { a.watchDeadline(ctx, op) })
-	out, err := a.work(ctx, op)
+	out, err := a.await(ctx, op)
 	switch {
 	case errors.Is(err, errNotOurs), err != nil && errors.Is(stopped(ctx), errNotOurs):
 		op.log.Info("Object has ended already, nothing to do")
@@ -58,6 +59,35 @@ func (a *Agent) run(ctx context.Context, op *operation) {
 		a.leave(op)
 	default:
 		a.conclude(ctx, op, out, err)
+	}
+}
+
+// await does the operation's work, and leaves it behind if it does not end when it was told to: where a device or a file
+// system does not answer, the kernel holds whoever has called it, even after SIGKILL. The end must be told all the same: a
+// server waits for it. The work keeps its slot, because what comes next would hang, too. It has touched nothing of op since
+// it last took the tracker's lock.
+func (a *Agent) await(ctx context.Context, op *operation) (outcome, error) {
+	type result struct {
+		outcome
+		err error
+	}
+	ended := make(chan result, 1)
+	go func() {
+		out, err := a.work(ctx, op)
+		ended <- result{out, err}
+	}()
+	select {
+	case r := <-ended:
+		return r.outcome, r.err
+	case <-ctx.Done():
+	}
+	select {
+	case r := <-ended:
+		return r.outcome, r.err
+	case <-time.After(a.cfg.EndTimeout):
+		op.hangs = true
+		op.log.Error("The operation's work does not end and is left behind: its slot stays taken until it does", "cause", context.Cause(ctx))
+		return outcome{}, context.Cause(ctx)
 	}
 }
 
@@ -107,7 +137,7 @@ func (a *Agent) work(ctx context.Context, op *operation) (outcome, error) {
 }
 
 func tooManyAttempts(before progress.Snapshot) error {
-	err := fmt.Errorf("the node agent ended during each of %d attempts: look for out-of-memory kills and restarts of its pod", before.Attempt)
+	err := fmt.Errorf("no attempt is left: the node agent ended during attempt %d: look for out-of-memory kills and restarts of its pod", before.Attempt)
 	if before.Reason != "" {
 		err = fmt.Errorf("%w (last known: %s)", err, before.Reason)
 	}
@@ -224,6 +254,15 @@ func lockReason(err error) string {
 func (a *Agent) try(ctx context.Context, op *operation) (outcome, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(context.Canceled)
+	ended := make(chan struct{})
+	defer close(ended)
+	context.AfterFunc(ctx, func() {
+		select {
+		case <-ended:
+		case <-time.After(a.cfg.EndTimeout):
+			op.stop(errStuck) // nothing can be tried beside an attempt that does not end
+		}
+	})
 	op.tracker.Begin(op.attempt)
 	a.announceStart(op)
 	if a.cfg.IdleTimeout > 0 {

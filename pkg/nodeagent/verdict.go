@@ -37,7 +37,7 @@ var errWritten = errors.New("the object has this end already")
 // conclude decides how the operation ended and says so: one terminal write, an Event, metrics, a log line.
 func (a *Agent) conclude(ctx context.Context, op *operation, out outcome, err error) {
 	v := a.judge(ctx, op, out, err)
-	if op.kind == Restore && v.phase != phaseCompleted && v.reason != ReasonPodGone && v.reason != ReasonDeleted {
+	if op.kind == Restore && !op.hangs && v.phase != phaseCompleted && v.reason != ReasonPodGone && v.reason != ReasonDeleted {
 		a.leaveFailure(op, v)
 	}
 	v, err = a.finish(op, v)
@@ -92,6 +92,9 @@ func (a *Agent) judge(ctx context.Context, op *operation, out outcome, err error
 func (a *Agent) decide(ctx context.Context, op *operation, out outcome, err error) verdict {
 	if cause := stopped(ctx); cause != nil && err != nil {
 		err = cause // what the worker said when it was told to end does not matter
+	}
+	if op.hangs {
+		err = fmt.Errorf("%w, and its worker does not end even when it is killed: the volume's device or file system hangs, see the kernel's log of node %s", err, a.cfg.NodeName)
 	}
 	v := verdict{out: out, message: out.message, ended: time.Now()}
 	if err == nil && out.errors > 0 {
