@@ -39,8 +39,17 @@ func TestRestoreElsewhereIsLeftAlone(t *testing.T) {
 		"Velero's own agent has it": {asks: true, change: func(_ *velerov1.PodVolumeRestore, s *progress.Snapshot) {
 			*s = progress.Snapshot{}
 		}},
-		"nobody has claimed it": {asks: true, change: func(pvr *velerov1.PodVolumeRestore, _ *progress.Snapshot) {
+		"nobody has claimed it": {asks: true, change: func(pvr *velerov1.PodVolumeRestore, s *progress.Snapshot) {
 			pvr.Status.Phase, pvr.Status.Node = velerov1.PodVolumeRestorePhaseNew, ""
+			*s = progress.Snapshot{}
+		}},
+		"it is in its agent's queue": {change: func(pvr *velerov1.PodVolumeRestore, s *progress.Snapshot) {
+			pvr.Status.Phase, pvr.Status.Node = velerov1.PodVolumeRestorePhaseNew, ""
+			s.State = progress.StateQueued
+		}},
+		"its agent's queue is silent": {asks: true, change: func(pvr *velerov1.PodVolumeRestore, s *progress.Snapshot) {
+			pvr.Status.Phase, pvr.Status.Node = velerov1.PodVolumeRestorePhaseNew, ""
+			s.State, s.Heartbeat = progress.StateQueued, time.Now().Add(-6*time.Minute)
 		}},
 		"it was this node's": {asks: true, change: func(pvr *velerov1.PodVolumeRestore, _ *progress.Snapshot) {
 			pvr.Status.Node = "here"

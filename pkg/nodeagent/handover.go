@@ -86,9 +86,10 @@ func leaveNote(dir *os.File, name, content string) error {
 }
 
 // WaitForRestore is what the init container restore-wait does: it waits until every volume below root, /restores in a
-// pod, has the done file of the restore, and removes the hand-over directories. The error wraps ErrRestoreFailed when the
-// agent says that a volume failed; a Velero helper would wait for ever. It looks once a second: the done file comes
-// through a mount of its own, and not every file system tells inotify of that.
+// pod, has the done file of the restore. The error wraps ErrRestoreFailed when the agent says that a volume failed; a Velero
+// helper would wait for ever. The done files stay, other than with Velero's helper: kubelet runs init containers again after
+// a start of the node, when nobody would make new ones. It looks once a second: the done file comes through a mount of its
+// own, and not every file system tells inotify of that.
 func WaitForRestore(ctx context.Context, root string, uid types.UID, log func(message string)) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -99,7 +100,6 @@ func WaitForRestore(ctx context.Context, root string, uid types.UID, log func(me
 			return err
 		}
 		if len(missing) == 0 {
-			removeNotes(root, log)
 			return nil
 		}
 		if now := strings.Join(missing, ", "); now != last {
@@ -144,15 +144,4 @@ func readNote(path string) (string, error) {
 	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, 4096))
 	return strings.TrimSpace(string(b)), err
-}
-
-// removeNotes is best effort, as in Velero: the init container may not own the files, and the data is complete anyway.
-func removeNotes(root string, log func(message string)) {
-	volumes, err := os.ReadDir(root)
-	for _, v := range volumes {
-		err = errors.Join(err, os.RemoveAll(filepath.Join(root, v.Name(), handOverDir)))
-	}
-	if err != nil {
-		log("cannot remove the hand-over directories: " + err.Error())
-	}
 }

@@ -35,9 +35,9 @@ func (a *Agent) reconcileRestoreBeforePod(ctx context.Context, s subject, pod *c
 }
 
 // unreadyFor returns for how long a restore waits for its pod: from its creation, or from when this agent saw that the pod
-// of a claimed one does not wait for its volumes any more.
+// of one that was claimed or queued, as only those are whose pods wait, does not wait for its volumes any more.
 func (a *Agent) unreadyFor(s subject) time.Duration {
-	if s.phase != phaseInProgress {
+	if s.phase != phaseInProgress && s.previous().State != progress.StateQueued {
 		return time.Since(s.object.GetCreationTimestamp().Time)
 	}
 	a.mu.Lock()
@@ -126,9 +126,10 @@ func (a *Agent) reconcileRestoreWithoutPod(ctx context.Context, s subject) (reco
 }
 
 // lookedAfter returns for how long another node's agent need not be doubted: each of its progress writes brings us here,
-// and on all other nodes as well, too often to ask for the pod. 0 if nobody shows that it looks after the restore.
+// and on all other nodes as well, too often to ask for the pod; those of restores that are in its queue, too. 0 if nobody
+// shows that it looks after the restore.
 func (a *Agent) lookedAfter(s subject) time.Duration {
-	if s.phase != phaseInProgress || s.node == "" || s.node == a.cfg.NodeName {
+	if s.node == a.cfg.NodeName || a.knows(a.orphaned, s.key()) {
 		return 0
 	}
 	quiet := max(time.Since(s.previous().Heartbeat), 0) // its clock may be ahead

@@ -6,7 +6,9 @@ import (
 	"testing"
 	"time"
 
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
@@ -52,5 +54,19 @@ func TestInitContainerDoesNotComeBack(t *testing.T) {
 				t.Errorf("ended as %s", describe([]subject{end}))
 			}
 		})
+	}
+}
+
+// A node was started while restores were in the queue, which may be hours after their creation.
+func TestQueuedRestoreWaitsForItsPodAnew(t *testing.T) {
+	t.Parallel()
+	a := &Agent{cfg: Config{NodeName: "here"}, unready: map[key]time.Time{}}
+	pvr := &velerov1.PodVolumeRestore{ObjectMeta: metav1.ObjectMeta{Name: "r", CreationTimestamp: metav1.NewTime(time.Now().Add(-time.Hour))}}
+	if waited := a.unreadyFor(ofRestore(pvr)); waited < time.Hour {
+		t.Errorf("nobody has seen its pod wait, and it waits for %s", waited)
+	}
+	pvr.Annotations = map[string]string{ProgressAnnotation: encode(progress.Snapshot{State: progress.StateQueued})}
+	if waited := a.unreadyFor(ofRestore(pvr)); waited > 30*time.Minute {
+		t.Errorf("it was in the queue, and waits for %s", waited)
 	}
 }
