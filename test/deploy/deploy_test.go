@@ -135,6 +135,8 @@ func TestSchemaRefuses(t *testing.T) {
 		"pull policy":          {"image: {pullPolicy: always}", "/image/pullPolicy"},
 		"relative path":        {"kubeletRoot: kubelet", "/kubeletRoot"},
 		"argument":             {"extraArgs: [concurrency=2]", "/extraArgs/0"},
+		"port of the probes":   {"extraArgs: [--metrics-auth]", "/extraArgs/0"},
+		"port of restores":     {"restoreController: {extraArgs: ['--metrics-address=:9']}", "/restoreController/extraArgs/0"},
 		"one string":           {"extraArgs: --concurrency=2", "/extraArgs"},
 		"our variable":         {"extraEnv: [{name: NODE_NAME, value: x}]", "/extraEnv/0/name"},
 		"capability":           {"capabilities: [CAP_CHOWN]", "/capabilities/0"},
