@@ -234,7 +234,7 @@ func (s *scene) explainOperation(ctx context.Context, o describe.Operation, obje
 	c.Events = s.events(ctx, s.namespace, object.GetUID())
 	volumes, found := s.volumesOf(ctx, &o)
 	c.Totals = describe.Sum(volumes)
-	describe.Sort(volumes)
+	describe.Sort(volumes, s.view.At)
 	for i := range volumes {
 		if volumes[i].Progress.State == progress.StateCompleted && volumes[i].Progress.Errors == 0 {
 			continue
@@ -273,6 +273,7 @@ func (s *scene) volumesOf(ctx context.Context, o *describe.Operation) ([]describ
 			err = meta.EachListItem(list, func(item runtime.Object) error {
 				object := item.(client.Object)
 				if v := describe.VolumeOf(object); o.Owns(&v) {
+					v.DropStale(s.view.At)
 					volumes, found[v.UID] = append(volumes, v), object
 				}
 				return nil

@@ -88,6 +88,22 @@ func TestExplainBackup(t *testing.T) {
 	}
 }
 
+// TestExplainSilence has a volume whose agent went in full flight: its last rate is not that of the backup.
+func TestExplainSilence(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	b := c.newBackup("nightly")
+	pvb := velero.PodVolumeBackup(b, c.pod("web", "data"), "data", "restic")
+	pvb.Annotations = map[string]string{
+		describe.ProgressAnnotation: `{"state": "Transferring", "bytesDone": 5, "totalBytes": 10, "bytesPerSecond": 2, "etaSeconds": 3, "heartbeat": "2020-01-01T00:00:00Z"}`,
+	}
+	pvb.Status.Phase = velerov1.PodVolumeBackupPhaseInProgress
+	c.create(pvb)
+	if facts := strings.Join(c.explained("backup", "nightly").Facts, "\n"); !strings.Contains(facts, "at 0 B/s, time left not known yet") {
+		t.Errorf("the facts are %s", facts)
+	}
+}
+
 // TestExplainRestore explains a restore whose pod cannot be scheduled, and one whose pod is gone.
 func TestExplainRestore(t *testing.T) {
 	t.Parallel()

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -27,13 +28,16 @@ type load struct {
 	Nodes   []nodeLoad        `json:"nodes,omitzero"`
 	Volumes []describe.Volume `json:"volumes,omitzero"`
 	Notes   []string          `json:"notes,omitempty"`
+
+	at time.Time
 }
 
 // nodeLoad is what a node's agent has to do.
 type nodeLoad struct {
 	describe.Node
-	Moving         int   `json:"moving"` // volumes that have a slot, stalled ones among them
+	Moving         int   `json:"moving"` // volumes that have a slot, stalled ones among them, silent ones not
 	Stalled        int   `json:"stalled"`
+	Silent         int   `json:"silent"` // volumes of which nobody has spoken for long
 	Queued         int   `json:"queued"`
 	Failed         int   `json:"failed"` // in the last minutes
 	Errors         int64 `json:"errors"` // files that could not be read or written, of all these volumes
@@ -89,7 +93,7 @@ is now. Volumes that have failed in the last ten minutes are there too.`,
 
 // loadOf takes what moves, waits or has failed, the fastest first.
 func loadOf(v *describe.View) load {
-	all := load{Nodes: []nodeLoad{}, Volumes: []describe.Volume{}, Notes: v.Notes}
+	all := load{Nodes: []nodeLoad{}, Volumes: []describe.Volume{}, Notes: v.Notes, at: v.At}
 	byNode := map[string]*nodeLoad{}
 	for _, n := range v.Nodes {
 		if n.Name != "" && byNode[n.Name] == nil { // the pod may not have one yet
@@ -105,7 +109,7 @@ func loadOf(v *describe.View) load {
 			byNode[x.Node] = &nodeLoad{Node: describe.Node{Name: x.Node}} // without an agent
 		}
 		if n := byNode[x.Node]; n != nil {
-			n.add(&x.Progress)
+			n.add(&x, v.At)
 		}
 	}
 	for _, n := range byNode {
@@ -118,9 +122,13 @@ func loadOf(v *describe.View) load {
 	return all
 }
 
-func (n *nodeLoad) add(p *progress.Snapshot) {
+func (n *nodeLoad) add(v *describe.Volume, now time.Time) {
+	p := &v.Progress
 	n.Errors += p.Errors
 	switch {
+	case v.Silent(now):
+		n.Silent++
+		return
 	case p.State == progress.StateFailed:
 		n.Failed++
 	case waits(p.State):
@@ -145,10 +153,10 @@ func speed(v *describe.Volume) int64 {
 func (l *load) table(w io.Writer, nodes, volumes bool) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	if nodes {
-		fmt.Fprintln(t, "NODE\tAGENT\tREADY\tMOVING\tSTALLED\tQUEUED\tFAILED\tERRORS\tRATE")
+		fmt.Fprintln(t, "NODE\tAGENT\tREADY\tMOVING\tSTALLED\tSILENT\tQUEUED\tFAILED\tERRORS\tRATE")
 		for _, n := range l.Nodes {
-			fmt.Fprintf(t, "%s\t%s\t%t\t%d\t%d\t%d\t%d\t%d\t%s\n", describe.Clean(n.Name), cmp.Or(describe.Clean(n.Agent), "none"), n.Ready,
-				n.Moving, n.Stalled, n.Queued, n.Failed, n.Errors, describe.Rate(n.BytesPerSecond))
+			fmt.Fprintf(t, "%s\t%s\t%t\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n", describe.Clean(n.Name), cmp.Or(describe.Clean(n.Agent), "none"), n.Ready,
+				n.Moving, n.Stalled, n.Silent, n.Queued, n.Failed, n.Errors, describe.Rate(n.BytesPerSecond))
 		}
 		if err := t.Flush(); err != nil {
 			return err
@@ -160,19 +168,22 @@ func (l *load) table(w io.Writer, nodes, volumes bool) error {
 	if volumes {
 		fmt.Fprintln(t, "VOLUME\tNODE\tSTATE\t%\tDONE\tTOTAL\tRATE\tETA\tERRORS")
 		for i := range l.Volumes {
-			fmt.Fprintln(t, volumeRow(&l.Volumes[i]))
+			fmt.Fprintln(t, volumeRow(&l.Volumes[i], l.at))
 		}
 	}
 	return t.Flush()
 }
 
-func volumeRow(v *describe.Volume) string {
+func volumeRow(v *describe.Volume, now time.Time) string {
 	p := &v.Progress
 	name, state, total, rate, eta := v.Volume, string(p.State), "-", "-", "-"
 	if v.Pod != "" {
 		name = v.PodNamespace + "/" + v.Pod + "/" + v.Volume
 	}
-	if p.QueuePosition > 0 {
+	switch {
+	case v.Silent(now):
+		state = "Silent " + describe.Age(now, p.Heartbeat)
+	case p.QueuePosition > 0:
 		state += " #" + strconv.Itoa(p.QueuePosition)
 	}
 	if p.TotalBytes > 0 {

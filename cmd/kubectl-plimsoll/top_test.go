@@ -22,7 +22,9 @@ func busy() *describe.View {
 	volume := func(node, name string, p progress.Snapshot) describe.Volume {
 		return describe.Volume{Kind: describe.KindPodVolumeBackup, Name: name, Node: node, PodNamespace: "apps", Pod: "app", Volume: name, Progress: p}
 	}
+	now := time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)
 	return &describe.View{
+		At:    now,
 		Nodes: []describe.Node{{Name: "idle", Agent: "node-agent-a", Ready: true}, {Name: "slow", Agent: "node-agent-b"}, {Name: "fast", Agent: "node-agent-c", Ready: true, Live: true}},
 		Volumes: []describe.Volume{
 			volume("slow", "stalled", progress.Snapshot{State: progress.StateStalled, BytesDone: 5, TotalBytes: 10}),
@@ -31,6 +33,7 @@ func busy() *describe.View {
 			volume("fast", "runs", progress.Snapshot{State: progress.StateTransferring, BytesPerSecond: 9 << 20, Errors: 1}),
 			volume("slow", "queued", progress.Snapshot{State: progress.StateQueued, QueuePosition: 1}),
 			volume("lost", "waits\x1b[31m", progress.Snapshot{State: progress.StateWaiting}),
+			volume("slow", "silent", progress.Snapshot{State: progress.StateTransferring, BytesDone: 1 << 20, TotalBytes: 4 << 20, Heartbeat: now.Add(-47 * time.Minute)}),
 			volume("", "nowhere", progress.Snapshot{State: progress.StateQueued}),
 			volume("fast", "done", progress.Snapshot{State: progress.StateCompleted, BytesDone: 7, TotalBytes: 7}),
 		},
@@ -42,7 +45,7 @@ func TestLoad(t *testing.T) {
 	got := loadOf(busy())
 	want := []nodeLoad{
 		{Node: describe.Node{Name: "fast", Agent: "node-agent-c", Ready: true, Live: true}, Moving: 1, Failed: 1, Errors: 3, BytesPerSecond: 9 << 20},
-		{Node: describe.Node{Name: "slow", Agent: "node-agent-b"}, Moving: 2, Stalled: 1, Queued: 1, BytesPerSecond: 1 << 20},
+		{Node: describe.Node{Name: "slow", Agent: "node-agent-b"}, Moving: 2, Stalled: 1, Silent: 1, Queued: 1, BytesPerSecond: 1 << 20},
 		{Node: describe.Node{Name: "lost"}, Queued: 1},
 		{Node: describe.Node{Name: "idle", Agent: "node-agent-a", Ready: true}},
 	}
@@ -53,7 +56,7 @@ func TestLoad(t *testing.T) {
 	for _, v := range got.Volumes {
 		names = append(names, v.Name)
 	}
-	if want := []string{"runs", "walks", "stalled", "queued", "waits\x1b[31m", "nowhere", "failed"}; !slices.Equal(names, want) {
+	if want := []string{"runs", "walks", "stalled", "queued", "waits\x1b[31m", "silent", "nowhere", "failed"}; !slices.Equal(names, want) {
 		t.Errorf("volumes are %q, want %q", names, want)
 	}
 	var table strings.Builder
@@ -61,11 +64,11 @@ func TestLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantTable := strings.TrimPrefix(`
-NODE  AGENT         READY  MOVING  STALLED  QUEUED  FAILED  ERRORS  RATE
-fast  node-agent-c  true   1       0        0       1       3       9.0 MiB/s
-slow  node-agent-b  false  2       1        1       0       0       1.0 MiB/s
-lost  none          false  0       0        1       0       0       0 B/s
-idle  node-agent-a  true   0       0        0       0       0       0 B/s
+NODE  AGENT         READY  MOVING  STALLED  SILENT  QUEUED  FAILED  ERRORS  RATE
+fast  node-agent-c  true   1       0        0       0       1       3       9.0 MiB/s
+slow  node-agent-b  false  2       1        1       1       0       0       1.0 MiB/s
+lost  none          false  0       0        0       1       0       0       0 B/s
+idle  node-agent-a  true   0       0        0       0       0       0       0 B/s
 
 VOLUME                  NODE  STATE         %    DONE     TOTAL    RATE       ETA            ERRORS
 apps/app/runs           fast  Transferring  -    0 B      -        9.0 MiB/s  not known yet  1
@@ -73,6 +76,7 @@ apps/app/walks          slow  Transferring  50%  1.0 MiB  2.0 MiB  1.0 MiB/s  75
 apps/app/stalled        slow  Stalled       50%  5 B      10 B     0 B/s      not known yet  0
 apps/app/queued         slow  Queued #1     -    0 B      -        -          not known yet  0
 apps/app/waits\x1b[31m  lost  Waiting       -    0 B      -        -          not known yet  0
+apps/app/silent         slow  Silent 47m    25%  1.0 MiB  4.0 MiB  0 B/s      not known yet  0
 apps/app/nowhere        -     Queued        -    0 B      -        -          not known yet  0
 apps/app/failed         fast  Failed        50%  5 B      10 B     -          -              2
 `, "\n")

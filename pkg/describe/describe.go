@@ -50,7 +50,7 @@ func Describe(v *View) *Description {
 			volumes = append(volumes, v.Volumes[i])
 		}
 	}
-	d := &Description{At: v.At, Operation: *v.Operation, Totals: Sum(v.Volumes), Volumes: described(volumes), PluginVolumes: described(ofPlugins), Notes: v.Notes}
+	d := &Description{At: v.At, Operation: *v.Operation, Totals: Sum(v.Volumes), Volumes: described(volumes, v.At), PluginVolumes: described(ofPlugins, v.At), Notes: v.Notes}
 	if share, known := v.Operation.Items.Share(); known {
 		d.ItemPercent = &share
 	}
@@ -62,9 +62,9 @@ func (v *Volume) OfPlugin() bool {
 	return v.Kind == KindVolumePluginBackup || v.Kind == KindVolumePluginRestore
 }
 
-func described(volumes []Volume) []DescribedVolume {
+func described(volumes []Volume, now time.Time) []DescribedVolume {
 	sorted := slices.Clone(volumes)
-	Sort(sorted)
+	Sort(sorted, now)
 	all := make([]DescribedVolume, 0, len(sorted))
 	for _, v := range sorted {
 		d := DescribedVolume{Volume: v}
@@ -111,6 +111,14 @@ func (v *Volume) Silent(now time.Time) bool {
 		limit = queuedSilence
 	}
 	return now.Sub(p.Heartbeat) > limit
+}
+
+// DropStale forgets the rate and the time left of a volume that is silent: they were those of the moment in which they were
+// told, and would be shown, and added to those of others, as if they were those of now.
+func (v *Volume) DropStale(now time.Time) {
+	if v.Silent(now) {
+		v.Progress.BytesPerSecond, v.Progress.ETASeconds = 0, nil
+	}
 }
 
 // subject names the volume as people look for it: of a pod, or the PersistentVolume.

@@ -238,11 +238,18 @@ var urgency = []progress.State{
 	progress.StateWaiting, progress.StateQueued, progress.StateCanceled, progress.StateCompleted,
 }
 
-// Sort puts the volumes first that people should look at: stalled, failed, moving, waiting, queued, done. Volumes in the same
-// state are ordered by pod and volume, so that they do not jump about on a screen.
-func Sort(volumes []Volume) {
+// Sort puts the volumes first that people should look at: silent, stalled, failed, moving, waiting, queued, done. Volumes in
+// the same state are ordered by pod and volume, so that they do not jump about on a screen.
+func Sort(volumes []Volume, now time.Time) {
+	speaks := func(v *Volume) int {
+		if v.Silent(now) {
+			return 0
+		}
+		return 1
+	}
 	slices.SortStableFunc(volumes, func(a, b Volume) int {
 		return cmp.Or(
+			cmp.Compare(speaks(&a), speaks(&b)),
 			cmp.Compare(slices.Index(urgency, a.Progress.State), slices.Index(urgency, b.Progress.State)),
 			cmp.Compare(a.Progress.QueuePosition, b.Progress.QueuePosition),
 			cmp.Compare(a.PodNamespace, b.PodNamespace), cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Volume, b.Volume),

@@ -50,6 +50,7 @@ func scene(done int64) describe.View {
 		}
 		view.Volumes = append(view.Volumes, v)
 	}
+	describe.Sort(view.Volumes, view.At)
 	return view
 }
 

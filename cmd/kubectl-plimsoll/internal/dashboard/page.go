@@ -68,7 +68,7 @@ type node struct {
 	Live  bool   `json:"live"`
 }
 
-// pageOf orders the volumes as all views do.
+// pageOf keeps the order of the volumes, which is that of all views.
 func pageOf(v describe.View) page {
 	p := page{At: v.At.Format(time.TimeOnly), Kind: "Cluster", Name: "All volumes", Facts: []fact{}, Alerts: []string{}, Nodes: []node{}, Notes: clean(v.Notes)}
 	if v.Operation != nil {
@@ -77,11 +77,9 @@ func pageOf(v describe.View) page {
 	totals := describe.Sum(v.Volumes)
 	p.Total = totalOf(&totals)
 	p.Final = v.Operation != nil && v.Operation.Verdict() != describe.VerdictRunning && totals.Ended() == totals.Volumes
-	volumes := append([]describe.Volume(nil), v.Volumes...)
-	describe.Sort(volumes)
-	p.Volumes = make([]volume, len(volumes))
-	for i := range volumes {
-		p.Volumes[i] = volumeOf(&volumes[i], v.At)
+	p.Volumes = make([]volume, len(v.Volumes))
+	for i := range v.Volumes {
+		p.Volumes[i] = volumeOf(&v.Volumes[i], v.At)
 	}
 	for _, n := range v.Nodes {
 		p.Nodes = append(p.Nodes, node{Name: describe.Clean(n.Name), Agent: describe.Clean(n.Agent), Ready: n.Ready, Live: n.Live})

@@ -24,11 +24,11 @@ func TestPageOf(t *testing.T) {
 			Items: describe.Items{Done: 3, Total: 8, Estimate: true, Message: "waits for volumes"},
 		},
 		Volumes: []describe.Volume{
-			{UID: "2", Kind: describe.KindPodVolumeRestore, PodNamespace: "shop", Pod: "db-0", Volume: "data", Uploader: "kopia", Source: describe.SourceAgent, Progress: progress.Snapshot{
-				State: progress.StateTransferring, BytesDone: 1536, TotalBytes: 4096, TotalFinal: true, BytesPerSecond: 12 << 20, ETASeconds: &seconds,
-			}},
 			{UID: "1", Kind: describe.KindPodVolumeBackup, PodNamespace: "shop", Pod: "db-1", Volume: "data", Uploader: "restic", Source: describe.SourceAnnotation, Progress: progress.Snapshot{
 				State: progress.StateStalled, LastProgressTime: noon.Add(-6 * time.Minute), Heartbeat: noon.Add(-3 * time.Second),
+			}},
+			{UID: "2", Kind: describe.KindPodVolumeRestore, PodNamespace: "shop", Pod: "db-0", Volume: "data", Uploader: "kopia", Source: describe.SourceAgent, Progress: progress.Snapshot{
+				State: progress.StateTransferring, BytesDone: 1536, TotalBytes: 4096, TotalFinal: true, BytesPerSecond: 12 << 20, ETASeconds: &seconds,
 			}},
 			{UID: "3", Kind: describe.KindPodVolumeBackup, Volume: "pv-1", Phase: "New", Source: describe.SourceStatus, Progress: progress.Snapshot{State: progress.StateQueued}},
 		},

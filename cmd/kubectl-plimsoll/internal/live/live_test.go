@@ -73,6 +73,22 @@ func TestAllThatRun(t *testing.T) {
 	}
 }
 
+// TestSilentVolume has a volume whose agent went in full flight: it comes first, and its last rate is not that of now.
+func TestSilentVolume(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.annotate(c.volume(c.backup, "node-1", "stalled"), `{"state": "Stalled", "bytesDone": 7, "totalBytes": 10}`)
+	c.annotate(c.volume(c.backup, "node-2", "silent"),
+		`{"state": "Transferring", "bytesDone": 7, "totalBytes": 10, "bytesPerSecond": 5, "etaSeconds": 90, "heartbeat": "2020-01-01T00:00:00Z"}`)
+	view, err := Look(t.Context(), c.options(c.direct, nightly))
+	if err != nil || len(view.Volumes) != 2 {
+		t.Fatal(err, view)
+	}
+	if v := view.Volumes[0]; v.Volume != "silent" || v.Progress.BytesDone != 7 || v.Progress.BytesPerSecond != 0 || v.Progress.ETASeconds != nil {
+		t.Errorf("the first one is %+v", v)
+	}
+}
+
 func TestNoSuchOperation(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)

@@ -1,9 +1,7 @@
 package live
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -28,11 +26,9 @@ func (f *follower) view(now time.Time) (describe.View, error) {
 		if live, ok := told[v.UID]; ok {
 			refresh(v, live)
 		}
+		v.DropStale(now)
 	}
-	describe.Sort(view.Volumes)
-	slices.SortStableFunc(view.Volumes, func(a, b describe.Volume) int { // those of agents that are gone come first
-		return cmp.Compare(urgent(&a, now), urgent(&b, now))
-	})
+	describe.Sort(view.Volumes, now)
 	var note string
 	view.Nodes, note = f.agents.nodes(f.pods.all())
 	view.Notes = f.notes()
@@ -40,13 +36,6 @@ func (f *follower) view(now time.Time) (describe.View, error) {
 		view.Notes = append(view.Notes, note)
 	}
 	return view, nil
-}
-
-func urgent(v *describe.Volume, now time.Time) int {
-	if v.Silent(now) {
-		return 0
-	}
-	return 1
 }
 
 func (f *follower) operation() *describe.Operation {

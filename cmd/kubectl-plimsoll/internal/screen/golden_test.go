@@ -57,8 +57,12 @@ func everyState() *describe.View {
 	canceled.Message = "canceled by the user"
 	velero := volume("old", "data", progress.Snapshot{State: progress.StateTransferring, BytesDone: 100 * mib, TotalBytes: 400 * mib})
 	velero.Source, velero.Node = describe.SourceStatus, "node-of-veleros-own-agent"
-	silent := volume("web-0", "static", progress.Snapshot{State: progress.StateTransferring, BytesDone: 3 * mib, TotalBytes: 30 * mib, TotalFinal: true, Heartbeat: now.Add(-47 * time.Minute)})
+	silent := volume("web-0", "static", progress.Snapshot{
+		State: progress.StateTransferring, BytesDone: 3 * mib, TotalBytes: 30 * mib, TotalFinal: true, BytesPerSecond: 12 * mib, ETASeconds: new(int64(1) << 61),
+		Heartbeat: now.Add(-47 * time.Minute),
+	})
 	silent.Source = describe.SourceAnnotation
+	silent.DropStale(now)
 	v := &describe.View{At: now, Volumes: []describe.Volume{
 		silent,
 		volume("gallery-5d8f7c9b7d-x2x4v", "photos", progress.Snapshot{
@@ -78,7 +82,7 @@ func everyState() *describe.View {
 		failed, empty, canceled,
 		volume("done", "data", progress.Snapshot{State: progress.StateCompleted, BytesDone: 512 * mib, TotalBytes: 512 * mib, TotalFinal: true}),
 	}}
-	describe.Sort(v.Volumes)
+	describe.Sort(v.Volumes, now)
 	v.Operation = &describe.Operation{
 		Kind: describe.KindBackup, Name: "nightly", Phase: "InProgress", Items: describe.Items{Done: 120, Total: 480},
 		Started: now.Add(-time.Hour), Warnings: 1,
@@ -116,14 +120,14 @@ func TestOperations(t *testing.T) {
 	started := now.Add(-192 * time.Second)
 	all := everyState()
 	all.Operation = nil
-	all.Volumes = all.Volumes[:4]
+	all.Volumes = all.Volumes[1:5]
 	all.Volumes[1].Kind, all.Volumes[1].Owner = describe.KindPodVolumeRestore, "from-monday"
 	all.Volumes[2].PodNamespace = "other"
 	ended := everyState()
 	ended.Volumes = []describe.Volume{volume("done", "data", progress.Snapshot{State: progress.StateCompleted, BytesDone: 512 * mib, TotalBytes: 512 * mib, TotalFinal: true})}
 	ended.Operation.Phase, ended.Operation.Completed = "Completed", now.Add(-time.Minute)
 	plugin := everyState()
-	plugin.Volumes = plugin.Volumes[:1]
+	plugin.Volumes = plugin.Volumes[1:2]
 	plugin.Volumes[0].Kind, plugin.Volumes[0].Pod, plugin.Volumes[0].PodNamespace, plugin.Volumes[0].Volume = describe.KindVolumePluginBackup, "", "", "pvc-1b4e28ba-2fa1-11d2-883f-0016d3cca427"
 	for name, v := range map[string]*describe.View{
 		"new":       nothing(describe.Operation{Kind: describe.KindBackup, Name: "nightly", Phase: "New"}),
