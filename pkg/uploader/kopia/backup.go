@@ -54,7 +54,10 @@ func (j *job) backup(ctx, stop context.Context, abort func()) (_ result, err err
 		man, err = j.snapshot(ctx, stop, w, p)
 		return err
 	})
+	failed := p.storage.Load()
 	switch {
+	case failed != nil: // what failed after it is its consequence
+		return result{}, fmt.Errorf("the repository's storage failed while files were stored: %w", failed)
 	case err != nil:
 		return result{}, err
 	case man.IncompleteReason != "" && stop.Err() != nil:
@@ -112,6 +115,7 @@ func (j *job) snapshot(ctx, stop context.Context, w repo.RepositoryWriter, p *ba
 
 	u := upload.NewUploader(w)
 	u.Progress, u.ParallelUploads = p, j.Parallel
+	p.cancel = u.Cancel
 	u.CheckpointInterval, u.CheckpointLabels = j.CheckpointInterval, j.Tags
 	defer context.AfterFunc(stop, u.Cancel)()
 	man, err := u.Upload(ctx, dir, tree, source, previous...)

@@ -46,10 +46,26 @@ func pass(ctx context.Context, l *rate.Limiter, n int) error {
 	return nil
 }
 
-// metered is a storage behind a meter.
+// metered is a storage behind a meter. It marks the storage's errors, all of them final: the storage's own tries are behind
+// it.
 type metered struct {
 	blob.Storage
 	meter *meter
+}
+
+// storageError is an error of the repository's storage. A backup has to tell it from a file's, as kopia does not: what
+// fails while a file is read or written is the file's to kopia, and leaves it out.
+type storageError struct{ err error }
+
+func (e *storageError) Error() string { return e.err.Error() }
+
+func (e *storageError) Unwrap() error { return e.err }
+
+func ofStorage(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &storageError{err}
 }
 
 // PutBlob counts the bytes as the storage takes them, and takes back those of a try that failed.
@@ -58,7 +74,7 @@ func (s *metered) PutBlob(ctx context.Context, id blob.ID, data blob.Bytes, opti
 	err := s.Storage.PutBlob(ctx, id, counted, options)
 	if err != nil {
 		counted.move(0)
-		return err
+		return ofStorage(err)
 	}
 	counted.move(int64(data.Length()))
 	return nil
@@ -66,7 +82,23 @@ func (s *metered) PutBlob(ctx context.Context, id blob.ID, data blob.Bytes, opti
 
 // GetBlob slows the download down.
 func (s *metered) GetBlob(ctx context.Context, id blob.ID, offset, length int64, output blob.OutputBuffer) error {
-	return s.Storage.GetBlob(ctx, id, offset, length, meteredBuffer{OutputBuffer: output, ctx: ctx, meter: s.meter})
+	return ofStorage(s.Storage.GetBlob(ctx, id, offset, length, meteredBuffer{OutputBuffer: output, ctx: ctx, meter: s.meter}))
+}
+
+// GetMetadata only marks errors.
+func (s *metered) GetMetadata(ctx context.Context, id blob.ID) (blob.Metadata, error) {
+	metadata, err := s.Storage.GetMetadata(ctx, id)
+	return metadata, ofStorage(err)
+}
+
+// ListBlobs only marks errors.
+func (s *metered) ListBlobs(ctx context.Context, prefix blob.ID, each func(blob.Metadata) error) error {
+	return ofStorage(s.Storage.ListBlobs(ctx, prefix, each))
+}
+
+// DeleteBlob only marks errors.
+func (s *metered) DeleteBlob(ctx context.Context, id blob.ID) error {
+	return ofStorage(s.Storage.DeleteBlob(ctx, id))
 }
 
 // meteredBytes is a blob on its way. Its position counts, so that a second try counts what it sends once.

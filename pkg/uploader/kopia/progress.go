@@ -24,7 +24,8 @@ import (
 // the upload is over first (contracts/restic-kopia.md 9): NullUploadProgress.Enabled turns it off.
 type backupProgress struct {
 	upload.NullUploadProgress
-	job *job
+	job    *job
+	cancel func() // ends the upload, so that what it has stored is kept
 
 	done, files              atomic.Int64 // hashed or reused
 	totalBytes, totalFiles   atomic.Int64 // as far as the scan has come
@@ -32,6 +33,7 @@ type backupProgress struct {
 	begun, scanned, stored   atomic.Bool  // the upload has begun, the scan has ended, all is read
 	errors, excluded         atomic.Int64
 	current, lastError       atomic.Pointer[string]
+	storage                  atomic.Pointer[storageError] // the first one that cost a file
 
 	mu     sync.Mutex
 	failed []string
@@ -70,9 +72,15 @@ func (p *backupProgress) ExcludedFile(string, int64) { p.excluded.Add(1) }
 // ExcludedDir is called for a directory that .kopiaignore names or that CACHEDIR.TAG marks.
 func (p *backupProgress) ExcludedDir(string) { p.excluded.Add(1) }
 
-// Error is called for what could not be read. A file that is not there any more is no loss.
+// Error is called for what could not be read, which is the file's fault, or not be stored, which is not. A file that is not
+// there any more is no loss.
 func (p *backupProgress) Error(path string, err error, ignored bool) {
+	failed, storage := errors.AsType[*storageError](err)
 	switch {
+	case storage:
+		if p.storage.CompareAndSwap(nil, failed) {
+			p.cancel()
+		}
 	case ignored:
 	case hasVanished(err):
 		p.job.note(slog.LevelInfo, path+" vanished before it was read")

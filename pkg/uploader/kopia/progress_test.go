@@ -3,6 +3,7 @@ package kopia
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"testing"
@@ -122,6 +123,19 @@ func TestFailedFilesAreNotFinished(t *testing.T) {
 	}
 	if got := p.failedPaths()[1]; got != `new\nline` {
 		t.Errorf("named %q", got)
+	}
+}
+
+// TestStorageIsNoFile: what is missing in the repository's directory has not vanished from the volume.
+func TestStorageIsNoFile(t *testing.T) {
+	t.Parallel()
+	canceled := 0
+	p := &backupProgress{job: newJob(), cancel: func() { canceled++ }}
+	first := &storageError{&os.PathError{Op: "mkdir", Path: "/repository/p12", Err: os.ErrNotExist}}
+	p.Error("a", fmt.Errorf("write: %w", first), false)
+	p.Error("b", &storageError{errors.New("connection refused")}, true)
+	if p.storage.Load() != first || canceled != 1 || p.errors.Load() != 0 {
+		t.Errorf("noted %v and %d files, canceled %d times", p.storage.Load(), p.errors.Load(), canceled)
 	}
 }
 
