@@ -143,6 +143,27 @@ func TestProxySettingsReachRestic(t *testing.T) {
 	}
 }
 
+// TestOwnCAKeepsTheOthers: the agent's directories of certificates are trusted besides the repository's own CA.
+func TestOwnCAKeepsTheOthers(t *testing.T) {
+	t.Parallel()
+	for given, want := range map[string]string{"": systemCertificates, "/corp:/team": "/corp:/team"} {
+		u, calls := newFake(t, Options{})
+		repository := scripted("out " + goodSummary)
+		repository.CACert = []byte("a certificate")
+		if given != "" {
+			repository.Env["SSL_CERT_DIR"] = uploader.Secret(given)
+		}
+		if _, err := u.Backup(t.Context(), uploader.BackupRequest{Repository: repository, Volume: volumeOf(t, 1)}, nil); err != nil {
+			t.Fatal(err)
+		}
+		env := readCall(t, calls, "backup").Env
+		i := slices.IndexFunc(env, func(variable string) bool { return strings.HasPrefix(variable, "SSL_CERT_DIR=") })
+		if i < 0 || !strings.HasSuffix(env[i], "/ca:"+want) {
+			t.Errorf("SSL_CERT_DIR=%s became %q", given, env)
+		}
+	}
+}
+
 func readCall(t *testing.T, dir, command string) call {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(dir, command+".json"))

@@ -1,6 +1,7 @@
 package restic
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -142,10 +143,10 @@ func (s *session) hiding(itemFail func(item, text string)) func(item, text strin
 	return func(item, text string) { itemFail(item, s.hide(text)) }
 }
 
-// systemCertificates are the directories that Go looks into by default.
+// systemCertificates are the directories that Go looks into unless SSL_CERT_DIR names others.
 const systemCertificates = "/etc/ssl/certs:/etc/pki/tls/certs"
 
-// trust makes restic trust the repository's CA besides the system's. restic's --cacert would replace the system's.
+// trust makes restic trust the repository's CA besides those that the agent trusts. restic's --cacert would replace them.
 func (s *session) trust(env map[string]string, secrets string) error {
 	if len(s.repository.CACert) == 0 {
 		return nil
@@ -154,6 +155,6 @@ func (s *session) trust(env map[string]string, secrets string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
-	env["SSL_CERT_DIR"] = dir + ":" + systemCertificates
+	env["SSL_CERT_DIR"] = dir + ":" + cmp.Or(env["SSL_CERT_DIR"], systemCertificates)
 	return os.WriteFile(filepath.Join(dir, "ca.pem"), s.repository.CACert, 0o600)
 }
