@@ -14,15 +14,18 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/pkg/restorecontroller"
@@ -168,12 +171,18 @@ type controller struct {
 // start starts a process, which the test ends.
 func (s *site) start(args ...string) *controller {
 	s.t.Helper()
+	return s.startInPod("", args...)
+}
+
+// startInPod starts a process that knows the name of its pod.
+func (s *site) startInPod(pod string, args ...string) *controller {
+	s.t.Helper()
 	c := &controller{metrics: loopback.ForTest(s.t), download: loopback.ForTest(s.t), plugins: loopback.ForTest(s.t)}
 	c.Cmd = exec.CommandContext(s.t.Context(), os.Args[0], append([]string{
 		"server", "--namespace", namespace, "--kubeconfig", s.plane.Kubeconfig(), "--restore-helper-image=agent", "--backup-sync-period=1s",
 		"--metrics-address", c.metrics, "--download-address", c.download, "--download-url-base", "http://" + c.download, "--plugin-endpoint", c.plugins,
 	}, args...)...)
-	c.Env = []string{asProgram + "=1", "TMPDIR=" + s.t.TempDir()}
+	c.Env = []string{asProgram + "=1", "TMPDIR=" + s.t.TempDir(), "POD_NAME=" + pod}
 	c.Stderr = s.t.Output()
 	if err := c.Start(); err != nil {
 		s.t.Fatal(err)
@@ -233,13 +242,14 @@ func hasEnded(r *velerov1.Restore) bool {
 	}
 }
 
-// TestKilledWhileItRestores kills the process in the middle of a restore. The next one takes over when the lease is free,
-// ends that Restore as Failed, and does the next one, which finds some of the items there.
+// TestKilledWhileItRestores kills the process in the middle of a restore. The pod's next one has the lease still, ends that
+// Restore as Failed, and does the next one, which finds some of the items there.
 func TestKilledWhileItRestores(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.backUp("b1", 300)
-	first := s.start("--client-qps=20", "--client-burst=1", "--item-concurrency=1")
+	const pod = "restore-controller-a"
+	first := s.startInPod(pod, "--client-qps=20", "--client-burst=1", "--item-concurrency=1")
 	s.until("synced", func() bool { return s.get(newBackup("b1")) == nil })
 	r := newRestore("r1", "b1")
 	s.create(r)
@@ -250,10 +260,13 @@ func TestKilledWhileItRestores(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = first.Wait()
-	second := s.start("--client-qps=-1")
+	second := s.startInPod(pod, "--client-qps=-1")
 	s.until("ended", func() bool { return s.get(r) == nil && hasEnded(r) })
 	if r.Status.Phase != velerov1.RestorePhaseFailed || !strings.Contains(r.Status.FailureReason, "ended while it restored items") || r.Status.Progress.ItemsRestored <= 10 {
 		t.Fatalf("%+v, progress %+v", r.Status, r.Status.Progress)
+	}
+	if lease := s.lease(); lease.HolderIdentity != pod || lease.LeaderTransitions != 0 {
+		t.Errorf("%+v", lease)
 	}
 	again := newRestore("r2", "b1")
 	s.create(again)
@@ -270,6 +283,16 @@ func TestKilledWhileItRestores(t *testing.T) {
 		t.Errorf("%d items: %v", len(items.Items), err)
 	}
 	s.checkHTTP(second)
+}
+
+// lease is the Lease that controllers take, as far as it is there.
+func (s *site) lease() *resourcelock.LeaderElectionRecord {
+	s.t.Helper()
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "plimsoll-restore-controller"}}
+	if err := s.get(lease); client.IgnoreNotFound(err) != nil {
+		s.t.Fatal(err)
+	}
+	return resourcelock.LeaseSpecToLeaderElectionRecord(&lease.Spec)
 }
 
 // checkHTTP looks at what the process serves.
@@ -304,6 +327,34 @@ func (s *site) checkHTTP(c *controller) {
 	if log, err := io.ReadAll(unpacked); err != nil || !bytes.Contains(log, []byte("restore completed")) {
 		s.t.Errorf("%v: log %s", err, log)
 	}
+}
+
+// TestLeaseOutlastsOutages looks at how long a controller may be without the API server. A second one waits, and goes on soon
+// after the first was told to stop.
+func TestLeaseOutlastsOutages(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	first := s.start()
+	s.until("the first leads", func() bool { return s.lease().HolderIdentity != "" })
+	lease := s.lease()
+	if lease.LeaseDurationSeconds != 137 {
+		t.Errorf("%+v", lease)
+	}
+	second := s.start()
+	s.until("the second waits", func() bool {
+		status, _ := s.fetch("http://" + second.metrics + "/readyz")
+		return status == http.StatusOK
+	})
+	if now := s.lease(); now.HolderIdentity != lease.HolderIdentity {
+		t.Errorf("%+v, then %+v", lease, now)
+	}
+	if err := first.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	s.until("the second leads", func() bool {
+		holder := s.lease().HolderIdentity
+		return holder != "" && holder != lease.HolderIdentity
+	})
 }
 
 // TestEveryReplicaTakesReports starts two processes, of which one waits for the lease: a Service sends to both.

@@ -6,14 +6,10 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"time"
 
 	"github.com/spf13/cobra"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/uuid"
-	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -121,7 +117,8 @@ func newRecordsManager(cfg *rest.Config, o recordsOptions) (ctrl.Manager, error)
 		LeaderElectionReleaseOnCancel: true, // nothing works on after mgr.Start has returned
 	}
 	if o.leaderElection {
-		if options.LeaderElectionResourceLockInterface, err = recordsLock(cfg, o.namespace); err != nil {
+		lease := types.NamespacedName{Namespace: o.namespace, Name: recordsLease}
+		if options.LeaderElectionResourceLockInterface, err = newLease(cfg, lease, processIdentity()); err != nil {
 			return nil, err
 		}
 	}
@@ -130,27 +127,4 @@ func newRecordsManager(cfg *rest.Config, o recordsOptions) (ctrl.Manager, error)
 		return nil, fmt.Errorf("reach the API server: %w", err)
 	}
 	return mgr, nil
-}
-
-// recordsLock is the Lease without Events, which would need one more right.
-func recordsLock(cfg *rest.Config, namespace string) (resourcelock.Interface, error) {
-	cfg = rest.CopyConfig(cfg)
-	cfg.Timeout = 5 * time.Second // half of the time in which it must be renewed
-	leases, err := coordinationv1.NewForConfig(cfg)
-	if err != nil {
-		return nil, fmt.Errorf("prepare the lease: %w", err)
-	}
-	return &resourcelock.LeaseLock{
-		LeaseMeta: metav1.ObjectMeta{Namespace: namespace, Name: recordsLease}, Client: leases,
-		LockConfig: resourcelock.ResourceLockConfig{Identity: identity()},
-	}, nil
-}
-
-// identity is who holds the lease.
-func identity() string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	return host + "_" + string(uuid.NewUUID())
 }

@@ -210,17 +210,21 @@ func newManager(cfg *rest.Config, o serverOptions) (ctrl.Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
+	options := ctrl.Options{
 		Scheme:                        scheme,
 		Cache:                         restorecontroller.CacheOptions(o.namespace),
 		Metrics:                       served,
 		HealthProbeBindAddress:        "0", // served with the metrics
 		GracefulShutdownTimeout:       new(stopTimeout),
 		LeaderElection:                o.leaderElection,
-		LeaderElectionID:              "plimsoll-restore-controller",
-		LeaderElectionNamespace:       o.namespace,
 		LeaderElectionReleaseOnCancel: true, // nothing works on after mgr.Start has returned
-	})
+	}
+	if o.leaderElection {
+		if err := elect(&options, cfg, o); err != nil {
+			return nil, err
+		}
+	}
+	mgr, err := ctrl.NewManager(cfg, options)
 	if err != nil {
 		return nil, fmt.Errorf("reach the API server: %w", err)
 	}
