@@ -83,9 +83,11 @@ const jobTimeout = 24 * time.Hour
 // maxCronJobName is what Kubernetes allows, since the names of Jobs are made of it.
 const maxCronJobName = 52
 
-// name is the same for the same volume, and another one for another.
+// name is the same for the same volume that is backed up to the same place, and another one for another: the objects of two
+// schedules must not replace each other. A new schedule for the same replaces the old one.
 func (s *scheduled) name() string {
-	sum := sha256.Sum256([]byte(s.target.namespace + "/" + s.target.pod + "/" + s.target.volume))
+	what := []string{s.target.namespace, s.target.pod, s.target.volume, s.namespace, s.location, s.uploader}
+	sum := sha256.Sum256([]byte(strings.Join(what, "/")))
 	name := "plimsoll-backup-" + s.target.pod + "-" + s.target.volume
 	return strings.TrimRight(name[:min(len(name), maxCronJobName-9)], "-.") + "-" + hex.EncodeToString(sum[:4])
 }

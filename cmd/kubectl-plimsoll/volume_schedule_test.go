@@ -206,17 +206,26 @@ func (c *cluster) writeKubeconfig(token string) string {
 
 func TestScheduledNames(t *testing.T) {
 	t.Parallel()
-	name := func(namespace, pod, volume string) string {
-		s := scheduled{volumeBackup: &volumeBackup{target: podVolume{namespace, pod, volume}}}
+	name := func(target podVolume, location, uploader, schedule string) string {
+		s := scheduled{volumeBackup: &volumeBackup{target: target, uploader: uploader, schedule: schedule}, namespace: "velero", location: location}
 		return s.name()
 	}
+	data := podVolume{"shop", "db-0", "data"}
 	seen := map[string]bool{}
-	for _, target := range [][3]string{
-		{"shop", "db-0", "data"}, {"bank", "db-0", "data"}, {"shop", "db", "0-data"}, {"shop", strings.Repeat("x", 63), "data"}, {"shop", strings.Repeat("x", 63), "log"},
+	for _, test := range []struct {
+		target             podVolume
+		location, uploader string
+	}{
+		{data, "default", uploaderRestic}, {data, "far", uploaderRestic}, {data, "default", uploaderKopia},
+		{podVolume{"bank", "db-0", "data"}, "default", uploaderRestic}, {podVolume{"shop", "db", "0-data"}, "default", uploaderRestic},
+		{podVolume{"shop", strings.Repeat("x", 63), "data"}, "default", uploaderRestic}, {podVolume{"shop", strings.Repeat("x", 63), "log"}, "default", uploaderRestic},
 	} {
-		got := name(target[0], target[1], target[2])
+		got := name(test.target, test.location, test.uploader, "0 3 * * *")
 		if len(got) > maxCronJobName || seen[got] {
-			t.Errorf("the name for %q is %q", target, got)
+			t.Errorf("the name for %v is %q", test, got)
+		}
+		if other := name(test.target, test.location, test.uploader, "@daily"); other != got {
+			t.Errorf("with another schedule %q is %q", got, other)
 		}
 		seen[got] = true
 	}
