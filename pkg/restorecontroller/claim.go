@@ -28,6 +28,11 @@ func (c *Controller) refuse(ctx context.Context, op *operation, r *velerov1.Rest
 
 // claim is the step that begins a Restore, or takes over what an earlier process has begun.
 func (c *Controller) claim(ctx context.Context, op *operation, r *velerov1.Restore) (*session, error) {
+	if isBegun(r) && op.claimed != nil && op.claimed.restore.Status.StartTimestamp.Equal(r.Status.StartTimestamp) {
+		op.claimed.restore = r // by this process: the answer was lost
+		op.progress.recall(progressOf(r))
+		return op.claimed, nil
+	}
 	if isBegun(r) {
 		return c.takeOver(ctx, op, r)
 	}
@@ -48,15 +53,16 @@ func (c *Controller) claim(ctx context.Context, op *operation, r *velerov1.Resto
 		return nil, err
 	}
 	r.Status.Phase = velerov1.RestorePhaseInProgress
-	r.Status.StartTimestamp = new(metav1.Now())
+	r.Status.StartTimestamp = new(metav1.Now().Rfc3339Copy()) // as it is read back
 	metav1.SetMetaDataAnnotation(&r.ObjectMeta, LocationAnnotation, from.location.Name)
 	first := Progress{Step: StepCollecting}
 	metav1.SetMetaDataAnnotation(&r.ObjectMeta, ProgressAnnotation, encode(first))
+	op.claimed = &session{c: c, op: op, restore: r, origin: from}
 	if err := c.client.Patch(ctx, r, before); err != nil {
 		return nil, fmt.Errorf("begin the Restore: %w", err)
 	}
 	op.progress.recall(first)
-	return &session{c: c, op: op, restore: r, origin: from}, nil
+	return op.claimed, nil
 }
 
 // isBegun says whether a process has claimed the Restore.

@@ -2,16 +2,20 @@ package restorecontroller
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/pkg/repository"
 )
@@ -57,6 +61,24 @@ func TestRestoreBeginsWhenTheStoreIsBack(t *testing.T) {
 	c.create(r)
 	if c.ended(r); r.Status.Phase != velerov1.RestorePhaseCompleted || tries != 2 {
 		t.Errorf("after %d tries %+v", tries, r.Status)
+	}
+}
+
+// TestLostAnswerToTheBegin loses the answer to the write that begins a Restore, which has landed: it goes on.
+func TestLostAnswerToTheBegin(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	writes := &atomic.Int32{}
+	c.intercept.Patch = func(ctx context.Context, api client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+		err := api.Patch(ctx, o, patch, opts...)
+		if r, ok := o.(*velerov1.Restore); err == nil && ok && r.Status.Phase == velerov1.RestorePhaseInProgress && writes.Add(1) == 1 {
+			return apierrors.NewServiceUnavailable("the answer is lost")
+		}
+		return err
+	}
+	restorable(c, &script{}, nil)
+	if r := c.ended(c.created("r1")); r.Status.Phase != velerov1.RestorePhaseCompleted || writes.Load() < 2 {
+		t.Errorf("%+v after %d writes", r.Status, writes.Load())
 	}
 }
 

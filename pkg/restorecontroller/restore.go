@@ -41,6 +41,7 @@ type operation struct {
 	stop     context.CancelCauseFunc
 	volumes  chan struct{} // holds one entry when PodVolumeRestores have changed
 	progress *reporter
+	claimed  *session     // what this process has asked the API server for, whether or not it has heard that it was given
 	log      *slog.Logger // the controller's
 }
 
