@@ -66,7 +66,7 @@ func (j *job) backup(ctx, stop context.Context, abort func()) (_ result, err err
 		// A checkpoint that fails looks like a cancellation, without an error.
 		return result{}, fmt.Errorf("backup ended early: %s", j.complain.String())
 	}
-	p.logExcluded()
+	p.logOmitted()
 	return result{
 		SnapshotID: string(man.ID), TotalBytes: rootSummary(man).TotalFileSize, BytesUploaded: j.meter.uploaded.Load(),
 		Errors: p.errors.Load(), FailedPaths: p.failedPaths(),
@@ -175,7 +175,7 @@ func (j *job) parent(ctx context.Context, r repo.Repository) *snapshot.Manifest 
 	}
 	man, err := loadSnapshot(ctx, r, j.Parent)
 	if err != nil {
-		j.note(slog.LevelInfo, "the parent cannot be used, looking for another snapshot: "+err.Error())
+		j.note(slog.LevelWarn, "the parent cannot be used, looking for another snapshot: "+err.Error())
 		return nil
 	}
 	return man

@@ -31,7 +31,8 @@ type backupProgress struct {
 	totalBytes, totalFiles   atomic.Int64 // as far as the scan has come
 	expectBytes, expectFiles atomic.Int64 // the previous snapshot's size
 	begun, scanned, stored   atomic.Bool  // the upload has begun, the scan has ended, all is read
-	errors, excluded         atomic.Int64
+	errors                   atomic.Int64
+	excluded, vanished       atomic.Int64
 	current, lastError       atomic.Pointer[string]
 	storage                  atomic.Pointer[storageError] // the first one that cost a file
 
@@ -83,6 +84,7 @@ func (p *backupProgress) Error(path string, err error, ignored bool) {
 		}
 	case ignored:
 	case hasVanished(err):
+		p.vanished.Add(1)
 		p.job.note(slog.LevelInfo, path+" vanished before it was read")
 	default:
 		p.fail(path, err)
@@ -210,10 +212,14 @@ func (p *backupProgress) reading() progress.Reading {
 	return r
 }
 
-// logExcluded says what the snapshot does not hold because the volume itself says so.
-func (p *backupProgress) logExcluded() {
+// logOmitted says what the snapshot does not hold and nobody counts as an error: what the volume itself excludes, and what
+// was not there any more, of which there may be too much to name each in the log.
+func (p *backupProgress) logOmitted() {
+	if n := p.vanished.Load(); n > 0 {
+		p.job.note(slog.LevelWarn, fmt.Sprintf("%d files and directories vanished before they were read", n))
+	}
 	if n := p.excluded.Load(); n > 0 {
-		p.job.note(slog.LevelInfo, fmt.Sprintf("%d files and directories are left out, as .kopiaignore or CACHEDIR.TAG in the volume say", n))
+		p.job.note(slog.LevelWarn, fmt.Sprintf("%d files and directories are left out, as .kopiaignore or CACHEDIR.TAG in the volume say", n))
 	}
 }
 

@@ -1,11 +1,14 @@
 package kopia
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -136,6 +139,33 @@ func TestStorageIsNoFile(t *testing.T) {
 	p.Error("b", &storageError{errors.New("connection refused")}, true)
 	if p.storage.Load() != first || canceled != 1 || p.errors.Load() != 0 {
 		t.Errorf("noted %v and %d files, canceled %d times", p.storage.Load(), p.errors.Load(), canceled)
+	}
+}
+
+// TestOmittedIsLogged: the log says at its usual level what a backup leaves out, and what makes it read all files again.
+func TestOmittedIsLogged(t *testing.T) {
+	t.Parallel()
+	var said, log bytes.Buffer
+	j := &job{out: json.NewEncoder(&said), request: request{Parent: "gone"}}
+	p := &backupProgress{job: j}
+	p.ExcludedFile("core", 1)
+	p.ExcludedDir("cache")
+	for _, path := range []string{"a", "b", "c"} {
+		p.Error(path, &os.PathError{Op: "open", Path: path, Err: os.ErrNotExist}, false)
+	}
+	p.logOmitted()
+	j.parent(t.Context(), nil)
+	o := output{logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelInfo})), hide: strings.Clone}
+	for line := range bytes.Lines(said.Bytes()) {
+		o.line(line)
+	}
+	for _, want := range []string{"2 files and directories are left out", "3 files and directories vanished", "the parent cannot be used"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("the log does not say that %s:\n%s", want, &log)
+		}
+	}
+	if n := strings.Count(log.String(), "\n"); n != 3 || o.malformed != nil {
+		t.Errorf("%d lines, %v:\n%s", n, o.malformed, &log)
 	}
 }
 
