@@ -53,7 +53,8 @@ func looksLikePassword(authority string) bool {
 	return ok && strings.Trim(port, "0123456789") != ""
 }
 
-var userInfo = regexp.MustCompile(`://[^/@\s]+@`)
+// userInfo is greedy: a password may have an @ in it.
+var userInfo = regexp.MustCompile(`://[^/\s]+@`)
 
 // signature is what signs an address in its query: an Azure SAS, or a presigned request. The clouds' libraries sort and encode
 // a query anew, so that what was handed to them is not found in it.

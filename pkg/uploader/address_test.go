@@ -29,10 +29,11 @@ func TestHider(t *testing.T) {
 		Password: "static-passw0rd\n", Env: map[string]Secret{"AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI", "AWS_S3_FORCE_PATH": "true"},
 	}.Hider()
 	for text, want := range map[string]string{
-		"no secret, true":                         "no secret, true",
-		"wrong password static-passw0rd":          "wrong password ******",
-		"signed with wJalrXUtnFEMI/wJalrXUtnFEMI": "signed with ******/******",
-		"Get https://user:pw@host/path: refused":  "Get https://******@host/path: refused",
+		"no secret, true":                          "no secret, true",
+		"wrong password static-passw0rd":           "wrong password ******",
+		"signed with wJalrXUtnFEMI/wJalrXUtnFEMI":  "signed with ******/******",
+		"Get https://user:pw@host/path: refused":   "Get https://******@host/path: refused",
+		"Fatal: rest:https://user:p@w@host/p, a@b": "Fatal: rest:https://******@host/p, a@b",
 		`Head "https://a.blob.core.windows.net/c/config?se=2027-01-01T00%3A00%3A00Z&sig=a%2Fb%3D&sp=rl": no such host`: `Head "https://a.blob.core.windows.net/c/config?se=2027-01-01T00%3A00%3A00Z&sig=******&sp=rl": no such host`,
 		"GET /b/k?X-Amz-Credential=AKIA%2F1&X-Amz-Date=7&X-Amz-Security-Token=FQ&X-Amz-Signature=0a 403":               "GET /b/k?X-Amz-Credential=******&X-Amz-Date=7&X-Amz-Security-Token=******&X-Amz-Signature=****** 403",
 		"GET /b/k?AWSAccessKeyId=a&Signature=b%3D":                                                                     "GET /b/k?AWSAccessKeyId=a&Signature=******",
