@@ -92,14 +92,15 @@ func (o *volumeBackup) validate() error {
 
 func (o *volumeBackup) run(cmd *cobra.Command, v *volumes) error {
 	ctx := cmd.Context()
-	pvb, ours, err := o.prepare(ctx, v)
+	p, err := o.prepare(ctx, v)
 	if err != nil {
 		return cannot("back up %s: %w", o.target, err)
 	}
 	if o.schedule != "" {
-		return o.printSchedule(cmd, v, pvb)
+		return o.printSchedule(cmd, v, p)
 	}
-	if !ours && o.uploader == uploaderRestic {
+	pvb := p.pvb
+	if !p.ours && o.uploader == uploaderRestic {
 		fmt.Fprintf(cmd.ErrOrStderr(), "The node agent of node %s is not Plimsoll's: Velero's own, from 1.17 on, backs nothing up with restic.\n", describe.Clean(pvb.Spec.Node))
 	}
 	if err := v.client.Create(ctx, pvb); err != nil {
@@ -135,37 +136,46 @@ func (o *volumeBackup) report(cmd *cobra.Command, backed describe.Volume) error 
 	})
 }
 
+// prepared is a backup that nobody has asked for yet.
+type prepared struct {
+	pvb   *velerov1.PodVolumeBackup
+	claim string // of the volume, a generic ephemeral one among them; empty: it has none
+	ours  bool   // the agent that will see it is Plimsoll's
+}
+
 // prepare makes the PodVolumeBackup as a Velero server does (contracts/velero-node-agent.md 2.1), but without a Backup: there
-// is none to own it, to label it and to tag its snapshot. ours says whether the agent that will see it is Plimsoll's.
-func (o *volumeBackup) prepare(ctx context.Context, v *volumes) (pvb *velerov1.PodVolumeBackup, ours bool, err error) {
+// is none to own it, to label it and to tag its snapshot.
+func (o *volumeBackup) prepare(ctx context.Context, v *volumes) (prepared, error) {
 	location, err := v.location(ctx, o.location)
 	if err != nil {
-		return nil, false, err
+		return prepared{}, err
 	}
 	if location.Spec.AccessMode == velerov1.BackupStorageLocationAccessModeReadOnly {
-		return nil, false, fmt.Errorf("BackupStorageLocation %s is read-only", location.Name)
+		return prepared{}, fmt.Errorf("BackupStorageLocation %s is read-only", location.Name)
 	}
 	pod, vol, err := v.podOf(ctx, o.target)
 	if err != nil {
-		return nil, false, err
+		return prepared{}, err
 	}
 	in := &describe.BackupInput{
 		Namespace: v.namespace, Spec: velerov1.BackupSpec{StorageLocation: location.Name}, Server: describe.Server{Uploader: o.uploader},
 	}
 	if in.Agents, err = v.agents(ctx); err != nil {
-		return nil, false, err
+		return prepared{}, err
 	}
 	if in.Repositories, err = v.repositories(ctx, pod.Namespace, location.Name, o.uploader); err != nil {
-		return nil, false, err
+		return prepared{}, err
 	}
 	if err := v.readClaim(ctx, pod, vol, in); err != nil {
-		return nil, false, err
+		return prepared{}, err
 	}
 	if why := describe.CannotBackUp(in, pod, vol); why != "" {
-		return nil, false, errors.New(describe.Clean(why))
+		return prepared{}, errors.New(describe.Clean(why))
 	}
-	pvb = newPodVolumeBackup(v.namespace, pod, vol, in)
-	return pvb, slices.ContainsFunc(in.Agents, func(a corev1.Pod) bool { return a.Spec.NodeName == pod.Spec.NodeName && oursIs(a.Labels) }), nil
+	p := prepared{pvb: newPodVolumeBackup(v.namespace, pod, vol, in)}
+	p.claim, _ = describe.ClaimOf(pod, vol)
+	p.ours = slices.ContainsFunc(in.Agents, func(a corev1.Pod) bool { return a.Spec.NodeName == pod.Spec.NodeName && oursIs(a.Labels) })
+	return p, nil
 }
 
 // oursIs knows Plimsoll's node agent by the labels that deploy/ gives it.

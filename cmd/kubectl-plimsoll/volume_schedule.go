@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -33,12 +32,15 @@ func checkSchedule(schedule string) error {
 }
 
 // printSchedule prints what makes the backup again and again. It takes the backup as it would be made now for what it has found.
-func (o *volumeBackup) printSchedule(cmd *cobra.Command, v *volumes, pvb *velerov1.PodVolumeBackup) error {
+func (o *volumeBackup) printSchedule(cmd *cobra.Command, v *volumes, p prepared) error {
 	image, err := v.image(cmd.Context(), o.image)
 	if err != nil {
 		return err
 	}
-	s := scheduled{volumeBackup: o, command: [2]string{cmd.Parent().Name(), cmd.Name()}, namespace: v.namespace, image: image, location: pvb.Spec.BackupStorageLocation, claim: pvb.Annotations[pvcNameAnnotation]}
+	s := scheduled{
+		volumeBackup: o, command: [2]string{cmd.Parent().Name(), cmd.Name()}, namespace: v.namespace, image: image,
+		location: p.pvb.Spec.BackupStorageLocation, claim: p.claim,
+	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "This backs up volume %s of a pod that is always called %s/%s, as pods of StatefulSets are. Nothing is created.\n",
 		describe.Clean(o.target.volume), describe.Clean(o.target.namespace), describe.Clean(o.target.pod))
 	return printObjects(cmd.OutOrStdout(), s.objects())

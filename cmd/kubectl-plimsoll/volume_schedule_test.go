@@ -204,6 +204,29 @@ func (c *cluster) writeKubeconfig(token string) string {
 	return path
 }
 
+// TestScheduleOfEphemeralVolume has a volume whose claim is made for its pod: the backup reads it like any other.
+func TestScheduleOfEphemeralVolume(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.agentPod()
+	claim := c.claim("cache-0-data")
+	c.runs(c.podWith("cache-0", claim, func(p *corev1.Pod) {
+		p.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{
+			VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{Spec: claim.Spec},
+		}}
+	}))
+	out, errOut, code := c.run("volume", "backup", c.ns+"/cache-0", "data", "--schedule", "@daily")
+	if code != 0 {
+		t.Fatalf("code %d, %s%s", code, out, errOut)
+	}
+	isClaim := func(r rbacv1.PolicyRule) bool {
+		return slices.Equal(r.Resources, []string{"persistentvolumeclaims"}) && slices.Equal(r.ResourceNames, []string{claim.Name})
+	}
+	if p := readPrinted(t, out); !slices.ContainsFunc(p.roles[0].Rules, isClaim) {
+		t.Errorf("the Role is %+v", p.roles)
+	}
+}
+
 func TestScheduledNames(t *testing.T) {
 	t.Parallel()
 	name := func(target podVolume, location, uploader, schedule string) string {
