@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/discovery"
 )
 
@@ -68,16 +69,33 @@ func (c *catalog) add(version schema.GroupVersion, resources []metav1.APIResourc
 	}
 }
 
-// announce adds the names of a CustomResourceDefinition that is going to be restored.
+// maxOtherNames is how many names of a resource are known besides its plural.
+const maxOtherNames = 20
+
+// announce adds the names of a CustomResourceDefinition that is going to be restored, as far as an API server would take them:
+// they are kept until the restore ends, and the archive may be made to harm.
 func (c *catalog) announce(crd *unstructured.Unstructured) {
 	names := resourceNames{}
 	names.resource.Group, _, _ = unstructured.NestedString(crd.Object, "spec", "group")
 	names.resource.Resource, _, _ = unstructured.NestedString(crd.Object, "spec", "names", "plural")
+	if !isSubdomain(names.resource.Group) || !isLabel(names.resource.Resource) {
+		return
+	}
 	singular, _, _ := unstructured.NestedString(crd.Object, "spec", "names", "singular")
 	short, _, _ := unstructured.NestedStringSlice(crd.Object, "spec", "names", "shortNames")
-	names.others = slices.Concat(short, []string{singular})
+	for _, name := range append([]string{singular}, short...) {
+		if isLabel(name) && len(names.others) < maxOtherNames {
+			names.others = append(names.others, name)
+		}
+	}
 	c.names = append(c.names, names)
 }
+
+// isLabel says whether a name may be that of a resource: it has at most 63 bytes.
+func isLabel(name string) bool { return len(validation.IsDNS1123Label(name)) == 0 }
+
+// isSubdomain says whether a name may be that of a group or an object: it has at most 253 bytes.
+func isSubdomain(name string) bool { return len(validation.IsDNS1123Subdomain(name)) == 0 }
 
 // resolve returns the resource that a name means: plural, singular or short, with its group, the beginning of its group
 // or, for the first of that name, without. A name that means nothing here is taken as it is: a filter by it must not become

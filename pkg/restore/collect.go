@@ -3,6 +3,7 @@ package restore
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -58,7 +59,7 @@ func (e *Engine) Collect(ctx context.Context, input Input) (*Plan, error) {
 		}
 	}
 	plan.TotalItems, plan.LeftOut = plan.ledger.total(), c.leftOut
-	for _, p := range c.problems {
+	for _, p := range c.toldProblems() {
 		plan.Problems = append(plan.Problems, p.text)
 	}
 	return plan, nil
@@ -78,13 +79,32 @@ type collector struct {
 	catalog  *catalog
 	order    []schema.GroupResource
 	leftOut  int
-	problems []problem
+	problems []problem // the first ones of
+	unread   int
 }
 
 // problem is an item that cannot be read.
 type problem struct {
 	namespace string // in the cluster
 	text      string
+}
+
+// maxProblems keeps the memory that problems take within bounds.
+const maxProblems = 100
+
+func (c *collector) complain(p problem) {
+	c.unread++
+	if len(c.problems) < maxProblems {
+		c.problems = append(c.problems, p)
+	}
+}
+
+// toldProblems are those that people are told.
+func (c *collector) toldProblems() []problem {
+	if more := c.unread - len(c.problems); more > 0 {
+		return append(slices.Clip(c.problems), problem{text: fmt.Sprintf("%d more items of the backup cannot be read", more)})
+	}
+	return c.problems
 }
 
 func newCollector(ctx context.Context, e *Engine, input Input) (*collector, error) {
@@ -145,7 +165,7 @@ func (c *collector) collect(resource schema.GroupResource) *PlannedResource {
 func (c *collector) takes(resource schema.GroupResource, item backupstore.Item) bool {
 	object, err := c.session.Archive.Object(item)
 	if err != nil {
-		c.problems = append(c.problems, problem{c.session.targetNamespace(item.Namespace), err.Error()})
+		c.complain(problem{c.session.targetNamespace(item.Namespace), err.Error()})
 		return false
 	}
 	return c.takesObject(resource, object)

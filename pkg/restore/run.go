@@ -50,7 +50,7 @@ func (e *Engine) Run(ctx context.Context, plan *Plan, report func(Progress)) (*O
 	r := newRun(plan, abort)
 	r.ledger.open(report)
 	err := r.restoreAll(ctx, plan)
-	return r.ledger.close(r.collector.problems), err
+	return r.ledger.close(r.collector.toldProblems()), err
 }
 
 func (r *run) restoreAll(ctx context.Context, plan *Plan) error {

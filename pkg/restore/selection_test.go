@@ -1,6 +1,7 @@
 package restore
 
 import (
+	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // known is what a cluster serves in the tests that need none.
@@ -35,16 +37,19 @@ func known() *catalog {
 	return c
 }
 
+// definitionOf is a CustomResourceDefinition of which only the names matter.
+func definitionOf(group, plural, singular string, short ...any) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
+		"group": group, "names": map[string]any{"plural": plural, "singular": singular, "shortNames": short},
+	}}}
+}
+
 func TestResolve(t *testing.T) {
 	t.Parallel()
 	c := known()
 	// A definition in a backup that takes the names of others gets none of them.
-	c.announce(&unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
-		"group": "a.evil", "names": map[string]any{"plural": "x", "singular": "pods", "shortNames": []any{"deployments", "widgets"}},
-	}}})
-	c.announce(&unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
-		"group": "example.com", "names": map[string]any{"plural": "widgets", "singular": "widget", "shortNames": []any{"wd"}},
-	}}})
+	c.announce(definitionOf("a.evil", "x", "pods", "deployments", "widgets"))
+	c.announce(definitionOf("example.com", "widgets", "widget", "wd"))
 	for name, want := range map[string]string{
 		"widgets":              "widgets.example.com",
 		"pods":                 "pods",
@@ -67,6 +72,66 @@ func TestResolve(t *testing.T) {
 		if got := c.resolve(name).String(); got != want {
 			t.Errorf("%s is %s, want %s", name, got, want)
 		}
+	}
+}
+
+// TestAnnounceKeepsLittle announces definitions that were made to fill the memory.
+func TestAnnounceKeepsLittle(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 1<<20)
+	var many []any
+	for i := range 100 {
+		many = append(many, fmt.Sprintf("n%d", i))
+	}
+	c := &catalog{}
+	c.announce(definitionOf(long, "widgets", "widget"))
+	c.announce(definitionOf("example.com", long, "widget"))
+	c.announce(definitionOf("", "pods", "pod"))
+	if len(c.names) > 0 {
+		t.Errorf("%d definitions are kept", len(c.names))
+	}
+	c.announce(definitionOf("example.com", "widgets", long, long, "wd"))
+	c.announce(definitionOf("example.com", "gadgets", "gadget", many...))
+	want := []string{"wd", "gadget"}
+	for i := range maxOtherNames - 1 {
+		want = append(want, fmt.Sprintf("n%d", i))
+	}
+	var got []string
+	for _, names := range c.names {
+		got = append(got, names.others...)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// TestAnnotatedPodsKeepLittle: of pods that were made to fill the memory nothing stays that is no name of a claim.
+func TestAnnotatedPodsKeepLittle(t *testing.T) {
+	t.Parallel()
+	pod := fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {namespace: shop, name: web, annotations: {snapshot.velero.io/a: s1, snapshot.velero.io/b: s2}},
+		spec: {volumes: [{name: a, persistentVolumeClaim: {claimName: good}}, {name: b, persistentVolumeClaim: {claimName: %s}}]}}`, strings.Repeat("x", 1<<20))
+	records := newVolumeRecords(&Input{Archive: archiveOf(t, "1", map[string]string{"pods/namespaces/shop/web": pod})})
+	if diff := cmp.Diff(map[types.NamespacedName]bool{{Namespace: "shop", Name: "good"}: true}, records.annotated); diff != "" {
+		t.Errorf("-want +got:\n%.1000s", diff)
+	}
+}
+
+// TestProblemsKeepLittle has more items that cannot be read than anybody reads of.
+func TestProblemsKeepLittle(t *testing.T) {
+	t.Parallel()
+	c := &collector{}
+	for range maxProblems {
+		c.complain(problem{"shop", "damaged"})
+	}
+	if told := c.toldProblems(); len(told) != maxProblems {
+		t.Errorf("%d problems are told", len(told))
+	}
+	for range 5 {
+		c.complain(problem{"shop", "damaged"})
+	}
+	told := c.toldProblems()
+	if last := told[len(told)-1]; len(c.problems) != maxProblems || len(told) != maxProblems+1 || last != (problem{"", "5 more items of the backup cannot be read"}) {
+		t.Errorf("%d problems are told, the last is %v", len(told), last)
 	}
 }
 

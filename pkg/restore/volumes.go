@@ -111,7 +111,7 @@ func (r *volumeRecords) readAnnotatedPods(archive *backupstore.Archive) {
 		}
 		claims := claimsByVolume(pod.Object)
 		for volume := range annotatedSnapshots(pod) {
-			if claims[volume] != "" {
+			if isSubdomain(claims[volume]) { // nothing else is kept of what may be made to harm
 				r.annotated[types.NamespacedName{Namespace: item.Namespace, Name: claims[volume]}] = true
 			}
 		}
