@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/pkg/describe"
 )
 
 // TestVolumeLatest restores the newest backup of a claim and of a pod's volume, among others that are not.
@@ -34,7 +36,9 @@ func TestVolumeLatest(t *testing.T) {
 		c.create(b)
 	}
 	ofPod := func(b *velerov1.PodVolumeBackup) { b.Annotations, b.Spec.Pod.Name = nil, pod.Name }
-	backup("a-newest", 20, nil)
+	backup("a-newest", 20, func(b *velerov1.PodVolumeBackup) {
+		b.Annotations[describe.ProgressAnnotation], b.Status.Message = `{"state": "Completed", "errors": 3}`, "saved without 3 files"
+	})
 	backup("z-older", 10, nil)
 	backup("with-kopia", 5, func(b *velerov1.PodVolumeBackup) { b.Spec.UploaderType = uploaderKopia })
 	backup("of-shop", 15, func(b *velerov1.PodVolumeBackup) { b.Spec.Pod.Namespace = "shop" })
@@ -62,6 +66,9 @@ func TestVolumeLatest(t *testing.T) {
 			t.Errorf("%q: exit code %d, want %s: %s%s", test.args, code, test.want, out, errOut)
 			continue
 		}
+		if lacks := strings.Contains(errOut, "it lacks files: saved without 3 files"); lacks != (test.want == "a-newest") {
+			t.Errorf("%q: of a backup that lacks files, or of one that does not, it says %s", test.args, errOut)
+		}
 		var made velerov1.PodVolumeRestoreList
 		if err := c.api.List(t.Context(), &made, client.InNamespace(c.ns)); err != nil || len(made.Items) != 1 {
 			t.Fatalf("%q: %d PodVolumeRestores, %v", test.args, len(made.Items), err)
@@ -73,6 +80,38 @@ func TestVolumeLatest(t *testing.T) {
 			if err := c.api.DeleteAllOf(t.Context(), gone, client.InNamespace(c.ns), client.GracePeriodSeconds(0)); err != nil {
 				t.Fatal(err)
 			}
+		}
+	}
+}
+
+// TestBackupsThatLackFiles has what the list and a restore say of them.
+func TestBackupsThatLackFiles(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		phase         velerov1.PodVolumeBackupPhase
+		told, message string
+		listed        string
+		remark        string
+	}{
+		"whole":          {velerov1.PodVolumeBackupPhaseCompleted, `{"state": "Completed"}`, "", "Completed", ""},
+		"one file":       {velerov1.PodVolumeBackupPhaseCompleted, `{"state": "Completed", "errors": 1}`, "without a", "Completed, 1 error", "PodVolumeBackup b has completed, but it lacks files: without a"},
+		"no message":     {velerov1.PodVolumeBackupPhaseCompleted, `{"state": "Completed", "errors": 2}`, "", "Completed, 2 errors", "PodVolumeBackup b has completed, but it lacks files: 2 could not be read"},
+		"only a message": {velerov1.PodVolumeBackupPhaseCompleted, "", "odd", "Completed, with a message", "PodVolumeBackup b has completed, and says: odd"},
+		"failed":         {velerov1.PodVolumeBackupPhaseFailed, "", "no room", "Failed", "PodVolumeBackup b is Failed: its snapshot may not be complete: no room"},
+	} {
+		b := &velerov1.PodVolumeBackup{
+			ObjectMeta: metav1.ObjectMeta{Name: "b", Annotations: map[string]string{describe.ProgressAnnotation: test.told}},
+			Status:     velerov1.PodVolumeBackupStatus{Phase: test.phase, Message: test.message},
+		}
+		if got := remarkOn(b); got != test.remark {
+			t.Errorf("%s: a restore says %q, want %q", name, got, test.remark)
+		}
+		var list strings.Builder
+		if err := printStored(&list, []storedVolume{{Volume: describe.OfPodVolumeBackup(b)}}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(list.String(), "  "+test.listed+"  ") {
+			t.Errorf("%s: listed is %s", name, list.String())
 		}
 	}
 }

@@ -100,6 +100,21 @@ func (o *volumeList) wants(b *velerov1.PodVolumeBackup) bool {
 		(o.pod == "" || o.pod == pod.Name) && (o.volume == "" || o.volume == b.Spec.Volume)
 }
 
+// end is the phase, with a mark where a backup has completed and may lack files.
+func (s *storedVolume) end() string {
+	switch {
+	case s.Phase != string(velerov1.PodVolumeBackupPhaseCompleted):
+		return s.Phase
+	case s.Progress.Errors == 1:
+		return s.Phase + ", 1 error"
+	case s.Progress.Errors > 1:
+		return fmt.Sprintf("%s, %d errors", s.Phase, s.Progress.Errors)
+	case s.Message != "":
+		return s.Phase + ", with a message"
+	}
+	return s.Phase
+}
+
 func printStored(w io.Writer, stored []storedVolume, now time.Time) error {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(t, strings.Join([]string{"BACKUP", "POD", "VOLUME", "CLAIM", "PHASE", "UPLOADER", "LOCATION", "SNAPSHOT", "SIZE", "ENDED"}, "\t"))
@@ -113,7 +128,7 @@ func printStored(w io.Writer, stored []storedVolume, now time.Time) error {
 			ended = describe.Age(now, s.Completed)
 		}
 		cells := []string{
-			s.Name, s.PodNamespace + "/" + s.Pod, s.Volume.Volume, s.Claim, s.Phase, cmp.Or(s.Uploader, uploaderRestic), s.StorageLocation, s.SnapshotID, size, ended,
+			s.Name, s.PodNamespace + "/" + s.Pod, s.Volume.Volume, s.Claim, s.end(), cmp.Or(s.Uploader, uploaderRestic), s.StorageLocation, s.SnapshotID, size, ended,
 		}
 		for i, cell := range cells {
 			cells[i] = cmp.Or(describe.Clean(cell), "-")

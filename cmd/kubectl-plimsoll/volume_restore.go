@@ -148,6 +148,9 @@ func (o *volumeRestore) report(cmd *cobra.Command, restored describe.Volume) err
 			return nil // the error says it, or nobody waited
 		}
 		_, err := fmt.Fprintf(w, "Completed: %s restored\n", describe.Bytes(restored.Progress.BytesDone))
+		if restored.Message != "" {
+			fmt.Fprintln(w, describe.Clean(restored.Message))
+		}
 		return err
 	})
 }
@@ -181,11 +184,9 @@ func (o *volumeRestore) snapshot(ctx context.Context, v *volumes) (snapshot, err
 			id: pvb.Status.SnapshotID, bytes: pvb.Status.Progress.TotalBytes, uploader: cmp.Or(pvb.Spec.UploaderType, uploaderRestic),
 			location: pvb.Spec.BackupStorageLocation, namespace: pvb.Spec.Pod.Namespace,
 		}
+		s.remark = remarkOn(pvb)
 		if o.from == latest {
-			s.remark = fmt.Sprintf("The newest is PodVolumeBackup %s, %s old.", pvb.Name, describe.Age(time.Now(), ended(pvb)))
-		}
-		if pvb.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted {
-			s.remark = fmt.Sprintf("PodVolumeBackup %s is %s: its snapshot may not be complete: %s", pvb.Name, pvb.Status.Phase, pvb.Status.Message)
+			s.remark = strings.TrimSpace(fmt.Sprintf("The newest is PodVolumeBackup %s, %s old. %s", pvb.Name, describe.Age(time.Now(), ended(pvb)), s.remark))
 		}
 	case !snapshotID.MatchString(o.from):
 		return s, fmt.Errorf("it is neither a PodVolumeBackup in namespace %s nor the id of a snapshot; 'kubectl plimsoll volume list' lists what there is", v.namespace)
@@ -202,6 +203,20 @@ func (o *volumeRestore) snapshot(ctx context.Context, v *volumes) (snapshot, err
 	repositories, err := v.repositories(ctx, s.namespace, s.location, s.uploader)
 	s.repositoryID = identifier(repositories, s.uploader)
 	return s, err
+}
+
+// remarkOn says why a backup may lack files, empty if it does not.
+func remarkOn(pvb *velerov1.PodVolumeBackup) string {
+	v := describe.OfPodVolumeBackup(pvb)
+	switch {
+	case pvb.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted:
+		return fmt.Sprintf("PodVolumeBackup %s is %s: its snapshot may not be complete: %s", v.Name, v.Phase, v.Message)
+	case v.Progress.Errors > 0:
+		return fmt.Sprintf("PodVolumeBackup %s has completed, but it lacks files: %s", v.Name, cmp.Or(v.Message, fmt.Sprintf("%d could not be read", v.Progress.Errors)))
+	case v.Message != "":
+		return fmt.Sprintf("PodVolumeBackup %s has completed, and says: %s", v.Name, v.Message)
+	}
+	return ""
 }
 
 // latest as --from stands for the newest backup of the volume.
