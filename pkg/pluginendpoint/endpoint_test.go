@@ -215,8 +215,9 @@ func (v *server) ask(method, path, body string, want int) reply {
 }
 
 const (
-	backupsPath = "/v1alpha1/volumepluginbackups"
-	beginNight  = `{"plugin": "example.io/array", "backup": "nightly", "volume": "pv-1", "pluginSpecific": {"pool": "a"}}`
+	backupsPath  = "/v1alpha1/volumepluginbackups"
+	restoresPath = "/v1alpha1/volumepluginrestores"
+	beginNight   = `{"plugin": "example.io/array", "backup": "nightly", "volume": "pv-1", "pluginSpecific": {"pool": "a"}}`
 )
 
 func (s *site) until(what string, is func() bool) {
@@ -275,6 +276,8 @@ func TestBackupIsReported(t *testing.T) {
 	v.ask(http.MethodPatch, path, `{"phase": "Completed"}`, http.StatusOK) // the answer was lost
 	v.ask(http.MethodPatch, path, `{"phase": "Failed", "message": "no"}`, http.StatusConflict)
 	v.ask(http.MethodPatch, path, `{"bytesDone": 1}`, http.StatusConflict)
+	v.ask(http.MethodPatch, path, `{"snapshotID": "Snap/1", "phase": "Completed"}`, http.StatusOK)
+	v.ask(http.MethodPatch, path, `{"snapshotID": "Snap/2", "phase": "Completed"}`, http.StatusConflict)
 	if got := v.ask(http.MethodGet, path, "", http.StatusOK).Status; got.Phase != v1alpha1.PhaseCompleted {
 		t.Errorf("it is %+v", got)
 	}
@@ -322,7 +325,7 @@ func TestRestoreIsReported(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	v := s.serve(nil)
-	const path, begin = "/v1alpha1/volumepluginrestores", `{"plugin": "example.io/array", "snapshotID": "snap-1", "backup": "nightly"}`
+	const path, begin = restoresPath, `{"plugin": "example.io/array", "snapshotID": "snap-1", "backup": "nightly"}`
 	name, other := v.ask(http.MethodPost, path, begin, http.StatusOK).Name, v.ask(http.MethodPost, path, begin, http.StatusOK).Name
 	if name == other {
 		t.Error("two restores are one: without a volume each is of its own")
@@ -349,7 +352,7 @@ func TestIDOfTheBeginIsWritten(t *testing.T) {
 			`{"plugin": "example.io/array", "backup": "nightly", "volume": "pv-2"}`,
 		},
 		"restore": {
-			"/v1alpha1/volumepluginrestores", `{"plugin": "example.io/array", "snapshotID": "Snap/1", "volumeID": "Vol/1"}`,
+			restoresPath, `{"plugin": "example.io/array", "snapshotID": "Snap/1", "volumeID": "Vol/1"}`,
 			`{"plugin": "example.io/array", "snapshotID": "Snap/2"}`,
 		},
 	} {
@@ -418,6 +421,7 @@ func TestRequestsAreRefused(t *testing.T) {
 	}
 	s.create(synced)
 	stranger := s.account("stranger")
+	longID := strings.Repeat("x", 2049)
 	as := func(token string) http.Header { return http.Header{"Authorization": {"Bearer " + token}} }
 	for what, tc := range map[string]struct {
 		method, path, body string
@@ -440,7 +444,7 @@ func TestRequestsAreRefused(t *testing.T) {
 		"unknown field":          {http.MethodPost, backupsPath, `{"plugins": "x"}`, nil, 400, `unknown field \"plugins\"`},
 		"too large":              {http.MethodPost, backupsPath, `{"plugin": "` + strings.Repeat("x", maxBody) + `"}`, nil, 413, "larger than 65536"},
 		"no volume":              {http.MethodPost, backupsPath, `{"plugin": "x", "backup": "b"}`, nil, 400, "must be set"},
-		"no snapshot":            {http.MethodPost, "/v1alpha1/volumepluginrestores", `{"plugin": "x"}`, nil, 400, "must be set"},
+		"no snapshot":            {http.MethodPost, restoresPath, `{"plugin": "x"}`, nil, 400, "must be set"},
 		"refused by the CRD":     {http.MethodPost, backupsPath, `{"plugin": "x", "backup": "b", "volume": "` + strings.Repeat("x", 300) + `"}`, nil, 422, "spec.volume"},
 		"nothing to report":      {http.MethodPatch, backupsPath + "/" + name, `{}`, nil, 400, "reports nothing"},
 		"negative":               {http.MethodPatch, backupsPath + "/" + name, `{"bytesDone": -1}`, nil, 400, "negative"},
@@ -449,6 +453,10 @@ func TestRequestsAreRefused(t *testing.T) {
 		"unknown phase":          {http.MethodPatch, backupsPath + "/" + name, `{"phase": "Done"}`, nil, 400, "none of"},
 		"message without end":    {http.MethodPatch, backupsPath + "/" + name, `{"message": "hello"}`, nil, 400, "Failed only"},
 		"field of restores":      {http.MethodPatch, backupsPath + "/" + name, `{"volumeID": "v"}`, nil, 400, "snapshotID"},
+		"long id":                {http.MethodPatch, backupsPath + "/" + name, `{"snapshotID": "` + longID + `"}`, nil, 400, "at most 2048 bytes"},
+		"begin with a long id":   {http.MethodPost, backupsPath, `{"plugin": "x", "backup": "b", "volume": "v", "snapshotID": "` + longID + `"}`, nil, 400, "at most 2048 bytes"},
+		"restore to a long id":   {http.MethodPost, restoresPath, `{"plugin": "x", "snapshotID": "s", "volumeID": "` + longID + `"}`, nil, 400, "at most 2048 bytes"},
+		"restore of a long id":   {http.MethodPost, restoresPath, `{"plugin": "x", "snapshotID": "` + longID + `"}`, nil, 400, "at most 2048 bytes"},
 		"no such object":         {http.MethodPatch, backupsPath + "/nobody", `{"bytesDone": 1}`, nil, 404, "no such object"},
 		"no name":                {http.MethodGet, backupsPath + "/UPPER", "", nil, 404, "no name"},
 		"of another cluster":     {http.MethodPatch, backupsPath + "/synced", `{"bytesDone": 1}`, nil, 409, "another cluster"},

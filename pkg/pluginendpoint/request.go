@@ -55,6 +55,9 @@ func beginBackup(c call, cfg Config) (begun, error) {
 	if b.Plugin == "" || b.Backup == "" || b.Volume == "" {
 		return begun{}, problemf(http.StatusBadRequest, "plugin, backup and volume must be set")
 	}
+	if err := checkIDs(b.SnapshotID); err != nil {
+		return begun{}, err
+	}
 	object, err := newRecorder(c.Context(), cfg, b.Plugin).OpenBackup(c.Context(), volumeplugin.BackupRequest{
 		Backup: b.Backup, Volume: b.Volume, SnapshotID: b.SnapshotID, PluginSpecific: b.PluginSpecific,
 	})
@@ -78,10 +81,25 @@ func beginRestore(c call, cfg Config) (begun, error) {
 	if b.Plugin == "" || b.SnapshotID == "" {
 		return begun{}, problemf(http.StatusBadRequest, "plugin and snapshotID must be set")
 	}
+	if err := checkIDs(b.SnapshotID, b.VolumeID); err != nil {
+		return begun{}, err
+	}
 	object, err := newRecorder(c.Context(), cfg, b.Plugin).OpenRestore(c.Context(), volumeplugin.RestoreRequest{
 		SnapshotID: b.SnapshotID, VolumeID: b.VolumeID, Backup: b.Backup, PluginSpecific: b.PluginSpecific,
 	})
 	return begun{object, b.VolumeID}, err
+}
+
+// maxID is what a Recorder takes, in bytes: it shortens longer ids, and a snapshot is not found by half its id.
+const maxID = 2048
+
+func checkIDs(ids ...string) error {
+	for _, id := range ids {
+		if len(id) > maxID {
+			return problemf(http.StatusBadRequest, "an id has at most %d bytes, this one has %d", maxID, len(id))
+		}
+	}
+	return nil
 }
 
 // report is the body of a PATCH. What is absent has not changed.
@@ -114,7 +132,7 @@ func (r report) validate(k kind) error {
 	case r == report{}:
 		return refuse("it reports nothing")
 	default:
-		return nil
+		return checkIDs(r.id())
 	}
 }
 
@@ -122,7 +140,9 @@ func (r report) validate(k kind) error {
 func (r report) check(object client.Object) error {
 	is := statusOf(object).Phase
 	switch {
-	case !is.Terminal() && r.id() != "" && r.id() != idOf(object):
+	case r.id() != "" && r.id() != idOf(object) && is.Terminal():
+		return problemf(http.StatusConflict, "%q has ended as %s with id %q before: nothing more is recorded", object.GetName(), is, idOf(object))
+	case r.id() != "" && r.id() != idOf(object):
 		return notWritten(r.id(), object)
 	case is == r.Phase || r.Phase == "" && !is.Terminal() || r.Phase == v1alpha1.PhaseInProgress && !is.Terminal():
 		return nil
