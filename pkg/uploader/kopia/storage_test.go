@@ -37,8 +37,8 @@ func (s *outage) PutBlob(ctx context.Context, id blob.ID, data blob.Bytes, optio
 }
 
 // TestStorageFails: a storage that is away for a while must not cost files. kopia leaves out those that it was writing,
-// and calls the rest complete.
-func TestStorageFails(t *testing.T) { //nolint:paralleltest // kopia's storages and the working directory are the process's
+// and calls the rest complete. (Not parallel: it changes kopia's list of storages, and the working directory.)
+func TestStorageFails(t *testing.T) {
 	var cause atomic.Pointer[error]
 	blob.AddSupportedStorage("filesystem", filesystem.Options{},
 		func(ctx context.Context, o *filesystem.Options, isCreate bool) (blob.Storage, error) {
