@@ -223,6 +223,32 @@ func TestLostAnswerMakesNoSecondPodVolumeRestore(t *testing.T) {
 	}
 }
 
+// TestPodWaitsForAnEarlierRestore has pods that an earlier Restore has created: of those whose volumes the backup has there is a
+// warning, and nobody is asked to restore them while the other one may.
+func TestPodWaitsForAnEarlierRestore(t *testing.T) {
+	t.Parallel()
+	a := newAttempt(t)
+	_, shop := a.inNamespaces()
+	a.createNamespace(shop)
+	pod := func(namespace, name, more string) string {
+		return `{apiVersion: v1, kind: Pod, metadata: {name: ` + name + `, namespace: ` + namespace + `}, spec: {
+			volumes: [{name: data, emptyDir: {}}], containers: [{name: a, image: a}]` + more + `}}`
+	}
+	const wait = `, initContainers: [{name: restore-wait, image: a, args: [earlier]}]`
+	a.create("pods", pod(shop, "web", wait))
+	a.create("pods", pod(shop, "plain", wait))
+	a.backup(of("pods", pod("shop", "web", "")), of("pods", pod("shop", "plain", "")))
+	a.input.PodVolumeBackups = []velerov1.PodVolumeBackup{podVolumeBackup("data", "", "s1")} // of pod web
+	got := text(a.run())
+	const warning = "its volumes are not restored by this Restore: it waits for those of an earlier one"
+	if strings.Count(got, warning) != 1 || !strings.Contains(got, "pods/"+shop+"/web: "+warning) {
+		t.Error(got)
+	}
+	if made := a.podVolumeRestores(); len(made) > 0 {
+		t.Errorf("made %v", made)
+	}
+}
+
 // TestAnnotatedPod: Velero 1.0 noted snapshots on the pods, and there is no server that says where the repository is.
 func TestAnnotatedPod(t *testing.T) {
 	t.Parallel()

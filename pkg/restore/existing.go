@@ -114,6 +114,9 @@ func (r *run) reconcile(ctx context.Context, i *item, existing *unstructured.Uns
 	reset(wanted)
 	unlabelled := present.DeepCopy()
 	r.addLabels(present)
+	if i.resource == pods {
+		r.warnOfWait(i, existing)
+	}
 	switch {
 	case equality.Semantic.DeepEqual(present.Object, wanted.Object):
 		i.fate = unchanged

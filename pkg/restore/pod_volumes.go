@@ -105,15 +105,45 @@ func waitForVolumes(_ context.Context, s *session, in *actionInput) (actionOutpu
 	if !ok {
 		return actionOutput{}, nil
 	}
-	removeObjects(spec, "initContainers", func(container map[string]any) bool {
-		return slices.Contains([]string{restoreWait, resticWait}, textOf(container, "name"))
-	})
+	removeObjects(spec, "initContainers", isWait)
 	snapshots, warnings := s.podSnapshots(in.original)
 	if len(snapshots) > 0 {
 		initContainers, _ := spec["initContainers"].([]any)
 		spec["initContainers"] = append([]any{s.waitContainer(spec, snapshots)}, initContainers...)
 	}
 	return actionOutput{warnings: warnings}, nil
+}
+
+// isWait says whether an init container, or its status, is that of one that waits for volumes.
+func isWait(container map[string]any) bool {
+	return slices.Contains([]string{restoreWait, resticWait}, textOf(container, "name"))
+}
+
+// waitsForOther says whether a pod waits for volumes of another Restore than uid. That may have ended before it asked for them.
+func waitsForOther(pod *unstructured.Unstructured, uid types.UID) bool {
+	for status := range objectsOf(pod.Object, "status", "initContainerStatuses") {
+		if _, ended := fieldOf[map[string]any](status, "state", "terminated"); ended && isWait(status) && numberOf(status, "state", "terminated", "exitCode") == 0 {
+			return false
+		}
+	}
+	for container := range objectsOf(pod.Object, "spec", "initContainers") {
+		args, _ := fieldOf[[]any](container, "args")
+		if isWait(container) && !slices.Contains(args, any(string(uid))) {
+			return true
+		}
+	}
+	return false
+}
+
+// warnOfWait says that nobody fills the volumes of a pod that exists, unless an earlier Restore has asked for that.
+func (r *run) warnOfWait(i *item, existing *unstructured.Unstructured) {
+	if !waitsForOther(existing, r.Restore.UID) {
+		return
+	}
+	if snapshots, _ := r.podSnapshots(i.original); len(snapshots) > 0 {
+		i.warn("its volumes are not restored by this Restore: it waits for those of an earlier one. If nobody restores them (no PodVolumeRestore is for this pod), " +
+			"delete it, with what owns it, and restore again")
+	}
 }
 
 // waitContainer is the init container that waits for volumes.

@@ -124,6 +124,32 @@ func TestPodsWaitForTheirVolumes(t *testing.T) {
 	}
 }
 
+func TestWaitsForOther(t *testing.T) {
+	t.Parallel()
+	const waits = `spec: {initContainers: [{name: a}, {name: restore-wait, args: [theirs]}]}`
+	for name, test := range map[string]struct {
+		pod  string
+		want bool
+	}{
+		"no init container":     {`{spec: {containers: [{name: a}]}}`, false},
+		"of another, new":       {`{` + waits + `}`, true},
+		"of another, runs":      {`{` + waits + `, status: {initContainerStatuses: [{name: restore-wait, state: {running: {}}}]}}`, true},
+		"of another, failed":    {`{` + waits + `, status: {initContainerStatuses: [{name: restore-wait, state: {terminated: {exitCode: 1}}}]}}`, true},
+		"of another, has ended": {`{` + waits + `, status: {initContainerStatuses: [{name: restore-wait, state: {terminated: {exitCode: 0}}}]}}`, false},
+		"another has ended":     {`{` + waits + `, status: {initContainerStatuses: [{name: a, state: {terminated: {exitCode: 0}}}]}}`, true},
+		"before Velero 1.10":    {`{spec: {initContainers: [{name: restic-wait, args: [theirs]}]}}`, true},
+		"of this one":           {`{spec: {initContainers: [{name: restore-wait, args: [ours]}]}}`, false},
+		"what is no pod":        {`{spec: {initContainers: [1, {name: restore-wait, args: 1}]}, status: {initContainerStatuses: [1]}}`, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := waitsForOther(decodeItem(t, test.pod), "ours"); got != test.want {
+				t.Errorf("%v, want %v", got, test.want)
+			}
+		})
+	}
+}
+
 func TestUploaderSettings(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

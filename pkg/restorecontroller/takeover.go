@@ -56,7 +56,8 @@ var errNothingRestored = errors.New("the restore controller ended while it read 
 
 // errInterrupted ends a Restore that nobody can resume.
 var errInterrupted = errors.New("the restore controller ended while it restored items. What it had restored is there, and volumes that are being restored go on; " +
-	"plimsoll.io/progress says how far it was. Make a new Restore for the rest: what is there already is left as it is")
+	"plimsoll.io/progress says how far it was. Make a new Restore for the rest: what is there already is left as it is. It warns of pods that wait for " +
+	"volumes of this one: delete those whose volumes nobody restores, and restore again")
 
 // errForeign ends a Restore that was begun by somebody else.
 var errForeign = errors.New("it was begun by a Velero server, or in another cluster, and nobody goes on with it. Make a new Restore: what is there already is left as it is")
