@@ -20,7 +20,7 @@ func TestTwoAgentsOnOneNode(t *testing.T) {
 	f.create(pvb)
 	f.until(pvb, "begun", func(v version) bool { return v.at(10) })
 	second := f.start()
-	second.said("Another node agent serves this node")
+	second.said("Another node agent of this namespace serves this node")
 	f.until(pvb, "half done", func(v version) bool { return v.at(50) })
 	if v := last(f.history.of(pvb)); v.snapshot.Attempt != 1 || v.terminal() {
 		t.Errorf("the second agent has touched what the first one works on: %v", v)
