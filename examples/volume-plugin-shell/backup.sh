@@ -17,8 +17,12 @@ ask() {
 
 bytes() { wc -c <"$1" | tr -d ' '; }
 
-name=$(ask POST volumepluginbackups "{\"plugin\": \"example.io/shell\", \"backup\": \"$backup\", \"volume\": \"$volume\"}" |
-	sed 's/^{"name":"\([^"]*\)".*/\1/')
+# Not in a pipe, which would succeed when the begin is refused: what the endpoint answers then is no name.
+begun=$(ask POST volumepluginbackups "{\"plugin\": \"example.io/shell\", \"backup\": \"$backup\", \"volume\": \"$volume\"}") || {
+	printf '%s\n' "$begun" >&2
+	exit 1
+}
+name=$(printf '%s\n' "$begun" | sed 's/^{"name":"\([^"]*\)".*/\1/')
 path=volumepluginbackups/$name
 total=$(bytes "$file")
 

@@ -1,6 +1,7 @@
 package pluginendpoint
 
 import (
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -26,10 +27,12 @@ func TestShellExample(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	var said strings.Builder
 	run := func(args ...string) (string, error) {
+		said.Reset()
 		cmd := exec.CommandContext(t.Context(), "../../examples/volume-plugin-shell/backup.sh", args...)
 		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "ENDPOINT=" + v.url, "TOKEN_FILE=" + token}
-		cmd.Stderr = t.Output()
+		cmd.Stderr = io.MultiWriter(t.Output(), &said)
 		output, err := cmd.Output()
 		return strings.TrimSpace(string(output)), err
 	}
@@ -39,6 +42,13 @@ func TestShellExample(t *testing.T) {
 	}
 	if st := s.backup(name).Status; st.Phase != v1alpha1.PhaseCompleted || st.SnapshotID != "snap-1" || st.Progress.BytesDone != 1000 {
 		t.Errorf("it is %+v", st)
+	}
+	copied := filepath.Join(dir, "refused")
+	if _, err := run("", "pv-1", file, copied); err == nil || !strings.Contains(said.String(), "plugin, backup and volume must be set") {
+		t.Errorf("a begin that is refused: %v, %s", err, said.String())
+	}
+	if _, err := os.Stat(copied); err == nil {
+		t.Error("it is backed up although its begin was refused")
 	}
 	if _, err := run("nightly", "pv-2", file, filepath.Join(dir, "no", "such", "directory")); err == nil {
 		t.Error("a copy that fails is none that the script notices")
