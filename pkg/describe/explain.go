@@ -142,7 +142,7 @@ var remedies = []remedy{
 	{"no space left", "make room in the repository (backup) or use a larger volume (restore)", seeFails},
 	{"out of memory", "raise the memory limit of the node agent, or lower its concurrency", seeFails},
 	{"lack of memory", "raise the memory limit of the node agent, or lower its concurrency", seeFails},
-	{"x509", "put the authority's certificate into spec.objectStorage.caCert of the BackupStorageLocation", seeFails},
+	{"x509: ", "put the authority's certificate into spec.objectStorage.caCert of the BackupStorageLocation", seeFails},
 	{"restore-wait", "look at the pod with 'kubectl describe pod'; then restore it again", seeInit},
 	{"the pod was deleted", "make sure that the pod stays while its volumes are moved, and try again", seeFails},
 	{"credentials", "check the BackupStorageLocation and its Secret", seeFails},
@@ -152,8 +152,12 @@ var remedies = []remedy{
 	{"found a podvolumebackup with status", "the Velero server or its agent was restarted: make the backup again", seeFails},
 }
 
-// addRemedy finds what to do about a failure. It also says where to read on if nothing is known.
+// addRemedy finds what to do about a failure. It also says where to read on if nothing is known. What a message says has
+// failed does not count: a pod called credentials-0 lacks no credentials.
 func (e *Explanation) addRemedy(message string) {
+	if _, why, ok := strings.Cut(message, " failed: "); ok {
+		message = why
+	}
 	lower := strings.ToLower(message)
 	for _, r := range remedies {
 		if strings.Contains(lower, r.words) {

@@ -207,6 +207,18 @@ func TestExplainVolume(t *testing.T) {
 		// Ended.
 		"failed":                   {backupCase(progress.StateFailed, nil), "it has failed: Backup of shop/web-0", "repository-password"},
 		"failed, of nothing known": {backupCase(progress.StateFailed, func(c *VolumeCase) { c.Volume.Message = "odd" }), "it has failed: odd", seeFails},
+		"failed, of a pod with a name": {
+			backupCase(progress.StateFailed, func(c *VolumeCase) {
+				c.Volume.Message = "Backup of shop/credentials-api-0 volume x509-certs failed: read /x509/a: input/output error"
+			}),
+			"it has failed: Backup of shop/credentials-api-0", seeFails + "|alone",
+		},
+		"failed, of a certificate": {
+			backupCase(progress.StateFailed, func(c *VolumeCase) {
+				c.Volume.Message = "Backup of shop/web-0 volume data failed: tls: failed to verify certificate: x509: certificate signed by unknown authority"
+			}),
+			"it has failed: Backup of shop/web-0", "caCert",
+		},
 		"failed, with a file's name": {
 			backupCase(progress.StateFailed, func(c *VolumeCase) {
 				c.Volume.Message = "read /data/passwords.db, which is blocked: input/output error"

@@ -64,8 +64,9 @@ func (c *VolumeCase) explainEnd(e *Explanation) {
 	v := &c.Volume
 	switch {
 	case v.Progress.State == progress.StateFailed:
-		e.Why = "it has failed: " + cmp.Or(v.Message, v.Progress.Reason, "nobody said why")
-		e.addRemedy(e.Why)
+		said := cmp.Or(v.Message, v.Progress.Reason, "nobody said why")
+		e.Why = "it has failed: " + said
+		e.addRemedy(said)
 		if v.Progress.LastError != "" {
 			e.fact("the last file that could not be moved: %s", v.Progress.LastError)
 		}
