@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -23,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/pkg/describe"
 	"github.com/plimsoll-io/plimsoll/pkg/nodeagent"
 	"github.com/plimsoll-io/plimsoll/test/tree"
 	"github.com/plimsoll-io/plimsoll/test/velero"
@@ -471,6 +473,30 @@ func (w *trigger) Write(p []byte) (int, error) {
 		w.do()
 	}
 	return w.said.Write(p)
+}
+
+// TestVolumeWaitsInSilence waits for a backup whose agent is gone: what it said last is not what happens now.
+func TestVolumeWaitsInSilence(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	pvb := &velerov1.PodVolumeBackup{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "silent", Annotations: map[string]string{
+			describe.ProgressAnnotation: `{"state": "Transferring", "bytesDone": 5, "totalBytes": 10, "bytesPerSecond": 2, "etaSeconds": 3, "heartbeat": "2020-01-01T00:00:00Z"}`,
+		}},
+		Status: velerov1.PodVolumeBackupStatus{Phase: velerov1.PodVolumeBackupPhaseInProgress},
+	}
+	c.create(pvb)
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	said := &trigger{text: "Silent ", do: interrupt}
+	var cmd cobra.Command
+	cmd.SetContext(ctx)
+	cmd.SetErr(said)
+	v := &volumes{objects: objects{api: c.api, namespace: c.ns}, client: c.api}
+	last, err := (&waiting{}).follow(&cmd, v, pvb)
+	if err == nil || last.Progress.BytesPerSecond != 0 || last.Progress.ETASeconds != nil || strings.Contains(said.String(), "2 B/s") {
+		t.Errorf("%v, %+v, %s", err, last.Progress, said)
+	}
 }
 
 // TestVolumeRefuses has what cannot be done. Nothing may have been created.

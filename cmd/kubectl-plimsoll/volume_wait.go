@@ -80,6 +80,7 @@ func (w *waiting) follow(cmd *cobra.Command, v *volumes, object client.Object) (
 		view := describe.View{At: time.Now()}
 		err := v.api.Get(ctx, client.ObjectKeyFromObject(object), object)
 		last := describe.VolumeOf(object)
+		last.DropStale(view.At)
 		switch {
 		case ctx.Err() != nil:
 			return last, w.interrupted(ctx, v, object)
