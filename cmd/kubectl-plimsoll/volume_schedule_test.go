@@ -239,9 +239,13 @@ func TestScheduledNames(t *testing.T) {
 		target             podVolume
 		location, uploader string
 	}{
-		{data, "default", uploaderRestic}, {data, "far", uploaderRestic}, {data, "default", uploaderKopia},
-		{podVolume{"bank", "db-0", "data"}, "default", uploaderRestic}, {podVolume{"shop", "db", "0-data"}, "default", uploaderRestic},
-		{podVolume{"shop", strings.Repeat("x", 63), "data"}, "default", uploaderRestic}, {podVolume{"shop", strings.Repeat("x", 63), "log"}, "default", uploaderRestic},
+		{data, "default", uploaderRestic},
+		{data, "far", uploaderRestic},
+		{data, "default", uploaderKopia},
+		{podVolume{"bank", "db-0", "data"}, "default", uploaderRestic},
+		{podVolume{"shop", "db", "0-data"}, "default", uploaderRestic},
+		{podVolume{"shop", strings.Repeat("x", 63), "data"}, "default", uploaderRestic},
+		{podVolume{"shop", strings.Repeat("x", 63), "log"}, "default", uploaderRestic},
 	} {
 		got := name(test.target, test.location, test.uploader, "0 3 * * *")
 		if len(got) > maxCronJobName || seen[got] {
