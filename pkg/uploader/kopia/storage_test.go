@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -37,8 +38,18 @@ func (s *outage) PutBlob(ctx context.Context, id blob.ID, data blob.Bytes, optio
 }
 
 // TestStorageFails: a storage that is away for a while must not cost files. kopia leaves out those that it was writing,
-// and calls the rest complete. (Not parallel: it changes kopia's list of storages, and the working directory.)
+// and calls the rest complete. (In a process of its own: it changes kopia's list of storages and
+// its metrics, and the working directory.)
 func TestStorageFails(t *testing.T) {
+	const child = "TEST_STORAGE_FAILS"
+	if os.Getenv(child) == "" {
+		again := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestStorageFails$")
+		again.Env = append(os.Environ(), child+"=1")
+		if out, err := again.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
 	var cause atomic.Pointer[error]
 	blob.AddSupportedStorage("filesystem", filesystem.Options{},
 		func(ctx context.Context, o *filesystem.Options, isCreate bool) (blob.Storage, error) {
