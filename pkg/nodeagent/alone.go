@@ -50,7 +50,7 @@ func (a *Agent) becomeAlone(ctx context.Context) (*os.File, error) {
 // writing, and so the lock is a shared one: it is given back if anybody else has one, too.
 func lockNamespace(dir *os.File, namespace string) (alone bool, err error) {
 	hash := fnv.New64a()
-	hash.Write([]byte(namespace))
+	_, _ = io.WriteString(hash, namespace) // never fails
 	lock := unix.Flock_t{Type: unix.F_RDLCK, Whence: io.SeekStart, Start: int64(hash.Sum64() >> 2), Len: 1}
 	if err := unix.FcntlFlock(dir.Fd(), unix.F_OFD_SETLK, &lock); err != nil {
 		return false, err
