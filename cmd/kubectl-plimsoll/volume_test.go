@@ -167,7 +167,7 @@ func (c *cluster) waitAsHelper(pod *corev1.Pod, dir string) error {
 		return err
 	}
 	wait := &pod.Spec.InitContainers[0]
-	if wait.Name != restoreWait || wait.Image != "plimsoll:test" || wait.Args[0] != restoreWait || wait.VolumeMounts[0].MountPath != "/restores/volume" {
+	if wait.Name != restoreWait || wait.Image != "plimsoll:test" || wait.Args[0] != restoreWait || wait.Args[2] != "--remove-notes" || wait.VolumeMounts[0].MountPath != "/restores/volume" {
 		return fmt.Errorf("the init container is %+v", wait)
 	}
 	status := func(state corev1.ContainerState, phase corev1.PodPhase) error {
@@ -180,6 +180,9 @@ func (c *cluster) waitAsHelper(pod *corev1.Pod, dir string) error {
 		return err
 	}
 	if err := nodeagent.WaitForRestore(ctx, filepath.Dir(dir), types.UID(wait.Args[1]), func(string) {}); err != nil {
+		return err
+	}
+	if err := nodeagent.RemoveNotes(filepath.Dir(dir)); err != nil {
 		return err
 	}
 	return status(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}, corev1.PodSucceeded)

@@ -37,13 +37,17 @@ func TestRestoreHelperWaits(t *testing.T) {
 	if err := os.WriteFile(done, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), program, "3c1f0c55", "--restores-path", restores)
-	cmd.Env = []string{asProgram + "=1"}
-	if output, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v: %s", err, output)
+	run := func(args ...string) {
+		cmd := exec.CommandContext(t.Context(), program, append([]string{"3c1f0c55", "--restores-path", restores}, args...)...)
+		cmd.Env = []string{asProgram + "=1"}
+		if output, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, output)
+		}
 	}
-	if _, err := os.Stat(done); err != nil {
-		t.Errorf("the container could not run again: %v", err)
+	run()
+	run("--remove-notes") // kubelet runs it again after a start of the node
+	if _, err := os.Stat(filepath.Dir(done)); !os.IsNotExist(err) {
+		t.Errorf("the hand-over directory is still there: %v", err)
 	}
 }
 

@@ -145,3 +145,18 @@ func readNote(path string) (string, error) {
 	b, err := io.ReadAll(io.LimitReader(f, 4096))
 	return strings.TrimSpace(string(b)), err
 }
+
+// RemoveNotes removes the hand-over directories below root, for a pod whose init container does not have to run again. The
+// caller may lack the right to: the data is complete anyway.
+func RemoveNotes(root string) error {
+	volumes, err := os.ReadDir(root)
+	for _, v := range volumes {
+		if v.IsDir() {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(root, v.Name(), handOverDir)))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("remove the hand-over directories: %w", err)
+	}
+	return nil
+}

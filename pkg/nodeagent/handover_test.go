@@ -47,6 +47,12 @@ func TestHandOver(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if err := RemoveNotes(root); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(filepath.Join(root, "a", handOverDir)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("hand-over directory is still there: %v", err)
+	}
 }
 
 func TestHandOverOfAFailure(t *testing.T) {
