@@ -133,7 +133,7 @@ func startInitContainer(ctx context.Context, program, restoreUID, volumes string
 	ctx, cancel := context.WithCancel(ctx)
 	c := &initContainer{cancel: cancel, ended: make(chan struct{})}
 	var out bytes.Buffer
-	cmd := exec.CommandContext(ctx, program, "restore-wait", restoreUID, "--restores-path", volumes)
+	cmd := exec.CommandContext(ctx, program, "restore-wait", restoreUID, "--restores-path", volumes, "--remove-notes")
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.SysProcAttr = ownGroup()
 	if err := cmd.Start(); err != nil {
