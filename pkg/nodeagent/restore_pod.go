@@ -34,12 +34,9 @@ func (a *Agent) reconcileRestoreBeforePod(ctx context.Context, s subject, pod *c
 	return reconcile.Result{RequeueAfter: min(left, time.Minute)}, nil
 }
 
-// unreadyFor returns for how long a restore waits for its pod: from its creation, or from when this agent saw that the pod
-// of one that was claimed or queued, as only those are whose pods wait, does not wait for its volumes any more.
+// unreadyFor returns for how long this agent sees that a restore's pod does not wait for its volumes. The restore may be much
+// older: it may have been in the queue, or was claimed, when the node was started.
 func (a *Agent) unreadyFor(s subject) time.Duration {
-	if s.phase != phaseInProgress && s.previous().State != progress.StateQueued {
-		return time.Since(s.object.GetCreationTimestamp().Time)
-	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if _, seen := a.unready[s.key()]; !seen {
