@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/spf13/afero"
@@ -59,6 +60,75 @@ func TestOpenWaitsForTheMount(t *testing.T) {
 	}
 }
 
+// oldStatx are the answers of kernels and seccomp profiles that do not say whether something is mounted on a directory.
+func oldStatx() map[string]statxFunc {
+	fails := func(errno syscall.Errno) statxFunc {
+		return func(int, string, int, int, *unix.Statx_t) error { return errno }
+	}
+	return map[string]statxFunc{
+		"Linux 5.7": func(dir int, path string, flags, mask int, stat *unix.Statx_t) error {
+			err := unix.Statx(dir, path, flags, mask, stat)
+			stat.Attributes_mask &^= unix.STATX_ATTR_MOUNT_ROOT
+			stat.Attributes &^= unix.STATX_ATTR_MOUNT_ROOT
+			return err
+		},
+		"Linux 4.10":                 fails(unix.ENOSYS),
+		"statx refused by a profile": fails(unix.EPERM),
+	}
+}
+
+// Linux before 5.8 does not say by statx whether a directory is the root of a mount.
+func TestCheckMountedOnOldKernels(t *testing.T) {
+	t.Parallel()
+	for name, statx := range oldStatx() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			root := t.TempDir()
+			target := filepath.Join(root, "plugin", "pvc-1")
+			must(t, os.MkdirAll(target, 0o755))
+			check := func() error {
+				dir, parent, err := openBeneath(root, "plugin/pvc-1")
+				must(t, err)
+				defer dir.Close()
+				defer unix.Close(parent)
+				return checkMounted(dir, parent, statx)
+			}
+			checkError(t, check(), ErrNotMounted, target)
+
+			t.Run("mount of another file system", func(t *testing.T) {
+				mount(t, "tmpfs", target, "tmpfs", 0)
+				must(t, check())
+			})
+			checkError(t, check(), ErrNotMounted, target)
+			t.Run("bind mount of the same file system", func(t *testing.T) {
+				mount(t, t.TempDir(), target, "", unix.MS_BIND)
+				must(t, check())
+			})
+			t.Run("mount of which the kernel tells nothing", func(t *testing.T) {
+				mount(t, "tmpfs", target, "tmpfs", 0)
+				dir, parent, err := openBeneath(root, "plugin/pvc-1")
+				must(t, err)
+				defer dir.Close()
+				must(t, unix.Close(parent))
+				if err := checkMounted(dir, -1, statx); err == nil || errors.Is(err, ErrNotMounted) {
+					t.Errorf("error %v, want one that says neither that the volume is mounted nor that it is not", err)
+				}
+			})
+		})
+	}
+}
+
+// An error of the file system itself, as of a FUSE file system whose server is gone, tells nothing about its mount.
+func TestCheckMountedReportsErrors(t *testing.T) {
+	t.Parallel()
+	dir, parent, err := openBeneath(t.TempDir(), ".")
+	must(t, err)
+	defer dir.Close()
+	defer unix.Close(parent)
+	err = checkMounted(dir, parent, func(int, string, int, int, *unix.Statx_t) error { return unix.ENOTCONN })
+	checkError(t, err, unix.ENOTCONN, dir.Name())
+}
+
 func TestOpenNeedsRealFiles(t *testing.T) {
 	t.Parallel()
 	_, err := NewPods(afero.NewMemMapFs(), "/host_pods").Open(podUID, Dir{Name: "data"})
@@ -77,7 +147,7 @@ func TestOpenBeneathRefusesLinks(t *testing.T) {
 	for name, link := range linkAttacks() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, err := openBeneath(attackedPods(t, link), filepath.Join(string(podUID), csi, "pvc-1/mount"))
+			_, _, err := openBeneath(attackedPods(t, link), filepath.Join(string(podUID), csi, "pvc-1/mount"))
 			checkError(t, err, ErrUnsafe, "not a directory any more")
 		})
 	}
@@ -86,10 +156,10 @@ func TestOpenBeneathRefusesLinks(t *testing.T) {
 func TestOpenBeneathOfVanishedVolume(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	if _, err := openBeneath(root, "pod/volumes"); !errors.Is(err, os.ErrNotExist) {
+	if _, _, err := openBeneath(root, "pod/volumes"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("error %v, want %v", err, os.ErrNotExist)
 	}
-	if _, err := openBeneath(filepath.Join(root, "none"), "pod"); !errors.Is(err, os.ErrNotExist) {
+	if _, _, err := openBeneath(filepath.Join(root, "none"), "pod"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("error %v, want %v", err, os.ErrNotExist)
 	}
 }
