@@ -8,6 +8,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plimsoll-io/plimsoll/test/rig"
 )
 
 // apiOutage is how long the API server is away. It is not minutes, as in life, but longer than any timeout or lease in the
@@ -17,25 +19,25 @@ const apiOutage = 40 * time.Second
 // TestAPIServerIsDownInTheMiddle: the data goes on moving, and so does what is told once the server is back.
 func TestAPIServerIsDownInTheMiddle(t *testing.T) {
 	t.Parallel()
-	for _, uploader := range []string{restic, kopia} {
+	for _, uploader := range []string{rig.Restic, rig.Kopia} {
 		t.Run(uploader, func(t *testing.T) {
 			r := newRow(t, "API server down for %s in the middle of a backup, %s", apiOutage, uploader)
 			t.Parallel()
 			f, source := largeVolume(t, uploader)
-			f.start("--upload-limit=2000000")
-			pvb := f.newBackup(source, "data", uploader)
-			f.create(pvb)
-			f.until(pvb, "begun", func(v version) bool { return v.at(10) })
-			f.api.down()
-			stored := size(t, f.store.dir)
+			f.Start("--upload-limit=2000000")
+			pvb := f.NewBackup(source, "data", uploader)
+			f.Create(pvb)
+			f.Until(pvb, "begun", func(v rig.Version) bool { return v.At(10) })
+			f.API.Down()
+			stored := rig.Size(t, f.Store.Dir)
 			<-time.After(apiOutage)
-			await(t, "bytes are stored while the API server is away", func() bool { return size(t, f.store.dir)-stored >= 20<<20 })
-			f.api.up(t)
+			rig.Await(t, "bytes are stored while the API server is away", func() bool { return rig.Size(t, f.Store.Dir)-stored >= 20<<20 })
+			f.API.Up(t)
 			since := time.Now()
-			f.untilAfter(pvb, since, "moving again", func(v version) bool { return true })
+			f.UntilAfter(pvb, since, "moving again", func(v rig.Version) bool { return true })
 			r.recovered(since)
-			f.complete(pvb)
-			if attempt := last(f.history.of(pvb)).snapshot.Attempt; attempt != 1 {
+			f.Complete(pvb)
+			if attempt := rig.Last(f.History.Of(pvb)).Snapshot.Attempt; attempt != 1 {
 				t.Errorf("it took %d attempts", attempt)
 			}
 			f.restoreAndCompare(pvb)
@@ -47,19 +49,19 @@ func TestAPIServerIsDownInTheMiddle(t *testing.T) {
 func TestAPIServerIsDownAtTheEnd(t *testing.T) {
 	r := newRow(t, "API server down for %s at the terminal write", apiOutage)
 	t.Parallel()
-	f, source := smallVolume(t, restic)
-	f.start()
-	gate := newGate()
-	held := f.api.on(isTerminalWrite, gate.before)
-	pvb := f.newBackup(source, "data", restic)
-	f.create(pvb)
-	gate.wait(t)
-	f.api.down()
-	f.api.heal(held)
+	f, source := smallVolume(t, rig.Restic)
+	f.Start()
+	gate := rig.NewGate()
+	held := f.API.On(rig.IsTerminalWrite, gate.Before)
+	pvb := f.NewBackup(source, "data", rig.Restic)
+	f.Create(pvb)
+	gate.Wait(t)
+	f.API.Down()
+	f.API.Heal(held)
 	<-time.After(apiOutage)
-	f.api.up(t)
+	f.API.Up(t)
 	since := time.Now()
-	f.complete(pvb)
+	f.Complete(pvb)
 	r.recovered(since)
 	f.restoreAndCompare(pvb)
 }
@@ -70,34 +72,34 @@ func TestAPIServerAnswersBadly(t *testing.T) {
 	tests := []struct {
 		name  string
 		match func(*http.Request) bool
-		do    fault
+		do    rig.Fault
 	}{
-		{"slow API server: 3 s for each request", isRequest, delay(3 * time.Second)},
-		{"409 to a third of the writes", isWrite, aThird(refuse(http.StatusConflict, metav1.StatusReasonConflict, 0))},
-		{"429 with Retry-After to a third of the requests", isRequest, aThird(refuse(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, time.Second))},
-		{"429 without Retry-After to a third of the requests", isRequest, aThird(refuse(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, 0))},
-		{"500 to a third of the requests", isRequest, aThird(refuse(http.StatusInternalServerError, metav1.StatusReasonInternalError, 0))},
-		{"503 to a third of the requests", isRequest, aThird(refuse(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, 0))},
-		{"connection closed at a third of the requests", isRequest, aThird(hangUp)},
-		{"answer cut at a third of the requests", isRequest, aThird(cutAnswer)},
-		{"answer lost of a third of the writes", isWrite, aThird(loseAnswer)},
+		{"slow API server: 3 s for each request", isRequest, rig.Delay(3 * time.Second)},
+		{"409 to a third of the writes", rig.IsWrite, rig.AThird(rig.Refuse(http.StatusConflict, metav1.StatusReasonConflict, 0))},
+		{"429 with Retry-After to a third of the requests", isRequest, rig.AThird(rig.Refuse(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, time.Second))},
+		{"429 without Retry-After to a third of the requests", isRequest, rig.AThird(rig.Refuse(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, 0))},
+		{"500 to a third of the requests", isRequest, rig.AThird(rig.Refuse(http.StatusInternalServerError, metav1.StatusReasonInternalError, 0))},
+		{"503 to a third of the requests", isRequest, rig.AThird(rig.Refuse(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, 0))},
+		{"connection closed at a third of the requests", isRequest, rig.AThird(rig.HangUp)},
+		{"answer cut at a third of the requests", isRequest, rig.AThird(rig.CutAnswer)},
+		{"answer lost of a third of the writes", rig.IsWrite, rig.AThird(rig.LoseAnswer)},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			r := newRow(t, "API server: %s", test.name)
 			t.Parallel()
-			f, source := smallVolume(t, restic)
-			f.start()
+			f, source := smallVolume(t, rig.Restic)
+			f.Start()
 			f.ready()
-			broken := f.api.on(test.match, test.do)
-			pvb := f.newBackup(source, "data", restic)
-			f.create(pvb)
-			f.complete(pvb)
-			f.api.heal(broken)
+			broken := f.API.On(test.match, test.do)
+			pvb := f.NewBackup(source, "data", rig.Restic)
+			f.Create(pvb)
+			f.Complete(pvb)
+			f.API.Heal(broken)
 			since := time.Now()
 			f.restoreAndCompare(pvb)
 			r.recovered(since)
-			if broken.hits.Load() == 0 {
+			if broken.Hits.Load() == 0 {
 				t.Error("the fault did not happen")
 			}
 		})
@@ -111,16 +113,16 @@ func TestTerminalWriteIsRefused(t *testing.T) {
 		t.Run(string(reason), func(t *testing.T) {
 			r := newRow(t, "API server: three terminal writes refused: %s", reason)
 			t.Parallel()
-			f, source := smallVolume(t, restic)
-			f.start()
+			f, source := smallVolume(t, rig.Restic)
+			f.Start()
 			code := map[metav1.StatusReason]int{metav1.StatusReasonConflict: http.StatusConflict, metav1.StatusReasonInternalError: http.StatusInternalServerError}
-			refused := f.api.on(isTerminalWrite, refuse(code[reason], reason, 0))
-			pvb := f.newBackup(source, "data", restic)
-			f.create(pvb)
-			await(t, "the agent has tried three times", func() bool { return refused.hits.Load() >= 3 })
-			f.api.heal(refused)
+			refused := f.API.On(rig.IsTerminalWrite, rig.Refuse(code[reason], reason, 0))
+			pvb := f.NewBackup(source, "data", rig.Restic)
+			f.Create(pvb)
+			rig.Await(t, "the agent has tried three times", func() bool { return refused.Hits.Load() >= 3 })
+			f.API.Heal(refused)
 			since := time.Now()
-			f.complete(pvb)
+			f.Complete(pvb)
 			r.recovered(since)
 			f.restoreAndCompare(pvb)
 		})
@@ -131,14 +133,14 @@ func TestTerminalWriteIsRefused(t *testing.T) {
 func TestTerminalWriteIsNotAnswered(t *testing.T) {
 	r := newRow(t, "API server: terminal write done, the answer is lost")
 	t.Parallel()
-	f, source := smallVolume(t, restic)
-	a := f.start()
-	f.api.on(isTerminalWrite, loseAnswer)
-	pvb := f.newBackup(source, "data", restic)
-	f.create(pvb)
-	f.complete(pvb)
+	f, source := smallVolume(t, rig.Restic)
+	a := f.Start()
+	f.API.On(rig.IsTerminalWrite, rig.LoseAnswer)
+	pvb := f.NewBackup(source, "data", rig.Restic)
+	f.Create(pvb)
+	f.Complete(pvb)
 	since := time.Now()
-	a.said("Operation completed")
+	a.Said("Operation completed")
 	r.recovered(since)
 	f.checkOneTerminalWrite(pvb)
 }
@@ -147,35 +149,35 @@ func TestTerminalWriteIsNotAnswered(t *testing.T) {
 func TestWatchesAreReset(t *testing.T) {
 	r := newRow(t, "API server: all watches reset, and refused for 10 s")
 	t.Parallel()
-	f, source := largeVolume(t, restic)
-	f.start(slowUpload)
-	running := f.newBackup(source, "data", restic)
-	f.create(running)
-	f.until(running, "begun", func(v version) bool { return v.at(1) })
-	refused := f.api.on(isWatch, refuse(http.StatusInternalServerError, metav1.StatusReasonInternalError, 0))
-	f.api.resetWatches()
-	unseen := f.newBackup(source, "data", restic)
-	f.create(unseen)
-	f.patch(running, `{"spec":{"cancel":true}}`)
+	f, source := largeVolume(t, rig.Restic)
+	f.Start(slowUpload)
+	running := f.NewBackup(source, "data", rig.Restic)
+	f.Create(running)
+	f.Until(running, "begun", func(v rig.Version) bool { return v.At(1) })
+	refused := f.API.On(rig.IsWatch, rig.Refuse(http.StatusInternalServerError, metav1.StatusReasonInternalError, 0))
+	f.API.ResetWatches()
+	unseen := f.NewBackup(source, "data", rig.Restic)
+	f.Create(unseen)
+	f.Patch(running, `{"spec":{"cancel":true}}`)
 	<-time.After(10 * time.Second)
-	f.api.heal(refused)
+	f.API.Heal(refused)
 	since := time.Now()
-	if v := f.end(running); v.phase != failed {
+	if v := f.End(running); v.Phase != rig.Failed {
 		t.Errorf("the canceled backup ended as %v", v)
 	}
 	r.recovered(since)
-	f.complete(unseen)
+	f.Complete(unseen)
 }
 
 // isRequest says whether it is a request of an agent about its objects; what it reads before it starts is left alone.
-func isRequest(r *http.Request) bool { return isWrite(r) || isRead(r) || isWatch(r) }
+func isRequest(r *http.Request) bool { return rig.IsWrite(r) || rig.IsRead(r) || rig.IsWatch(r) }
 
 // ready waits until the agent has read its objects.
 func (f *fixture) ready() {
-	f.t.Helper()
-	a := f.agents[len(f.agents)-1]
-	await(f.t, "the agent is ready", func() bool {
-		answer, err := http.Get("http://" + a.metrics + "/readyz")
+	f.T.Helper()
+	a := f.Agents[len(f.Agents)-1]
+	rig.Await(f.T, "the agent is ready", func() bool {
+		answer, err := http.Get("http://" + a.Metrics + "/readyz")
 		if err != nil {
 			return false
 		}

@@ -11,38 +11,40 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/test/s3"
+
+	"github.com/plimsoll-io/plimsoll/test/rig"
 )
 
 // TestCancel: bytes stop, the lock goes, and the phase is one that the server can bear (contracts/velero-node-agent.md 5.6).
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	server := s3.Start(t)
-	for _, uploader := range []string{restic, kopia} {
+	for _, uploader := range []string{rig.Restic, rig.Kopia} {
 		t.Run(uploader+"/backup of a running Backup", func(t *testing.T) {
 			r := newRow(t, "spec.cancel of a backup whose Backup is InProgress, %s", uploader)
 			t.Parallel()
 			f, pvb := backupToCancel(t, server, uploader)
-			f.cancel(r, pvb, failed)
+			f.cancel(r, pvb, rig.Failed)
 		})
 		t.Run(uploader+"/backup of a Backup that has ended", func(t *testing.T) {
 			r := newRow(t, "spec.cancel of a backup whose Backup has failed, %s", uploader)
 			t.Parallel()
 			f, pvb := backupToCancel(t, server, uploader)
-			f.endBackup(velerov1.BackupPhaseFailed)
-			f.cancel(r, pvb, canceled)
+			f.EndBackup(velerov1.BackupPhaseFailed)
+			f.cancel(r, pvb, rig.Canceled)
 		})
 		t.Run(uploader+"/restore", func(t *testing.T) {
 			r := newRow(t, "spec.cancel of a restore, %s", uploader)
 			t.Parallel()
 			f, pvb := backupToCancel(t, server, uploader)
-			f.store.proxy.limit(0)
-			stored := snapshotOf(f.complete(pvb))
-			f.store.proxy.limit(slow)
-			target := f.waitingPod("target", "data")
-			pvr := f.newRestore(target, "data", stored)
-			f.create(pvr)
-			f.until(pvr, "begun", func(v version) bool { return v.at(10) })
-			f.cancel(r, pvr, canceled)
+			f.Store.Proxy.Limit(0)
+			stored := rig.SnapshotOf(f.Complete(pvb))
+			f.Store.Proxy.Limit(slow)
+			target := f.WaitingPod("target", "data")
+			pvr := f.NewRestore(target, "data", stored)
+			f.Create(pvr)
+			f.Until(pvr, "begun", func(v rig.Version) bool { return v.At(10) })
+			f.cancel(r, pvr, rig.Canceled)
 		})
 	}
 }
@@ -54,14 +56,14 @@ const slow = 4 << 20
 func backupToCancel(t *testing.T, server *s3.Server, uploader string) (*fixture, *velerov1.PodVolumeBackup) {
 	t.Helper()
 	f := newFixture(t)
-	f.useBucket(server, server.Bucket(t))
-	source := f.pod("source", "data")
-	fillLarge(t, f.volume(source, "data"), uploader)
-	f.store.proxy.limit(slow)
-	f.start()
-	pvb := f.newBackup(source, "data", uploader)
-	f.create(pvb)
-	f.until(pvb, "begun", func(v version) bool { return v.at(10) })
+	f.UseBucket(server, server.Bucket(t))
+	source := f.Pod("source", "data")
+	fillLarge(t, f.Volume(source, "data"), uploader)
+	f.Store.Proxy.Limit(slow)
+	f.Start()
+	pvb := f.NewBackup(source, "data", uploader)
+	f.Create(pvb)
+	f.Until(pvb, "begun", func(v rig.Version) bool { return v.At(10) })
 	return f, pvb
 }
 
@@ -70,26 +72,26 @@ const bytesStop = 30 * time.Second
 
 // cancel cancels o, and holds that bytes stop soon and that it ends in the phase.
 func (f *fixture) cancel(r *row, o client.Object, phase string) {
-	f.t.Helper()
-	f.patch(o, `{"spec":{"cancel":true}}`)
+	f.T.Helper()
+	f.Patch(o, `{"spec":{"cancel":true}}`)
 	since := time.Now()
 	bytes, moved := int64(0), since
-	await(f.t, "it is terminal", func() bool {
-		if now := f.store.proxy.received.Load() + f.store.proxy.sent.Load(); now != bytes {
+	rig.Await(f.T, "it is terminal", func() bool {
+		if now := f.Store.Proxy.Received.Load() + f.Store.Proxy.Sent.Load(); now != bytes {
 			bytes, moved = now, time.Now()
 		}
-		return last(f.history.of(o)).terminal()
+		return rig.Last(f.History.Of(o)).Terminal()
 	})
 	r.recovered(since)
 	if took := moved.Sub(since); took > bytesStop {
-		f.t.Errorf("bytes moved for %s after the cancel", took)
+		f.T.Errorf("bytes moved for %s after the cancel", took)
 	}
-	v := f.end(o)
-	if v.phase != phase {
-		f.t.Errorf("it ended as %s, want %s", v.phase, phase)
+	v := f.End(o)
+	if v.Phase != phase {
+		f.T.Errorf("it ended as %s, want %s", v.Phase, phase)
 	}
-	if want := "was canceled"; !strings.Contains(v.message, want) {
-		f.t.Errorf("the message is %q, want %q in it", v.message, want)
+	if want := "was canceled"; !strings.Contains(v.Message, want) {
+		f.T.Errorf("the message is %q, want %q in it", v.Message, want)
 	}
-	f.checkLocks()
+	f.CheckLocks()
 }

@@ -69,11 +69,11 @@ func playRestic() {
 
 // fakeRestic returns the path of a restic that misbehaves.
 func (f *fixture) fakeRestic(misbehavior string) string {
-	f.t.Helper()
-	return linkToSelf(f.t, filepath.Join(f.dir, fakePrefix+misbehavior))
+	f.T.Helper()
+	return linkToSelf(f.T, filepath.Join(f.Dir, fakePrefix+misbehavior))
 }
 
-func linkToSelf(t *testing.T, path string) string {
+func linkToSelf(t testing.TB, path string) string {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {

@@ -17,6 +17,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/plimsoll-io/plimsoll/pkg/nodeagent"
+
+	"github.com/plimsoll-io/plimsoll/test/rig"
 )
 
 // manyFiles is how many files a volume of many files has. kopia gets a tenth of them: it is slow under the race detector.
@@ -26,7 +28,7 @@ func manyFiles(t *testing.T, uploader string) int {
 	if err != nil {
 		t.Fatalf("FAULTS_FILES: %v", err)
 	}
-	if uploader == kopia {
+	if uploader == rig.Kopia {
 		n /= 10
 	}
 	return n
@@ -34,29 +36,29 @@ func manyFiles(t *testing.T, uploader string) int {
 
 func TestVolumeHasManyFiles(t *testing.T) {
 	t.Parallel()
-	for _, uploader := range []string{restic, kopia} {
+	for _, uploader := range []string{rig.Restic, rig.Kopia} {
 		t.Run(uploader, func(t *testing.T) {
 			n := manyFiles(t, uploader)
 			newRow(t, "volume of %d files, %s", n, uploader)
 			t.Parallel()
 			f := newFixture(t)
-			f.useDirectory(t.TempDir())
-			source, target := f.pod("source", "data"), f.waitingPod("target", "data")
+			f.UseDirectory(t.TempDir())
+			source, target := f.Pod("source", "data"), f.WaitingPod("target", "data")
 			for _, pod := range []*corev1.Pod{source, target} {
-				mountTmpfs(t, f.volume(pod, "data"), 64<<20, "nr_inodes=0")
+				mountTmpfs(t, f.Volume(pod, "data"), 64<<20, "nr_inodes=0")
 			}
-			makeManyFiles(t, f.volume(source, "data"), n)
-			f.start()
+			makeManyFiles(t, f.Volume(source, "data"), n)
+			f.Start()
 			pvb := f.backUp(source, uploader)
-			v := f.complete(pvb)
-			if v.snapshot.FilesTotal < int64(n) || v.snapshot.FilesDone != v.snapshot.FilesTotal {
+			v := f.Complete(pvb)
+			if v.Snapshot.FilesTotal < int64(n) || v.Snapshot.FilesDone != v.Snapshot.FilesTotal {
 				t.Errorf("files of %d: %v", n, v)
 			}
-			pvr := f.newRestore(target, "data", snapshotOf(v))
-			f.create(pvr)
-			f.complete(pvr)
+			pvr := f.NewRestore(target, "data", rig.SnapshotOf(v))
+			f.Create(pvr)
+			f.Complete(pvr)
 			// To ask for the extended attributes of so many files would take longer than all the rest.
-			f.checkRestored(f.volume(source, "data"), f.volume(target, "data"), kopia)
+			f.CheckRestored(f.Volume(source, "data"), f.Volume(target, "data"), rig.Kopia)
 		})
 	}
 }
@@ -83,32 +85,32 @@ func TestVolumeHasOddNames(t *testing.T) {
 	t.Parallel()
 	odd := []string{"two\nlines", "\n", "\x1b[31mred", "\u202egnp.exe", "{\"message_type\":\"summary\"}", "-rf", " ", strings.Repeat("x", 255)}
 	notUTF8 := []string{"\xff", "caf\xe9\n", strings.Repeat("\xfe", 255)}
-	for _, uploader := range []string{restic, kopia} {
+	for _, uploader := range []string{rig.Restic, rig.Kopia} {
 		t.Run(uploader, func(t *testing.T) {
 			newRow(t, "names with newlines and invalid UTF-8, %s", uploader)
 			t.Parallel()
 			f, source := smallVolume(t, uploader)
-			f.start()
+			f.Start()
 			for _, name := range odd {
-				makeOddlyNamed(t, f.volume(source, "data"), name)
+				makeOddlyNamed(t, f.Volume(source, "data"), name)
 			}
 			f.restoreAndCompare(f.backUp(source, uploader))
 
 			for _, name := range notUTF8 {
-				makeOddlyNamed(t, f.volume(source, "data"), name)
+				makeOddlyNamed(t, f.Volume(source, "data"), name)
 			}
-			pvb := f.newBackup(source, "data", uploader)
-			f.create(pvb)
-			if uploader == restic {
+			pvb := f.NewBackup(source, "data", uploader)
+			f.Create(pvb)
+			if uploader == rig.Restic {
 				f.restoreAndCompare(pvb)
 				return
 			}
 			// kopia cannot store them, which must not go unsaid: a file and a directory with a file for each name.
-			v := f.end(pvb)
-			if v.phase != completed || v.snapshot.Errors < int64(2*len(notUTF8)) || !strings.Contains(v.message, "could not be read") {
+			v := f.End(pvb)
+			if v.Phase != rig.Completed || v.Snapshot.Errors < int64(2*len(notUTF8)) || !strings.Contains(v.Message, "could not be read") {
 				t.Errorf("names that kopia changes made it end as %v", v)
 			}
-			f.event(pvb, nodeagent.EventPartial)
+			f.Event(pvb, nodeagent.EventPartial)
 		})
 	}
 }
@@ -128,32 +130,32 @@ func makeOddlyNamed(t *testing.T, dir, name string) {
 
 func TestVolumeHasLongPaths(t *testing.T) {
 	t.Parallel()
-	for _, uploader := range []string{restic, kopia} {
+	for _, uploader := range []string{rig.Restic, rig.Kopia} {
 		t.Run(uploader, func(t *testing.T) {
 			newRow(t, "paths longer than PATH_MAX, %s", uploader)
 			t.Parallel()
 			f, source := smallVolume(t, uploader)
-			f.start()
-			makeLongPath(t, f.volume(source, "data"))
-			pvb := f.newBackup(source, "data", uploader)
-			f.create(pvb)
+			f.Start()
+			makeLongPath(t, f.Volume(source, "data"))
+			pvb := f.NewBackup(source, "data", uploader)
+			f.Create(pvb)
 			// Neither can reach the end of such a path, which must not go unsaid.
-			v := f.end(pvb)
-			if v.phase != completed || v.snapshot.Errors == 0 || !strings.Contains(v.message, "could not be read") {
+			v := f.End(pvb)
+			if v.Phase != rig.Completed || v.Snapshot.Errors == 0 || !strings.Contains(v.Message, "could not be read") {
 				t.Errorf("a path that is too long made it end as %v", v)
 			}
-			f.event(pvb, nodeagent.EventPartial)
-			target := f.waitingPod("target", "data")
-			pvr := f.newRestore(target, "data", snapshotOf(v))
-			f.create(pvr)
-			f.complete(pvr)
+			f.Event(pvb, nodeagent.EventPartial)
+			target := f.WaitingPod("target", "data")
+			pvr := f.NewRestore(target, "data", rig.SnapshotOf(v))
+			f.Create(pvr)
+			f.Complete(pvr)
 			// The rest is there. Nobody can look into what is too long with its path, so it goes first.
 			for _, pod := range []*corev1.Pod{source, target} {
-				if err := os.RemoveAll(filepath.Join(f.volume(pod, "data"), "long")); err != nil {
+				if err := os.RemoveAll(filepath.Join(f.Volume(pod, "data"), "long")); err != nil {
 					t.Fatal(err)
 				}
 			}
-			f.checkRestored(f.volume(source, "data"), f.volume(target, "data"), uploader)
+			f.CheckRestored(f.Volume(source, "data"), f.Volume(target, "data"), uploader)
 		})
 	}
 }
@@ -191,33 +193,33 @@ func makeLongPath(t *testing.T, dir string) {
 func TestVolumeHasAHugeHole(t *testing.T) {
 	t.Parallel()
 	const huge = 1 << 40
-	for _, uploader := range []string{restic, kopia} {
+	for _, uploader := range []string{rig.Restic, rig.Kopia} {
 		t.Run(uploader, func(t *testing.T) {
 			r := newRow(t, "sparse file of 1 TiB, canceled on its way, %s", uploader)
 			t.Parallel()
 			f := newFixture(t)
-			f.useDirectory(t.TempDir())
-			source := f.pod("source", "data")
-			file := filepath.Join(f.volume(source, "data"), "file")
+			f.UseDirectory(t.TempDir())
+			source := f.Pod("source", "data")
+			file := filepath.Join(f.Volume(source, "data"), "file")
 			if err := errors.Join(os.WriteFile(file, nil, 0o644), os.Truncate(file, huge)); err != nil {
 				t.Skipf("*** cannot make a file of 1 TiB: %v ***", err)
 			}
-			f.start()
-			pvb := f.newBackup(source, "data", uploader)
-			f.create(pvb)
-			v := f.until(pvb, "under way", func(v version) bool { return v.snapshot.TotalFinal && v.done > 256<<20 })
-			if v.total != huge {
-				t.Errorf("the total of 1 TiB is shown as %d", v.total)
+			f.Start()
+			pvb := f.NewBackup(source, "data", uploader)
+			f.Create(pvb)
+			v := f.Until(pvb, "under way", func(v rig.Version) bool { return v.Snapshot.TotalFinal && v.Done > 256<<20 })
+			if v.Total != huge {
+				t.Errorf("the total of 1 TiB is shown as %d", v.Total)
 			}
 			since := time.Now()
-			f.patch(pvb, `{"spec":{"cancel":true}}`)
-			v = f.end(pvb)
+			f.Patch(pvb, `{"spec":{"cancel":true}}`)
+			v = f.End(pvb)
 			r.recovered(since)
 			f.checkFailed(v, "was canceled")
-			if v.total != huge || v.done >= huge/10 {
-				t.Errorf("%d of 1 TiB are shown as done", v.done)
+			if v.Total != huge || v.Done >= huge/10 {
+				t.Errorf("%d of 1 TiB are shown as done", v.Done)
 			}
-			if stored := size(t, f.store.dir); stored > 64<<20 {
+			if stored := rig.Size(t, f.Store.Dir); stored > 64<<20 {
 				t.Errorf("a hole takes %d bytes in the repository", stored)
 			}
 		})
@@ -226,13 +228,13 @@ func TestVolumeHasAHugeHole(t *testing.T) {
 
 func TestVolumeHasManyHardLinks(t *testing.T) {
 	t.Parallel()
-	for _, uploader := range []string{restic, kopia} {
+	for _, uploader := range []string{rig.Restic, rig.Kopia} {
 		t.Run(uploader, func(t *testing.T) {
 			const links = 5000
 			newRow(t, "file with %d hard links, %s", links, uploader)
 			t.Parallel()
 			f, source := smallVolume(t, uploader)
-			dir := filepath.Join(f.volume(source, "data"), "many links")
+			dir := filepath.Join(f.Volume(source, "data"), "many links")
 			original := filepath.Join(dir, "original")
 			if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(original, make([]byte, 8<<10), 0o644)); err != nil {
 				t.Fatal(err)
@@ -242,7 +244,7 @@ func TestVolumeHasManyHardLinks(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			f.start()
+			f.Start()
 			f.restoreAndCompare(f.backUp(source, uploader))
 		})
 	}

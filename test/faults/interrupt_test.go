@@ -11,6 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/test/s3"
+
+	"github.com/plimsoll-io/plimsoll/test/rig"
 )
 
 // A limit makes a run last long enough to be interrupted anywhere.
@@ -24,7 +26,7 @@ type baseline struct {
 	server   *s3.Server
 	bucket   string
 	original string // what the volume holds
-	snapshot snapshot
+	snapshot rig.Snapshot
 	stored   int64 // bytes in the repository
 	fetched  int64 // bytes that the restore has read from it
 }
@@ -41,42 +43,42 @@ func newBaseline(t *testing.T, server *s3.Server, uploader string) *baseline {
 func (b *baseline) measure(t *testing.T, uploader string) {
 	newRow(t, "none, %s", uploader)
 	f := newFixture(t)
-	f.useBucket(b.server, b.bucket)
-	source := f.pod("source", "data")
-	fillLarge(t, f.volume(source, "data"), uploader)
-	a := f.start()
-	pvb := f.newBackup(source, "data", uploader)
-	f.create(pvb)
-	b.snapshot = snapshotOf(f.complete(pvb))
-	b.stored = size(t, b.server.Dir(b.bucket))
-	before := f.store.proxy.sent.Load()
-	target := f.waitingPod("target", "data")
-	pvr := f.newRestore(target, "data", b.snapshot)
-	f.create(pvr)
-	f.complete(pvr)
-	f.checkRestored(b.original, f.volume(target, "data"), uploader)
-	b.fetched = f.store.proxy.sent.Load() - before
-	a.stop()
+	f.UseBucket(b.server, b.bucket)
+	source := f.Pod("source", "data")
+	fillLarge(t, f.Volume(source, "data"), uploader)
+	a := f.Start()
+	pvb := f.NewBackup(source, "data", uploader)
+	f.Create(pvb)
+	b.snapshot = rig.SnapshotOf(f.Complete(pvb))
+	b.stored = rig.Size(t, b.server.Dir(b.bucket))
+	before := f.Store.Proxy.Sent.Load()
+	target := f.WaitingPod("target", "data")
+	pvr := f.NewRestore(target, "data", b.snapshot)
+	f.Create(pvr)
+	f.Complete(pvr)
+	f.CheckRestored(b.original, f.Volume(target, "data"), uploader)
+	b.fetched = f.Store.Proxy.Sent.Load() - before
+	a.Stop()
 }
 
 // interruption ends an agent in the middle of its work.
 type interruption struct {
 	name      string
-	interrupt func(*agent)
+	interrupt func(*rig.Agent)
 	at        []int64 // percent done
 	dead      bool    // locks are left to be found dead by others
 }
 
 var interruptions = []interruption{
-	{"killed", (*agent).kill, []int64{10, 50, 90}, true},
-	{"stopped gracefully", (*agent).stop, []int64{50}, false},
+	{"killed", (*rig.Agent).Kill, []int64{10, 50, 90}, true},
+	{"stopped gracefully", (*rig.Agent).Stop, []int64{50}, false},
 }
 
 // TestAgentIsInterrupted: the next agent resumes what another one has left.
 func TestAgentIsInterrupted(t *testing.T) {
 	t.Parallel()
 	server := s3.Start(t)
-	for _, uploader := range []string{restic, kopia} {
+	for _, uploader := range []string{rig.Restic, rig.Kopia} {
 		base := newBaseline(t, server, uploader)
 		t.Run(uploader+"/not", func(t *testing.T) { base.measure(t, uploader) })
 		for _, i := range interruptions {
@@ -93,19 +95,19 @@ func interruptBackup(t *testing.T, base *baseline, uploader string, i interrupti
 	r := newRow(t, "agent %s at %d %% of a backup, %s", i.name, percent, uploader)
 	t.Parallel()
 	f, source := largeVolume(t, uploader)
-	first := f.start(slowUpload)
-	pvb := f.newBackup(source, "data", uploader)
-	f.create(pvb)
-	f.until(pvb, "that far", func(v version) bool { return v.at(percent) })
+	first := f.Start(slowUpload)
+	pvb := f.NewBackup(source, "data", uploader)
+	f.Create(pvb)
+	f.Until(pvb, "that far", func(v rig.Version) bool { return v.At(percent) })
 	i.interrupt(first)
 	f.checkInterrupted(pvb)
 	if !i.dead {
-		f.checkLeftovers()
+		f.CheckLeftovers()
 	}
 
 	f.resume(r, pvb)
-	f.complete(pvb)
-	r.sentAgain(size(t, f.store.dir)-base.stored, base.stored)
+	f.Complete(pvb)
+	r.sentAgain(rig.Size(t, f.Store.Dir)-base.stored, base.stored)
 	f.restoreAndCompare(pvb)
 }
 
@@ -113,52 +115,52 @@ func interruptRestore(t *testing.T, base *baseline, uploader string, i interrupt
 	r := newRow(t, "agent %s at %d %% of a restore, %s", i.name, percent, uploader)
 	t.Parallel()
 	f := newFixture(t)
-	f.useBucket(base.server, base.bucket)
-	f.sharedStore = true
-	target := f.waitingPod("target", "data")
-	first := f.start(slowDownload)
-	pvr := f.newRestore(target, "data", base.snapshot)
-	f.create(pvr)
+	f.UseBucket(base.server, base.bucket)
+	f.SharedStore = true
+	target := f.WaitingPod("target", "data")
+	first := f.Start(slowDownload)
+	pvr := f.NewRestore(target, "data", base.snapshot)
+	f.Create(pvr)
 	// Not what the object says: restic 0.18 fetches five packs at the same time before it writes, so that it may say nothing
 	// between half and all.
-	await(t, fmt.Sprintf("%d %% were fetched", percent), func() bool { return f.store.proxy.sent.Load() >= base.fetched*percent/100 })
+	rig.Await(t, fmt.Sprintf("%d %% were fetched", percent), func() bool { return f.Store.Proxy.Sent.Load() >= base.fetched*percent/100 })
 	i.interrupt(first)
 	f.checkInterrupted(pvr)
 
 	f.resume(r, pvr)
-	f.complete(pvr)
-	r.sentAgain(f.store.proxy.sent.Load()-base.fetched, base.fetched)
-	f.checkRestored(base.original, f.volume(target, "data"), uploader)
+	f.Complete(pvr)
+	r.sentAgain(f.Store.Proxy.Sent.Load()-base.fetched, base.fetched)
+	f.CheckRestored(base.original, f.Volume(target, "data"), uploader)
 }
 
 // checkInterrupted holds what must be so after an agent was killed: no worker lives, and the object waits for the next
 // agent.
 func (f *fixture) checkInterrupted(o client.Object) {
-	f.t.Helper()
-	await(f.t, "no worker survives its agent", func() bool { return len(processes(f.t, f.dir)) == 0 })
-	if v := last(f.history.of(o)); v.phase != inProgress {
-		f.t.Errorf("%s is in phase %q before anybody has resumed it", o.GetName(), v.phase)
+	f.T.Helper()
+	rig.Await(f.T, "no worker survives its agent", func() bool { return len(rig.Processes(f.T, f.Dir)) == 0 })
+	if v := rig.Last(f.History.Of(o)); v.Phase != rig.InProgress {
+		f.T.Errorf("%s is in phase %q before anybody has resumed it", o.GetName(), v.Phase)
 	}
 }
 
 // resume starts another agent and waits until it has taken the object over.
-func (f *fixture) resume(r *row, o client.Object, flags ...string) *agent {
-	f.t.Helper()
-	before := last(f.history.of(o)).snapshot.Attempt
+func (f *fixture) resume(r *row, o client.Object, flags ...string) *rig.Agent {
+	f.T.Helper()
+	before := rig.Last(f.History.Of(o)).Snapshot.Attempt
 	since := time.Now()
-	a := f.start(flags...)
-	f.until(o, "resumed", func(v version) bool { return v.snapshot.Attempt > before || v.terminal() })
+	a := f.Start(flags...)
+	f.Until(o, "resumed", func(v rig.Version) bool { return v.Snapshot.Attempt > before || v.Terminal() })
 	r.recovered(since)
 	return a
 }
 
 // restoreAndCompare restores what a PodVolumeBackup has stored, and compares.
 func (f *fixture) restoreAndCompare(pvb *velerov1.PodVolumeBackup) {
-	f.t.Helper()
-	source := f.podOf(pvb)
-	target := f.waitingPod("restored-"+pvb.Name, pvb.Spec.Volume)
-	pvr := f.newRestore(target, pvb.Spec.Volume, snapshotOf(f.complete(pvb)))
-	f.create(pvr)
-	f.complete(pvr)
-	f.checkRestored(f.volume(source, pvb.Spec.Volume), f.volume(target, pvb.Spec.Volume), pvb.Spec.UploaderType)
+	f.T.Helper()
+	source := f.PodOf(pvb)
+	target := f.WaitingPod("restored-"+pvb.Name, pvb.Spec.Volume)
+	pvr := f.NewRestore(target, pvb.Spec.Volume, rig.SnapshotOf(f.Complete(pvb)))
+	f.Create(pvr)
+	f.Complete(pvr)
+	f.CheckRestored(f.Volume(source, pvb.Spec.Volume), f.Volume(target, pvb.Spec.Volume), pvb.Spec.UploaderType)
 }

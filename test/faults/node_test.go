@@ -8,28 +8,30 @@ import (
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+
+	"github.com/plimsoll-io/plimsoll/test/rig"
 )
 
 // TestTwoAgentsOnOneNode: the second one waits, says so, and takes over at once when the first is gone.
 func TestTwoAgentsOnOneNode(t *testing.T) {
 	r := newRow(t, "two agents on one node, the first one is killed")
 	t.Parallel()
-	f, source := largeVolume(t, restic)
-	first := f.start(slowUpload)
-	pvb := f.newBackup(source, "data", restic)
-	f.create(pvb)
-	f.until(pvb, "begun", func(v version) bool { return v.at(10) })
-	second := f.start()
-	second.said("Another node agent of this namespace serves this node")
-	f.until(pvb, "half done", func(v version) bool { return v.at(50) })
-	if v := last(f.history.of(pvb)); v.snapshot.Attempt != 1 || v.terminal() {
+	f, source := largeVolume(t, rig.Restic)
+	first := f.Start(slowUpload)
+	pvb := f.NewBackup(source, "data", rig.Restic)
+	f.Create(pvb)
+	f.Until(pvb, "begun", func(v rig.Version) bool { return v.At(10) })
+	second := f.Start()
+	second.Said("Another node agent of this namespace serves this node")
+	f.Until(pvb, "half done", func(v rig.Version) bool { return v.At(50) })
+	if v := rig.Last(f.History.Of(pvb)); v.Snapshot.Attempt != 1 || v.Terminal() {
 		t.Errorf("the second agent has touched what the first one works on: %v", v)
 	}
 	since := time.Now()
-	first.kill()
-	f.untilAfter(pvb, since, "taken over", func(v version) bool { return v.snapshot.Attempt == 2 })
+	first.Kill()
+	f.UntilAfter(pvb, since, "taken over", func(v rig.Version) bool { return v.Snapshot.Attempt == 2 })
 	r.recovered(since)
-	f.complete(pvb)
+	f.Complete(pvb)
 	f.restoreAndCompare(pvb)
 }
 
@@ -41,7 +43,7 @@ func TestManyBackupsAtOnce(t *testing.T) {
 	newRow(t, "%d PodVolumeBackups at once on one node", crowd)
 	t.Parallel()
 	f := newFixture(t)
-	f.useDirectory(t.TempDir())
+	f.UseDirectory(t.TempDir())
 	const perPod = 20
 	var backups []*velerov1.PodVolumeBackup
 	for p := range crowd / perPod {
@@ -49,24 +51,24 @@ func TestManyBackupsAtOnce(t *testing.T) {
 		for v := range perPod {
 			names[v] = fmt.Sprintf("data-%d", v)
 		}
-		pod := f.pod(fmt.Sprintf("source-%d", p), names...)
+		pod := f.Pod(fmt.Sprintf("source-%d", p), names...)
 		for _, name := range names {
-			fillFiles(t, f.volume(pod, name), 32<<10)
-			backups = append(backups, f.newBackup(pod, name, restic))
+			fillFiles(t, f.Volume(pod, name), 32<<10)
+			backups = append(backups, f.NewBackup(pod, name, rig.Restic))
 		}
 	}
-	f.start("--concurrency=4", "--progress-interval=10s")
+	f.Start("--concurrency=4", "--progress-interval=10s")
 	f.ready()
 	begin := time.Now()
 	for _, pvb := range backups {
-		f.create(pvb)
+		f.Create(pvb)
 	}
 	for done := 0; done < crowd; {
 		before := done
-		await(t, fmt.Sprintf("more than %d are done", before), func() bool {
+		rig.Await(t, fmt.Sprintf("more than %d are done", before), func() bool {
 			done = 0
 			for _, pvb := range backups {
-				if last(f.history.of(pvb)).terminal() {
+				if rig.Last(f.History.Of(pvb)).Terminal() {
 					done++
 				}
 			}
@@ -75,8 +77,8 @@ func TestManyBackupsAtOnce(t *testing.T) {
 	}
 	writes := 0
 	for _, pvb := range backups {
-		f.complete(pvb)
-		writes += f.api.sentTo(pvb.Name).all
+		f.Complete(pvb)
+		writes += f.API.SentTo(pvb.Name).All
 	}
 	// DESIGN.md 7; in the queue it is one write in a minute.
 	if most := crowd * (int(time.Since(begin)/time.Minute) + 4); writes > most {

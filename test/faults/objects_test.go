@@ -13,47 +13,49 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
+
+	"github.com/plimsoll-io/plimsoll/test/rig"
 )
 
 // What goes wrong with the objects: they, their pods and their nodes go away, or time runs out.
 
 func TestPodIsDeletedInABackup(t *testing.T) {
 	t.Parallel()
-	for _, uploader := range []string{restic, kopia} {
+	for _, uploader := range []string{rig.Restic, rig.Kopia} {
 		t.Run(uploader, func(t *testing.T) {
 			r := newRow(t, "pod deleted while its volume is read, %s", uploader)
 			t.Parallel()
 			f, source := bucketVolume(t, bucketBytes[uploader])
-			f.start()
-			pvb := f.newBackup(source, "data", uploader)
+			f.Start()
+			pvb := f.NewBackup(source, "data", uploader)
 			f.startSlowly(pvb)
 
 			since := time.Now()
 			f.deletePod(source)
-			f.store.proxy.limit(0)
-			v := f.end(pvb)
+			f.Store.Proxy.Limit(0)
+			v := f.End(pvb)
 			r.recovered(since)
-			f.checkFailed(v, "pod "+f.ns+"/source does not exist any more")
+			f.checkFailed(v, "pod "+f.Namespace+"/source does not exist any more")
 		})
 	}
 }
 
 func TestPodIsDeletedInARestore(t *testing.T) {
 	t.Parallel()
-	for _, uploader := range []string{restic, kopia} {
+	for _, uploader := range []string{rig.Restic, rig.Kopia} {
 		t.Run(uploader, func(t *testing.T) {
 			r := newRow(t, "pod deleted while its volume is restored, %s", uploader)
 			t.Parallel()
 			f, source := bucketVolume(t, bucketBytes[uploader])
-			f.start()
-			stored := snapshotOf(f.complete(f.backUp(source, uploader)))
-			target := f.waitingPod("target", "data")
-			pvr := f.newRestore(target, "data", stored)
+			f.Start()
+			stored := rig.SnapshotOf(f.Complete(f.backUp(source, uploader)))
+			target := f.WaitingPod("target", "data")
+			pvr := f.NewRestore(target, "data", stored)
 			f.startSlowly(pvr)
 
 			since := time.Now()
 			f.deletePod(target)
-			v := f.end(pvr)
+			v := f.End(pvr)
 			r.recovered(since)
 			f.checkFailed(v, "the pod was deleted")
 		})
@@ -62,13 +64,13 @@ func TestPodIsDeletedInARestore(t *testing.T) {
 
 func TestObjectIsDeleted(t *testing.T) {
 	t.Parallel()
-	for _, uploader := range []string{restic, kopia} {
+	for _, uploader := range []string{rig.Restic, rig.Kopia} {
 		t.Run(uploader+"/backup", func(t *testing.T) {
 			r := newRow(t, "PodVolumeBackup deleted while it runs, %s", uploader)
 			t.Parallel()
 			f, source := bucketVolume(t, bucketBytes[uploader])
-			f.start()
-			pvb := f.newBackup(source, "data", uploader)
+			f.Start()
+			pvb := f.NewBackup(source, "data", uploader)
 			f.startSlowly(pvb)
 			f.deleteObject(r, pvb)
 		})
@@ -76,9 +78,9 @@ func TestObjectIsDeleted(t *testing.T) {
 			r := newRow(t, "PodVolumeRestore deleted while it runs, %s", uploader)
 			t.Parallel()
 			f, source := bucketVolume(t, bucketBytes[uploader])
-			f.start()
-			stored := snapshotOf(f.complete(f.backUp(source, uploader)))
-			pvr := f.newRestore(f.waitingPod("target", "data"), "data", stored)
+			f.Start()
+			stored := rig.SnapshotOf(f.Complete(f.backUp(source, uploader)))
+			pvr := f.NewRestore(f.WaitingPod("target", "data"), "data", stored)
 			f.startSlowly(pvr)
 			f.deleteObject(r, pvr)
 		})
@@ -88,78 +90,71 @@ func TestObjectIsDeleted(t *testing.T) {
 // startSlowly creates o and waits until some of its bytes have moved. The way to the bucket is so slow from then on that it
 // would take a while to the end.
 func (f *fixture) startSlowly(o client.Object) {
-	f.t.Helper()
-	store := f.store.proxy
-	before := store.received.Load() + store.sent.Load()
-	store.limit(2 << 20)
-	f.create(o)
-	await(f.t, "some bytes have moved", func() bool { return store.received.Load()+store.sent.Load()-before > 4<<20 })
-	f.until(o, "in progress", func(v version) bool { return v.phase == inProgress && v.snapshot.State != progress.StateQueued })
+	f.T.Helper()
+	store := f.Store.Proxy
+	before := store.Received.Load() + store.Sent.Load()
+	store.Limit(2 << 20)
+	f.Create(o)
+	rig.Await(f.T, "some bytes have moved", func() bool { return store.Received.Load()+store.Sent.Load()-before > 4<<20 })
+	f.Until(o, "in progress", func(v rig.Version) bool { return v.Phase == rig.InProgress && v.Snapshot.State != progress.StateQueued })
 }
 
 // deletePod deletes a pod at once, with its volumes, as kubelet does in the end.
 func (f *fixture) deletePod(pod *corev1.Pod) {
-	f.t.Helper()
-	if err := f.client.Delete(f.context(), pod, client.GracePeriodSeconds(0)); err != nil {
-		f.t.Fatal(err)
+	f.T.Helper()
+	if err := f.Client.Delete(f.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
+		f.T.Fatal(err)
 	}
-	if err := os.RemoveAll(f.volume(pod, "data")); err != nil {
-		f.t.Fatal(err)
+	if err := os.RemoveAll(f.Volume(pod, "data")); err != nil {
+		f.T.Fatal(err)
 	}
 }
 
 // deleteObject deletes o. A server must see how it ends before it is gone.
 func (f *fixture) deleteObject(r *row, o client.Object) {
-	f.t.Helper()
+	f.T.Helper()
 	since := time.Now()
-	if err := f.client.Delete(f.context(), o); err != nil {
-		f.t.Fatal(err)
+	if err := f.Client.Delete(f.Context(), o); err != nil {
+		f.T.Fatal(err)
 	}
-	v := f.end(o)
+	v := f.End(o)
 	f.checkFailed(v, "the object was deleted")
-	if v.object.GetDeletionTimestamp() == nil {
-		f.t.Errorf("the end does not belong to the deletion: %v", v)
+	if v.Object.GetDeletionTimestamp() == nil {
+		f.T.Errorf("the end does not belong to the deletion: %v", v)
 	}
-	await(f.t, "the object is gone", func() bool { return f.history.gone(o) })
+	rig.Await(f.T, "the object is gone", func() bool { return f.History.Gone(o) })
 	r.recovered(since)
 }
 
-// gone says whether o does not exist any more.
-func (h *history) gone(o client.Object) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.deleted[o.GetUID()]
-}
-
 // checkFailed holds that an object has failed for a reason.
-func (f *fixture) checkFailed(v version, why string) {
-	f.t.Helper()
-	if v.phase != failed || !strings.Contains(v.message, why) {
-		f.t.Errorf("it did not fail with %q: %v", why, v)
+func (f *fixture) checkFailed(v rig.Version, why string) {
+	f.T.Helper()
+	if v.Phase != rig.Failed || !strings.Contains(v.Message, why) {
+		f.T.Errorf("it did not fail with %q: %v", why, v)
 	}
 }
 
 func TestNodeIsGone(t *testing.T) {
 	newRow(t, "node gone for good: the agent of another node leaves its objects alone")
 	t.Parallel()
-	f, source := bucketVolume(t, bucketBytes[kopia])
-	first := f.start()
-	stored := snapshotOf(f.complete(f.backUp(source, kopia)))
-	running := f.newRestore(f.waitingPod("target", "data"), "data", stored)
+	f, source := bucketVolume(t, bucketBytes[rig.Kopia])
+	first := f.Start()
+	stored := rig.SnapshotOf(f.Complete(f.backUp(source, rig.Kopia)))
+	running := f.NewRestore(f.WaitingPod("target", "data"), "data", stored)
 	f.startSlowly(running)
-	first.kill()
-	backup := f.newBackup(source, "data", kopia)
-	restore := f.newRestore(f.waitingPod("late", "data"), "data", stored)
+	first.Kill()
+	backup := f.NewBackup(source, "data", rig.Kopia)
+	restore := f.NewRestore(f.WaitingPod("late", "data"), "data", stored)
 	for _, o := range []client.Object{backup, restore} {
-		f.create(o)
+		f.Create(o)
 	}
-	f.store.proxy.limit(0)
+	f.Store.Proxy.Limit(0)
 	before := f.versionsOf(running, backup, restore)
 
-	f.startWith(agentOptions{node: "another-" + f.node})
-	other := f.podOn("another-"+f.node, "other", "data")
-	f.fillSmall(other, "data", kopia)
-	f.backUp(other, kopia)
+	f.StartWith(rig.AgentOptions{Node: "another-" + f.Node})
+	other := f.PodOn("another-"+f.Node, "other", "data")
+	f.fillSmall(other, "data", rig.Kopia)
+	f.backUp(other, rig.Kopia)
 	if after := f.versionsOf(running, backup, restore); !slices.Equal(before, after) {
 		t.Errorf("objects of another node were written: %v, then %v", before, after)
 	}
@@ -167,11 +162,11 @@ func TestNodeIsGone(t *testing.T) {
 
 // versionsOf returns the versions of objects that the API server has now.
 func (f *fixture) versionsOf(objects ...client.Object) []string {
-	f.t.Helper()
+	f.T.Helper()
 	versions := make([]string, len(objects))
 	for i, o := range objects {
-		if err := f.client.Get(f.context(), client.ObjectKeyFromObject(o), o); err != nil {
-			f.t.Fatal(err)
+		if err := f.Client.Get(f.Context(), client.ObjectKeyFromObject(o), o); err != nil {
+			f.T.Fatal(err)
 		}
 		versions[i] = o.GetResourceVersion()
 	}
@@ -181,53 +176,53 @@ func (f *fixture) versionsOf(objects ...client.Object) []string {
 func TestPodNeverStarts(t *testing.T) {
 	newRow(t, "pod of a PodVolumeRestore never starts")
 	t.Parallel()
-	f, source := smallVolume(t, restic)
-	f.start("--data-mover-prepare-timeout=8s")
-	stored := snapshotOf(f.complete(f.backUp(source, restic)))
-	target := f.pod("target", "data")
-	f.setInitContainer(target, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{
+	f, source := smallVolume(t, rig.Restic)
+	f.Start("--data-mover-prepare-timeout=8s")
+	stored := rig.SnapshotOf(f.Complete(f.backUp(source, rig.Restic)))
+	target := f.Pod("target", "data")
+	f.SetInitContainer(target, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{
 		Reason: "ImagePullBackOff", Message: "no such image",
 	}})
-	pvr := f.newRestore(target, "data", stored)
-	f.create(pvr)
-	f.until(pvr, "waiting for its pod", func(v version) bool {
-		return v.snapshot.State == progress.StateWaiting && strings.Contains(v.snapshot.Reason, "ImagePullBackOff no such image")
+	pvr := f.NewRestore(target, "data", stored)
+	f.Create(pvr)
+	f.Until(pvr, "waiting for its pod", func(v rig.Version) bool {
+		return v.Snapshot.State == progress.StateWaiting && strings.Contains(v.Snapshot.Reason, "ImagePullBackOff no such image")
 	})
-	f.checkFailed(f.end(pvr), "within 8s: init container restore-wait: ImagePullBackOff no such image")
+	f.checkFailed(f.End(pvr), "within 8s: init container restore-wait: ImagePullBackOff no such image")
 }
 
 func TestPodIsGoneBeforeItsRestore(t *testing.T) {
 	r := newRow(t, "pod of a PodVolumeRestore is gone before it starts")
 	t.Parallel()
-	f, source := smallVolume(t, restic)
-	f.start()
-	stored := snapshotOf(f.complete(f.backUp(source, restic)))
-	target := f.pod("target", "data")
-	f.setInitContainer(target, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "PodInitializing"}})
-	pvr := f.newRestore(target, "data", stored)
-	f.create(pvr)
-	f.until(pvr, "waiting for its pod", func(v version) bool { return v.snapshot.State == progress.StateWaiting })
+	f, source := smallVolume(t, rig.Restic)
+	f.Start()
+	stored := rig.SnapshotOf(f.Complete(f.backUp(source, rig.Restic)))
+	target := f.Pod("target", "data")
+	f.SetInitContainer(target, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "PodInitializing"}})
+	pvr := f.NewRestore(target, "data", stored)
+	f.Create(pvr)
+	f.Until(pvr, "waiting for its pod", func(v rig.Version) bool { return v.Snapshot.State == progress.StateWaiting })
 
 	since := time.Now()
 	f.deletePod(target)
-	f.checkFailed(f.end(pvr), "the pod was deleted")
+	f.checkFailed(f.End(pvr), "the pod was deleted")
 	r.recovered(since)
 }
 
 // trickle is so slow that a large volume takes twice as long as idleTimeout, but not one piece of data: restic says nothing
 // of the two packs of 16 MiB that it stores in a directory at a time until one of them is there.
-var trickle = map[string]string{restic: "--upload-limit=2500000", kopia: "--upload-limit=900000"}
+var trickle = map[string]string{rig.Restic: "--upload-limit=2500000", rig.Kopia: "--upload-limit=900000"}
 
 const idleTimeout = "--idle-timeout=25s"
 
 func TestVolumeIsSlow(t *testing.T) {
 	t.Parallel()
-	for _, uploader := range []string{restic, kopia} {
+	for _, uploader := range []string{rig.Restic, rig.Kopia} {
 		t.Run(uploader, func(t *testing.T) {
 			newRow(t, "slow but moving for twice --idle-timeout, %s", uploader)
 			t.Parallel()
 			f, source := largeVolume(t, uploader)
-			f.start(trickle[uploader], idleTimeout, "--max-attempts=1")
+			f.Start(trickle[uploader], idleTimeout, "--max-attempts=1")
 			f.restoreAndCompare(f.backUp(source, uploader))
 		})
 	}
@@ -235,28 +230,28 @@ func TestVolumeIsSlow(t *testing.T) {
 
 func TestVolumeIsIdle(t *testing.T) {
 	t.Parallel()
-	for _, uploader := range []string{restic, kopia} {
+	for _, uploader := range []string{rig.Restic, rig.Kopia} {
 		t.Run(uploader, func(t *testing.T) {
 			r := newRow(t, "volume without a byte for --idle-timeout, %s", uploader)
 			t.Parallel()
 			f, source := bucketVolume(t, 16<<20)
-			first := f.start()
+			first := f.Start()
 			f.makeRepository(uploader)
-			first.stop()
-			stalled := f.store.proxy.on(isData, never)
-			a := f.start("--idle-timeout=8s", "--max-attempts=2")
-			pvb := f.newBackup(source, "data", uploader)
-			f.create(pvb)
-			v := f.end(pvb)
+			first.Stop()
+			stalled := f.Store.Proxy.On(isData, rig.Never)
+			a := f.Start("--idle-timeout=8s", "--max-attempts=2")
+			pvb := f.NewBackup(source, "data", uploader)
+			f.Create(pvb)
+			v := f.End(pvb)
 			f.checkFailed(v, "no byte moved for 8s")
-			if v.snapshot.Attempt != 2 {
-				t.Errorf("it was tried %d times of 2", v.snapshot.Attempt)
+			if v.Snapshot.Attempt != 2 {
+				t.Errorf("it was tried %d times of 2", v.Snapshot.Attempt)
 			}
-			a.said("reason=Idle")
-			a.stop()
+			a.Said("reason=Idle")
+			a.Stop()
 
-			f.store.proxy.heal(stalled)
-			f.start()
+			f.Store.Proxy.Heal(stalled)
+			f.Start()
 			since := time.Now()
 			f.restoreAndCompare(f.backUp(source, uploader))
 			r.recovered(since)
@@ -267,31 +262,31 @@ func TestVolumeIsIdle(t *testing.T) {
 func TestServerWouldTimeOut(t *testing.T) {
 	newRow(t, "one volume too slow for the Backup's pod-volume timeout")
 	t.Parallel()
-	f, source := bucketVolume(t, bucketBytes[restic])
-	quick := f.pod("quick", "data")
-	f.fillSmall(quick, "data", restic)
+	f, source := bucketVolume(t, bucketBytes[rig.Restic])
+	quick := f.Pod("quick", "data")
+	f.fillSmall(quick, "data", rig.Restic)
 	const timeout = time.Minute
-	f.patch(f.backup, `{"metadata":{"annotations":{"velero.io/pod-volume-timeout":"`+timeout.String()+`"}}}`)
-	server := f.newServer(generation{crds: veleroLatest, countsCanceled: true})
-	f.start("--concurrency=2")
-	done, slow := f.newBackup(quick, "data", restic), f.newBackup(source, "data", restic)
+	f.Patch(f.Backup, `{"metadata":{"annotations":{"velero.io/pod-volume-timeout":"`+timeout.String()+`"}}}`)
+	server := f.newServer(generation{crds: rig.VeleroLatest, countsCanceled: true})
+	f.Start("--concurrency=2")
+	done, slow := f.NewBackup(quick, "data", rig.Restic), f.NewBackup(source, "data", rig.Restic)
 	server.createBackup(done)
-	f.complete(done)
-	f.store.proxy.on(isData, never)
+	f.Complete(done)
+	f.Store.Proxy.On(isData, rig.Never)
 	server.createBackup(slow)
 
-	records := server.waitForBackups(time.Until(f.backup.Status.StartTimestamp.Add(timeout)))
+	records := server.waitForBackups(time.Until(f.Backup.Status.StartTimestamp.Add(timeout)))
 	if len(records) != 2 {
 		t.Fatalf("the server has %d records when it stops waiting", len(records))
 	}
-	f.complete(done)
-	f.checkFailed(f.end(slow), "before the server stops waiting")
+	f.Complete(done)
+	f.checkFailed(f.End(slow), "before the server stops waiting")
 }
 
 // makeRepository makes the case's repository with a volume of its own.
 func (f *fixture) makeRepository(uploader string) {
-	f.t.Helper()
-	first := f.pod("first", "data")
+	f.T.Helper()
+	first := f.Pod("first", "data")
 	f.fillSmall(first, "data", uploader)
 	f.backUp(first, uploader)
 }

@@ -24,6 +24,8 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/s3"
+
+	"github.com/plimsoll-io/plimsoll/test/rig"
 )
 
 // What goes wrong with the repository and with the disks that the data goes through.
@@ -31,30 +33,30 @@ import (
 func TestRepositoryIsLockedByALiveProcess(t *testing.T) {
 	r := newRow(t, "repository locked by a live process, restic")
 	t.Parallel()
-	f, source := smallVolume(t, restic)
-	f.start("--concurrency=1")
-	f.backUp(source, restic)
+	f, source := smallVolume(t, rig.Restic)
+	f.Start("--concurrency=1")
+	f.backUp(source, rig.Restic)
 	holder := f.holdLock("")
 
-	pvb := f.newBackup(source, "data", restic)
-	f.create(pvb)
+	pvb := f.NewBackup(source, "data", rig.Restic)
+	f.Create(pvb)
 	owner := fmt.Sprintf("locked exclusively by PID %d on", holder.cmd.Process.Pid)
-	f.until(pvb, "waiting for the owner of the lock", func(v version) bool {
-		return v.snapshot.State == progress.StateWaiting && strings.Contains(v.snapshot.Reason, owner)
+	f.Until(pvb, "waiting for the owner of the lock", func(v rig.Version) bool {
+		return v.Snapshot.State == progress.StateWaiting && strings.Contains(v.Snapshot.Reason, owner)
 	})
-	other := f.pod("other", "data") // kopia has no locks: this volume has the only slot meanwhile
-	f.fillSmall(other, "data", kopia)
-	f.backUp(other, kopia)
-	if v := last(f.history.of(pvb)); v.phase != inProgress || v.snapshot.State != progress.StateWaiting {
+	other := f.Pod("other", "data") // kopia has no locks: this volume has the only slot meanwhile
+	f.fillSmall(other, "data", rig.Kopia)
+	f.backUp(other, rig.Kopia)
+	if v := rig.Last(f.History.Of(pvb)); v.Phase != rig.InProgress || v.Snapshot.State != progress.StateWaiting {
 		t.Errorf("the locked volume did not wait: %v", v)
 	}
 
 	since := time.Now()
 	holder.release()
-	v := f.complete(pvb)
+	v := f.Complete(pvb)
 	r.recovered(since)
-	if v.snapshot.Attempt != 1 {
-		t.Errorf("the wait for the lock was counted as %d attempts", v.snapshot.Attempt)
+	if v.Snapshot.Attempt != 1 {
+		t.Errorf("the wait for the lock was counted as %d attempts", v.Snapshot.Attempt)
 	}
 	f.restoreAndCompare(pvb)
 }
@@ -62,19 +64,19 @@ func TestRepositoryIsLockedByALiveProcess(t *testing.T) {
 func TestRepositoryIsLockedByADeadProcess(t *testing.T) {
 	r := newRow(t, "repository locked by a dead process of this host, restic")
 	t.Parallel()
-	f, source := smallVolume(t, restic)
-	f.start()
-	f.backUp(source, restic)
+	f, source := smallVolume(t, rig.Restic)
+	f.Start()
+	f.backUp(source, rig.Restic)
 	f.holdLock("").kill()
-	if len(f.locks()) != 1 {
-		t.Fatalf("the dead process has left the locks %v", f.locks())
+	if len(f.Locks()) != 1 {
+		t.Fatalf("the dead process has left the locks %v", f.Locks())
 	}
 
 	since := time.Now()
-	pvb := f.backUp(source, restic)
+	pvb := f.backUp(source, rig.Restic)
 	r.recovered(since)
-	for _, v := range f.history.of(pvb) {
-		if v.snapshot.State == progress.StateWaiting {
+	for _, v := range f.History.Of(pvb) {
+		if v.Snapshot.State == progress.StateWaiting {
 			t.Fatalf("it waited for a dead process: %v", v)
 		}
 	}
@@ -84,68 +86,68 @@ func TestRepositoryIsLockedByADeadProcess(t *testing.T) {
 func TestRepositoryIsLockedByAnotherHost(t *testing.T) {
 	r := newRow(t, "repository locked by a process of another host, restic")
 	t.Parallel()
-	f, source := smallVolume(t, restic)
-	f.start("--lock-wait=6s")
-	f.backUp(source, restic)
+	f, source := smallVolume(t, rig.Restic)
+	f.Start("--lock-wait=6s")
+	f.backUp(source, rig.Restic)
 	holder := f.holdLock("elsewhere")
 	holder.kill() // which nobody can know here
 
-	pvb := f.newBackup(source, "data", restic)
-	f.create(pvb)
-	v := f.end(pvb)
-	if v.phase != failed || !strings.Contains(v.message, "on elsewhere by") || !strings.Contains(v.message, "restic unlock") {
+	pvb := f.NewBackup(source, "data", rig.Restic)
+	f.Create(pvb)
+	v := f.End(pvb)
+	if v.Phase != rig.Failed || !strings.Contains(v.Message, "on elsewhere by") || !strings.Contains(v.Message, "restic unlock") {
 		t.Errorf("it did not fail with the owner's name and advice: %v", v)
 	}
-	if locks := f.locks(); len(locks) != 1 || locks[0] != holder.lock {
+	if locks := f.Locks(); len(locks) != 1 || locks[0] != holder.lock {
 		t.Errorf("the lock of the other host was touched: there are %v", locks)
 	}
 
 	since := time.Now()
 	holder.release()
-	f.restoreAndCompare(f.backUp(source, restic))
+	f.restoreAndCompare(f.backUp(source, rig.Restic))
 	r.recovered(since)
 }
 
 // backUp makes a PodVolumeBackup of a volume "data" and waits until it is Completed.
 func (f *fixture) backUp(pod *corev1.Pod, uploader string) *velerov1.PodVolumeBackup {
-	f.t.Helper()
-	pvb := f.newBackup(pod, "data", uploader)
-	f.create(pvb)
-	f.complete(pvb)
+	f.T.Helper()
+	pvb := f.NewBackup(pod, "data", uploader)
+	f.Create(pvb)
+	f.Complete(pvb)
 	return pvb
 }
 
 // lockHolder is a restic that holds the exclusive lock of the case's repository.
 type lockHolder struct {
-	t    *testing.T
+	t    testing.TB
 	cmd  *exec.Cmd
 	lock string // the file
 }
 
 // holdLock starts a lockHolder on a host, empty for this one. It ends with the test.
 func (f *fixture) holdLock(host string) *lockHolder {
-	f.t.Helper()
-	configs, err := filepath.Glob(filepath.Join(f.store.dir, "restic/*/config"))
+	f.T.Helper()
+	configs, err := filepath.Glob(filepath.Join(f.Store.Dir, "restic/*/config"))
 	if err != nil || len(configs) != 1 {
-		f.t.Fatalf("%s has the repositories %v, %v", f.store.dir, configs, err)
+		f.T.Fatalf("%s has the repositories %v, %v", f.Store.Dir, configs, err)
 	}
-	args := []string{parts.Restic(f.t, parts.DefaultRestic), "-r", filepath.Dir(configs[0]), "check", "--read-data", "--limit-download=1", "--no-cache"}
-	h := &lockHolder{t: f.t, cmd: exec.Command(args[0], args[1:]...)}
+	args := []string{parts.Restic(f.T, parts.DefaultRestic), "-r", filepath.Dir(configs[0]), "check", "--read-data", "--limit-download=1", "--no-cache"}
+	h := &lockHolder{t: f.T, cmd: exec.Command(args[0], args[1:]...)}
 	h.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	if host != "" {
 		h.cmd = exec.Command("/bin/sh", append([]string{"-c", `hostname "$0" && exec "$@"`, host}, args...)...)
 		h.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Cloneflags: unix.CLONE_NEWUTS}
 	}
-	h.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "RESTIC_PASSWORD=" + password, "HOME=" + f.dir, "TMPDIR=" + f.t.TempDir()}
+	h.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "RESTIC_PASSWORD=" + rig.Password, "HOME=" + f.Dir, "TMPDIR=" + f.T.TempDir()}
 	if err := h.cmd.Start(); err != nil {
 		if host != "" {
-			f.t.Skipf("*** cannot pretend to be another host: %v ***", err)
+			f.T.Skipf("*** cannot pretend to be another host: %v ***", err)
 		}
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
-	f.t.Cleanup(h.kill)
-	await(f.t, "a restic holds the exclusive lock", func() bool { return len(f.locks()) == 1 && !strings.Contains(f.locks()[0], "-tmp-") })
-	h.lock = f.locks()[0]
+	f.T.Cleanup(h.kill)
+	rig.Await(f.T, "a restic holds the exclusive lock", func() bool { return len(f.Locks()) == 1 && !strings.Contains(f.Locks()[0], "-tmp-") })
+	h.lock = f.Locks()[0]
 	return h
 }
 
@@ -169,17 +171,17 @@ func bucketVolume(t *testing.T, bytes int64) (*fixture, *corev1.Pod) {
 	t.Helper()
 	server := s3.Start(t)
 	f := newFixture(t)
-	f.useBucket(server, server.Bucket(t))
-	source := f.pod("source", "data")
-	fillFiles(t, f.volume(source, "data"), bytes)
+	f.UseBucket(server, server.Bucket(t))
+	source := f.Pod("source", "data")
+	fillFiles(t, f.Volume(source, "data"), bytes)
 	return f, source
 }
 
 // bucketBytes is how much is in a volume that goes to a bucket, and bucketSpeed how many bytes a second may go there when
 // something shall happen on the way. kopia is slow under the race detector.
 var (
-	bucketBytes = map[string]int64{restic: 64 << 20, kopia: 24 << 20}
-	bucketSpeed = map[string]int64{restic: 8 << 20, kopia: 3 << 20}
+	bucketBytes = map[string]int64{rig.Restic: 64 << 20, rig.Kopia: 24 << 20}
+	bucketSpeed = map[string]int64{rig.Restic: 8 << 20, rig.Kopia: 3 << 20}
 )
 
 // outage is how long a server is away.
@@ -187,76 +189,76 @@ const outage = 30 * time.Second
 
 func TestStoreIsUnreachable(t *testing.T) {
 	t.Parallel()
-	for _, uploader := range []string{restic, kopia} {
+	for _, uploader := range []string{rig.Restic, rig.Kopia} {
 		t.Run(uploader+"/backup", func(t *testing.T) {
 			r := newRow(t, "repository server unreachable for %s in a backup, %s", outage, uploader)
 			t.Parallel()
 			f, source := bucketVolume(t, bucketBytes[uploader])
-			f.start()
-			store := f.store.proxy
-			store.limit(bucketSpeed[uploader])
-			pvb := f.newBackup(source, "data", uploader)
-			f.create(pvb)
-			await(t, "a part is stored", func() bool { return store.received.Load() > bucketBytes[uploader]/4 })
+			f.Start()
+			store := f.Store.Proxy
+			store.Limit(bucketSpeed[uploader])
+			pvb := f.NewBackup(source, "data", uploader)
+			f.Create(pvb)
+			rig.Await(t, "a part is stored", func() bool { return store.Received.Load() > bucketBytes[uploader]/4 })
 			f.loseStore(r, pvb)
-			f.complete(pvb)
-			r.sentAgain(store.received.Load()-size(t, f.store.dir), size(t, f.store.dir))
-			store.limit(0)
+			f.Complete(pvb)
+			r.sentAgain(store.Received.Load()-rig.Size(t, f.Store.Dir), rig.Size(t, f.Store.Dir))
+			store.Limit(0)
 			f.restoreAndCompare(pvb)
 		})
 		t.Run(uploader+"/restore", func(t *testing.T) {
 			r := newRow(t, "repository server unreachable for %s in a restore, %s", outage, uploader)
 			t.Parallel()
 			f, source := bucketVolume(t, bucketBytes[uploader])
-			f.start()
-			stored := snapshotOf(f.complete(f.backUp(source, uploader)))
-			store := f.store.proxy
-			before := store.sent.Load()
-			store.limit(bucketSpeed[uploader])
-			target := f.waitingPod("target", "data")
-			pvr := f.newRestore(target, "data", stored)
-			f.create(pvr)
-			await(t, "a part is restored", func() bool { return store.sent.Load()-before > bucketBytes[uploader]/4 })
+			f.Start()
+			stored := rig.SnapshotOf(f.Complete(f.backUp(source, uploader)))
+			store := f.Store.Proxy
+			before := store.Sent.Load()
+			store.Limit(bucketSpeed[uploader])
+			target := f.WaitingPod("target", "data")
+			pvr := f.NewRestore(target, "data", stored)
+			f.Create(pvr)
+			rig.Await(t, "a part is restored", func() bool { return store.Sent.Load()-before > bucketBytes[uploader]/4 })
 			f.loseStore(r, pvr)
-			f.complete(pvr)
-			r.sentAgain(store.sent.Load()-before-size(t, f.store.dir), size(t, f.store.dir))
-			f.checkRestored(f.volume(source, "data"), f.volume(target, "data"), uploader)
+			f.Complete(pvr)
+			r.sentAgain(store.Sent.Load()-before-rig.Size(t, f.Store.Dir), rig.Size(t, f.Store.Dir))
+			f.CheckRestored(f.Volume(source, "data"), f.Volume(target, "data"), uploader)
 		})
 	}
 }
 
 // loseStore makes the repository's server unreachable for a while, and waits until o goes on.
 func (f *fixture) loseStore(r *row, o client.Object) {
-	f.t.Helper()
-	f.store.proxy.down()
+	f.T.Helper()
+	f.Store.Proxy.Down()
 	<-time.After(outage)
-	if v := last(f.history.of(o)); v.terminal() {
-		f.t.Fatalf("it was given up: %v", v)
+	if v := rig.Last(f.History.Of(o)); v.Terminal() {
+		f.T.Fatalf("it was given up: %v", v)
 	}
-	before := last(f.history.of(o)).done
+	before := rig.Last(f.History.Of(o)).Done
 	since := time.Now()
-	f.store.proxy.up(f.t)
-	f.untilAfter(o, since, "moving again", func(v version) bool { return v.done > before || v.terminal() })
+	f.Store.Proxy.Up(f.T)
+	f.UntilAfter(o, since, "moving again", func(v rig.Version) bool { return v.Done > before || v.Terminal() })
 	r.recovered(since)
 }
 
 func TestStoreFailsNowAndThen(t *testing.T) {
 	t.Parallel()
-	for _, uploader := range []string{restic, kopia} {
+	for _, uploader := range []string{rig.Restic, rig.Kopia} {
 		t.Run(uploader, func(t *testing.T) {
 			r := newRow(t, "each 4th request to the repository server fails, %s", uploader)
 			t.Parallel()
 			f, source := bucketVolume(t, bucketBytes[uploader])
-			f.start()
-			store := f.store.proxy
-			faults := store.on(isAny, eachFourth(unavailable, internalError, hangUp, cutAnswer))
+			f.Start()
+			store := f.Store.Proxy
+			faults := store.On(rig.IsAny, eachFourth(rig.Unavailable, internalError, rig.HangUp, rig.CutAnswer))
 			since := time.Now()
 			pvb := f.backUp(source, uploader)
 			r.recovered(since)
-			r.sentAgain(store.received.Load()-size(t, f.store.dir), size(t, f.store.dir))
-			before := faults.hits.Load()
+			r.sentAgain(store.Received.Load()-rig.Size(t, f.Store.Dir), rig.Size(t, f.Store.Dir))
+			before := faults.Hits.Load()
 			f.restoreAndCompare(pvb)
-			if hits := faults.hits.Load(); before < 8 || hits-before < 8 {
+			if hits := faults.Hits.Load(); before < 8 || hits-before < 8 {
 				t.Errorf("only %d and %d requests were made: too few to have failed", before, hits-before)
 			}
 		})
@@ -265,11 +267,11 @@ func TestStoreFailsNowAndThen(t *testing.T) {
 
 // isData says whether a store's client stores a pack of data.
 func isData(r *http.Request) bool {
-	return isPut(r) && (strings.Contains(r.URL.Path, "/data/") || strings.HasPrefix(path.Base(r.URL.Path), "p"))
+	return rig.IsPut(r) && (strings.Contains(r.URL.Path, "/data/") || strings.HasPrefix(path.Base(r.URL.Path), "p"))
 }
 
 // eachFourth has one of the faults after the other with each fourth request, and forwards the others.
-func eachFourth(faults ...fault) fault {
+func eachFourth(faults ...rig.Fault) rig.Fault {
 	var count atomic.Int64
 	return func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		n := int(count.Add(1)) - 1
@@ -289,23 +291,23 @@ func internalError(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
 }
 
 // fullBytes is the size of volumes that do not fit.
-var fullBytes = map[string]int64{restic: 64 << 20, kopia: 16 << 20}
+var fullBytes = map[string]int64{rig.Restic: 64 << 20, rig.Kopia: 16 << 20}
 
 func TestRepositoryIsFull(t *testing.T) {
 	t.Parallel()
-	for _, uploader := range []string{restic, kopia} {
+	for _, uploader := range []string{rig.Restic, rig.Kopia} {
 		t.Run(uploader, func(t *testing.T) {
 			r := newRow(t, "disk full in the repository, %s", uploader)
 			t.Parallel()
 			disk := t.TempDir()
 			mountTmpfs(t, disk, fullBytes[uploader]/2)
 			f := newFixture(t)
-			f.useDirectory(disk)
-			source := f.pod("source", "data")
-			fillFiles(t, f.volume(source, "data"), fullBytes[uploader])
-			a := f.start()
-			pvb := f.newBackup(source, "data", uploader)
-			f.create(pvb)
+			f.UseDirectory(disk)
+			source := f.Pod("source", "data")
+			fillFiles(t, f.Volume(source, "data"), fullBytes[uploader])
+			a := f.Start()
+			pvb := f.NewBackup(source, "data", uploader)
+			f.Create(pvb)
 			f.endForSpace(a, pvb)
 
 			resizeTmpfs(t, disk)
@@ -318,14 +320,14 @@ func TestRepositoryIsFull(t *testing.T) {
 
 func TestCacheIsFull(t *testing.T) {
 	t.Parallel()
-	for _, uploader := range []string{restic, kopia} {
+	for _, uploader := range []string{rig.Restic, rig.Kopia} {
 		t.Run(uploader, func(t *testing.T) {
 			newRow(t, "disk full in the cache, %s", uploader)
 			t.Parallel()
 			cache := t.TempDir()
 			mountTmpfs(t, cache, 128<<10)
 			f, source := bucketVolume(t, 8<<20)
-			f.start("--cache-dir=" + cache)
+			f.Start("--cache-dir=" + cache)
 			f.restoreAndCompare(f.backUp(source, uploader))
 			f.restoreAndCompare(f.backUp(source, uploader))
 		})
@@ -334,47 +336,47 @@ func TestCacheIsFull(t *testing.T) {
 
 func TestTargetIsFull(t *testing.T) {
 	t.Parallel()
-	for _, uploader := range []string{restic, kopia} {
+	for _, uploader := range []string{rig.Restic, rig.Kopia} {
 		t.Run(uploader, func(t *testing.T) {
 			r := newRow(t, "disk full in the target volume, %s", uploader)
 			t.Parallel()
 			f := newFixture(t)
-			f.useDirectory(t.TempDir())
-			source := f.pod("source", "data")
-			fillFiles(t, f.volume(source, "data"), fullBytes[uploader])
-			a := f.start("--download-limit=8000000") // so that going on to the end would take a while
-			stored := snapshotOf(f.complete(f.backUp(source, uploader)))
-			target := f.waitingPod("target", "data")
-			mountTmpfs(t, f.volume(target, "data"), fullBytes[uploader]/4)
-			pvr := f.newRestore(target, "data", stored)
-			f.create(pvr)
+			f.UseDirectory(t.TempDir())
+			source := f.Pod("source", "data")
+			fillFiles(t, f.Volume(source, "data"), fullBytes[uploader])
+			a := f.Start("--download-limit=8000000") // so that going on to the end would take a while
+			stored := rig.SnapshotOf(f.Complete(f.backUp(source, uploader)))
+			target := f.WaitingPod("target", "data")
+			mountTmpfs(t, f.Volume(target, "data"), fullBytes[uploader]/4)
+			pvr := f.NewRestore(target, "data", stored)
+			f.Create(pvr)
 			v := f.endForSpace(a, pvr)
-			if v.done > v.total*3/4 {
-				t.Errorf("a quarter fitted, and it went on to %d of %d", v.done, v.total)
+			if v.Done > v.Total*3/4 {
+				t.Errorf("a quarter fitted, and it went on to %d of %d", v.Done, v.Total)
 			}
 
-			resizeTmpfs(t, f.volume(target, "data"))
+			resizeTmpfs(t, f.Volume(target, "data"))
 			since := time.Now()
-			again := f.newRestore(target, "data", stored)
-			f.create(again)
-			f.complete(again)
+			again := f.NewRestore(target, "data", stored)
+			f.Create(again)
+			f.Complete(again)
 			r.recovered(since)
-			f.checkRestored(f.volume(source, "data"), f.volume(target, "data"), uploader)
+			f.CheckRestored(f.Volume(source, "data"), f.Volume(target, "data"), uploader)
 		})
 	}
 }
 
 // endForSpace waits for the end of o, which must be at the first sign of a full disk, and say so.
-func (f *fixture) endForSpace(a *agent, o client.Object) version {
-	f.t.Helper()
-	v := f.end(o)
-	if v.phase != failed || !strings.Contains(v.message, "no space left") || !strings.Contains(v.message, "make room") {
-		f.t.Errorf("a full disk made it end as %v", v)
+func (f *fixture) endForSpace(a *rig.Agent, o client.Object) rig.Version {
+	f.T.Helper()
+	v := f.End(o)
+	if v.Phase != rig.Failed || !strings.Contains(v.Message, "no space left") || !strings.Contains(v.Message, "make room") {
+		f.T.Errorf("a full disk made it end as %v", v)
 	}
-	if v.snapshot.Attempt != 1 {
-		f.t.Errorf("it was tried %d times to fill the disk", v.snapshot.Attempt)
+	if v.Snapshot.Attempt != 1 {
+		f.T.Errorf("it was tried %d times to fill the disk", v.Snapshot.Attempt)
 	}
-	a.said("reason=NoSpace")
+	a.Said("reason=NoSpace")
 	return v
 }
 

@@ -20,6 +20,8 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/test/rig"
 )
 
 // generation is how the servers of some versions of Velero count the volumes that they wait for
@@ -37,12 +39,12 @@ type generation struct {
 }
 
 var generations = []generation{
-	{versions: "1.14.0 to 1.15.2", crds: "1.14.1", uploader: restic, countsLate: true, countsUpdates: true, countsRestores: true},
-	{versions: "1.15.3 to 1.16.0", crds: "1.14.1", uploader: kopia, countsUpdates: true, countsRestores: true},
-	{versions: "1.16.1 to 1.16.2", crds: "1.16.2", uploader: restic, countsRestores: true},
-	{versions: "1.17.0", crds: "1.17.2", uploader: kopia, countsRestores: true, cancels: true},
-	{versions: "1.17.1 to 1.18.2", crds: "1.17.2", uploader: kopia, cancels: true},
-	{versions: "1.18.3", crds: "1.18.3", uploader: kopia, countsCanceled: true, cancels: true},
+	{versions: "1.14.0 to 1.15.2", crds: "1.14.1", uploader: rig.Restic, countsLate: true, countsUpdates: true, countsRestores: true},
+	{versions: "1.15.3 to 1.16.0", crds: "1.14.1", uploader: rig.Kopia, countsUpdates: true, countsRestores: true},
+	{versions: "1.16.1 to 1.16.2", crds: "1.16.2", uploader: rig.Restic, countsRestores: true},
+	{versions: "1.17.0", crds: "1.17.2", uploader: rig.Kopia, countsRestores: true, cancels: true},
+	{versions: "1.17.1 to 1.18.2", crds: "1.17.2", uploader: rig.Kopia, cancels: true},
+	{versions: "1.18.3", crds: "1.18.3", uploader: rig.Kopia, countsCanceled: true, cancels: true},
 }
 
 // server is a Velero server, as far as it waits for node agents.
@@ -61,21 +63,21 @@ type server struct {
 
 // newServer starts a server that watches the fixture's namespace until the test ends. It is checked then.
 func (f *fixture) newServer(v generation) *server {
-	f.t.Helper()
+	f.T.Helper()
 	s := &server{
 		generation: v, f: f, changed: make(chan struct{}),
 		backups: map[types.UID]*velerov1.PodVolumeBackup{}, restores: map[types.UID]int{}, seen: map[types.UID]string{},
 	}
-	informers, err := cache.New(apiServer(f.t, v.crds), cache.Options{
-		Scheme: f.client.Scheme(), DefaultNamespaces: map[string]cache.Config{f.ns: {}},
+	informers, err := cache.New(rig.APIServer(f.T, v.crds), cache.Options{
+		Scheme: f.Client.Scheme(), DefaultNamespaces: map[string]cache.Config{f.Namespace: {}},
 	})
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(f.context())
+	ctx, cancel := context.WithCancel(f.Context())
 	var running sync.WaitGroup
 	running.Go(func() { _ = informers.Start(ctx) }) // ends with ctx only
-	f.t.Cleanup(func() {                            // once the agents have ended
+	f.T.Cleanup(func() {                            // once the agents have ended
 		s.settle()
 		cancel()
 		running.Wait()
@@ -83,24 +85,24 @@ func (f *fixture) newServer(v generation) *server {
 	})
 	backups, err := informers.GetInformer(ctx, &velerov1.PodVolumeBackup{})
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	restores, err := informers.GetInformer(ctx, &velerov1.PodVolumeRestore{})
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	// Servers look at updates only: neither at new objects nor at deleted ones.
 	_, err = backups.AddEventHandler(toolscache.ResourceEventHandlerFuncs{UpdateFunc: func(_, now any) {
 		s.backupUpdated(now.(*velerov1.PodVolumeBackup))
 	}})
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	_, err = restores.AddEventHandler(toolscache.ResourceEventHandlerFuncs{UpdateFunc: func(before, now any) {
 		s.restoreUpdated(before.(*velerov1.PodVolumeRestore), now.(*velerov1.PodVolumeRestore))
 	}})
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	return s
 }
@@ -110,13 +112,13 @@ const lateness = 1500 * time.Millisecond
 
 // createBackup creates a PodVolumeBackup and counts it.
 func (s *server) createBackup(pvb *velerov1.PodVolumeBackup) {
-	s.f.t.Helper()
+	s.f.T.Helper()
 	if !s.countsLate {
 		s.add(1)
-		s.f.create(pvb)
+		s.f.Create(pvb)
 		return
 	}
-	s.f.create(pvb)
+	s.f.Create(pvb)
 	<-time.After(lateness)
 	s.add(1)
 }
@@ -134,7 +136,7 @@ func (s *server) add(n int) {
 func (s *server) backupUpdated(pvb *velerov1.PodVolumeBackup) {
 	defer s.saw(pvb)
 	phase := string(pvb.Status.Phase)
-	if pvb.Labels[velerov1.BackupUIDLabel] != string(s.f.backup.UID) || !isTerminal(phase) || (phase == canceled && !s.countsCanceled) {
+	if pvb.Labels[velerov1.BackupUIDLabel] != string(s.f.Backup.UID) || !rig.IsTerminal(phase) || (phase == rig.Canceled && !s.countsCanceled) {
 		return
 	}
 	s.mu.Lock()
@@ -148,7 +150,7 @@ func (s *server) backupUpdated(pvb *velerov1.PodVolumeBackup) {
 
 func (s *server) restoreUpdated(before, now *velerov1.PodVolumeRestore) {
 	defer s.saw(now)
-	if !isTerminal(string(now.Status.Phase)) || (!s.countsRestores && before.Status.Phase == now.Status.Phase) {
+	if !rig.IsTerminal(string(now.Status.Phase)) || (!s.countsRestores && before.Status.Phase == now.Status.Phase) {
 		return
 	}
 	s.mu.Lock()
@@ -166,7 +168,7 @@ func (s *server) saw(o client.Object) {
 
 // waitForBackups waits for all PodVolumeBackups, and returns what would be stored of them: nothing if it took too long.
 func (s *server) waitForBackups(limit time.Duration) []*velerov1.PodVolumeBackup {
-	s.f.t.Helper()
+	s.f.T.Helper()
 	if !s.until(limit, func() bool { return s.waiting <= 0 }) {
 		return nil
 	}
@@ -177,9 +179,9 @@ func (s *server) waitForBackups(limit time.Duration) []*velerov1.PodVolumeBackup
 
 // waitForRestores waits until some PodVolumeRestores were counted.
 func (s *server) waitForRestores(n int) {
-	s.f.t.Helper()
-	if !s.until(patience, func() bool { return len(s.restores) >= n }) {
-		s.f.t.Fatalf("the server hangs: %d of %d PodVolumeRestores have ended for it", len(s.restores), n)
+	s.f.T.Helper()
+	if !s.until(rig.Patience, func() bool { return len(s.restores) >= n }) {
+		s.f.T.Fatalf("the server hangs: %d of %d PodVolumeRestores have ended for it", len(s.restores), n)
 	}
 }
 
@@ -203,13 +205,13 @@ func (s *server) until(limit time.Duration, holds func() bool) bool {
 
 // settle waits until the server has seen all there is to see.
 func (s *server) settle() {
-	s.f.t.Helper()
+	s.f.T.Helper()
 	var objects []client.Object
 	var backups velerov1.PodVolumeBackupList
 	var restores velerov1.PodVolumeRestoreList
 	for _, list := range []client.ObjectList{&backups, &restores} {
-		if err := s.f.client.List(s.f.context(), list, client.InNamespace(s.f.ns)); err != nil {
-			s.f.t.Error(err)
+		if err := s.f.Client.List(s.f.Context(), list, client.InNamespace(s.f.Namespace)); err != nil {
+			s.f.T.Error(err)
 		}
 	}
 	for i := range backups.Items {
@@ -219,7 +221,7 @@ func (s *server) settle() {
 		objects = append(objects, &restores.Items[i])
 	}
 	for _, o := range objects {
-		await(s.f.t, "the server has seen the last update of "+o.GetName(), func() bool {
+		rig.Await(s.f.T, "the server has seen the last update of "+o.GetName(), func() bool {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			return s.seen[o.GetUID()] == o.GetResourceVersion()
@@ -229,7 +231,7 @@ func (s *server) settle() {
 
 // check holds that the server has not crashed, and that no restore was counted twice.
 func (s *server) check() {
-	s.f.t.Helper()
+	s.f.T.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for uid, n := range s.restores {
@@ -238,7 +240,7 @@ func (s *server) check() {
 		}
 	}
 	for _, p := range s.problems {
-		s.f.t.Errorf("a server of Velero %s: %s", s.versions, p)
+		s.f.T.Errorf("a server of Velero %s: %s", s.versions, p)
 	}
 }
 
@@ -249,9 +251,9 @@ func TestServersCount(t *testing.T) {
 			newRow(t, "quirks of the server of Velero %s, %s", v.versions, v.uploader)
 			t.Parallel()
 			f := newFixtureOn(t, v.crds)
-			f.useDirectory(t.TempDir())
+			f.UseDirectory(t.TempDir())
 			server := f.newServer(v)
-			f.start("--concurrency=2", "--upload-limit=6000000", "--download-limit=6000000")
+			f.Start("--concurrency=2", "--upload-limit=6000000", "--download-limit=6000000")
 			stored := serverBacksUp(f, server)
 			serverRestores(f, server, stored)
 		})
@@ -263,88 +265,88 @@ const slowBytes = 24 << 20
 
 // makeUnreadable puts a file into a volume that nobody can read.
 func (f *fixture) makeUnreadable(pod *corev1.Pod, volume string) {
-	f.t.Helper()
-	file := filepath.Join(f.volume(pod, volume), "unreadable")
+	f.T.Helper()
+	file := filepath.Join(f.Volume(pod, volume), "unreadable")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	if err := unix.Mount("/proc/self/mem", file, "", unix.MS_BIND, ""); err != nil {
-		f.t.Skipf("*** cannot make an unreadable file: %v ***", err)
+		f.T.Skipf("*** cannot make an unreadable file: %v ***", err)
 	}
-	f.t.Cleanup(func() {
+	f.T.Cleanup(func() {
 		if err := unix.Unmount(file, 0); err != nil {
-			f.t.Errorf("unmount %s: %v", file, err)
+			f.T.Errorf("unmount %s: %v", file, err)
 		}
 	})
 }
 
 // serverBacksUp makes PodVolumeBackups that end in all ways, and waits for them as the server does. It returns the
 // snapshot of one that takes a while to restore.
-func serverBacksUp(f *fixture, s *server) snapshot {
-	f.t.Helper()
-	source := f.pod("source", "large", "small", "empty", "partial")
-	fillFiles(f.t, f.volume(source, "large"), slowBytes)
+func serverBacksUp(f *fixture, s *server) rig.Snapshot {
+	f.T.Helper()
+	source := f.Pod("source", "large", "small", "empty", "partial")
+	fillFiles(f.T, f.Volume(source, "large"), slowBytes)
 	f.fillSmall(source, "small", s.uploader)
 	f.fillSmall(source, "partial", s.uploader)
-	want := map[string]string{"large": completed, "small": completed, "empty": completed, "partial": completed, "missing": failed}
+	want := map[string]string{"large": rig.Completed, "small": rig.Completed, "empty": rig.Completed, "partial": rig.Completed, "missing": rig.Failed}
 	f.makeUnreadable(source, "partial")
 	backups := map[string]*velerov1.PodVolumeBackup{}
 	for _, name := range slices.Sorted(maps.Keys(want)) {
-		backups[name] = f.newBackup(source, name, s.uploader)
+		backups[name] = f.NewBackup(source, name, s.uploader)
 		s.createBackup(backups[name])
 	}
 	if s.cancels {
-		other := f.pod("canceled", "canceled")
-		fillFiles(f.t, f.volume(other, "canceled"), slowBytes)
-		backups["canceled"], want["canceled"] = f.newBackup(other, "canceled", s.uploader), failed
+		other := f.Pod("canceled", "canceled")
+		fillFiles(f.T, f.Volume(other, "canceled"), slowBytes)
+		backups["canceled"], want["canceled"] = f.NewBackup(other, "canceled", s.uploader), rig.Failed
 		s.createBackup(backups["canceled"])
-		f.until(backups["canceled"], "in progress", func(v version) bool { return v.phase == inProgress })
-		f.patch(backups["canceled"], `{"spec":{"cancel":true}}`)
+		f.Until(backups["canceled"], "in progress", func(v rig.Version) bool { return v.Phase == rig.InProgress })
+		f.Patch(backups["canceled"], `{"spec":{"cancel":true}}`)
 	}
-	records := s.waitForBackups(patience)
+	records := s.waitForBackups(rig.Patience)
 	got := map[string]string{}
 	for _, pvb := range records {
 		got[pvb.Spec.Volume] = string(pvb.Status.Phase)
 	}
 	if !maps.Equal(got, want) {
-		f.t.Fatalf("the server of Velero %s has got %v, want %v", s.versions, got, want)
+		f.T.Fatalf("the server of Velero %s has got %v, want %v", s.versions, got, want)
 	}
 	for name, pvb := range backups {
 		// What is in the terminal version is what a server stores.
-		status := f.end(pvb).object.(*velerov1.PodVolumeBackup).Status
-		if (status.SnapshotID == "") != (want[name] == failed || name == "empty") || status.CompletionTimestamp == nil || status.StartTimestamp == nil {
-			f.t.Errorf("%s ended with %+v", name, status)
+		status := f.End(pvb).Object.(*velerov1.PodVolumeBackup).Status
+		if (status.SnapshotID == "") != (want[name] == rig.Failed || name == "empty") || status.CompletionTimestamp == nil || status.StartTimestamp == nil {
+			f.T.Errorf("%s ended with %+v", name, status)
 		}
 	}
-	if v := f.end(backups["partial"]); v.snapshot.Errors != 1 {
-		f.t.Errorf("the volume with one unreadable file ended as %v", v)
+	if v := f.End(backups["partial"]); v.Snapshot.Errors != 1 {
+		f.T.Errorf("the volume with one unreadable file ended as %v", v)
 	}
-	return snapshotOf(f.complete(backups["large"]))
+	return rig.SnapshotOf(f.Complete(backups["large"]))
 }
 
 // serverRestores makes PodVolumeRestores that end in all ways, and waits for them as the server does.
-func serverRestores(f *fixture, s *server, stored snapshot) {
-	f.t.Helper()
-	target := f.waitingPod("target", "large", "failed", "canceled")
+func serverRestores(f *fixture, s *server, stored rig.Snapshot) {
+	f.T.Helper()
+	target := f.WaitingPod("target", "large", "failed", "canceled")
 	unknown := stored
-	unknown.id = "0123456789abcdef0123456789abcdef"
+	unknown.Id = "0123456789abcdef0123456789abcdef"
 	restores := map[string]*velerov1.PodVolumeRestore{
-		"large": f.newRestore(target, "large", stored), "failed": f.newRestore(target, "failed", unknown),
+		"large": f.NewRestore(target, "large", stored), "failed": f.NewRestore(target, "failed", unknown),
 	}
-	want := map[string]string{"large": completed, "failed": failed}
+	want := map[string]string{"large": rig.Completed, "failed": rig.Failed}
 	for _, pvr := range restores {
-		f.create(pvr)
+		f.Create(pvr)
 	}
 	if s.cancels {
-		restores["canceled"], want["canceled"] = f.newRestore(target, "canceled", stored), canceled
-		f.create(restores["canceled"])
-		f.until(restores["canceled"], "in progress", func(v version) bool { return v.phase == inProgress })
-		f.patch(restores["canceled"], `{"spec":{"cancel":true}}`)
+		restores["canceled"], want["canceled"] = f.NewRestore(target, "canceled", stored), rig.Canceled
+		f.Create(restores["canceled"])
+		f.Until(restores["canceled"], "in progress", func(v rig.Version) bool { return v.Phase == rig.InProgress })
+		f.Patch(restores["canceled"], `{"spec":{"cancel":true}}`)
 	}
 	s.waitForRestores(len(restores))
 	for name, pvr := range restores {
-		if v := f.end(pvr); v.phase != want[name] {
-			f.t.Errorf("%s ended as %v", name, v)
+		if v := f.End(pvr); v.Phase != want[name] {
+			f.T.Errorf("%s ended as %v", name, v)
 		}
 	}
 }

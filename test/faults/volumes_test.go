@@ -15,14 +15,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/plimsoll-io/plimsoll/test/tree"
+
+	"github.com/plimsoll-io/plimsoll/test/rig"
 )
 
 // smallVolume makes a fixture with a directory as its location, and a pod with a volume "data" that is soon done.
 func smallVolume(t *testing.T, uploader string) (*fixture, *corev1.Pod) {
 	t.Helper()
 	f := newFixture(t)
-	f.useDirectory(t.TempDir())
-	source := f.pod("source", "data")
+	f.UseDirectory(t.TempDir())
+	source := f.Pod("source", "data")
 	f.fillSmall(source, "data", uploader)
 	return f, source
 }
@@ -31,33 +33,33 @@ func smallVolume(t *testing.T, uploader string) (*fixture, *corev1.Pod) {
 func largeVolume(t *testing.T, uploader string) (*fixture, *corev1.Pod) {
 	t.Helper()
 	f := newFixture(t)
-	f.useDirectory(t.TempDir())
-	source := f.pod("source", "data")
-	fillLarge(t, f.volume(source, "data"), uploader)
+	f.UseDirectory(t.TempDir())
+	source := f.Pod("source", "data")
+	fillLarge(t, f.Volume(source, "data"), uploader)
 	return f, source
 }
 
 // fill fills a pod's volume.
 func (f *fixture) fill(pod *corev1.Pod, volume string, spec tree.Spec) {
-	f.t.Helper()
-	if err := tree.Make(f.volume(pod, volume), spec); err != nil {
-		f.t.Fatal(err)
+	f.T.Helper()
+	if err := tree.Make(f.Volume(pod, volume), spec); err != nil {
+		f.T.Fatal(err)
 	}
 }
 
 // fillSmall fills a pod's volume with a little of everything. For kopia it is less: under the race detector it takes a
 // second for 5 MB, and holes count.
 func (f *fixture) fillSmall(pod *corev1.Pod, volume, uploader string) {
-	f.t.Helper()
-	if uploader == kopia {
-		fillFiles(f.t, f.volume(pod, volume), 2<<20)
+	f.T.Helper()
+	if uploader == rig.Kopia {
+		fillFiles(f.T, f.Volume(pod, volume), 2<<20)
 		return
 	}
 	f.fill(pod, volume, tree.Spec{})
 }
 
 // largeBytes is how much is in a volume that takes a while. restic reads up to 50 MB ahead of what it has stored.
-var largeBytes = map[string]int64{restic: 128 << 20, kopia: 48 << 20}
+var largeBytes = map[string]int64{rig.Restic: 128 << 20, rig.Kopia: 48 << 20}
 
 func fillLarge(t *testing.T, dir, uploader string) {
 	t.Helper()
@@ -65,7 +67,7 @@ func fillLarge(t *testing.T, dir, uploader string) {
 }
 
 // fillFiles fills a directory with files of random data: always the same, so that one clean run measures them all.
-func fillFiles(t *testing.T, dir string, bytes int64) {
+func fillFiles(t testing.TB, dir string, bytes int64) {
 	t.Helper()
 	const parts = 32
 	for i := range parts {

@@ -18,6 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plimsoll-io/plimsoll/pkg/nodeagent"
+
+	"github.com/plimsoll-io/plimsoll/test/rig"
 )
 
 // TestWorkerMisbehaves: a restic that misbehaves costs its own volume, after all attempts, and the message says why. A
@@ -39,15 +41,15 @@ func TestWorkerMisbehaves(t *testing.T) {
 			if test.flag != "" {
 				flags = append(flags, test.flag)
 			}
-			a := f.startWith(agentOptions{restic: f.fakeRestic(test.misbehavior), flags: flags})
+			a := f.StartWith(rig.AgentOptions{Restic: f.fakeRestic(test.misbehavior), Flags: flags})
 			f.ready()
 			before := peakMemory(t, a)
-			f.create(bad)
-			f.create(good)
-			v := f.end(bad)
+			f.Create(bad)
+			f.Create(good)
+			v := f.End(bad)
 			f.checkGaveUp(v, test.message, 2)
-			f.complete(good)
-			f.event(bad, nodeagent.EventFailed)
+			f.Complete(good)
+			f.Event(bad, nodeagent.EventFailed)
 			if grown := peakMemory(t, a) - before; grown > 96<<20 {
 				t.Errorf("the agent's memory grew by %d MiB", grown>>20)
 			}
@@ -59,15 +61,15 @@ func TestWorkerMisbehaves(t *testing.T) {
 func TestAgentIsStoppedWhileAWorkerHangs(t *testing.T) {
 	r := newRow(t, "agent stopped gracefully while a worker ignores SIGINT and SIGTERM")
 	t.Parallel()
-	f, source := smallVolume(t, restic)
-	a := f.startWith(agentOptions{restic: f.fakeRestic("hang")})
-	pvb := f.newBackup(source, "data", restic)
-	f.create(pvb)
-	f.until(pvb, "half done", func(v version) bool { return v.done > 0 })
-	a.stop()
+	f, source := smallVolume(t, rig.Restic)
+	a := f.StartWith(rig.AgentOptions{Restic: f.fakeRestic("hang")})
+	pvb := f.NewBackup(source, "data", rig.Restic)
+	f.Create(pvb)
+	f.Until(pvb, "half done", func(v rig.Version) bool { return v.Done > 0 })
+	a.Stop()
 	f.checkInterrupted(pvb)
 	f.resume(r, pvb)
-	f.complete(pvb)
+	f.Complete(pvb)
 	f.restoreAndCompare(pvb)
 }
 
@@ -77,12 +79,12 @@ func TestWorkerIsOutOfMemory(t *testing.T) {
 	t.Parallel()
 	cgroup := limitedCgroup(t, 1<<30)
 	f, bad, good := volumesOfTwoKinds(t)
-	a := f.startWith(agentOptions{restic: f.fakeRestic("hog"), cgroup: cgroup, flags: []string{"--concurrency=2", "--max-attempts=3"}})
-	f.create(bad)
-	f.create(good)
-	f.checkGaveUp(f.end(bad), "lack of memory", 3)
-	f.complete(good)
-	if !a.running() {
+	a := f.StartWith(rig.AgentOptions{Restic: f.fakeRestic("hog"), Cgroup: cgroup, Flags: []string{"--concurrency=2", "--max-attempts=3"}})
+	f.Create(bad)
+	f.Create(good)
+	f.checkGaveUp(f.End(bad), "lack of memory", 3)
+	f.Complete(good)
+	if !a.Running() {
 		t.Error("the agent was killed, too")
 	}
 }
@@ -91,62 +93,37 @@ func TestWorkerIsOutOfMemory(t *testing.T) {
 func volumesOfTwoKinds(t *testing.T) (f *fixture, forRestic, forKopia *velerov1.PodVolumeBackup) {
 	t.Helper()
 	f = newFixture(t)
-	f.useDirectory(t.TempDir())
-	source := f.pod("source", "one", "other")
-	f.fillSmall(source, "one", restic)
-	f.fillSmall(source, "other", kopia)
-	return f, f.newBackup(source, "one", restic), f.newBackup(source, "other", kopia)
+	f.UseDirectory(t.TempDir())
+	source := f.Pod("source", "one", "other")
+	f.fillSmall(source, "one", rig.Restic)
+	f.fillSmall(source, "other", rig.Kopia)
+	return f, f.NewBackup(source, "one", rig.Restic), f.NewBackup(source, "other", rig.Kopia)
 }
 
 // checkGaveUp holds that an operation has failed after some attempts, with growing pauses, and that it says why.
-func (f *fixture) checkGaveUp(v version, message string, attempts int) {
-	f.t.Helper()
-	if v.phase != failed || !strings.Contains(v.message, message) || !utf8.ValidString(v.message) {
-		f.t.Errorf("it ended as %s with message %q, want %q in it", v.phase, v.message, message)
+func (f *fixture) checkGaveUp(v rig.Version, message string, attempts int) {
+	f.T.Helper()
+	if v.Phase != rig.Failed || !strings.Contains(v.Message, message) || !utf8.ValidString(v.Message) {
+		f.T.Errorf("it ended as %s with message %q, want %q in it", v.Phase, v.Message, message)
 	}
-	if v.snapshot.Attempt != attempts {
-		f.t.Errorf("%d attempts were made, want %d", v.snapshot.Attempt, attempts)
+	if v.Snapshot.Attempt != attempts {
+		f.T.Errorf("%d attempts were made, want %d", v.Snapshot.Attempt, attempts)
 	}
-	pauses := f.agents[len(f.agents)-1].pauses(v.object.GetName())
+	pauses := f.Agents[len(f.Agents)-1].Pauses(v.Object.GetName())
 	if len(pauses) != attempts-1 {
-		f.t.Errorf("there were %d pauses between attempts, want %d", len(pauses), attempts-1)
+		f.T.Errorf("there were %d pauses between attempts, want %d", len(pauses), attempts-1)
 	}
 	for i, pause := range pauses {
 		if least := time.Second<<i - time.Millisecond; pause < least { // the log cuts times to milliseconds
-			f.t.Errorf("attempt %d began %s after the end of the one before, want at least %s", i+2, pause, least)
+			f.T.Errorf("attempt %d began %s after the end of the one before, want at least %s", i+2, pause, least)
 		}
 	}
-}
-
-// pauses returns the time from the end of each attempt of an operation to the beginning of the next, as the agent logs it:
-// what others see of it comes late on a busy machine.
-func (a *agent) pauses(operation string) []time.Duration {
-	a.t.Helper()
-	var pauses []time.Duration
-	var failed time.Time
-	for line := range strings.Lines(a.log()) {
-		if !strings.Contains(line, "name="+operation+" ") {
-			continue
-		}
-		stamp, _, _ := strings.Cut(strings.TrimPrefix(line, "time="), " ")
-		at, err := time.Parse(time.RFC3339Nano, stamp)
-		if err != nil {
-			a.t.Fatal(err)
-		}
-		switch {
-		case strings.Contains(line, `msg="Attempt failed, trying again"`):
-			failed = at
-		case strings.Contains(line, `msg="Operation goes on"`):
-			pauses = append(pauses, at.Sub(failed))
-		}
-	}
-	return pauses
 }
 
 // peakMemory is the most memory that the agent itself has had, in bytes.
-func peakMemory(t *testing.T, a *agent) int64 {
+func peakMemory(t *testing.T, a *rig.Agent) int64 {
 	t.Helper()
-	status, err := os.Open(fmt.Sprintf("/proc/%d/status", a.cmd.Process.Pid))
+	status, err := os.Open(fmt.Sprintf("/proc/%d/status", a.Cmd.Process.Pid))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +154,7 @@ func limitedCgroup(t *testing.T, bytes int64) string {
 		}
 		t.Cleanup(func() {
 			// The kernel counts a process for a moment after it has ended.
-			await(t, "the cgroup is empty", func() bool { return !errors.Is(os.Remove(dir), unix.EBUSY) })
+			rig.Await(t, "the cgroup is empty", func() bool { return !errors.Is(os.Remove(dir), unix.EBUSY) })
 		})
 		limit := []byte(strconv.FormatInt(bytes, 10))
 		if os.WriteFile(filepath.Join(dir, kind.memory), limit, 0o600) != nil {

@@ -1,6 +1,4 @@
-//go:build faults
-
-package faults
+package rig
 
 import (
 	"bytes"
@@ -29,19 +27,19 @@ const maxPatch = 1536
 
 // apiProxy stands between an agent and the API server, and counts what the agent writes.
 type apiProxy struct {
-	*proxy
+	*Proxy
 	kubeconfig string // of a client of the proxy
 
 	mu     sync.Mutex
-	writes map[string]*writes // by the name of the object
+	writes map[string]*Writes // by the name of the object
 	reset  chan struct{}      // closed and replaced to end all watches
 }
 
-// writes are the patches of one PodVolumeBackup or PodVolumeRestore that agents have sent, also those that did not get
+// Writes are the patches of one PodVolumeBackup or PodVolumeRestore that agents have sent, also those that did not get
 // through.
-type writes struct{ all, terminal, largest int }
+type Writes struct{ All, Terminal, largest int }
 
-func newAPIProxy(t *testing.T, dir string, server *rest.Config) *apiProxy {
+func newAPIProxy(t testing.TB, dir string, server *rest.Config) *apiProxy {
 	t.Helper()
 	transport, err := rest.TransportFor(server)
 	if err != nil {
@@ -51,14 +49,14 @@ func newAPIProxy(t *testing.T, dir string, server *rest.Config) *apiProxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &apiProxy{kubeconfig: filepath.Join(dir, "kubeconfig"), writes: map[string]*writes{}, reset: make(chan struct{})}
+	a := &apiProxy{kubeconfig: filepath.Join(dir, "kubeconfig"), writes: map[string]*Writes{}, reset: make(chan struct{})}
 	forward := &httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(target) },
 		Transport:     transport,
 		FlushInterval: -1, // watches
 		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	}
-	a.proxy = newProxy(t, a.untilReset(forward), a.count, nil)
+	a.Proxy = newProxy(t, a.untilReset(forward), a.count, nil)
 	config := fmt.Sprintf(`apiVersion: v1
 kind: Config
 clusters: [{name: proxy, cluster: {server: "http://%s"}}]
@@ -74,7 +72,7 @@ current-context: proxy
 // untilReset forwards watches until resetWatches, and everything else as it is.
 func (a *apiProxy) untilReset(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !isWatch(r) {
+		if !IsWatch(r) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -94,8 +92,8 @@ func (a *apiProxy) untilReset(next http.Handler) http.Handler {
 	})
 }
 
-// resetWatches ends all watches in the middle.
-func (a *apiProxy) resetWatches() {
+// ResetWatches ends all watches in the middle.
+func (a *apiProxy) ResetWatches() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	close(a.reset)
@@ -104,7 +102,7 @@ func (a *apiProxy) resetWatches() {
 
 // count counts a patch of a PodVolumeBackup or PodVolumeRestore.
 func (a *apiProxy) count(r *http.Request) {
-	if !isWrite(r) {
+	if !IsWrite(r) {
 		return
 	}
 	content, err := io.ReadAll(r.Body)
@@ -116,22 +114,22 @@ func (a *apiProxy) count(r *http.Request) {
 	defer a.mu.Unlock()
 	name := path.Base(r.URL.Path)
 	if a.writes[name] == nil {
-		a.writes[name] = &writes{}
+		a.writes[name] = &Writes{}
 	}
 	w := a.writes[name]
-	w.all++
+	w.All++
 	w.largest = max(w.largest, len(content))
-	if isTerminalWrite(r) {
-		w.terminal++
+	if IsTerminalWrite(r) {
+		w.Terminal++
 	}
 }
 
-// sentTo returns what agents have sent to an object so far.
-func (a *apiProxy) sentTo(name string) writes {
+// SentTo returns what agents have sent to an object so far.
+func (a *apiProxy) SentTo(name string) Writes {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.writes[name] == nil {
-		return writes{}
+		return Writes{}
 	}
 	return *a.writes[name]
 }
@@ -145,18 +143,18 @@ type patchBody struct {
 func (patchBody) Close() error { return nil }
 
 // What faults happen to.
-func isAny(*http.Request) bool     { return true }
-func isWatch(r *http.Request) bool { return r.URL.Query().Get("watch") == "true" }
-func isRead(r *http.Request) bool  { return r.Method == http.MethodGet && !isWatch(r) }
+func IsAny(*http.Request) bool     { return true }
+func IsWatch(r *http.Request) bool { return r.URL.Query().Get("watch") == "true" }
+func IsRead(r *http.Request) bool  { return r.Method == http.MethodGet && !IsWatch(r) }
 
-// isWrite says whether an agent writes a PodVolumeBackup or PodVolumeRestore.
-func isWrite(r *http.Request) bool {
+// IsWrite says whether an agent writes a PodVolumeBackup or PodVolumeRestore.
+func IsWrite(r *http.Request) bool {
 	return r.Method == http.MethodPatch &&
 		(strings.Contains(r.URL.Path, "/podvolumebackups/") || strings.Contains(r.URL.Path, "/podvolumerestores/"))
 }
 
-// isTerminalWrite says whether an agent writes the end of an operation.
-func isTerminalWrite(r *http.Request) bool {
+// IsTerminalWrite says whether an agent writes the end of an operation.
+func IsTerminalWrite(r *http.Request) bool {
 	body, ok := r.Body.(patchBody)
 	if !ok {
 		return false
@@ -166,11 +164,11 @@ func isTerminalWrite(r *http.Request) bool {
 			Phase string `json:"phase"`
 		} `json:"status"`
 	}
-	return json.Unmarshal(body.content, &p) == nil && isTerminal(p.Status.Phase)
+	return json.Unmarshal(body.content, &p) == nil && IsTerminal(p.Status.Phase)
 }
 
-// refuse answers as the API server does when it cannot or does not want to.
-func refuse(code int, reason metav1.StatusReason, retryAfter time.Duration) fault {
+// Refuse answers as the API server does when it cannot or does not want to.
+func Refuse(code int, reason metav1.StatusReason, retryAfter time.Duration) Fault {
 	return func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
 		status := metav1.Status{
 			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},

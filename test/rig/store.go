@@ -1,6 +1,4 @@
-//go:build faults
-
-package faults
+package rig
 
 import (
 	"crypto/tls"
@@ -27,21 +25,21 @@ import (
 
 const (
 	locationName = velero.Location
-	password     = "correct horse"
+	Password     = "correct horse"
 )
 
-// store is where a case's repositories are: a directory, or a bucket behind a proxy.
-type store struct {
-	dir   string // where the repositories' files are in the end, in both cases
-	proxy *proxy // nil for a directory
+// Store is where a case's repositories are: a directory, or a bucket behind a proxy.
+type Store struct {
+	Dir   string // where the repositories' files are in the end, in both cases
+	Proxy *Proxy // nil for a directory
 }
 
-// useDirectory makes the location of a directory.
-func (f *fixture) useDirectory(dir string) {
-	f.t.Helper()
-	f.store = store{dir: dir}
-	f.create(&velerov1.BackupStorageLocation{
-		ObjectMeta: metav1.ObjectMeta{Namespace: f.ns, Name: locationName},
+// UseDirectory makes the location of a directory.
+func (f *Fixture) UseDirectory(dir string) {
+	f.T.Helper()
+	f.Store = Store{Dir: dir}
+	f.Create(&velerov1.BackupStorageLocation{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: locationName},
 		Spec: velerov1.BackupStorageLocationSpec{
 			Provider:    "velero.io/fs",
 			Config:      map[string]string{"fspath": dir},
@@ -50,19 +48,19 @@ func (f *fixture) useDirectory(dir string) {
 	})
 }
 
-// useBucket makes the location of a bucket, which the agent reaches through the store's proxy.
-func (f *fixture) useBucket(server *s3.Server, bucket string) {
-	f.t.Helper()
-	proxy, certificate := newStoreProxy(f.t, server)
-	f.store = store{dir: server.Dir(bucket), proxy: proxy}
-	f.create(&corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: f.ns, Name: "cloud-credentials"},
+// UseBucket makes the location of a bucket, which the agent reaches through the store's proxy.
+func (f *Fixture) UseBucket(server *s3.Server, bucket string) {
+	f.T.Helper()
+	proxy, certificate := newStoreProxy(f.T, server)
+	f.Store = Store{Dir: server.Dir(bucket), Proxy: proxy}
+	f.Create(&corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: "cloud-credentials"},
 		StringData: map[string]string{
 			"cloud": "[default]\naws_access_key_id=" + server.AccessKey + "\naws_secret_access_key=" + server.SecretKey + "\n",
 		},
 	})
-	f.create(&velerov1.BackupStorageLocation{
-		ObjectMeta: metav1.ObjectMeta{Namespace: f.ns, Name: locationName},
+	f.Create(&velerov1.BackupStorageLocation{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: locationName},
 		Spec: velerov1.BackupStorageLocationSpec{
 			Provider: "velero.io/aws",
 			Config:   map[string]string{"s3Url": "https://" + proxy.address, "region": "us-east-1", "s3ForcePathStyle": "true"},
@@ -76,7 +74,7 @@ func (f *fixture) useBucket(server *s3.Server, bucket string) {
 
 // newStoreProxy starts a proxy before an S3 server, and returns it with its certificate. It speaks TLS both ways, since
 // it has to understand the requests, and leaves the Host as it is, since that is signed.
-func newStoreProxy(t *testing.T, server *s3.Server) (p *proxy, certificate []byte) {
+func newStoreProxy(t testing.TB, server *s3.Server) (p *Proxy, certificate []byte) {
 	t.Helper()
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(server.CACert)
@@ -99,18 +97,18 @@ func newStoreProxy(t *testing.T, server *s3.Server) (p *proxy, certificate []byt
 	return newProxy(t, forward, nil, &tls.Config{Certificates: borrowed.TLS.Certificates}), certificate
 }
 
-// isPut says whether a store's client stores something.
-func isPut(r *http.Request) bool { return r.Method == http.MethodPut || r.Method == http.MethodPost }
+// IsPut says whether a store's client stores something.
+func IsPut(r *http.Request) bool { return r.Method == http.MethodPut || r.Method == http.MethodPost }
 
-// unavailable is the answer of an S3 server that is busy.
-func unavailable(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
+// Unavailable is the answer of an S3 server that is busy.
+func Unavailable(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
 	w.Header().Set("Content-Type", "application/xml")
 	w.WriteHeader(http.StatusServiceUnavailable)
 	_, _ = io.WriteString(w, "<Error><Code>SlowDown</Code><Message>made by the fault suite</Message></Error>")
 }
 
-// size returns how many bytes of files lie below a directory, 0 if it does not exist.
-func size(t *testing.T, dir string) int64 {
+// Size returns how many bytes of files lie below a directory, 0 if it does not exist.
+func Size(t testing.TB, dir string) int64 {
 	t.Helper()
 	var sum int64
 	err := filepath.WalkDir(dir, func(_ string, entry fs.DirEntry, err error) error {

@@ -1,6 +1,4 @@
-//go:build faults
-
-package faults
+package rig
 
 import (
 	"context"
@@ -20,47 +18,47 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// proxy stands before a server and makes the faults of the way to it.
-type proxy struct {
+// Proxy stands before a server and makes the faults of the way to it.
+type Proxy struct {
 	address string // host and port, the same all the time
 	tls     *tls.Config
 	forward http.Handler
 	note    func(*http.Request) // sees each request before its fault; may be nil
 
-	received, sent atomic.Int64 // bytes of the bodies that clients sent, and that they got
-	speed          *rate.Limiter
+	Received, Sent atomic.Int64 // bytes of the bodies that clients sent, and that they got
+	Speed          *rate.Limiter
 
 	mu     sync.Mutex
 	server *http.Server // nil while the proxy is down
 	ended  chan struct{}
-	rules  []*rule
+	rules  []*Rule
 }
 
-// fault does something with a request. next forwards it, and may be called or not.
-type fault func(w http.ResponseWriter, r *http.Request, next http.Handler)
+// Fault does something with a request. next forwards it, and may be called or not.
+type Fault func(w http.ResponseWriter, r *http.Request, next http.Handler)
 
-// rule says which requests a fault happens to.
-type rule struct {
+// Rule says which requests a fault happens to.
+type Rule struct {
 	match func(*http.Request) bool
-	do    fault
-	hits  atomic.Int64
+	do    Fault
+	Hits  atomic.Int64
 }
 
 // newProxy starts a proxy, which ends with the test. config is nil for plain HTTP.
-func newProxy(t *testing.T, forward http.Handler, note func(*http.Request), config *tls.Config) *proxy {
+func newProxy(t testing.TB, forward http.Handler, note func(*http.Request), config *tls.Config) *Proxy {
 	t.Helper()
-	p := &proxy{forward: forward, note: note, tls: config, speed: rate.NewLimiter(rate.Inf, burst)}
+	p := &Proxy{forward: forward, note: note, tls: config, Speed: rate.NewLimiter(rate.Inf, burst)}
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	p.address = listener.Addr().String()
 	p.serve(listener)
-	t.Cleanup(p.down)
+	t.Cleanup(p.Down)
 	return p
 }
 
-func (p *proxy) serve(listener net.Listener) {
+func (p *Proxy) serve(listener net.Listener) {
 	server := &http.Server{Handler: p, ErrorLog: log.New(io.Discard, "", 0), TLSConfig: p.tls}
 	ended := make(chan struct{})
 	p.mu.Lock()
@@ -76,8 +74,8 @@ func (p *proxy) serve(listener net.Listener) {
 	}()
 }
 
-// down cuts all connections and refuses new ones until up.
-func (p *proxy) down() {
+// Down cuts all connections and refuses new ones until up.
+func (p *Proxy) Down() {
 	p.mu.Lock()
 	server, ended := p.server, p.ended
 	p.server = nil
@@ -89,11 +87,11 @@ func (p *proxy) down() {
 	<-ended
 }
 
-// up makes the proxy work again on its old address.
-func (p *proxy) up(t *testing.T) {
+// Up makes the proxy work again on its old address.
+func (p *Proxy) Up(t testing.TB) {
 	t.Helper()
 	var listener net.Listener
-	await(t, "the proxy's address is free again", func() bool {
+	Await(t, "the proxy's address is free again", func() bool {
 		var err error
 		listener, err = net.Listen("tcp4", p.address)
 		return err == nil
@@ -101,17 +99,17 @@ func (p *proxy) up(t *testing.T) {
 	p.serve(listener)
 }
 
-// on makes a fault happen to requests until it is removed. Of several rules for a request the latest one counts.
-func (p *proxy) on(match func(*http.Request) bool, do fault) *rule {
-	r := &rule{match: match, do: do}
+// On makes a fault happen to requests until it is removed. Of several rules for a request the latest one counts.
+func (p *Proxy) On(match func(*http.Request) bool, do Fault) *Rule {
+	r := &Rule{match: match, do: do}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.rules = append(p.rules, r)
 	return r
 }
 
-// heal removes a rule.
-func (p *proxy) heal(r *rule) {
+// Heal removes a rule.
+func (p *Proxy) Heal(r *Rule) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := range p.rules {
@@ -125,17 +123,17 @@ func (p *proxy) heal(r *rule) {
 // burst is how many bytes may pass at once when the speed is limited.
 const burst = 64 << 10
 
-// limit sets how many bytes of bodies may pass in a second, both ways together; 0: any number.
-func (p *proxy) limit(bytesPerSecond int64) {
+// Limit sets how many bytes of bodies may pass in a second, both ways together; 0: any number.
+func (p *Proxy) Limit(bytesPerSecond int64) {
 	if bytesPerSecond == 0 {
-		p.speed.SetLimit(rate.Inf)
+		p.Speed.SetLimit(rate.Inf)
 	} else {
-		p.speed.SetLimit(rate.Limit(bytesPerSecond))
+		p.Speed.SetLimit(rate.Limit(bytesPerSecond))
 	}
 }
 
 // ServeHTTP implements http.Handler.
-func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Body != nil {
 		r.Body = &meteredBody{ReadCloser: r.Body, ctx: r.Context(), proxy: p}
 	}
@@ -144,14 +142,14 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.note(r)
 	}
 	if rule := p.ruleFor(r); rule != nil {
-		rule.hits.Add(1)
+		rule.Hits.Add(1)
 		rule.do(w, r, p.forward)
 		return
 	}
 	p.forward.ServeHTTP(w, r)
 }
 
-func (p *proxy) ruleFor(r *http.Request) *rule {
+func (p *Proxy) ruleFor(r *http.Request) *Rule {
 	p.mu.Lock()
 	rules := p.rules
 	p.mu.Unlock()
@@ -167,13 +165,13 @@ func (p *proxy) ruleFor(r *http.Request) *rule {
 type meteredBody struct {
 	io.ReadCloser
 	ctx   context.Context //nolint:containedctx // of the request that the body belongs to
-	proxy *proxy
+	proxy *Proxy
 }
 
 func (b *meteredBody) Read(into []byte) (int, error) {
 	n, err := b.ReadCloser.Read(into[:min(len(into), burst)])
-	b.proxy.received.Add(int64(n))
-	if slow := b.proxy.speed.WaitN(b.ctx, n); slow != nil {
+	b.proxy.Received.Add(int64(n))
+	if slow := b.proxy.Speed.WaitN(b.ctx, n); slow != nil {
 		return n, slow
 	}
 	return n, err
@@ -183,18 +181,18 @@ func (b *meteredBody) Read(into []byte) (int, error) {
 type meteredWriter struct {
 	http.ResponseWriter
 	ctx   context.Context //nolint:containedctx // of the request that is answered
-	proxy *proxy
+	proxy *Proxy
 }
 
 func (w *meteredWriter) Write(b []byte) (int, error) {
 	written := 0
 	for len(b) > 0 {
 		part := b[:min(len(b), burst)]
-		if err := w.proxy.speed.WaitN(w.ctx, len(part)); err != nil {
+		if err := w.proxy.Speed.WaitN(w.ctx, len(part)); err != nil {
 			return written, err
 		}
 		n, err := w.ResponseWriter.Write(part)
-		w.proxy.sent.Add(int64(n))
+		w.proxy.Sent.Add(int64(n))
 		if written += n; err != nil {
 			return written, err
 		}
@@ -206,23 +204,23 @@ func (w *meteredWriter) Write(b []byte) (int, error) {
 // Unwrap lets http.ResponseController find what the writer can do.
 func (w *meteredWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// hangUp closes the connection without an answer; what was asked for is not done.
-func hangUp(http.ResponseWriter, *http.Request, http.Handler) { panic(http.ErrAbortHandler) }
+// HangUp closes the connection without an answer; what was asked for is not done.
+func HangUp(http.ResponseWriter, *http.Request, http.Handler) { panic(http.ErrAbortHandler) }
 
-// loseAnswer does what was asked for and closes the connection instead of saying so.
-func loseAnswer(_ http.ResponseWriter, r *http.Request, next http.Handler) {
+// LoseAnswer does what was asked for and closes the connection instead of saying so.
+func LoseAnswer(_ http.ResponseWriter, r *http.Request, next http.Handler) {
 	next.ServeHTTP(&discardWriter{header: http.Header{}}, r)
 	panic(http.ErrAbortHandler)
 }
 
-// cutAnswer closes the connection in the middle of the answer.
-func cutAnswer(w http.ResponseWriter, r *http.Request, next http.Handler) {
+// CutAnswer closes the connection in the middle of the answer.
+func CutAnswer(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	next.ServeHTTP(&cuttingWriter{ResponseWriter: w}, r)
 	panic(http.ErrAbortHandler)
 }
 
-// delay lets each request wait before it is forwarded.
-func delay(d time.Duration) fault {
+// Delay lets each request wait before it is forwarded.
+func Delay(d time.Duration) Fault {
 	return func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		select {
 		case <-time.After(d):
@@ -233,14 +231,14 @@ func delay(d time.Duration) fault {
 	}
 }
 
-// never lets requests hang until the client gives up.
-func never(_ http.ResponseWriter, r *http.Request, _ http.Handler) {
+// Never lets requests hang until the client gives up.
+func Never(_ http.ResponseWriter, r *http.Request, _ http.Handler) {
 	<-r.Context().Done()
 	panic(http.ErrAbortHandler)
 }
 
-// aThird has the fault with every third request, by chance: a fixed order could fall in step with an agent's retries.
-func aThird(do fault) fault {
+// AThird has the fault with every third request, by chance: a fixed order could fall in step with an agent's retries.
+func AThird(do Fault) Fault {
 	return func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		if rand.IntN(3) == 0 {
 			do(w, r, next)
@@ -250,35 +248,35 @@ func aThird(do fault) fault {
 	}
 }
 
-// gate holds requests until their client gives up.
-type gate struct {
+// Gate holds requests until their client gives up.
+type Gate struct {
 	reached chan struct{} // closed when the first request is there
 	once    sync.Once
 }
 
-func newGate() *gate { return &gate{reached: make(chan struct{})} }
+func NewGate() *Gate { return &Gate{reached: make(chan struct{})} }
 
-// before does not forward a request.
-func (g *gate) before(_ http.ResponseWriter, r *http.Request, _ http.Handler) {
+// Before does not forward a request.
+func (g *Gate) Before(_ http.ResponseWriter, r *http.Request, _ http.Handler) {
 	g.once.Do(func() { close(g.reached) })
 	<-r.Context().Done()
 	panic(http.ErrAbortHandler)
 }
 
-// after forwards a request and keeps the answer.
-func (g *gate) after(_ http.ResponseWriter, r *http.Request, next http.Handler) {
+// After forwards a request and keeps the answer.
+func (g *Gate) After(_ http.ResponseWriter, r *http.Request, next http.Handler) {
 	next.ServeHTTP(&discardWriter{header: http.Header{}}, r)
 	g.once.Do(func() { close(g.reached) })
 	<-r.Context().Done()
 	panic(http.ErrAbortHandler)
 }
 
-// wait waits for the first request at the gate.
-func (g *gate) wait(t *testing.T) {
+// Wait waits for the first request at the gate.
+func (g *Gate) Wait(t testing.TB) {
 	t.Helper()
 	select {
 	case <-g.reached:
-	case <-time.After(patience):
+	case <-time.After(Patience):
 		t.Fatal("the request that is to be held did not come")
 	}
 }

@@ -1,0 +1,275 @@
+package rig
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/test/tree"
+	"github.com/plimsoll-io/plimsoll/test/velero"
+)
+
+const (
+	Restic = "restic"
+	Kopia  = "kopia"
+
+	restoreWait = "restore-wait" // the init container that Velero gives to restored pods
+	backupName  = "b1"
+	restoreName = "r1"
+)
+
+// Fixture is a namespace with a Velero server's objects and a node without kubelet, of which the case plays the parts.
+// No agent runs until start.
+type Fixture struct {
+	T               testing.TB
+	Dir             string           // everything of the case on disk but the buckets of an S3 server
+	Client          client.WithWatch // goes to the API server directly
+	API             *apiProxy        // what agents talk to
+	Namespace, Node string
+	HostPods        string
+	Store           Store
+	Backup          *velerov1.Backup // InProgress until endBackup
+	restore         *velerov1.Restore
+	History         *History
+	Agents          []*Agent
+
+	SharedStore bool // other cases use it at the same time, or have left locks there
+}
+
+// NewFixture makes a namespace without a location: useDirectory or useBucket comes next.
+func NewFixture(t testing.TB) *Fixture {
+	t.Helper()
+	return NewFixtureOn(t, VeleroLatest)
+}
+
+// NewFixtureOn is newFixture with the CRDs of a version of Velero.
+func NewFixtureOn(t testing.TB, version string) *Fixture {
+	t.Helper()
+	config := APIServer(t, version)
+	f := &Fixture{T: t, Dir: t.TempDir()}
+	f.HostPods = filepath.Join(f.Dir, "pods")
+	if err := os.Mkdir(f.HostPods, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), velerov1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if f.Client, err = client.NewWithWatch(config, client.Options{Scheme: scheme}); err != nil {
+		t.Fatal(err)
+	}
+	f.API = newAPIProxy(t, f.Dir, config)
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "faults-"}}
+	f.Create(namespace)
+	f.Namespace = namespace.Name
+	f.Node = "node-" + f.Namespace
+	f.Create(&corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: "velero-repo-credentials"},
+		StringData: map[string]string{"repository-password": Password},
+	})
+	f.Backup = &velerov1.Backup{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: backupName},
+		Status:     velerov1.BackupStatus{Phase: velerov1.BackupPhaseInProgress, StartTimestamp: new(metav1.Now())},
+	}
+	f.restore = &velerov1.Restore{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: restoreName}, Spec: velerov1.RestoreSpec{BackupName: backupName},
+	}
+	f.Create(f.Backup)
+	f.Create(f.restore)
+	f.History = f.Watch()
+	t.Cleanup(f.Check) // after the agents have stopped: cleanups run backwards
+	return f
+}
+
+// Check holds what must be so at the end of every case.
+func (f *Fixture) Check() {
+	f.History.Check(f)
+	f.CheckLeftovers()
+	for _, a := range f.Agents {
+		a.checkLog()
+	}
+}
+
+func (f *Fixture) Context() context.Context { return context.WithoutCancel(f.T.Context()) }
+
+func (f *Fixture) Create(o client.Object) {
+	f.T.Helper()
+	begin := time.Now()
+	if err := f.Client.Create(f.Context(), o); err != nil {
+		f.T.Fatal(err)
+	}
+	if f.History != nil {
+		f.History.created(o, begin)
+	}
+}
+
+// Patch is a JSON merge patch.
+func (f *Fixture) Patch(o client.Object, patch string) {
+	f.T.Helper()
+	if err := f.Client.Patch(f.Context(), o, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
+		f.T.Fatal(err)
+	}
+}
+
+// EndBackup ends the Backup, as a Velero server does when it is restarted.
+func (f *Fixture) EndBackup(phase velerov1.BackupPhase) {
+	f.T.Helper()
+	f.History.backupEnds()
+	f.Patch(f.Backup, `{"status":{"phase":"`+string(phase)+`"}}`)
+}
+
+// Pod makes a running pod with emptyDir volumes and their directories on the host.
+func (f *Fixture) Pod(name string, volumes ...string) *corev1.Pod {
+	f.T.Helper()
+	return f.PodOn(f.Node, name, volumes...)
+}
+
+func (f *Fixture) PodOn(node, name string, volumes ...string) *corev1.Pod {
+	f.T.Helper()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: name},
+		Spec: corev1.PodSpec{
+			NodeName:       node,
+			InitContainers: []corev1.Container{{Name: restoreWait, Image: "agent"}},
+			Containers:     []corev1.Container{{Name: "main", Image: "main"}},
+		},
+	}
+	for _, v := range volumes {
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{
+			Name: v, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}},
+		})
+	}
+	f.Create(pod)
+	for _, v := range volumes {
+		if err := os.MkdirAll(f.Volume(pod, v), 0o755); err != nil {
+			f.T.Fatal(err)
+		}
+	}
+	return pod
+}
+
+// WaitingPod makes a pod whose init container waits for its volumes.
+func (f *Fixture) WaitingPod(name string, volumes ...string) *corev1.Pod {
+	f.T.Helper()
+	pod := f.Pod(name, volumes...)
+	f.SetInitContainer(pod, corev1.ContainerState{Running: &corev1.ContainerStateRunning{}})
+	return pod
+}
+
+// SetInitContainer reports the state of the pod's init container, as kubelet does.
+func (f *Fixture) SetInitContainer(pod *corev1.Pod, state corev1.ContainerState) {
+	f.T.Helper()
+	before := client.MergeFrom(pod.DeepCopy())
+	pod.Status.Phase = corev1.PodPending
+	pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: restoreWait, State: state, Image: "agent", ImageID: "agent"}}
+	if err := f.Client.Status().Patch(f.Context(), pod, before); err != nil {
+		f.T.Fatal(err)
+	}
+}
+
+// Volume is where kubelet has an emptyDir volume.
+func (f *Fixture) Volume(pod *corev1.Pod, name string) string {
+	return filepath.Join(f.HostPods, string(pod.UID), "volumes", "kubernetes.io~empty-dir", name)
+}
+
+// PodOf returns the pod that a PodVolumeBackup is about.
+func (f *Fixture) PodOf(pvb *velerov1.PodVolumeBackup) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pvb.Spec.Pod.Namespace, Name: pvb.Spec.Pod.Name, UID: pvb.Spec.Pod.UID}}
+}
+
+// NewBackup returns a PodVolumeBackup as a Velero server makes it.
+func (f *Fixture) NewBackup(pod *corev1.Pod, volume, uploader string) *velerov1.PodVolumeBackup {
+	return velero.PodVolumeBackup(f.Backup, pod, volume, uploader)
+}
+
+// NewRestore returns a PodVolumeRestore as a Velero server makes it, of what s says.
+func (f *Fixture) NewRestore(pod *corev1.Pod, volume string, s Snapshot) *velerov1.PodVolumeRestore {
+	pvr := velero.PodVolumeRestore(f.restore, pod, volume, s.uploader, s.Id, s.namespace)
+	pvr.Spec.SnapshotSize = s.bytes
+	return pvr
+}
+
+// Snapshot is what a backup has stored.
+type Snapshot struct {
+	uploader, Id, namespace string
+	bytes                   int64
+}
+
+// SnapshotOf returns what a PodVolumeBackup that has completed has stored.
+func SnapshotOf(v Version) Snapshot {
+	pvb := v.Object.(*velerov1.PodVolumeBackup)
+	return Snapshot{pvb.Spec.UploaderType, pvb.Status.SnapshotID, pvb.Spec.Pod.Namespace, pvb.Status.Progress.TotalBytes}
+}
+
+// CheckRestored compares a restored volume with what was backed up, and looks for the note to the init container.
+func (f *Fixture) CheckRestored(original, restored, uploader string) {
+	f.T.Helper()
+	notes := filepath.Join(restored, ".velero")
+	if info, err := os.Stat(filepath.Join(notes, string(f.restore.UID))); err != nil || info.Size() != 0 {
+		f.T.Errorf("the init container is not told that its volume is there: %v", err)
+	}
+	if err := os.RemoveAll(notes); err != nil {
+		f.T.Fatal(err)
+	}
+	differences, err := tree.Compare(original, restored, tree.Options{Plain: uploader == Kopia})
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	// The note is written into the volume's root directory, which restic restores with the rest.
+	differences = slices.DeleteFunc(differences, func(d string) bool { return strings.HasPrefix(d, `".":`) || strings.HasPrefix(d, ".:") })
+	if len(differences) > 0 {
+		f.T.Errorf("the restored volume differs:\n%s", strings.Join(differences[:min(len(differences), 20)], "\n"))
+	}
+}
+
+// CheckLeftovers looks for what an agent must not leave behind.
+func (f *Fixture) CheckLeftovers() {
+	f.T.Helper()
+	var left []Process
+	for deadline := time.Now().Add(Patience); ; {
+		if left = Processes(f.T, f.Dir); len(left) == 0 || time.Now().After(deadline) {
+			break
+		}
+		<-time.After(20 * time.Millisecond) // a killed process takes a moment
+	}
+	for _, p := range left {
+		f.T.Errorf("process %s was left behind: %s", p.pid, p.command)
+	}
+	f.CheckLocks()
+}
+
+// CheckLocks looks for locks of restic that nobody holds any more: no agent works on the store now.
+func (f *Fixture) CheckLocks() {
+	f.T.Helper()
+	if locks := f.Locks(); len(locks) > 0 && !f.SharedStore {
+		f.T.Errorf("locks were left behind: %v", locks)
+	}
+}
+
+// Locks returns the locks of restic in the store, where each is a file.
+func (f *Fixture) Locks() []string {
+	f.T.Helper()
+	var locks []string
+	for _, pattern := range []string{"restic/*/locks/*", "*/restic/*/locks/*"} {
+		found, err := filepath.Glob(filepath.Join(f.Store.Dir, pattern))
+		if err != nil {
+			f.T.Fatal(err)
+		}
+		locks = append(locks, found...)
+	}
+	return locks
+}
