@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/vmware-tanzu/velero/pkg/util/results"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
 
 // Description is all that is known of one Backup or Restore. As JSON it is what `describe -o json` prints.
@@ -92,25 +94,31 @@ func (o *Operation) HasStored() bool {
 // stepVolumes is when our restore controller waits for node agents only.
 const stepVolumes = "Volumes"
 
-// silence is how long an agent that works is quiet at most: it writes each minute, in the queue every ten minutes
-// (docs/node-agent.md).
+// How long an agent that works is quiet at most (docs/node-agent.md): it writes each minute about a volume that has a slot, and
+// every ten minutes about one that waits for a slot or for its pod.
 const (
-	silence       = 2 * time.Minute
-	queuedSilence = 11 * time.Minute
+	silence        = 2 * time.Minute
+	waitingSilence = 11 * time.Minute
 )
 
-// Silent says whether nobody has written for so long that the agent is gone or does not reach the API server. Without the
-// annotation of our agent nobody can tell.
+// Silent reports whether the agent that looks after the volume has not written for so long that it is gone or does not reach
+// the API server. It is false without the annotation of our agent.
 func (v *Volume) Silent(now time.Time) bool {
 	p := &v.Progress
 	if v.Ended() || p.Heartbeat.IsZero() {
 		return false
 	}
 	limit := silence
-	if p.QueuePosition > 0 {
-		limit = queuedSilence
+	if p.QueuePosition > 0 || v.waitsForPod() {
+		limit = waitingSilence
 	}
 	return now.Sub(p.Heartbeat) > limit
+}
+
+// waitsForPod reports whether a restore's pod does not run its init container yet, or, after a start of the node, not again.
+// The latter cannot be told from a restore that waits for a lock, which is written each minute.
+func (v *Volume) waitsForPod() bool {
+	return v.Kind == KindPodVolumeRestore && (!v.claimed() || v.Progress.State == progress.StateWaiting)
 }
 
 // DropStale forgets the rate and the time left of a volume that is silent: they were those of the moment in which they were

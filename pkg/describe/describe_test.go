@@ -370,3 +370,33 @@ func TestHasStored(t *testing.T) {
 		t.Error("our restore controller stores them before it waits for volumes")
 	}
 }
+
+// TestSilent has agents that write as often as each state asks for, and agents that are late.
+func TestSilent(t *testing.T) {
+	t.Parallel()
+	waiting := progress.Snapshot{State: progress.StateWaiting, Reason: "init container restore-wait: ErrImagePull"}
+	for name, test := range map[string]struct {
+		kind, phase string
+		snapshot    progress.Snapshot
+		limit       time.Duration
+	}{
+		"restore whose pod waits for an image":               {KindPodVolumeRestore, "New", waiting, waitingSilence},
+		"claimed restore whose pod starts again":             {KindPodVolumeRestore, phaseInProgress, waiting, waitingSilence},
+		"restore in the queue":                               {KindPodVolumeRestore, "New", snapshots[progress.StateQueued], waitingSilence},
+		"restore that was taken and has not moved yet":       {KindPodVolumeRestore, phaseInProgress, snapshots[progress.StateScanning], silence},
+		"restore that moves":                                 {KindPodVolumeRestore, phaseInProgress, snapshots[progress.StateTransferring], silence},
+		"backup in the queue":                                {KindPodVolumeBackup, "New", snapshots[progress.StateQueued], waitingSilence},
+		"backup that waits for a lock":                       {KindPodVolumeBackup, phaseInProgress, snapshots[progress.StateWaiting], silence},
+		"backup that is stalled":                             {KindPodVolumeBackup, phaseInProgress, snapshots[progress.StateStalled], silence},
+		"backup of a plugin whose process has not begun yet": {KindVolumePluginBackup, "New", snapshots[progress.StateScanning], silence},
+	} {
+		v := Volume{Kind: test.kind, Phase: test.phase, Progress: test.snapshot}
+		v.Progress.Heartbeat = now.Add(-test.limit)
+		if v.Silent(now) {
+			t.Errorf("%s: silent after %s", name, test.limit)
+		}
+		if !v.Silent(now.Add(time.Second)) {
+			t.Errorf("%s: not silent after more than %s", name, test.limit)
+		}
+	}
+}
