@@ -99,7 +99,7 @@ func TestExplainSilence(t *testing.T) {
 	}
 	pvb.Status.Phase = velerov1.PodVolumeBackupPhaseInProgress
 	c.create(pvb)
-	if facts := strings.Join(c.explained("backup", "nightly").Facts, "\n"); !strings.Contains(facts, "at 0 B/s, time left not known yet") {
+	if facts := strings.Join(c.explained("backup", "nightly").Facts, "\n"); !strings.Contains(facts, "no movement reported") {
 		t.Errorf("the facts are %s", facts)
 	}
 }

@@ -26,8 +26,11 @@ type Explanation struct {
 	See    string   `json:"see,omitempty"` // a page of the documentation
 	Events []Event  `json:"events,omitempty"`
 
+	Causes  []Cause       `json:"causes,omitempty"`  // of Volumes
 	Volumes []Explanation `json:"volumes,omitempty"` // of a Backup or Restore: those that have not completed
 	Notes   []string      `json:"notes,omitempty"`   // what could not be found out, and why
+
+	cause string // Why in words that hold for every volume with this cause; empty: Why without names and ages
 }
 
 // Event is a Kubernetes Event.
@@ -64,16 +67,28 @@ func OfEvents(list []corev1.Event) []Event {
 func (e *Explanation) Print(w io.Writer, at time.Time) error {
 	p := newPage(w)
 	e.print(p, at)
-	if len(e.Volumes) > 0 {
+	if len(e.Causes) > 0 {
 		p.blank()
-		p.section("Volumes that have not completed:", func() {
-			for i := range e.Volumes {
-				e.Volumes[i].print(p, at)
-			}
-		})
+		p.section("Volumes that have not completed:", func() { e.printCauses(p, at) })
 	}
 	p.notes(e.Notes)
 	return p.out.Flush()
+}
+
+// printCauses writes a cause that several volumes have once, and all that is known of a volume that is the only one.
+func (e *Explanation) printCauses(p *page, at time.Time) {
+	for i := range e.Causes {
+		c := &e.Causes[i]
+		if len(c.Volumes) > 1 {
+			c.print(p)
+			continue
+		}
+		for j := range e.Volumes {
+			if v := &e.Volumes[j]; v.Kind == c.Volumes[0].Kind && v.Name == c.Volumes[0].Name {
+				v.print(p, at)
+			}
+		}
+	}
 }
 
 // shownEvents is how many Events people are shown: the newest.
@@ -218,15 +233,8 @@ func whyNotReady(pod *corev1.Pod) string {
 	if pod.DeletionTimestamp != nil {
 		return "is being deleted"
 	}
-	statuses := slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
-	for i := range statuses {
-		s := &statuses[i]
-		switch {
-		case s.State.Waiting != nil && !slices.Contains(beginnings, s.State.Waiting.Reason):
-			return strings.TrimSpace(fmt.Sprintf("has container %s in %s %s", s.Name, s.State.Waiting.Reason, s.State.Waiting.Message))
-		case s.State.Terminated != nil && s.State.Terminated.ExitCode != 0:
-			return fmt.Sprintf("has container %s ended with exit code %d, %s", s.Name, s.State.Terminated.ExitCode, s.State.Terminated.Reason)
-		}
+	if why := containerTrouble(pod); why != "" {
+		return why
 	}
 	if why := whyUnscheduled(pod); why != "" {
 		return "has no node: " + why
@@ -238,6 +246,21 @@ func whyNotReady(pod *corev1.Pod) string {
 	}
 	if pod.Status.Phase != corev1.PodRunning {
 		return "is " + cmp.Or(string(pod.Status.Phase), "not known to its node yet")
+	}
+	return ""
+}
+
+// containerTrouble says what a container of a pod says that is wrong with it, empty if none does.
+func containerTrouble(pod *corev1.Pod) string {
+	statuses := slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
+	for i := range statuses {
+		s := &statuses[i]
+		switch {
+		case s.State.Waiting != nil && !slices.Contains(beginnings, s.State.Waiting.Reason):
+			return strings.TrimSpace(fmt.Sprintf("has container %s in %s %s", s.Name, s.State.Waiting.Reason, s.State.Waiting.Message))
+		case s.State.Terminated != nil && s.State.Terminated.ExitCode != 0:
+			return fmt.Sprintf("has container %s ended with exit code %d, %s", s.Name, s.State.Terminated.ExitCode, s.State.Terminated.Reason)
+		}
 	}
 	return ""
 }

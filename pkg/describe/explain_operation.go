@@ -31,7 +31,7 @@ type OperationCase struct {
 // Explain says why the operation is where it is.
 func (c *OperationCase) Explain() Explanation {
 	o := &c.Operation
-	e := Explanation{Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, State: o.Phase, Events: c.Events, Volumes: c.Volumes}
+	e := Explanation{Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, State: o.Phase, Events: c.Events, Causes: Causes(c.Volumes), Volumes: c.Volumes}
 	if c.Deleting {
 		e.fact("it is being deleted: it goes when its server has removed what belongs to it")
 	}
@@ -191,7 +191,7 @@ func (c *OperationCase) explainProgress(e *Explanation) {
 	if i.Message != "" {
 		e.fact("%s", i.Message)
 	}
-	if open > 0 && len(c.Volumes) > 0 {
+	if open > 0 && len(e.Causes) > 0 && len(e.Causes[0].Volumes) == 1 {
 		v := &c.Volumes[0]
 		e.fact("the first to look at: %s, %s: %s", cmp.Or(v.Subject, v.Name), v.State, v.Why)
 	}

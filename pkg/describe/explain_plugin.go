@@ -34,7 +34,7 @@ func (c *VolumeCase) explainPlugin(e *Explanation) {
 	case s.State == progress.StateFinishing:
 		e.Why = "all bytes are done; the plugin ends it"
 	default:
-		e.Why = fmt.Sprintf("it moves: %s at %s, time left %s", v.done(), Rate(s.BytesPerSecond), ETA(s.ETASeconds))
+		e.Why, e.cause = fmt.Sprintf("it moves: %s, %s, time left %s", v.done(), Rate(s.BytesPerSecond), ETA(s.ETASeconds)), "it moves"
 	}
 	if v.Message != "" {
 		e.fact("the plugin says: %s", v.Message)

@@ -187,10 +187,13 @@ func TestExplainVolume(t *testing.T) {
 		// Begun.
 		"locked":       {backupCase(progress.StateWaiting, nil), "it waits: the repository is locked by PID 7 on node-b", "restic unlock"},
 		"scanning":     {backupCase(progress.StateScanning, nil), "how much there is to do", ""},
-		"transferring": {backupCase(progress.StateTransferring, nil), "it moves: 3.0 GiB of 8.0 GiB (37%) at 12.0 MiB/s, time left 7m7s", "attempt 2"},
+		"transferring": {backupCase(progress.StateTransferring, nil), "it moves: 3.0 GiB of 8.0 GiB (37%), 12.0 MiB/s, time left 7m7s", "attempt 2"},
 		"why again": {backupCase(progress.StateTransferring, func(c *VolumeCase) {
 			c.Events = []Event{{Type: "Warning", Reason: "Retrying", Note: "connection reset", Object: "PodVolumeBackup/x"}}
-		}), "it moves", "Retrying: connection reset"},
+		}), "it moves", "this is attempt 2; connection reset"},
+		"why again, after a stall": {backupCase(progress.StateTransferring, func(c *VolumeCase) {
+			c.Events = []Event{{Type: "Warning", Reason: "Retrying", Note: "no route", Object: "PodVolumeBackup/x"}, {Type: "Warning", Reason: "Stalled", Note: "reading hangs", Object: "PodVolumeBackup/x"}}
+		}), "it moves", "this is attempt 2; no route"},
 		"stalled":        {backupCase(progress.StateStalled, nil), "no byte has moved for 7m: reading hangs", "NFS"},
 		"stalled, files": {backupCase(progress.StateStalled, nil), "no byte", "open cache/a: permission denied"},
 		"storing hangs": {backupCase(progress.StateStalled, func(c *VolumeCase) {
@@ -227,7 +230,7 @@ func TestExplainVolume(t *testing.T) {
 		},
 
 		// Of plugins.
-		"plugin moves":    {pluginCase(nil), "it moves: 1.0 GiB of 4.0 GiB (25%) at 1.0 MiB/s, time left 51m", ""},
+		"plugin moves":    {pluginCase(nil), "it moves: 1.0 GiB of 4.0 GiB (25%), 1.0 MiB/s, time left 51m", ""},
 		"plugin waits":    {pluginCase(func(v *Volume) { v.Message = "the array is busy" }), "it moves", "the plugin says: the array is busy"},
 		"plugin scans":    {pluginCase(func(v *Volume) { v.Progress.State = progress.StateScanning }), "not known yet", ""},
 		"plugin finishes": {pluginCase(func(v *Volume) { v.Progress.State = progress.StateFinishing }), "all bytes are done", ""},
@@ -287,9 +290,9 @@ func TestExplainOperation(t *testing.T) {
 	t.Parallel()
 	other := OfBackup(backup(velerov1.BackupPhaseInProgress))
 	other.Name = "weekly"
-	stalled := backupCase(progress.StateStalled, nil)
+	stalled, locked := backupCase(progress.StateStalled, nil), backupCase(progress.StateWaiting, nil)
 	withVolumes := func(c *OperationCase) {
-		c.Totals, c.Volumes = Sum([]Volume{stalled.Volume, stalled.Volume}), []Explanation{stalled.Explain(), stalled.Explain()}
+		c.Totals, c.Volumes = Sum([]Volume{stalled.Volume, stalled.Volume}), []Explanation{stalled.Explain(), locked.Explain()}
 	}
 	ourRestore := func(step string) func(*OperationCase) {
 		return func(c *OperationCase) {

@@ -225,21 +225,11 @@ func (c *VolumeCase) initContainerHolds(e *Explanation, name string) bool {
 		}
 	}
 	e.Why = fmt.Sprintf("its pod %s does not run init container %s yet: it %s", name, waiting, cmp.Or(whyNotReady(c.Pod), "starts"))
-	if warning := c.lastWarning("Pod/"); warning != "" {
+	if warning := c.blockedBy(); warning != "" && containerTrouble(c.Pod) == "" {
 		e.Why += "; its last Warning: " + warning
 	}
 	e.do(fmt.Sprintf("look at it: kubectl -n %s describe pod %s", c.Volume.PodNamespace, c.Volume.Pod))
 	return true
-}
-
-// lastWarning is the newest Warning Event of a kind of object.
-func (c *VolumeCase) lastWarning(prefix string) string {
-	for i := len(c.Events) - 1; i >= 0; i-- {
-		if e := &c.Events[i]; e.Type == corev1.EventTypeWarning && strings.HasPrefix(e.Object, prefix) {
-			return e.Reason + ": " + e.Note
-		}
-	}
-	return ""
 }
 
 // explainWork is about a volume that an agent has begun.
@@ -273,16 +263,16 @@ func (c *VolumeCase) explainWork(e *Explanation) {
 		e.Why = "everything is read, and the last of it is being stored; with a slow upload that takes minutes"
 		e.See = seeStates
 	default:
-		e.Why = "it moves: " + v.done()
+		e.Why, e.cause = "it moves: "+v.done(), "it moves"
 		if v.Source != SourceStatus {
-			e.Why += " at " + Rate(s.BytesPerSecond) + ", time left " + ETA(s.ETASeconds)
+			e.Why += ", " + Rate(s.BytesPerSecond) + ", time left " + ETA(s.ETASeconds)
 		}
 	}
 	if v.Source == SourceStatus {
 		e.fact("only the object's status tells of it, as Velero's own node agent writes it: whether it is stuck cannot be told")
 	}
 	if s.Attempt > 1 {
-		e.fact("this is attempt %d; %s", s.Attempt, cmp.Or(c.lastWarning(v.Kind+"/"), "why the one before ended is not known any more"))
+		e.fact("this is attempt %d; %s", s.Attempt, cmp.Or(c.lastAttempt(), "why the one before ended is not known any more"))
 	}
 	if s.Errors > 0 {
 		e.fact("%s files could not be moved, the last: %s", strconv.FormatInt(s.Errors, 10), s.LastError)

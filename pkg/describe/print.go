@@ -155,7 +155,7 @@ func (d *Description) when(t time.Time) string {
 	return t.UTC().Format(time.RFC3339) + " (" + Age(d.At, t) + " ago)"
 }
 
-// String writes sums in one line: 3: 1 Stalled, 2 Completed; 1.0 GiB of 4.0 GiB (25%) at 12.0 MiB/s, time left 4m10s.
+// String writes sums in one line: 3: 1 Stalled, 2 Completed; 1.0 GiB of 4.0 GiB (25%), 12.0 MiB/s, time left 4m10s.
 func (t *Totals) String() string {
 	if t.Volumes == 0 {
 		return "none"
@@ -164,18 +164,32 @@ func (t *Totals) String() string {
 	for _, state := range byUrgency(t.ByState) {
 		states = append(states, fmt.Sprintf("%d %s", t.ByState[state], state))
 	}
-	line := fmt.Sprintf("%d: %s; %s", t.Volumes, strings.Join(states, ", "), Bytes(t.BytesDone))
-	if t.TotalBytes > 0 {
-		share, known := t.Percent()
-		line += " of " + Bytes(t.TotalBytes) + " (" + PercentOf(share, known) + ")"
-	}
-	if t.Ended() == t.Volumes {
+	share, known := t.Percent()
+	ended := t.Ended() == t.Volumes
+	line := fmt.Sprintf("%d: %s; %s", t.Volumes, strings.Join(states, ", "), amount(t.BytesDone, t.TotalBytes, PercentOf(share, known), ended, t.TotalFinal))
+	switch {
+	case ended:
 		return line
+	case t.BytesPerSecond <= 0 && t.unmeasured:
+		return line + ", rate and time left " + NotKnownYet
+	case t.BytesPerSecond <= 0:
+		return line + ", no movement reported"
+	default:
+		return line + ", " + Rate(t.BytesPerSecond) + ", time left " + ETA(t.ETASeconds)
 	}
-	if !t.TotalFinal {
-		line += ", the total may grow"
+}
+
+// amount writes how much is done of how much: 1.0 GiB of 4.0 GiB (25%; the total may grow).
+func amount(done, total int64, percent string, ended, final bool) string {
+	switch {
+	case total <= 0 && ended:
+		return Bytes(done)
+	case total <= 0:
+		return Bytes(done) + ", total " + NotKnownYet
+	case !ended && !final:
+		percent += "; the total may grow"
 	}
-	return line + " at " + Rate(t.BytesPerSecond) + ", time left " + ETA(t.ETASeconds)
+	return Bytes(done) + " of " + Bytes(total) + " (" + percent + ")"
 }
 
 func byUrgency(states map[progress.State]int) []progress.State {
@@ -243,19 +257,9 @@ func (v *Volume) state(now time.Time) string {
 // done is what of the volume is done, with a percentage as soon as there is one.
 func (v *Volume) done() string {
 	s := &v.Progress
-	line := Bytes(s.BytesDone)
-	if s.TotalBytes <= 0 {
-		if v.Ended() {
-			return line
-		}
-		return line + ", total " + NotKnownYet
-	}
 	share, known := v.Percent()
-	line += " of " + Bytes(s.TotalBytes) + " (" + PercentOf(share, known) + ")"
-	if !v.Ended() && !s.TotalFinal && v.Source != SourceStatus {
-		line += ", the total may grow"
-	}
-	return line
+	// Nothing but our annotation tells whether a total is final.
+	return amount(s.BytesDone, s.TotalBytes, PercentOf(share, known), v.Ended(), s.TotalFinal || v.Source == SourceStatus)
 }
 
 func files(s *progress.Snapshot) string {

@@ -269,6 +269,7 @@ type Totals struct {
 	ETASeconds     *int64                 `json:"etaSeconds,omitempty"` // of the last one; absent: not known yet
 
 	doneOfTotal int64 // bytes done of those whose total is known
+	unmeasured  bool  // of some that run nobody tells the rate
 	bounded     bool  // those whose total is not known have done nothing yet
 }
 
@@ -292,6 +293,7 @@ func Sum(volumes []Volume) Totals {
 		}
 		t.BytesPerSecond = add(t.BytesPerSecond, p.BytesPerSecond)
 		t.TotalFinal = t.TotalFinal && p.TotalFinal
+		t.unmeasured = t.unmeasured || v.Source == SourceStatus && v.claimed()
 		t.bounded = t.bounded && (p.TotalBytes > 0 || p.BytesDone <= 0)
 		if p.ETASeconds == nil {
 			known = false

@@ -1,0 +1,155 @@
+package describe
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+)
+
+// restoreOf is a case of a restore of one of many pods, which change makes different.
+func restoreOf(i int, change func(*velerov1.PodVolumeRestore, *VolumeCase)) VolumeCase {
+	r := podVolumeRestore()
+	uid := types.UID(fmt.Sprintf("6c3f7a52-0d1e-4b7a-9a55-%012d", i))
+	r.Name, r.Spec.Pod.Name, r.Spec.Pod.UID = fmt.Sprintf("shop-%05d", i), fmt.Sprintf("shard-%d", i), uid
+	r.Annotations, r.Status = nil, velerov1.PodVolumeRestoreStatus{}
+	pod := waitingPod(func(p *corev1.Pod) { p.Name, p.UID, p.Status.InitContainerStatuses = r.Spec.Pod.Name, uid, nil })
+	c := VolumeCase{At: now, PodUID: uid, Pod: pod, Node: node(corev1.ConditionTrue), Agents: []corev1.Pod{ourAgent()}, AgentsKnown: true}
+	change(r, &c)
+	c.Volume = OfPodVolumeRestore(r)
+	return c
+}
+
+// manyRestores are 20 of which most wait for the same image.
+func manyRestores() []VolumeCase {
+	missingDNS := Event{Type: "Warning", Reason: "MissingClusterDNS", Note: "kubelet does not have ClusterDNS IP configured", Time: now}
+	var all []VolumeCase
+	for i := range 20 {
+		all = append(all, restoreOf(i, func(r *velerov1.PodVolumeRestore, c *VolumeCase) {
+			told := progress.Snapshot{State: progress.StateWaiting, Heartbeat: now.Add(-9 * time.Minute)}
+			c.Events = []Event{missingDNS}
+			c.Events[0].Object = "Pod/" + c.Pod.Name
+			switch {
+			case i < 2:
+				r.Status.Phase, told.State = velerov1.PodVolumeRestorePhaseFailed, progress.StateFailed
+				r.Status.Message = fmt.Sprintf("Restore of volume \"data\" of pod shop/%s failed: open repository: wrong repository password", r.Spec.Pod.Name)
+			case i < 5:
+				r.Status.Phase, told = velerov1.PodVolumeRestorePhaseInProgress, snapshots[progress.StateTransferring]
+				told.Attempt, told.BytesDone = 1, int64(i)<<30
+			case i == 5:
+				c.Events = append(c.Events, Event{Type: "Warning", Reason: "FailedMount", Note: "MountVolume.SetUp failed: rpc error", Time: now, Object: "Pod/" + c.Pod.Name}, c.Events[0])
+			default:
+				c.Pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "restore-wait", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{
+					Reason: "ImagePullBackOff", Message: fmt.Sprintf("Back-off pulling image \"registry.example/node-agent:v2\" for pod %s_shop(%s)", c.Pod.Name, c.Pod.UID),
+				}}}}
+			}
+			r.Annotations = map[string]string{ProgressAnnotation: encode(told)}
+		}))
+	}
+	return all
+}
+
+// TestCauses holds what people read of 20 volumes: four causes, and each once.
+func TestCauses(t *testing.T) {
+	t.Parallel()
+	c := OperationCase{At: now, Operation: OfRestore(restore(velerov1.RestorePhaseInProgress)), ServersKnown: true, Servers: []corev1.Pod{agent("velero/velero:v1.18.3")}}
+	c.Operation.Items.Done = c.Operation.Items.Total
+	var volumes []Volume
+	for _, v := range manyRestores() {
+		volumes, c.Volumes = append(volumes, v.Volume), append(c.Volumes, v.Explain())
+	}
+	c.Totals = Sum(volumes)
+	e := c.Explain()
+	var text strings.Builder
+	if err := e.Print(&text, now); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "explain/many.txt", text.String())
+	values, err := json.MarshalIndent(e.Causes, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "explain/many.json", string(values)+"\n")
+	if lines := strings.Count(text.String(), "\n"); lines > 60 {
+		t.Errorf("%d lines for 20 volumes", lines)
+	}
+	if strings.Contains(string(values), "MissingClusterDNS") {
+		t.Error("MissingClusterDNS is a cause")
+	}
+	affected := 0
+	for _, cause := range e.Causes {
+		affected += len(cause.Volumes)
+	}
+	if affected != len(volumes) {
+		t.Errorf("%d volumes have causes, want %d", affected, len(volumes))
+	}
+}
+
+// TestCauseOf groups what differs in names, ages and places only.
+func TestCauseOf(t *testing.T) {
+	t.Parallel()
+	explanation := func(pod, why string) Explanation {
+		return Explanation{Name: pod, State: "x", Subject: "volume data of pod shop/" + pod, Why: why}
+	}
+	for name, test := range map[string]struct {
+		a, b Explanation
+		want string // empty: two causes
+	}{
+		"the same":       {explanation("a", "it has completed"), explanation("b", "it has completed"), "it has completed"},
+		"another cause":  {explanation("a", "it has completed"), explanation("b", "it was canceled"), ""},
+		"pods":           {explanation("a", "its pod shop/a is being deleted"), explanation("b", "its pod shop/b is being deleted"), "its pod is being deleted"},
+		"not their pods": {explanation("a", "its pod shop/a waits for pod shop/c"), explanation("b", "its pod shop/b waits for pod shop/d"), ""},
+		"ages":           {explanation("a", "no byte has moved for 2m11s: reading hangs"), explanation("b", "no byte has moved for 3h: reading hangs"), "no byte has moved for some time: reading hangs"},
+		"places":         {explanation("a", "it is number 1 in the queue of node n"), explanation("b", "it is number 12 in the queue of node n"), "it is in the queue of node n"},
+		"nodes":          {explanation("a", "no node agent runs on node n-1"), explanation("b", "no node agent runs on node n-2"), ""},
+		"failures": {
+			explanation("a", `it has failed: Backup of volume "data" of pod shop/a failed: no space left`),
+			explanation("b", `it has failed: Backup of volume "data" of pod shop/b failed: no space left`), "it has failed: no space left",
+		},
+		"unreadable files": {explanation("a", "it has completed without 1 file that could not be read"), explanation("b", "it has completed without 3 files that could not be read"), "it has completed without files that could not be read"},
+	} {
+		causes := Causes([]Explanation{test.a, test.b})
+		switch {
+		case test.want == "" && len(causes) != 2:
+			t.Errorf("%s: one cause: %+v", name, causes)
+		case test.want == "":
+			if causes[0].Why != test.a.Why || causes[0].Volumes[0].Detail != "" {
+				t.Errorf("%s: a cause of one volume is %+v", name, causes[0])
+			}
+		case len(causes) != 1 || causes[0].Why != test.want || len(causes[0].Volumes) != 2:
+			t.Errorf("%s: got %+v, want %q", name, causes, test.want)
+		}
+	}
+}
+
+// TestBlockedBy has Events of a pod, the oldest first, of which only some keep it from running.
+func TestBlockedBy(t *testing.T) {
+	t.Parallel()
+	warning := func(reason string) Event { return Event{Type: "Warning", Reason: reason, Note: "n", Object: "Pod/p"} }
+	normal := func(reason string) Event { return Event{Type: "Normal", Reason: reason, Note: "n", Object: "Pod/p"} }
+	for name, test := range map[string]struct {
+		events []Event
+		want   string
+	}{
+		"none":                           {nil, ""},
+		"a volume":                       {[]Event{normal("Scheduled"), warning("FailedMount")}, "FailedMount: n"},
+		"a volume, and what matters not": {[]Event{warning("FailedAttachVolume"), warning("MissingClusterDNS"), warning("DNSConfigForming")}, "FailedAttachVolume: n"},
+		"what matters not":               {[]Event{warning("MissingClusterDNS"), warning("Unhealthy")}, ""},
+		"an image":                       {[]Event{normal("Pulling"), warning("Failed"), normal("BackOff")}, "Failed: n"},
+		"a volume that has come":         {[]Event{warning("FailedMount"), normal("Pulling")}, ""},
+		"of another object":              {[]Event{{Type: "Warning", Reason: "FailedMount", Object: "PodVolumeRestore/x"}}, ""},
+		"a node that was found":          {[]Event{warning("FailedScheduling"), normal("Scheduled")}, ""},
+	} {
+		c := VolumeCase{Events: test.events}
+		if got := c.blockedBy(); got != test.want {
+			t.Errorf("%s: got %q, want %q", name, got, test.want)
+		}
+	}
+}
