@@ -56,6 +56,7 @@ func (f *Fixture) Start(flags ...string) *Agent {
 	return f.StartWith(AgentOptions{Flags: flags})
 }
 
+// StartWith is Start with options.
 func (f *Fixture) StartWith(o AgentOptions) *Agent {
 	f.T.Helper()
 	if o.Node == "" {
@@ -85,13 +86,13 @@ func (f *Fixture) StartWith(o AgentOptions) *Agent {
 	a.Cmd.Env = []string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + f.Dir, "TMPDIR=" + a.temp, "NODE_NAME=" + o.Node, "VELERO_NAMESPACE=" + f.Namespace,
 	}
-	a.Run(o.Loaded)
+	a.run(o.Loaded)
 	f.Agents = append(f.Agents, a)
 	f.T.Cleanup(a.Stop)
 	return a
 }
 
-func (a *Agent) Run(loaded func(pid int) error) {
+func (a *Agent) run(loaded func(pid int) error) {
 	a.t.Helper()
 	log, err := os.Create(a.logFile)
 	if err != nil {
@@ -173,7 +174,7 @@ func (a *Agent) signal(s syscall.Signal) {
 	}
 }
 
-// Running says whether the agent has not ended.
+// Running reports whether the agent has not ended.
 func (a *Agent) Running() bool {
 	select {
 	case <-a.ended:
@@ -243,7 +244,7 @@ func Processes(t testing.TB, dir string) []Process {
 	return found
 }
 
-// Measures says whether the agent has a metric with a label and a value.
+// Measures reports whether the agent has a metric with a label and a value.
 func (a *Agent) Measures(name, label, value string) bool {
 	a.t.Helper()
 	response, err := http.Get("http://" + a.Metrics + "/metrics")

@@ -143,17 +143,22 @@ type patchBody struct {
 func (patchBody) Close() error { return nil }
 
 // What faults happen to.
-func IsAny(*http.Request) bool     { return true }
-func IsWatch(r *http.Request) bool { return r.URL.Query().Get("watch") == "true" }
-func IsRead(r *http.Request) bool  { return r.Method == http.MethodGet && !IsWatch(r) }
+// IsAny reports true.
+func IsAny(*http.Request) bool { return true }
 
-// IsWrite says whether an agent writes a PodVolumeBackup or PodVolumeRestore.
+// IsWatch reports whether a client watches.
+func IsWatch(r *http.Request) bool { return r.URL.Query().Get("watch") == "true" }
+
+// IsRead reports whether a client gets or lists.
+func IsRead(r *http.Request) bool { return r.Method == http.MethodGet && !IsWatch(r) }
+
+// IsWrite reports whether an agent writes a PodVolumeBackup or PodVolumeRestore.
 func IsWrite(r *http.Request) bool {
 	return r.Method == http.MethodPatch &&
 		(strings.Contains(r.URL.Path, "/podvolumebackups/") || strings.Contains(r.URL.Path, "/podvolumerestores/"))
 }
 
-// IsTerminalWrite says whether an agent writes the end of an operation.
+// IsTerminalWrite reports whether an agent writes the end of an operation.
 func IsTerminalWrite(r *http.Request) bool {
 	body, ok := r.Body.(patchBody)
 	if !ok {

@@ -71,6 +71,7 @@ func (c *Clock) Set(t testing.TB, ahead time.Duration) {
 	}
 }
 
+// Close lets go of the process.
 func (c *Clock) Close() { _ = c.memory.Close() } // the process is gone
 
 // vdsoOf returns where a process has its vDSO.

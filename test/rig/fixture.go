@@ -73,7 +73,7 @@ func NewFixtureOn(t testing.TB, version string) *Fixture {
 		t.Fatal(err)
 	}
 	f.API = newAPIProxy(t, f.Dir, config)
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "faults-"}}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "rig-"}}
 	f.Create(namespace)
 	f.Namespace = namespace.Name
 	f.Node = "node-" + f.Namespace
@@ -104,8 +104,10 @@ func (f *Fixture) Check() {
 	}
 }
 
+// Context is the test's, and lasts until its cleanups have run.
 func (f *Fixture) Context() context.Context { return context.WithoutCancel(f.T.Context()) }
 
+// Create creates an object, and puts down when.
 func (f *Fixture) Create(o client.Object) {
 	f.T.Helper()
 	begin := time.Now()
@@ -138,6 +140,7 @@ func (f *Fixture) Pod(name string, volumes ...string) *corev1.Pod {
 	return f.PodOn(f.Node, name, volumes...)
 }
 
+// PodOn is Pod on another node.
 func (f *Fixture) PodOn(node, name string, volumes ...string) *corev1.Pod {
 	f.T.Helper()
 	pod := &corev1.Pod{

@@ -28,6 +28,7 @@ const (
 	Canceled   = string(velerov1.PodVolumeBackupPhaseCanceled)
 )
 
+// IsTerminal reports whether a phase is the end of an operation.
 func IsTerminal(phase string) bool { return phase == Completed || phase == Failed || phase == Canceled }
 
 // Version is one version of a PodVolumeBackup or PodVolumeRestore, as a watch has brought it.
@@ -55,13 +56,15 @@ func newVersion(o client.Object) Version {
 	return v
 }
 
+// Terminal reports whether this is the end of the operation.
 func (v Version) Terminal() bool { return IsTerminal(v.Phase) }
 
-// At says whether percent of a total that stays are done.
+// At reports whether percent of a total that stays are done.
 func (v Version) At(percent int64) bool {
 	return v.Snapshot.TotalFinal && v.Done*100 >= percent*v.Total && v.Phase == InProgress
 }
 
+// String returns the object as JSON.
 func (v Version) String() string {
 	b, err := json.Marshal(v.Object)
 	if err != nil {
@@ -114,7 +117,7 @@ func (h *History) follow(ctx context.Context, f *Fixture, list client.ObjectList
 				return apierrors.FromObject(e.Object)
 			}
 			version = object.GetResourceVersion()
-			h.Add(e.Type, object)
+			h.add(e.Type, object)
 		}
 		w.Stop()
 		w, err = f.Client.Watch(ctx, list, client.InNamespace(f.Namespace), &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: version}})
@@ -124,7 +127,7 @@ func (h *History) follow(ctx context.Context, f *Fixture, list client.ObjectList
 	}
 }
 
-func (h *History) Add(event watch.EventType, object client.Object) {
+func (h *History) add(event watch.EventType, object client.Object) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if event == watch.Deleted {
@@ -136,7 +139,7 @@ func (h *History) Add(event watch.EventType, object client.Object) {
 	h.changed = make(chan struct{})
 }
 
-// created says when an object was created: at is before the call, because this process may have to wait for a processor
+// created records when an object was created: at is before the call, because this process may have to wait for a processor
 // after it.
 func (h *History) created(o client.Object, at time.Time) {
 	h.mu.Lock()
@@ -184,6 +187,7 @@ func (f *Fixture) UntilAfter(o client.Object, since time.Time, what string, ok f
 	}
 }
 
+// Last returns the newest version, the zero value if there is none.
 func Last(versions []Version) Version {
 	if len(versions) == 0 {
 		return Version{}
@@ -298,7 +302,7 @@ func (h *History) checkVersion(uid types.UID, before, v Version) string {
 	return ""
 }
 
-// Gone says whether o does not exist any more.
+// Gone reports whether o does not exist any more.
 func (h *History) Gone(o client.Object) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -254,6 +254,7 @@ type Gate struct {
 	once    sync.Once
 }
 
+// NewGate returns a gate that nothing has reached.
 func NewGate() *Gate { return &Gate{reached: make(chan struct{})} }
 
 // Before does not forward a request.
