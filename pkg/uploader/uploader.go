@@ -29,9 +29,9 @@ var (
 	// ErrScratchFull comes from every method when there is no room for what only serves the run: temporary files, which
 	// all runs keep in one place, and the cache. It is no ErrNoSpace: when the other runs have ended there is room again.
 	ErrScratchFull = errors.New("the node agent's directory for temporary files, or its cache, is full")
-	// ErrFlush comes from Restore when the volume's disk did not take what was written. It is final: the kernel reports a
-	// failed writeback once and takes the pages for clean, so that a second attempt would find every file right in the page
-	// cache, write none of them, and call complete what the disk does not have (Linux 6.18, ext4).
+	// ErrFlush comes from Restore when the volume's disk did not take what was written. It is final: such a disk loses what is
+	// written next, too, and the kernel reports a failed writeback only once. Until the pages are dropped the page cache
+	// shows what the disk does not have (Linux 6.18, ext4), so data paths drop them before they compare files.
 	ErrFlush = errors.New("what was written to the volume did not reach its disk")
 	// ErrUnsupported comes when a request asks for what this data path, or the version of its program, cannot do.
 	ErrUnsupported = errors.New("not supported")

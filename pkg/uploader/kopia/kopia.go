@@ -141,8 +141,8 @@ func (u *Uploader) Backup(ctx context.Context, req uploader.BackupRequest, p pro
 	}, nil
 }
 
-// Restore writes a snapshot's files into the volume. Files of the same names are replaced, other files stay. Files that
-// an earlier try has written whole are not written again.
+// Restore writes a snapshot's files into the volume. Files of the same names are replaced, other files stay. A file whose
+// attributes and content are the snapshot's already, as an earlier attempt leaves it, is read and not written again.
 func (u *Uploader) Restore(ctx context.Context, req uploader.RestoreRequest, p progress.Sink) (uploader.RestoreResult, error) {
 	if !manifestID.MatchString(req.SnapshotID) {
 		return uploader.RestoreResult{}, fmt.Errorf("restore: %s is no snapshot's id: %w", strconv.Quote(req.SnapshotID), uploader.ErrSnapshotNotFound)

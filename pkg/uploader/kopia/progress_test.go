@@ -221,12 +221,14 @@ func TestRestoreTotal(t *testing.T) {
 	wantReading(t, "before the first byte", p, progress.Reading{
 		Stage: progress.StageTransferring, TotalBytes: 1000, TotalFinal: true, FilesTotal: 10,
 	})
+	p.same.Store(200) // of them 50 of a file that is still being compared
 	p.stats.Store(&restore.Stats{
-		RestoredTotalFileSize: 300, SkippedTotalFileSize: 200, EnqueuedTotalFileSize: 600, RestoredFileCount: 3, SkippedCount: 2,
+		RestoredTotalFileSize: 300, SkippedTotalFileSize: 150, EnqueuedTotalFileSize: 600, RestoredFileCount: 3, SkippedCount: 2,
 	})
 	wantReading(t, "in the middle", p, progress.Reading{
 		Stage: progress.StageTransferring, BytesDone: 500, TotalBytes: 1000, TotalFinal: true, FilesDone: 5, FilesTotal: 10,
 	})
+	p.same.Store(0)
 	p.stats.Store(&restore.Stats{RestoredTotalFileSize: 1000, EnqueuedTotalFileSize: 1033, RestoredFileCount: 10})
 	wantReading(t, "with all written", p, progress.Reading{
 		Stage: progress.StageFinishing, BytesDone: 999, TotalBytes: 1000, TotalFinal: true, FilesDone: 10, FilesTotal: 10,

@@ -39,7 +39,7 @@ func (j *job) restore(ctx context.Context) (_ result, err error) {
 		return result{}, fmt.Errorf("prepare the volume: %w", err)
 	}
 	p := newRestoreProgress(man, j.TotalBytes)
-	target.current = &p.current
+	target.current, p.same = &p.current, &target.same
 	defer j.reportOnTimer(p.reading)()
 
 	_, err = restore.Entry(ctx, r, target, root, restore.Options{
@@ -85,11 +85,12 @@ type restoreProgress struct {
 	total, files int64
 	known        bool // the total is the snapshot's
 	stats        atomic.Pointer[restore.Stats]
+	same         *atomic.Int64 // bytes that the volume had already
 	current      atomic.Pointer[string]
 }
 
 func newRestoreProgress(man *snapshot.Manifest, expected int64) *restoreProgress {
-	p := &restoreProgress{total: max(expected, 0)}
+	p := &restoreProgress{total: max(expected, 0), same: new(atomic.Int64)}
 	p.stats.Store(&restore.Stats{})
 	if man.RootEntry != nil && man.RootEntry.DirSummary != nil {
 		summary := man.RootEntry.DirSummary
@@ -98,10 +99,10 @@ func newRestoreProgress(man *snapshot.Manifest, expected int64) *restoreProgress
 	return p
 }
 
-// done is what was written and what was there already.
+// done is what was written and what was there already. kopia counts the latter when a file was skipped; a large one takes
+// long to compare.
 func (p *restoreProgress) done() int64 {
-	s := p.stats.Load()
-	return s.RestoredTotalFileSize + s.SkippedTotalFileSize
+	return p.stats.Load().RestoredTotalFileSize + p.same.Load()
 }
 
 // size is the snapshot's size after all of it was restored.

@@ -25,47 +25,31 @@ import (
 // where a file has become a directory or the other way round.
 type target struct {
 	*restore.FilesystemOutput
-	repository repo.Repository
-	booted     time.Time
-	foreign    atomic.Int64 // entries that do not have their owner
-	current    *atomic.Pointer[string]
-	times      sync.Map // of directories that are not finished: the time, by path
+	*comparison
+	foreign atomic.Int64 // entries that do not have their owner
+	current *atomic.Pointer[string]
+	times   sync.Map // of directories that are not finished: the time, by path
 }
 
 var _ restore.Output = (*target)(nil)
 
-func newTarget(ctx context.Context, r repo.Repository, sparse bool) (*target, error) {
-	var up unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &up); err != nil {
-		return nil, fmt.Errorf("read the time since the system started: %w", err)
-	}
+func newTarget(ctx context.Context, r repo.DirectRepository, sparse bool) (*target, error) {
 	t := &target{
 		FilesystemOutput: &restore.FilesystemOutput{
 			TargetPath: ".", OverwriteDirectories: true, OverwriteFiles: true, OverwriteSymlinks: true,
 			// As Velero: volumes on NFS often permit nobody to give files away. Entries without their owner are counted.
 			IgnorePermissionErrors: true, WriteSparseFiles: sparse,
 		},
-		repository: r,
-		booted:     time.Now().Add(-time.Duration(up.Nano())),
+		comparison: newComparison(r),
 	}
 	return t, t.Init(ctx)
 }
 
-// FileExists says that a file need not be written again: an earlier try has written it whole. kopia sets a file's time
-// when its content is complete, so a file with the snapshot's size and exact time is one, unless the machine has
-// crashed since then and the content has never reached the disk: what was there before the system started does not
-// count.
-func (t *target) FileExists(_ context.Context, path string, e kopiafs.File) bool {
-	info, err := os.Lstat(path)
-	if err != nil || !info.Mode().IsRegular() || info.Size() != e.Size() || !info.ModTime().Equal(e.ModTime()) ||
-		(info.Mode()^e.Mode())&kopiafs.ModBits != 0 {
-		return false
-	}
-	inode, ok := info.Sys().(*syscall.Stat_t)
-	if !ok || inode.Uid != e.Owner().UserID || inode.Gid != e.Owner().GroupID || inode.Nlink != 1 {
-		return false
-	}
-	return time.Unix(inode.Ctim.Unix()).After(t.booted)
+// FileExists reports whether a file need not be written again, because an earlier attempt has restored it: its attributes and
+// all its bytes are the snapshot's. Size and time prove nothing: after a power loss files have both, and zeros in them.
+func (t *target) FileExists(ctx context.Context, path string, e kopiafs.File) bool {
+	t.current.Store(&path)
+	return t.comparison.isSame(ctx, path, e)
 }
 
 // SymlinkExists makes kopia write every link: it would not look where an existing one leads.

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
@@ -25,6 +27,7 @@ type obstacles struct {
 	odds   int                 // how many these are
 	err    error               // what removing them gave
 	bytes  int64               // how much the files have that lie in the volume, maxPresent at most
+	reread bool                // restic will compare the files that are there
 }
 
 // maxPresent bounds what is counted: files without data may have any size.
@@ -46,12 +49,12 @@ func (u *Uploader) clear(ctx context.Context, s *session, req uploader.RestoreRe
 		return 0, fmt.Errorf("open volume: %w", err)
 	}
 	defer volume.Close()
-	o := &obstacles{volume: volume, since: time.Now().Add(-clockTick), odd: map[string][]string{}}
+	o := &obstacles{volume: volume, since: time.Now().Add(-clockTick), odd: map[string][]string{}, reread: u.version.comparesContent()}
 	if err := o.find(ctx); err != nil {
 		return 0, fmt.Errorf("look for links in the volume: %w", err)
 	}
-	if !o.found {
-		return o.bytes, nil
+	if !o.found || o.err != nil {
+		return o.bytes, o.err
 	}
 	u.options.Logger.Info("the volume holds links or special files: removing those that the snapshot has, too")
 	err = u.run(ctx, s, invocation{command: "ls", args: listArgs(req), stdout: o.removeListed})
@@ -84,6 +87,9 @@ func (o *obstacles) note(name string, d fs.DirEntry) {
 	info, err := d.Info()
 	if err == nil && info.Mode().IsRegular() {
 		o.bytes = min(o.bytes+min(info.Size(), maxPresent), maxPresent)
+		if o.reread {
+			o.dropPages(name)
+		}
 	}
 	if err != nil || !o.isObstacle(info) {
 		return
@@ -92,6 +98,19 @@ func (o *obstacles) note(name string, d fs.DirEntry) {
 	if printed := strings.ToValidUTF8(name, "\ufffd"); printed != name {
 		o.odd[oddKey(printed)] = append(o.odd[oddKey(printed)], name)
 		o.odds++
+	}
+}
+
+// dropPages makes restic read a file from the disk. After a failed write the kernel takes the pages for clean, so the page
+// cache holds what the disk has lost. Of a file that cannot be opened restic cannot read anything either, and writes it.
+func (o *obstacles) dropPages(name string) {
+	file, err := o.volume.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return
+	}
+	defer file.Close()
+	if err := unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil && o.err == nil {
+		o.err = fmt.Errorf("drop cached pages of a file that is there already: %w", err)
 	}
 }
 

@@ -45,6 +45,9 @@ func (v Version) compare(w Version) int {
 // reportsRestore says whether "restore --json" reports its progress; before that it prints nothing at all.
 func (v Version) reportsRestore() bool { return v.atLeast(16) }
 
+// comparesContent reports whether restore reads the files that are there already, and leaves what is right.
+func (v Version) comparesContent() bool { return v.atLeast(17) }
+
 // leavesHoles says whether restore has --sparse.
 func (v Version) leavesHoles() bool { return v.atLeast(15) }
 
