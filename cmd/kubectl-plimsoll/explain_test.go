@@ -251,7 +251,7 @@ func TestBackupThatIsDeleted(t *testing.T) {
 	}
 	request("weekly", "x", "another backup")
 	request("nightly", "y", "an earlier one of the name")
-	if e := c.explained("backup", "nightly"); !strings.Contains(e.Why, "nobody works on that any more") {
+	if e := c.explained("backup", "nightly"); !strings.Contains(e.Why, "but it is still there") {
 		t.Errorf("not asked for: %q", e.Why)
 	}
 	request("nightly", b.UID, "no such bucket")

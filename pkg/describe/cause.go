@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
 
 // Cause is why some volumes of a Backup or Restore are where they are: one reason and one remedy for all of them.
@@ -105,7 +107,7 @@ func replaceAll(text string, all []generality) string {
 const shownVolumes = 10
 
 func (c *Cause) print(p *page) {
-	p.section(count(len(c.Volumes), "volume", "volumes")+", "+c.State, func() {
+	p.section(progress.Count(len(c.Volumes), "volume", "volumes")+", "+c.State, func() {
 		p.line("Why", c.Why)
 		for _, fact := range c.Facts {
 			p.text("- " + fact)
@@ -124,7 +126,7 @@ func (c *Cause) print(p *page) {
 				p.text(line)
 			}
 			if more := len(c.Volumes) - shownVolumes; more > 0 {
-				p.text(count(more, "more volume", "more volumes") + "; -o json lists all")
+				p.text(progress.Count(more, "more volume", "more volumes") + "; -o json lists all")
 			}
 		})
 	})

@@ -8,6 +8,8 @@ import (
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
 
 // OperationCase is what is known around a Backup or Restore.
@@ -60,11 +62,11 @@ func (c *OperationCase) explainFailure(e *Explanation) {
 		e.do("correct it, and make a new " + kind)
 		return
 	case o.FailureReason != "":
-		e.Why = "it could not be done to its end: " + o.FailureReason
+		e.Why = "it failed: " + o.FailureReason
 	case o.Phase == string(VerdictFailed):
-		e.Why = "it could not be done to its end, and nobody said why"
+		e.Why = "it failed without a reason"
 	default:
-		e.Why = fmt.Sprintf("of its items or volumes some failed: %d errors", o.Errors)
+		e.Why = "some items or volumes failed: " + progress.Count(o.Errors, "error", "errors")
 	}
 	e.do(fmt.Sprintf("read what went wrong: kubectl plimsoll describe %s %s, velero %s logs %s", kind, o.Name, kind, o.Name))
 	e.See = seeFails
@@ -120,7 +122,7 @@ func (c *OperationCase) explainPhase(e *Explanation) {
 		e.Why = "it is in phase " + o.Phase
 	}
 	if strings.HasSuffix(o.Phase, string(VerdictPartial)) {
-		e.fact("it will end as PartiallyFailed: %d errors so far", o.Errors)
+		e.fact("it will end as PartiallyFailed: %s so far", progress.Count(o.Errors, "error", "errors"))
 	}
 }
 
@@ -139,7 +141,7 @@ func (c *OperationCase) explainDeletion(e *Explanation) {
 		}
 		errs = append(errs, d.Status.Errors...)
 	}
-	e.Why = "it should have been deleted, and nobody works on that any more"
+	e.Why = "its deletion was asked for and has ended, but it is still there"
 	if len(errs) > 0 {
 		e.Why = "its deletion has failed: " + strings.Join(errs, "; ")
 	}
@@ -156,7 +158,7 @@ func (c *OperationCase) explainQueue(e *Explanation) {
 	case len(c.Others) > 0:
 		e.Why = "the server is busy with another " + kind
 	default:
-		e.Why = fmt.Sprintf("the server has not begun it in the %s since it was made", Age(c.At, o.Created))
+		e.Why = fmt.Sprintf("the server has not started it in the %s since it was made", Age(c.At, o.Created))
 		e.do("look at the log of the server")
 	}
 	for i := range c.Others {
@@ -175,11 +177,11 @@ func (c *OperationCase) explainProgress(e *Explanation) {
 	share, known := i.Share()
 	switch {
 	case i.Step == "Collecting":
-		e.Why = "the items of the backup are looked at, to know how many there are"
+		e.Why = "the items of the backup are being counted"
 	case i.Step == "Finalizing":
 		e.Why = "its items and volumes are done; the controller writes the last of it to the backup store"
 	case open > 0 && (i.Step == stepVolumes || known && share == 100):
-		e.Why = "all items are done; it waits for " + count(open, "volume", "volumes")
+		e.Why = "all items are done; it waits for " + progress.Count(open, "volume", "volumes")
 	case known:
 		e.Why = fmt.Sprintf("it works on its items: %d of %d (%d%%)", i.Done, i.Total, share)
 	default:

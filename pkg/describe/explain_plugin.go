@@ -25,12 +25,12 @@ func (c *VolumeCase) explainPlugin(e *Explanation) {
 		e.fact("Velero ends the processes of plugins soon after a backup or restore; the next process goes on with it")
 		e.do("look at the log of the Velero server, which has the plugin's")
 	case s.State == progress.StateQueued:
-		e.Why = fmt.Sprintf("%s has not begun it in the %s since it was made", plugin, Age(c.At, v.Created))
+		e.Why = fmt.Sprintf("%s has not started it in the %s since it was made", plugin, Age(c.At, v.Created))
 	case s.State == progress.StateStalled:
 		e.Why = "no byte has moved for " + Age(c.At, s.LastProgressTime)
 		e.do("look at the storage of " + plugin)
 	case s.State == progress.StateScanning:
-		e.Why = "how much there is to do is not known yet"
+		e.Why = "its size is not known yet"
 	case s.State == progress.StateFinishing:
 		e.Why = "all bytes are done; the plugin ends it"
 	default:

@@ -135,25 +135,25 @@ func TestExplainVolume(t *testing.T) {
 		"queued, what to do":                  {backupCase(progress.StateQueued, busy), "number 2", "raise --concurrency"},
 		"Velero's agent is busy":              {newBackupCase(func(c *VolumeCase) { busy(c); c.Agents = []corev1.Pod{agent("velero/velero:v1.16.2")} }), "works on 1 other volume first", seeQueue},
 		"young":                               {newBackupCase(func(c *VolumeCase) { c.Volume.Created = now.Add(-30 * time.Second) }), "created 30s ago", ""},
-		"not taken":                           {newBackupCase(old), "nobody has taken it for 60m", "--namespace"},
+		"not taken":                           {newBackupCase(old), "it was not picked up for 60m", "--namespace"},
 		"accepted":                            {newBackupCase(func(c *VolumeCase) { c.Volume.Phase = "Accepted" }), "phase Accepted", "describe pod"},
 		"no agent":                            {newBackupCase(func(c *VolumeCase) { c.Agents = nil }), "no node agent runs on node node-a", seeAgent},
-		"agents not readable":                 {newBackupCase(func(c *VolumeCase) { old(c); c.Agents, c.AgentsKnown, c.Node = nil, false, nil }), "nobody has taken it", ""},
+		"agents not readable":                 {newBackupCase(func(c *VolumeCase) { old(c); c.Agents, c.AgentsKnown, c.Node = nil, false, nil }), "it was not picked up", ""},
 		"agent crashes":                       {newBackupCase(func(c *VolumeCase) { c.Agents = []corev1.Pod{crashing()} }), "has container node-agent in CrashLoopBackOff back-off 5m0s", "describe pod node-agent-x"},
-		"one agent crashes":                   {newBackupCase(func(c *VolumeCase) { old(c); c.Agents = []corev1.Pod{crashing(), ourAgent()} }), "nobody has taken it", ""},
+		"one agent crashes":                   {newBackupCase(func(c *VolumeCase) { old(c); c.Agents = []corev1.Pod{crashing(), ourAgent()} }), "it was not picked up", ""},
 		"agent unscheduled": {newBackupCase(func(c *VolumeCase) {
 			c.Agents[0].Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "too many pods"}}
 		}), "has no node: too many pods", seeAgent},
 		"node gone":              {newBackupCase(func(c *VolumeCase) { c.Node, c.NodeMissing = nil, true }), "node-a does not exist any more", "again"},
 		"node not ready":         {newBackupCase(func(c *VolumeCase) { c.Node = node(corev1.ConditionUnknown) }), "node node-a is not ready: KubeletNotReady container runtime is down", "bring the node back"},
 		"no restic in Velero":    {newBackupCase(func(c *VolumeCase) { c.Agents = []corev1.Pod{agent("reg:5000/velero/velero:v1.17.1@sha256:0")} }), "that of Velero 1.17, which does not serve restic", seeRestic},
-		"restic in older Velero": {newBackupCase(func(c *VolumeCase) { old(c); c.Agents = []corev1.Pod{agent("velero/velero:v1.16.2")} }), "nobody has taken it", ""},
+		"restic in older Velero": {newBackupCase(func(c *VolumeCase) { old(c); c.Agents = []corev1.Pod{agent("velero/velero:v1.16.2")} }), "it was not picked up", ""},
 		"kopia in Velero": {newBackupCase(func(c *VolumeCase) {
 			old(c)
 			c.Volume.Uploader, c.Agents = "kopia", []corev1.Pod{agent("velero/velero:v1.18.0")}
-		}), "nobody has taken it", ""},
-		"our agent beside":  {newBackupCase(func(c *VolumeCase) { old(c); c.Agents = append(c.Agents, agent("velero/velero:v1.18.0")) }), "nobody has taken it", ""},
-		"Velero of unknown": {newBackupCase(func(c *VolumeCase) { old(c); c.Agents = []corev1.Pod{agent("velero/velero:main")} }), "nobody has taken it", ""},
+		}), "it was not picked up", ""},
+		"our agent beside":  {newBackupCase(func(c *VolumeCase) { old(c); c.Agents = append(c.Agents, agent("velero/velero:v1.18.0")) }), "it was not picked up", ""},
+		"Velero of unknown": {newBackupCase(func(c *VolumeCase) { old(c); c.Agents = []corev1.Pod{agent("velero/velero:main")} }), "it was not picked up", ""},
 		"to be canceled":    {newBackupCase(func(c *VolumeCase) { c.Canceled, c.Deleting = true, true }), "", "spec.cancel is set"},
 
 		// Restores wait for their pod.
@@ -180,13 +180,13 @@ func TestExplainVolume(t *testing.T) {
 		"pod waits, no agent": {restoreCase(waitingPod(nil), func(c *VolumeCase) { c.Agents = nil }), "no node agent runs on node node-a", ""},
 		"pod waits, old helper": {restoreCase(waitingPod(func(p *corev1.Pod) {
 			p.Spec.InitContainers[1].Name, p.Status.InitContainerStatuses[1].Name = "restic-wait", "restic-wait"
-		}), nil), "nobody has taken it", ""},
-		"restic of Velero 1.18":    {restoreCase(waitingPod(nil), func(c *VolumeCase) { old(c); c.Agents = []corev1.Pod{agent("velero/velero:v1.18.3")} }), "nobody has taken it", ""},
+		}), nil), "it was not picked up", ""},
+		"restic of Velero 1.18":    {restoreCase(waitingPod(nil), func(c *VolumeCase) { old(c); c.Agents = []corev1.Pod{agent("velero/velero:v1.18.3")} }), "it was not picked up", ""},
 		"no restic in Velero 1.19": {restoreCase(waitingPod(nil), func(c *VolumeCase) { c.Agents = []corev1.Pod{agent("velero/velero:v1.19.0")} }), "does not serve restic", seeRestic},
 
 		// Begun.
 		"locked":       {backupCase(progress.StateWaiting, nil), "it waits: the repository is locked by PID 7 on node-b", "restic unlock"},
-		"scanning":     {backupCase(progress.StateScanning, nil), "how much there is to do", ""},
+		"scanning":     {backupCase(progress.StateScanning, nil), "determine its size", ""},
 		"transferring": {backupCase(progress.StateTransferring, nil), "it moves: 3.0 GiB of 8.0 GiB (37%), 12.0 MiB/s, time left 7m7s", "attempt 2"},
 		"why again": {backupCase(progress.StateTransferring, func(c *VolumeCase) {
 			c.Events = []Event{{Type: "Warning", Reason: "Retrying", Note: "connection reset", Object: "PodVolumeBackup/x"}}
@@ -199,7 +199,7 @@ func TestExplainVolume(t *testing.T) {
 		"storing hangs": {backupCase(progress.StateStalled, func(c *VolumeCase) {
 			c.Volume.Progress.Reason = "all data is read, storing the last of it does not end"
 		}), "no byte", "look at"},
-		"finishing":        {backupCase(progress.StateFinishing, func(c *VolumeCase) { c.Volume.Progress.Heartbeat = now }), "everything is read", ""},
+		"finishing":        {backupCase(progress.StateFinishing, func(c *VolumeCase) { c.Volume.Progress.Heartbeat = now }), "all data is read", ""},
 		"silent":           {backupCase(progress.StateFinishing, nil), "its agent has said nothing for 9m", seeStalled},
 		"silent, no agent": {backupCase(progress.StateFinishing, func(c *VolumeCase) { c.Agents = nil }), "no node agent runs on node node-a", "goes on when an agent of its node comes back"},
 		"by Velero":        {backupCase("", withoutAnnotation), "it moves: 3.0 GiB of 8.0 GiB (37%)", "whether it is stuck cannot be told"},
@@ -238,7 +238,7 @@ func TestExplainVolume(t *testing.T) {
 			v.Progress.State, v.Progress.LastProgressTime = progress.StateStalled, now.Add(-6*time.Minute)
 		}), "no byte has moved for 6m", "look at the storage of plugin example.io/disks"},
 		"plugin is gone":       {pluginCase(func(v *Volume) { v.Progress.Heartbeat = now.Add(-time.Hour) }), "plugin example.io/disks has said nothing for 60m", "the next process goes on"},
-		"plugin has not begun": {pluginCase(func(v *Volume) { v.Progress = progress.Snapshot{State: progress.StateQueued} }), "has not begun it in the 8m", seePlugins},
+		"plugin has not begun": {pluginCase(func(v *Volume) { v.Progress = progress.Snapshot{State: progress.StateQueued} }), "has not started it in the 8m", seePlugins},
 		"plugin has completed": {pluginCase(func(v *Volume) { v.Progress.State = progress.StateCompleted }), "it has completed", ""},
 		"plugin has failed":    {VolumeCase{At: now, Volume: pluginRestores()[0]}, "it has failed: quota exceeded", "log of the Velero server"},
 
@@ -304,7 +304,7 @@ func TestExplainOperation(t *testing.T) {
 		c         OperationCase
 		why, more string
 	}{
-		"new":               {operationCase("", nil), "the server has not begun it in the 12m since it was made", "log of the server"},
+		"new":               {operationCase("", nil), "the server has not started it in the 12m since it was made", "log of the server"},
 		"behind another":    {operationCase("", func(c *OperationCase) { c.Others = []Operation{other} }), "busy with another backup", "backup weekly runs, for 11m"},
 		"in the queue":      {operationCase(velerov1.BackupPhaseQueued, func(c *OperationCase) { c.Operation.QueuePosition = 3 }), "number 3 in the queue", ""},
 		"no server":         {operationCase("", func(c *OperationCase) { c.Servers = nil }), "no Velero server runs in namespace velero", "bring it back"},
@@ -328,22 +328,22 @@ func TestExplainOperation(t *testing.T) {
 			operationCase(velerov1.BackupPhaseDeleting, deletions(deletion(velerov1.DeleteBackupRequestPhaseProcessed, "no such bucket", "b"))),
 			"its deletion has failed: no such bucket; b", "velero backup delete nightly",
 		},
-		"deletion forgotten":  {operationCase(velerov1.BackupPhaseDeleting, deletions()), "nobody works on that", "velero backup delete nightly"},
+		"deletion forgotten":  {operationCase(velerov1.BackupPhaseDeleting, deletions()), "but it is still there", "velero backup delete nightly"},
 		"deletion, no server": {operationCase(velerov1.BackupPhaseDeleting, func(c *OperationCase) { c.Servers = nil }), "no Velero server runs", ""},
 		"of later Velero":     {operationCase("Pondering", nil), "it is in phase Pondering", ""},
 		"completed":           {operationCase(velerov1.BackupPhaseCompleted, func(c *OperationCase) { c.Servers = nil }), "it has completed", ""},
-		"partially failed":    {operationCase(velerov1.BackupPhasePartiallyFailed, func(c *OperationCase) { c.Operation.Errors = 2 }), "some failed: 2 errors", "velero backup logs nightly"},
-		"failed":              {operationCase(velerov1.BackupPhaseFailed, func(c *OperationCase) { c.Operation.FailureReason = "restarted" }), "to its end: restarted", ""},
-		"failed silently":     {operationCase(velerov1.BackupPhaseFailed, nil), "nobody said why", ""},
+		"partially failed":    {operationCase(velerov1.BackupPhasePartiallyFailed, func(c *OperationCase) { c.Operation.Errors = 2 }), "some items or volumes failed: 2 errors", "velero backup logs nightly"},
+		"failed":              {operationCase(velerov1.BackupPhaseFailed, func(c *OperationCase) { c.Operation.FailureReason = "restarted" }), "it failed: restarted", ""},
+		"failed silently":     {operationCase(velerov1.BackupPhaseFailed, nil), "without a reason", ""},
 		"refused":             {operationCase(velerov1.BackupPhaseFailedValidation, func(c *OperationCase) { c.Operation.ValidationErrors = []string{"a", "b"} }), "it was refused: a; b", "make a new backup"},
-		"collecting":          {operationCase("", ourRestore("Collecting")), "the items of the backup are looked at", "slowly"},
+		"collecting":          {operationCase("", ourRestore("Collecting")), "are being counted", "slowly"},
 		"restoring":           {operationCase("", ourRestore("Restoring")), "it works on its items", "v1/ConfigMap shop/settings"},
 		"finalizing":          {operationCase("", ourRestore("Finalizing")), "writes the last of it", ""},
 		"volumes of a restore": {operationCase("", func(c *OperationCase) {
 			ourRestore("Volumes")(c)
 			c.Totals = Sum([]Volume{stalled.Volume})
 		}), "it waits for 1 volume", ""},
-		"restore failed": {operationCase("", func(c *OperationCase) { c.Operation = OfRestore(restore(velerov1.RestorePhasePartiallyFailed)) }), "some failed", seeEnds},
+		"restore failed": {operationCase("", func(c *OperationCase) { c.Operation = OfRestore(restore(velerov1.RestorePhasePartiallyFailed)) }), "some items or volumes failed", seeEnds},
 		"no controller":  {operationCase("", func(c *OperationCase) { ourRestore("")(c); c.Servers = nil }), "no Velero server or restore controller runs", seeRestarts},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -3,7 +3,6 @@ package describe
 import (
 	"cmp"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -64,16 +63,16 @@ func (c *VolumeCase) explainEnd(e *Explanation) {
 	v := &c.Volume
 	switch {
 	case v.Progress.State == progress.StateFailed:
-		said := cmp.Or(v.Message, v.Progress.Reason, "nobody said why")
-		e.Why = "it has failed: " + said
+		said := cmp.Or(v.Message, v.Progress.Reason, "no reason was given")
+		e.Why = "it has failed: " + progress.ShortPaths(said)
 		e.addRemedy(said)
 		if v.Progress.LastError != "" {
-			e.fact("the last file that could not be moved: %s", v.Progress.LastError)
+			e.fact("the last file that could not be moved: %s", progress.ShortPaths(v.Progress.LastError))
 		}
 	case v.Progress.State == progress.StateCanceled:
 		e.Why = "it was canceled: spec.cancel was set, as Velero servers do it when they are restarted"
 	case v.Progress.Errors > 0:
-		e.Why = fmt.Sprintf("it has completed without %d files that could not be read", v.Progress.Errors)
+		e.Why = "it has completed without " + progress.Count(v.Progress.Errors, "file", "files") + " that could not be read"
 		e.See = seeLacks
 	default:
 		e.Why = "it has completed"
@@ -99,13 +98,13 @@ func (c *VolumeCase) explainWait(e *Explanation) {
 		e.Why = "Velero's node agent has it in phase " + v.Phase + ": it waits for the pod that moves the data"
 		e.do("look for pods in namespace " + v.Namespace + " with the volume's name: 'kubectl describe pod' says what they wait for")
 	case c.working() > 0:
-		e.Why = fmt.Sprintf("the node agent of node %s works on %s first", c.node(), count(c.working(), "other volume", "other volumes"))
+		e.Why = fmt.Sprintf("the node agent of node %s works on %s first", c.node(), progress.Count(c.working(), "other volume", "other volumes"))
 		c.listOthers(e)
 		e.See = seeQueue
 	case age < silence:
 		e.Why = fmt.Sprintf("it was created %s ago; its node agent is there and takes it in a moment", Duration(age))
 	default:
-		e.Why = fmt.Sprintf("nobody has taken it for %s, although a node agent is there", Duration(age))
+		e.Why = fmt.Sprintf("it was not picked up for %s, although a node agent runs", Duration(age))
 		e.do("compare --namespace in the log of the node agent with namespace " + v.Namespace + ", and look for errors in it")
 		e.See = seeBegin
 	}
@@ -116,7 +115,7 @@ func (c *VolumeCase) nobodyServes(e *Explanation) bool {
 	v, node := &c.Volume, c.node()
 	switch {
 	case c.NodeMissing:
-		e.Why = fmt.Sprintf("its node %s does not exist any more, so nobody serves it", node)
+		e.Why = fmt.Sprintf("its node %s does not exist any more, so no agent serves it", node)
 		e.do("make the backup or restore again")
 	case c.Node != nil && nodeTrouble(c.Node) != "":
 		e.Why = fmt.Sprintf("its node %s is not ready: %s", node, nodeTrouble(c.Node))
@@ -257,10 +256,10 @@ func (c *VolumeCase) explainWork(e *Explanation) {
 		e.do(stallRemedy(s.Reason))
 		e.See = seeStalled
 	case s.State == progress.StateScanning:
-		e.Why = "it is found out how much there is to do"
+		e.Why = "it is being scanned to determine its size"
 		e.See = seeStates
 	case s.State == progress.StateFinishing:
-		e.Why = "everything is read, and the last of it is being stored; with a slow upload that takes minutes"
+		e.Why = "all data is read, and the last of it is being stored, which takes minutes when the upload is slow"
 		e.See = seeStates
 	default:
 		e.Why, e.cause = "it moves: "+v.done(), "it moves"
@@ -275,7 +274,7 @@ func (c *VolumeCase) explainWork(e *Explanation) {
 		e.fact("this is attempt %d; %s", s.Attempt, cmp.Or(c.lastAttempt(), "why the one before ended is not known any more"))
 	}
 	if s.Errors > 0 {
-		e.fact("%s files could not be moved, the last: %s", strconv.FormatInt(s.Errors, 10), s.LastError)
+		e.fact("%s could not be moved, the last: %s", progress.Count(s.Errors, "file", "files"), progress.ShortPaths(s.LastError))
 	}
 }
 
@@ -304,7 +303,7 @@ func (c *VolumeCase) explainReason(e *Explanation) {
 
 func (c *VolumeCase) explainQueue(e *Explanation) {
 	s := &c.Volume.Progress
-	e.Why = fmt.Sprintf("it is number %d in the queue of node %s, which works on %s now", s.QueuePosition, c.node(), count(c.working(), "other volume", "other volumes"))
+	e.Why = fmt.Sprintf("it is number %d in the queue of node %s, which works on %s now", s.QueuePosition, c.node(), progress.Count(c.working(), "other volume", "other volumes"))
 	c.listOthers(e)
 	e.do("wait, or raise --concurrency of the node agent")
 	e.See = seeQueue
