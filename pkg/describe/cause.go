@@ -73,8 +73,8 @@ func (e *Explanation) nameless() string {
 	return replaceAll(why, names)
 }
 
-// failedVolume is how our agent begins messages: Restore of volume "data" of pod shop/web-0 failed: ...
-var failedVolume = regexp.MustCompile(`^(it has failed: )(?:Backup|Restore) of volume "[^"]*" of pod \S+ failed: `)
+// failedVolume is how our agent begins messages: restore of volume "data" of pod shop/web-0 failed: ...
+var failedVolume = regexp.MustCompile(`^(it has failed: )(?:backup|restore) of volume "[^"]*" of pod \S+ failed: `)
 
 // generality is how something that differs from volume to volume is written for all.
 type generality struct {

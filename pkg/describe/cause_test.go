@@ -39,7 +39,7 @@ func manyRestores() []VolumeCase {
 			switch {
 			case i < 2:
 				r.Status.Phase, told.State = velerov1.PodVolumeRestorePhaseFailed, progress.StateFailed
-				r.Status.Message = fmt.Sprintf("Restore of volume \"data\" of pod shop/%s failed: open repository: wrong repository password", r.Spec.Pod.Name)
+				r.Status.Message = fmt.Sprintf("restore of volume \"data\" of pod shop/%s failed: open repository: wrong repository password", r.Spec.Pod.Name)
 			case i < 5:
 				r.Status.Phase, told = velerov1.PodVolumeRestorePhaseInProgress, snapshots[progress.StateTransferring]
 				told.Attempt, told.BytesDone = 1, int64(i)<<30
@@ -110,8 +110,8 @@ func TestCauseOf(t *testing.T) {
 		"places":         {explanation("a", "it is number 1 in the queue of node n"), explanation("b", "it is number 12 in the queue of node n"), "it is in the queue of node n"},
 		"nodes":          {explanation("a", "no node agent runs on node n-1"), explanation("b", "no node agent runs on node n-2"), ""},
 		"failures": {
-			explanation("a", `it has failed: Backup of volume "data" of pod shop/a failed: no space left`),
-			explanation("b", `it has failed: Backup of volume "data" of pod shop/b failed: no space left`), "it has failed: no space left",
+			explanation("a", `it has failed: backup of volume "data" of pod shop/a failed: no space left`),
+			explanation("b", `it has failed: backup of volume "data" of pod shop/b failed: no space left`), "it has failed: no space left",
 		},
 		"unreadable files": {explanation("a", "it has completed without 1 file that could not be read"), explanation("b", "it has completed without 3 files that could not be read"), "it has completed without files that could not be read"},
 	} {

@@ -40,7 +40,7 @@ type announced struct {
 // note is kept.
 func (a *Agent) event(op *operation, eventType, reason, format string, args ...any) {
 	action := fmt.Sprintf("%s-%d", op.kind, op.events.Add(1))
-	a.events.Eventf(op.object, nil, eventType, reason, action, "%s", shorten(fmt.Sprintf(format, args...), maxMessage))
+	a.events.Eventf(op.object, nil, eventType, reason, action, "%s", shorten(progress.ShortPaths(fmt.Sprintf(format, args...)), maxMessage))
 }
 
 // announceStart tells people that an attempt begins. One that begins again after a wait for a lock, a mount or the API server is the same attempt.
@@ -64,7 +64,7 @@ func (a *Agent) announce(op *operation, s progress.Snapshot) {
 	switch {
 	case s.State == before:
 	case s.State == progress.StateQueued:
-		a.event(op, normal, EventQueued, "%s of %s waits for one of %d slots of node %s, position %d", op.kind, op.subject, a.cfg.Concurrency, a.cfg.NodeName, s.QueuePosition)
+		a.event(op, normal, EventQueued, "%s of %s waits at position %d in the queue of node %s, which works on %s at a time", op.kind, op.subject, s.QueuePosition, a.cfg.NodeName, progress.Count(a.cfg.Concurrency, "volume", "volumes"))
 	case s.State == progress.StateStalled:
 		op.log.Warn("Operation is stalled", "bytesDone", s.BytesDone, "totalBytes", s.TotalBytes, "since", s.LastProgressTime)
 		op.told.stalls++

@@ -106,14 +106,17 @@ func (a *Agent) tornDown(ctx context.Context, s subject) error {
 
 // unreadable counts and names the files that a snapshot lacks.
 func unreadable(res uploader.BackupResult) string {
-	message := fmt.Sprintf("snapshot %s was saved without %d files that could not be read", res.SnapshotID, res.Errors)
+	message := fmt.Sprintf("snapshot %s was saved without %s that could not be read", res.SnapshotID, progress.Count(res.Errors, "file", "files"))
 	if len(res.FailedPaths) == 0 {
 		return message
 	}
-	named := res.FailedPaths[:min(len(res.FailedPaths), maxNamedPaths)]
+	var named []string
+	for _, path := range res.FailedPaths[:min(len(res.FailedPaths), maxNamedPaths)] {
+		named = append(named, progress.ShortPath(path))
+	}
 	message += ": " + strings.Join(named, ", ")
-	if int64(len(named)) < res.Errors {
-		message += ", …"
+	if more := res.Errors - int64(len(named)); more > 0 {
+		message += fmt.Sprintf(" and %d more", more)
 	}
 	return message
 }

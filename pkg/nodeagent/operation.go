@@ -219,7 +219,7 @@ func (a *Agent) retry(op *operation, err error) (pause time.Duration, reason str
 	pause = a.cfg.RetryDelay << min(op.attempt-1, 5)
 	op.log.Warn("Attempt failed, trying again", "attempt", op.attempt, "reason", f.reason, "error", err, "pause", pause)
 	a.event(op, warning, EventRetrying, "attempt %d of %d failed, the next starts in %s: %v", op.attempt, a.cfg.MaxAttempts, pause, err)
-	reason = fmt.Sprintf("attempt %d failed, trying again: %v", op.attempt, err)
+	reason = progress.ShortPaths(fmt.Sprintf("attempt %d failed, trying again: %v", op.attempt, err))
 	op.attempt++
 	op.again = false
 	op.lockWait.pauses, op.mountWait.pauses = 0, 0

@@ -110,7 +110,7 @@ func (a *Agent) decide(ctx context.Context, op *operation, out outcome, err erro
 	}
 	f := classify(err)
 	v.reason, v.phase = f.reason, phaseFailed
-	v.message = fmt.Sprintf("%s of %s failed: %v", op.kind, op.subject, err)
+	v.message = progress.ShortPaths(fmt.Sprintf("%s of %s failed: %v", op.kind, op.subject, err))
 	state := progress.StateFailed
 	if f.reason == ReasonCanceled {
 		v.message = fmt.Sprintf("%s of %s was canceled", op.kind, op.subject)

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
 
 // ModeAnnotation on a Restore chooses how its progress is counted. OnePhase takes the total from the Backup's status and
@@ -102,7 +103,7 @@ func (c *collector) complain(p problem) {
 // toldProblems are those that people are told.
 func (c *collector) toldProblems() []problem {
 	if more := c.unread - len(c.problems); more > 0 {
-		return append(slices.Clip(c.problems), problem{text: fmt.Sprintf("%d more items of the backup cannot be read", more)})
+		return append(slices.Clip(c.problems), problem{text: progress.Count(more, "more item", "more items") + " of the backup cannot be read"})
 	}
 	return c.problems
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
 
 // Plan is what a restore is going to do: the names of its items in the order in which they are restored, not the items. It
@@ -75,7 +77,7 @@ func (r PlannedResource) MarshalJSON() ([]byte, error) {
 // WriteText writes the plan for people.
 func (p *Plan) WriteText(w io.Writer) error {
 	var text strings.Builder
-	fmt.Fprintf(&text, "%d items are restored, %d are left out.\n", p.TotalItems, p.LeftOut)
+	fmt.Fprintf(&text, "%s restored, %s left out.\n", progress.Count(p.TotalItems, "item is", "items are"), progress.Count(p.LeftOut, "is", "are"))
 	for _, resource := range p.Resources {
 		fmt.Fprintf(&text, "\n%s: %d\n", resource.Resource, resource.TotalItems)
 		for _, namespace := range resource.Namespaces {

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/restore"
 	"github.com/plimsoll-io/plimsoll/pkg/volumeinfo"
 )
@@ -165,7 +166,8 @@ func (s *session) writePlan(ctx context.Context) error {
 	}
 	s.outcome = &restore.Outcome{}
 	s.op.progress.update(func(p *Progress) {
-		p.Message = fmt.Sprintf("dry run: nothing was restored; %d items would be, %d would be left out. The log says which.", s.plan.TotalItems, s.plan.LeftOut)
+		p.Message = fmt.Sprintf("dry run: nothing was restored; %s would be, %d would be left out. The log lists them.",
+			progress.Count(s.plan.TotalItems, "item", "items"), s.plan.LeftOut)
 	})
 	return nil
 }

@@ -3,7 +3,6 @@ package kopia
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -216,10 +215,10 @@ func (p *backupProgress) reading() progress.Reading {
 // was not there any more, of which there may be too much to name each in the log.
 func (p *backupProgress) logOmitted() {
 	if n := p.vanished.Load(); n > 0 {
-		p.job.note(slog.LevelWarn, fmt.Sprintf("%d files and directories vanished before they were read", n))
+		p.job.note(slog.LevelWarn, progress.Count(n, "file or directory", "files and directories")+" vanished before being read")
 	}
 	if n := p.excluded.Load(); n > 0 {
-		p.job.note(slog.LevelWarn, fmt.Sprintf("%d files and directories are left out, as .kopiaignore or CACHEDIR.TAG in the volume say", n))
+		p.job.note(slog.LevelWarn, progress.Count(n, "file or directory is", "files and directories are")+" left out, as .kopiaignore or CACHEDIR.TAG in the volume say")
 	}
 }
 

@@ -56,7 +56,7 @@ func (j *job) restore(ctx context.Context) (_ result, err error) {
 		return result{}, err
 	}
 	if n := target.foreign.Load(); n > 0 {
-		j.note(slog.LevelWarn, fmt.Sprintf("%d files and directories do not have their owner: the volume does not permit to set it", n))
+		j.note(slog.LevelWarn, "the volume does not permit to set owners: "+progress.Count(n, "file or directory does", "files and directories do")+" not have the one of the backup")
 	}
 	return result{TotalBytes: p.size()}, nil
 }

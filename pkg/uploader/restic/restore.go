@@ -102,5 +102,5 @@ func (s *stream) explain(err error) error {
 	if s.reading.Errors == 0 || !errors.As(err, &exit) && !errors.Is(err, uploader.ErrNoSpace) {
 		return err
 	}
-	return fmt.Errorf("%d errors, such as %s: %w", s.reading.Errors, s.example(), err)
+	return fmt.Errorf("%s, such as %s: %w", progress.Count(s.reading.Errors, "error", "errors"), s.example(), err)
 }

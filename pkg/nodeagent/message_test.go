@@ -1,0 +1,58 @@
+package nodeagent
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+)
+
+// TestUnreadable holds what people are told of files that a snapshot lacks.
+func TestUnreadable(t *testing.T) {
+	t.Parallel()
+	deep := strings.Repeat("directory/", 30)
+	for name, test := range map[string]struct {
+		result uploader.BackupResult
+		want   string
+	}{
+		"one file":     {uploader.BackupResult{Errors: 1, FailedPaths: []string{"a"}}, "snapshot s was saved without 1 file that could not be read: a"},
+		"not named":    {uploader.BackupResult{Errors: 1}, "snapshot s was saved without 1 file that could not be read"},
+		"two files":    {uploader.BackupResult{Errors: 2, FailedPaths: []string{"a", "b"}}, "snapshot s was saved without 2 files that could not be read: a, b"},
+		"many":         {uploader.BackupResult{Errors: 1200, FailedPaths: []string{"a", "b", "c", "d", "e", "f", "g"}}, "snapshot s was saved without 1200 files that could not be read: a, b, c, d, e and 1195 more"},
+		"a deep one":   {uploader.BackupResult{Errors: 1, FailedPaths: []string{deep + "ibdata1"}}, "snapshot s was saved without 1 file that could not be read: directory/directory/…y/directory/directory/directory/directory/directory/ibdata1"},
+		"a long space": {uploader.BackupResult{Errors: 1, FailedPaths: []string{strings.Repeat("a b", 100)}}, "snapshot s was saved without 1 file that could not be read: " + strings.Repeat("a b", 6) + "a …" + strings.Repeat("a b", 20)[1:]},
+	} {
+		test.result.SnapshotID = "s"
+		if got := unreadable(test.result); got != test.want {
+			t.Errorf("%s: got %q, want %q", name, got, test.want)
+		}
+	}
+}
+
+// TestFailureMessages holds that a failure says what failed and why, with no path that hides both.
+func TestFailureMessages(t *testing.T) {
+	t.Parallel()
+	deep := strings.Repeat("directory/", 30)
+	op := func(a *Agent) *operation {
+		return a.newOperation(ofBackup(&velerov1.PodVolumeBackup{Spec: velerov1.PodVolumeBackupSpec{Pod: corev1.ObjectReference{Namespace: "shop", Name: "db-0"}, Volume: "data"}}))
+	}
+	for name, test := range map[string]struct {
+		err  error
+		want string
+	}{
+		"a path":       {fmt.Errorf("open %sibdata1: input/output error", deep), `backup of volume "data" of pod shop/db-0 failed: open directory/directory/…`},
+		"its end":      {fmt.Errorf("open %sibdata1: input/output error", deep), "/ibdata1: input/output error"},
+		"a repository": {fmt.Errorf("open repository s3:https://store.example/%s: %w", deep, uploader.ErrWrongPassword), "s3:https://store.example/" + deep},
+	} {
+		a := &Agent{}
+		a.cfg.setDefaults()
+		v := a.judge(t.Context(), op(a), outcome{}, test.err)
+		if !strings.Contains(v.message, test.want) {
+			t.Errorf("%s: got %q, want %q", name, v.message, test.want)
+		}
+	}
+}
