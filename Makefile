@@ -61,6 +61,14 @@ test-faults: parts ## Break things around a running node agent, one at a time, a
 	go test -race -tags faults -c -o bin/faults.test ./test/faults
 	@test/faults/run.sh $(TESTFLAGS)
 
+# The seeds of make chaos. SEED=N runs one, FIRST=N begins there, PARALLEL=N runs so many at a time, SHRINK=0 does not shrink.
+SEEDS ?= 20
+
+.PHONY: chaos
+chaos: parts ## Make trouble from seeds around backups and restores, and judge what comes of it. SEEDS=2000, SEED=17
+	go test -race -tags chaos -c -o bin/chaos.test ./test/chaos
+	@SEEDS="$(SEEDS)" SEED="$(SEED)" FIRST="$(FIRST)" PARALLEL="$(PARALLEL)" SHRINK="$(SHRINK)" test/chaos/run.sh
+
 .PHONY: bench
 bench: parts ## Run the benchmarks. PKG=./pkg/... BENCH=Walk BENCHTIME=3s
 	go test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem $(PKG)

@@ -122,6 +122,7 @@ func Mount(dir, backing string) (*FS, error) {
 	var uncached time.Duration
 	f.server, err = fs.Mount(dir, root, &fs.Options{
 		EntryTimeout: &uncached, AttrTimeout: &uncached, NegativeTimeout: &uncached,
+		NullPermissions: true, // mode 0 is a mode, not an invitation to invent one
 		MountOptions: fuse.MountOptions{
 			// Without readdirplus a listing looks up none of its entries.
 			DirectMountStrict: true, DisableReadDirPlus: true, AllowOther: true, FsName: "faultfs", Name: "faultfs",

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -160,6 +162,13 @@ func (h *History) Of(o client.Object) []Version {
 	return h.versions[o.GetUID()]
 }
 
+// All returns the versions of every object so far.
+func (h *History) All() [][]Version {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Collect(maps.Values(h.versions))
+}
+
 // Until waits for a version of o that ok accepts, and returns the first one.
 func (f *Fixture) Until(o client.Object, what string, ok func(Version) bool) Version {
 	f.T.Helper()
@@ -286,10 +295,10 @@ func (h *History) checkVersion(uid types.UID, before, v Version) string {
 	switch {
 	case v.Malformed != nil:
 		return fmt.Sprintf("the annotation is malformed: %v", v.Malformed)
-	case before.Terminal():
-		return "it was written after its terminal write"
 	case v.Done < before.Done:
 		return fmt.Sprintf("bytes done fell from %d", before.Done)
+	case before.Terminal():
+		return "it was written after its terminal write"
 	case v.Done > v.Total && v.Total > 0:
 		return "more than all bytes are done"
 	case v.Done == v.Total && v.Total > 0 && v.Phase != Completed:

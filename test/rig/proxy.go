@@ -28,6 +28,8 @@ type Proxy struct {
 	Received, Sent atomic.Int64 // bytes of the bodies that clients sent, and that they got
 	Speed          *rate.Limiter
 
+	observer atomic.Pointer[func(*http.Request)]
+
 	mu     sync.Mutex
 	server *http.Server // nil while the proxy is down
 	ended  chan struct{}
@@ -108,6 +110,16 @@ func (p *Proxy) On(match func(*http.Request) bool, do Fault) *Rule {
 	return r
 }
 
+// Observe lets see have a look at each request before anything happens to it. The request waits until see returns. nil: nobody
+// looks.
+func (p *Proxy) Observe(see func(*http.Request)) {
+	if see == nil {
+		p.observer.Store(nil)
+		return
+	}
+	p.observer.Store(&see)
+}
+
 // Heal removes a rule.
 func (p *Proxy) Heal(r *Rule) {
 	p.mu.Lock()
@@ -140,6 +152,9 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w = &meteredWriter{ResponseWriter: w, ctx: r.Context(), proxy: p}
 	if p.note != nil {
 		p.note(r)
+	}
+	if see := p.observer.Load(); see != nil {
+		(*see)(r)
 	}
 	if rule := p.ruleFor(r); rule != nil {
 		rule.Hits.Add(1)

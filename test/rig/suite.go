@@ -46,6 +46,9 @@ func Prepare(name string, flags ...string) error {
 	return nil
 }
 
+// AgentProgram returns the path of the agent that Prepare has built.
+func AgentProgram() string { return suite.agent }
+
 // StopPlanes stops the control planes that were started.
 func StopPlanes() error {
 	var errs []error
