@@ -107,7 +107,7 @@ func (o *serverOptions) addFlags(cmd *cobra.Command) {
 	f.BoolVar(&o.initRepositories, "init-repositories", true, "create a repository that a backup needs and that does not exist")
 	f.StringVar(&o.partial, "partial", "complete", "what a backup is whose snapshot lacks files that could not be read: complete or fail")
 	f.DurationVar(&o.lockWait, "lock-wait", 35*time.Minute, "how long to wait for a locked repository; 0: not at all")
-	f.IntVar(&o.maxAttempts, "max-attempts", 5, "how often a volume is tried, restarts of the agent included")
+	f.IntVar(&o.maxAttempts, "max-attempts", 5, "how often a volume is tried; crashes of the agent count, planned stops do not")
 	f.DurationVar(&o.retryDelay, "retry-delay", 10*time.Second, "the pause before the second attempt, doubled before each further one")
 	f.DurationVar(&o.idleTimeout, "idle-timeout", 30*time.Minute, "ends an attempt in which no byte moves; 0: never")
 	f.DurationVar(&o.stallAfter, "stall-after", progress.DefaultStallAfter, "a volume of which no byte moves for so long is shown as Stalled")

@@ -54,7 +54,7 @@ type Config struct {
 	FailPartial      bool                         // a backup with unreadable files is Failed instead of Completed
 
 	Concurrency      int           // volumes at the same time; default 1, as in Velero
-	MaxAttempts      int           // default 5; restarts of the agent count
+	MaxAttempts      int           // default 5; crashes of the agent count, planned stops do not
 	RetryDelay       time.Duration // before the second attempt, doubled for each further one; default 10 s
 	LockWait         time.Duration // how long an operation waits in all for a locked repository; 0: not at all
 	LockDelay        time.Duration // before the second try of a locked repository, doubled up to twelve times of it; default 5 s
@@ -299,9 +299,11 @@ func (a *Agent) admitted(k key) bool {
 }
 
 func (a *Agent) newOperation(s subject) *operation {
+	attempt, previous := s.nextAttempt()
 	return &operation{
 		subject: s,
-		tracker: progress.NewTracker(progress.Options{StallAfter: a.cfg.StallAfter, Previous: s.previous()}),
+		attempt: attempt,
+		tracker: progress.NewTracker(progress.Options{StallAfter: a.cfg.StallAfter, Previous: previous}),
 		began:   time.Now(),
 		log: a.cfg.Logger.With("operation", string(s.kind), "name", s.object.GetName(),
 			"pod", s.pod.Namespace+"/"+s.pod.Name, "volume", s.volume),

@@ -48,7 +48,7 @@ func (a *Agent) announceStart(op *operation) {
 	if op.again {
 		return
 	}
-	if op.attempt == 1 {
+	if op.attempt == 1 && !op.resumed {
 		op.log.Info("Operation started")
 		a.event(op, normal, EventStarted, "%s of %s started on node %s", op.kind, op.subject, a.cfg.NodeName)
 		return

@@ -45,7 +45,7 @@ func (a *Agent) backup(ctx context.Context, op *operation) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
-	req := uploader.BackupRequest{Resume: op.attempt > 1}
+	req := uploader.BackupRequest{Resume: op.attempt > 1 || op.resumed}
 	if req.Parallel, err = op.setting(settingParallelUpload); err != nil {
 		return outcome{}, err
 	}

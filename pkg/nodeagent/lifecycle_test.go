@@ -85,7 +85,7 @@ func TestLockedRepositoryDoesNotHoldTheSlot(t *testing.T) {
 	c.create(locked)
 	c.history.until(t, locked, "waiting for PID 7", func(s subject) bool {
 		p := s.previous()
-		return p.State == progress.StateWaiting && strings.Contains(p.Reason, "PID 7 on node-b")
+		return p.State == progress.StateWaiting && strings.Contains(p.Reason, "PID 7 on node-b") && p.Uncounted
 	})
 	c.create(other)
 	if end := c.end(other); end.phase != phaseCompleted {

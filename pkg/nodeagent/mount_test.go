@@ -102,6 +102,9 @@ func TestVolumeIsMountedLate(t *testing.T) {
 			object := c.interrupted(kind, pod)
 			c.startAgent(data, nil)
 			waiting := c.awaitsMount(object)
+			if !waiting.Uncounted {
+				t.Error("an agent that dies while it waits for the mount uses up an attempt")
+			}
 
 			content := t.TempDir()
 			write(t, filepath.Join(content, "mounted"), "x")

@@ -91,8 +91,12 @@ func (a *Agent) await(ctx context.Context, op *operation) (outcome, error) {
 	}
 }
 
-// leave tells the next agent how far this one has come.
+// leave tells the next agent how far this one has come. It leaves the attempt to that agent, too: being told to stop says
+// nothing about the volume. An attempt that had failed before is over.
 func (a *Agent) leave(op *operation) {
+	if s := op.tracker.Snapshot(); s.Attempt == op.attempt {
+		op.tracker.Uncount()
+	}
 	s := op.tracker.Snapshot()
 	op.log.Info("Operation is interrupted, the next agent of this node resumes it", "bytesDone", s.BytesDone)
 	if !op.claimed {
@@ -106,9 +110,8 @@ func (a *Agent) leave(op *operation) {
 // work tries until it works, until trying again cannot help, or until there were enough tries. Between two tries others
 // have the slot.
 func (a *Agent) work(ctx context.Context, op *operation) (outcome, error) {
-	before := op.previous()
-	op.attempt = before.Attempt + 1
 	if op.attempt > a.cfg.MaxAttempts {
+		before := op.previous()
 		if op.kind == Backup {
 			return outcome{}, tooManyAttempts(before)
 		}
@@ -130,6 +133,9 @@ func (a *Agent) work(ctx context.Context, op *operation) (outcome, error) {
 			return out, err
 		}
 		op.tracker.Report(progress.Reading{Stage: progress.StageWaiting, Reason: reason})
+		if op.again {
+			op.tracker.Uncount()
+		}
 		if err := a.pause(ctx, op, pause); err != nil {
 			return out, err
 		}

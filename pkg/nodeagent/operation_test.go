@@ -378,13 +378,105 @@ func TestAnotherAgentResumes(t *testing.T) {
 	}
 	c.startAgent(data, nil)
 	<-second.started
-	versions := c.history.until(t, pvb, "attempt 2", func(s subject) bool { return s.previous().Attempt == 2 && s.done > 0 })
+	versions := c.history.until(t, pvb, "resumed", func(s subject) bool {
+		p := s.previous()
+		return p.Resumes == 1 && !p.Uncounted && s.done > 0
+	})
 	if now := versions[len(versions)-1]; now.done != 50 || now.phase != phaseInProgress {
-		t.Errorf("early in the second attempt: %s", describe(versions))
+		t.Errorf("early after the other agent's start: %s", describe(versions))
 	}
 	close(second.release)
 	if end := c.end(pvb); end.phase != phaseCompleted {
 		t.Errorf("ended as %s", describe([]subject{end}))
+	}
+}
+
+// A rolling upgrade or a drain says nothing about a volume: an agent that is told to stop leaves its attempt to the next one.
+func TestPlannedStopsCostNoAttempt(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []Kind{Backup, Restore} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, veleroLatest)
+			pod := c.pod("pod", "data")
+			var object client.Object = c.newBackup(pod, "data")
+			if kind == Restore {
+				object = c.newRestore(pod, "data", "1234abcd")
+			}
+			c.create(object)
+			if kind == Restore {
+				c.setInitContainer(pod, running)
+			}
+			once := func(cfg *Config) { cfg.MaxAttempts = 1 }
+			for range 3 {
+				hold := newHolding()
+				_, stop := c.startAgent(hold.fake(t), once)
+				<-hold.started
+				stop()
+			}
+			hold := newHolding()
+			close(hold.release)
+			c.startAgent(hold.fake(t), once)
+			end := c.end(object)
+			if p := annotated(t, end); end.phase != phaseCompleted || p.Attempt != 1 || p.Resumes != 3 || p.Uncounted {
+				t.Errorf("ended as %s", describe([]subject{end}))
+			}
+			if kind == Backup {
+				c.checkCrashesCount(object)
+			}
+		})
+	}
+}
+
+// checkCrashesCount holds that no version of an object that was worked on would spare a crash its attempt.
+func (c *cluster) checkCrashesCount(o client.Object) {
+	c.t.Helper()
+	c.history.mu.Lock()
+	defer c.history.mu.Unlock()
+	var left bool
+	for _, v := range c.history.versions[o.GetUID()] {
+		p := v.previous()
+		// What an agent writes while it stops, and its successor before it has begun.
+		stops := p.Uncounted && (p.State == progress.StateTransferring || p.State == progress.StateQueued)
+		left = left || stops
+		if p.Uncounted && !stops {
+			c.t.Errorf("an agent that dies now leaves its attempt to the next one: %s", describe([]subject{v}))
+		}
+	}
+	if !left {
+		c.t.Error("no agent has left its attempt to the next one")
+	}
+}
+
+// What an agent that was told to stop, was killed while it waited, or died at work has left on an object.
+func TestNextAttempt(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		phase, left      string
+		attempt, resumes int
+	}{
+		"nothing":                       {phase: phaseNew, attempt: 1},
+		"Velero's agent died":           {phase: phaseInProgress, attempt: 2},
+		"died at work":                  {phase: phaseInProgress, left: `{"state":"Transferring","attempt":2}`, attempt: 3},
+		"died at work, stopped before":  {phase: phaseInProgress, left: `{"state":"Transferring","attempt":2,"resumes":4}`, attempt: 3, resumes: 4},
+		"died in the pause after":       {phase: phaseInProgress, left: `{"state":"Waiting","attempt":2}`, attempt: 3},
+		"stopped":                       {phase: phaseInProgress, left: `{"state":"Transferring","attempt":2,"uncounted":true}`, attempt: 2, resumes: 1},
+		"died while it waited":          {phase: phaseInProgress, left: `{"state":"Waiting","attempt":2,"uncounted":true,"resumes":9}`, attempt: 2, resumes: 10},
+		"stopped again and again":       {phase: phaseInProgress, left: `{"state":"Waiting","attempt":2,"uncounted":true,"resumes":10}`, attempt: 3, resumes: 10},
+		"stopped before it had claimed": {phase: phaseNew, left: `{"state":"Queued","uncounted":true}`, attempt: 1},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pvb := &velerov1.PodVolumeBackup{Status: velerov1.PodVolumeBackupStatus{Phase: velerov1.PodVolumeBackupPhase(tc.phase)}}
+			if tc.left != "" {
+				pvb.Annotations = map[string]string{ProgressAnnotation: tc.left}
+			}
+			attempt, p := ofBackup(pvb).nextAttempt()
+			if attempt != tc.attempt || p.Resumes != tc.resumes {
+				t.Errorf("attempt %d, resumed %d times; want %d, %d", attempt, p.Resumes, tc.attempt, tc.resumes)
+			}
+		})
 	}
 }
 

@@ -128,6 +128,22 @@ func (s subject) previous() progress.Snapshot {
 	return p
 }
 
+// maxResumes bounds how often the agents of a node leave an attempt of one operation uncounted: what makes kubelet stop the
+// agent again and again, as a failing probe does, must not go on for ever.
+const maxResumes = 10
+
+// nextAttempt returns the number of the attempt that a new process makes, and what the object said of the earlier ones. A
+// process that was told to stop, or ended while the operation waited, has left its attempt to this one.
+func (s subject) nextAttempt() (int, progress.Snapshot) {
+	p := s.previous()
+	if p.Uncounted && p.Attempt > 0 && p.Resumes < maxResumes {
+		p.Resumes++
+		return p.Attempt, p
+	}
+	p.Uncounted = false
+	return p.Attempt + 1, p
+}
+
 // setting returns a number out of uploaderSettings, 0 where there is none.
 func (s subject) setting(name string) (int, error) {
 	text, ok := s.settings[name]

@@ -48,6 +48,10 @@ type Snapshot struct {
 	LastProgressTime time.Time `json:"lastProgressTime,omitzero"` // when a byte last moved
 	Heartbeat        time.Time `json:"heartbeat,omitzero"`        // when the writer last looked
 
-	Attempt       int `json:"attempt,omitempty"`       // 1 for the first try
-	QueuePosition int `json:"queuePosition,omitempty"` // 1 is next; in state Queued only
+	Attempt int `json:"attempt,omitempty"` // 1 for the first try
+	// Uncounted means that an agent that ends now leaves the attempt to the next one: it was told to stop, or the operation
+	// waits for something that is not its data path. Otherwise the next agent begins another attempt.
+	Uncounted     bool `json:"uncounted,omitempty"`
+	Resumes       int  `json:"resumes,omitempty"`       // how often an attempt was left to the next agent like that
+	QueuePosition int  `json:"queuePosition,omitempty"` // 1 is next; in state Queued only
 }

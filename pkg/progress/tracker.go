@@ -73,7 +73,7 @@ func (t *Tracker) Begin(n int) {
 	now := time.Now()
 	t.begun, t.aliveSince = true, now
 	t.latest, t.rate = Reading{}, rateEstimator{}
-	t.snap.Attempt, t.snap.QueuePosition = n, 0
+	t.snap.Attempt, t.snap.Uncounted, t.snap.QueuePosition = n, false, 0
 	t.snap.Errors, t.snap.LastError = 0, ""
 	t.snap.TotalFinal = false
 	if t.snap.StartTime.IsZero() {
@@ -82,6 +82,13 @@ func (t *Tracker) Begin(n int) {
 	if t.snap.LastProgressTime.IsZero() {
 		t.snap.LastProgressTime = now.UTC()
 	}
+}
+
+// Uncount tells that an agent that ends now leaves the attempt to the next one, until Begin.
+func (t *Tracker) Uncount() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.snap.Uncounted = true
 }
 
 // Report takes what the data path knows now.
@@ -161,7 +168,7 @@ func (t *Tracker) End(state State, reason string) Snapshot {
 func (t *Tracker) end(state State, reason string) Snapshot {
 	t.snap.State, t.snap.Reason = state, clip(reason, maxText)
 	t.snap.BytesPerSecond, t.snap.ETASeconds = 0, nil
-	t.snap.CurrentItem, t.snap.QueuePosition = "", 0
+	t.snap.CurrentItem, t.snap.QueuePosition, t.snap.Uncounted = "", 0, false
 	return t.snap
 }
 

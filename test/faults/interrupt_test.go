@@ -146,10 +146,12 @@ func (f *fixture) checkInterrupted(o client.Object) {
 // resume starts another agent and waits until it has taken the object over.
 func (f *fixture) resume(r *row, o client.Object, flags ...string) *rig.Agent {
 	f.T.Helper()
-	before := rig.Last(f.History.Of(o)).Snapshot.Attempt
+	before := rig.Last(f.History.Of(o)).Snapshot
 	since := time.Now()
 	a := f.Start(flags...)
-	f.Until(o, "resumed", func(v rig.Version) bool { return v.Snapshot.Attempt > before || v.Terminal() })
+	f.Until(o, "resumed", func(v rig.Version) bool {
+		return v.Snapshot.Attempt > before.Attempt || v.Snapshot.Resumes > before.Resumes || v.Terminal()
+	})
 	r.recovered(since)
 	return a
 }
