@@ -91,8 +91,11 @@ func (o *Operation) HasStored() bool {
 	}
 }
 
-// stepVolumes is when our restore controller waits for node agents only.
-const stepVolumes = "Volumes"
+// Steps of our restore controller.
+const (
+	stepVolumes = "Volumes" // it waits for node agents only
+	stepDone    = "Done"
+)
 
 // How long an agent that works is quiet at most (docs/node-agent.md): it writes each minute about a volume that has a slot, and
 // every ten minutes about one that waits for a slot or for its pod.

@@ -2,6 +2,8 @@ package describe
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -214,14 +216,18 @@ func descriptions(t *testing.T) map[string]*Description {
 	}
 
 	running := restore(velerov1.RestorePhaseInProgress)
-	running.Annotations = map[string]string{ProgressAnnotation: `{"step": "Restoring", "percent": 37, "items": {"totalItems": 120, "itemsRestored": 45, "current": "v1/ConfigMap shop/settings",
-		"itemsSkipped": 7, "estimate": true, "counts": {"created": 40, "updated": 1, "unchanged": 2, "skipped": 1, "failed": 1}}, "volumes": {}}`}
+	asWritten(t, running, "restoring")
 	add("restore-running", OfRestore(running), []Volume{OfPodVolumeRestore(podVolumeRestore())}, pluginRestores())
 
 	dry := restore(velerov1.RestorePhaseCompleted)
 	dry.Status.CompletionTimestamp = ago(0)
-	dry.Annotations = map[string]string{ProgressAnnotation: `{"step": "Done", "percent": 100, "dryRun": true, "message": "120 items would be restored", "items": {"totalItems": 120, "itemsRestored": 120}}`}
+	asWritten(t, dry, "dry-run")
 	add("restore-dry-run", OfRestore(dry), nil, nil)
+
+	one := restore(velerov1.RestorePhaseCompleted)
+	one.Status.CompletionTimestamp = ago(time.Minute)
+	asWritten(t, one, "one-phase-done")
+	add("restore-one-phase", OfRestore(one), nil, nil)
 
 	completed := restore(velerov1.RestorePhaseCompleted)
 	completed.Status.CompletionTimestamp, completed.Status.Progress.ItemsRestored = ago(time.Minute), 120
@@ -249,6 +255,41 @@ func descriptions(t *testing.T) map[string]*Description {
 	}}})
 	d.Results = &Results{Errors: results.Result{Namespaces: map[string][]string{"\x1b[5m": {"\x1b[6n"}}}}
 	return all
+}
+
+// asWritten applies a merge patch to a Restore, as our restore controller writes it: TestDescribedProgress of
+// pkg/restorecontroller keeps the files equal to its code.
+func asWritten(t *testing.T, r *velerov1.Restore, name string) {
+	t.Helper()
+	patch, err := os.ReadFile(filepath.Join("testdata", "restores", name+".json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Status.Progress = nil
+	if err := json.Unmarshal(patch, r); err != nil { // it sets nothing but the annotation and status.progress
+		t.Fatal(err)
+	}
+}
+
+// TestItems has restores as the controller writes them: one that has looked at all of its items is at 100 %, whatever filters have left out.
+func TestItems(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]struct{ done, total, share, skipped int }{
+		"restoring":      {52, 120, 43, 7},
+		"one-phase-done": {3000, 3000, 100, 2900},
+		"dry-run":        {0, 120, 100, 0}, // none is tried
+	} {
+		r := restore(velerov1.RestorePhaseInProgress)
+		asWritten(t, r, name)
+		o := OfRestore(r)
+		share, known := o.Items.Share()
+		if i := o.Items; !known || i.Done != want.done || i.Total != want.total || share != want.share || i.Skipped != want.skipped {
+			t.Errorf("%s: %d %%, %+v; want %+v", name, share, i, want)
+		}
+		if p := o.Items.Percent; p == nil || *p != share {
+			t.Errorf("%s: the controller says %v %%, we say %d %%", name, p, share)
+		}
+	}
 }
 
 // TestTotalThatIsNotKnown is a restore in one-phase mode of a Backup that does not say how many items it has.

@@ -54,7 +54,7 @@ type Operations struct {
 
 // Items says how far an operation is with the Kubernetes objects.
 type Items struct {
-	Done  int `json:"done"`
+	Done  int `json:"done"`  // that were looked at: tried, or left out by filters
 	Total int `json:"total"` // 0: not known yet
 
 	// What follows comes from our restore controller only.
@@ -64,15 +64,17 @@ type Items struct {
 	Current  string `json:"current,omitempty"`
 	DryRun   bool   `json:"dryRun,omitempty"`
 	Estimate bool   `json:"estimate,omitempty"` // Total is one
-	Skipped  int    `json:"skipped,omitempty"`  // left out by filters; counted in one-phase mode only
-	Counts   Counts `json:"counts,omitzero"`    // of Done
+	Skipped  int    `json:"skipped,omitempty"`  // of Done, left out by filters; counted in one-phase mode only
+	Counts   Counts `json:"counts,omitzero"`    // of the rest of Done
 }
 
-// Share is the percentage of items that is done, rounded down. It is false while the total is not known.
+// Share is the percentage of items that were looked at, rounded down. It is false while the total is not known.
 func (i *Items) Share() (int, bool) {
 	switch {
-	case i.Total <= 0:
+	case i.Total <= 0, i.DryRun && i.Step != stepDone: // a dry run counts none, and has looked at all when it ends
 		return 0, false
+	case i.DryRun:
+		return 100, true
 	case i.Done >= i.Total:
 		return 100, true
 	}
@@ -139,7 +141,7 @@ func (i *Items) setProgress(annotation string) {
 	if json.Unmarshal([]byte(annotation), &told) != nil {
 		return
 	}
-	i.Done, i.Total = told.Items.Restored, told.Items.Total
+	i.Done, i.Total = told.Items.Restored+told.Items.Skipped, told.Items.Total
 	i.Step, i.Percent, i.Message, i.DryRun = told.Step, told.Percent, told.Message, told.DryRun
 	i.Current, i.Estimate, i.Skipped, i.Counts = told.Items.Current, told.Items.Estimate, told.Items.Skipped, told.Items.Counts
 }

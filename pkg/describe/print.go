@@ -119,6 +119,8 @@ func (d *Description) printOperation(p *page) {
 func (d *Description) printItems(p *page) {
 	i := &d.Operation.Items
 	switch share, known := i.Share(); {
+	case i.DryRun && known:
+		p.line("Items", fmt.Sprintf("%d would be restored", i.Total))
 	case known && i.Estimate:
 		p.line("Items", fmt.Sprintf("%d of about %d (%d%%)", i.Done, i.Total, share))
 	case known:
@@ -128,11 +130,12 @@ func (d *Description) printItems(p *page) {
 	default:
 		p.line("Items", strconv.Itoa(i.Done))
 	}
-	if c := i.Counts; c != (Counts{}) {
-		p.line("Of them", fmt.Sprintf("%d created, %d updated, %d unchanged, %d skipped, %d failed", c.Created, c.Updated, c.Unchanged, c.Skipped, c.Failed))
-	}
-	if i.Skipped > 0 {
-		p.line("Left out", strconv.Itoa(i.Skipped))
+	if c := i.Counts; c != (Counts{}) || i.Skipped > 0 {
+		line := fmt.Sprintf("%d created, %d updated, %d unchanged, %d skipped, %d failed", c.Created, c.Updated, c.Unchanged, c.Skipped, c.Failed)
+		if i.Skipped > 0 {
+			line += fmt.Sprintf(", %d left out by filters", i.Skipped)
+		}
+		p.line("Of them", line)
 	}
 	p.line("Step", i.Step)
 	if i.Percent != nil {

@@ -234,6 +234,14 @@ type progressPatch struct {
 	} `json:"status,omitzero"`
 }
 
+func newProgressPatch(uid types.UID, p Progress) progressPatch {
+	var patch progressPatch
+	patch.Metadata.UID = uid
+	patch.Metadata.Annotations = map[string]string{ProgressAnnotation: encode(p)}
+	patch.Status.Progress = statusProgress(p)
+	return patch
+}
+
 // statusProgress is what the velero CLI shows.
 func statusProgress(p Progress) *velerov1.RestoreProgress {
 	if p.DryRun || p.Items.Total == 0 {
@@ -248,10 +256,7 @@ const progressTimeout = 30 * time.Second
 func (c *Controller) writeProgress(ctx context.Context, op *operation, p Progress) error {
 	ctx, cancel := context.WithTimeout(ctx, progressTimeout)
 	defer cancel()
-	var patch progressPatch
-	patch.Metadata.UID = op.uid
-	patch.Metadata.Annotations = map[string]string{ProgressAnnotation: encode(p)}
-	patch.Status.Progress = statusProgress(p)
+	patch := newProgressPatch(op.uid, p)
 	target := &velerov1.Restore{ObjectMeta: metav1.ObjectMeta{Namespace: op.name.Namespace, Name: op.name.Name}}
 	err := c.client.Patch(ctx, target, client.RawPatch(types.MergePatchType, []byte(encode(patch))))
 	if err != nil {

@@ -96,7 +96,7 @@ func (o *Options) operation(v *describe.View) []string {
 	if op.Items.DryRun {
 		parts = append(parts, part{text: "dry run"})
 	}
-	if op.Items.Total > 0 {
+	if op.Items.Total > 0 && !op.Items.DryRun {
 		parts = append(parts, part{text: fmt.Sprintf("items %d of %d (%s)", op.Items.Done, op.Items.Total, describe.PercentOf(op.Items.Share()))})
 	}
 	if op.Items.Step != "" {
