@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 // setting returns a number from the environment.
 func setting(t *testing.T, name string, otherwise uint64) uint64 {
 	t.Helper()
-	n, err := strconv.ParseUint(cmp.Or(os.Getenv(name), fmt.Sprint(otherwise)), 10, 64)
+	n, err := strconv.ParseUint(cmp.Or(os.Getenv(name), strconv.FormatUint(otherwise, 10)), 10, 64)
 	if err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}

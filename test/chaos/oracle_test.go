@@ -72,7 +72,8 @@ func (r *run) judgeEnd(op operation, v rig.Version, faults []fault) {
 
 // judgeUnreadable holds that a backup names files as unreadable only where there are any.
 func (r *run) judgeUnreadable(v rig.Version) {
-	if v.Snapshot.Errors > 0 && recoverable(r.p.backup) && !r.p.volume.changing && !(r.p.volume.invalid && r.p.uploader == rig.Kopia) {
+	nameless := r.p.volume.invalid && r.p.uploader == rig.Kopia
+	if v.Snapshot.Errors > 0 && recoverable(r.p.backup) && !r.p.volume.changing && !nameless {
 		r.t.Errorf("the backup left %d files out, all of which could have been read later: %s", v.Snapshot.Errors, v.Message)
 	}
 }

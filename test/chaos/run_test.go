@@ -45,9 +45,7 @@ type run struct {
 	volumes  map[operation]*mount
 	mounts   []*mount
 	kubelets []*kubelet
-	boot     int // how often the node has begun
 	object   client.Object
-	struck   []string
 }
 
 // play runs a plan. What it finds are the recorder's violations.

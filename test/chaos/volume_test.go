@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -229,7 +230,7 @@ func change(dir string, seed uint64, stop <-chan struct{}) {
 			return
 		case <-tick.C:
 		}
-		name := filepath.Join(dir, hot, fmt.Sprint(r.IntN(20)))
+		name := filepath.Join(dir, hot, strconv.Itoa(r.IntN(20)))
 		switch r.IntN(5) {
 		case 0:
 			_ = os.Remove(name)

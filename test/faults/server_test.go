@@ -329,7 +329,7 @@ func serverRestores(f *fixture, s *server, stored rig.Snapshot) {
 	f.T.Helper()
 	target := f.WaitingPod("target", "large", "failed", "canceled")
 	unknown := stored
-	unknown.Id = "0123456789abcdef0123456789abcdef"
+	unknown.ID = "0123456789abcdef0123456789abcdef"
 	restores := map[string]*velerov1.PodVolumeRestore{
 		"large": f.NewRestore(target, "large", stored), "failed": f.NewRestore(target, "failed", unknown),
 	}

@@ -223,11 +223,11 @@ type Process struct {
 
 // Processes returns the processes that have to do with a directory: by their arguments, environment or working directory.
 // Ended ones that nobody has waited for yet do not count.
-func Processes(t testing.TB, dir string) []Process {
-	t.Helper()
+func Processes(tb testing.TB, dir string) []Process {
+	tb.Helper()
 	entries, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	var found []Process
 	for _, entry := range entries {

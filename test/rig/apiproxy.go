@@ -39,15 +39,15 @@ type apiProxy struct {
 // through.
 type Writes struct{ All, Terminal, largest int }
 
-func newAPIProxy(t testing.TB, dir string, server *rest.Config) *apiProxy {
-	t.Helper()
+func newAPIProxy(tb testing.TB, dir string, server *rest.Config) *apiProxy {
+	tb.Helper()
 	transport, err := rest.TransportFor(server)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	target, err := url.Parse(server.Host)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	a := &apiProxy{kubeconfig: filepath.Join(dir, "kubeconfig"), writes: map[string]*Writes{}, reset: make(chan struct{})}
 	forward := &httputil.ReverseProxy{
@@ -56,7 +56,7 @@ func newAPIProxy(t testing.TB, dir string, server *rest.Config) *apiProxy {
 		FlushInterval: -1, // watches
 		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	}
-	a.Proxy = newProxy(t, a.untilReset(forward), a.count, nil)
+	a.Proxy = newProxy(tb, a.untilReset(forward), a.count, nil)
 	config := fmt.Sprintf(`apiVersion: v1
 kind: Config
 clusters: [{name: proxy, cluster: {server: "http://%s"}}]
@@ -64,7 +64,7 @@ contexts: [{name: proxy, context: {cluster: proxy}}]
 current-context: proxy
 `, a.address)
 	if err := os.WriteFile(a.kubeconfig, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return a
 }
@@ -142,7 +142,6 @@ type patchBody struct {
 
 func (patchBody) Close() error { return nil }
 
-// What faults happen to.
 // IsAny reports true.
 func IsAny(*http.Request) bool { return true }
 

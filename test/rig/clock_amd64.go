@@ -64,10 +64,10 @@ func (c *Clock) TakeOver(pid int) error {
 }
 
 // Set makes the clock run ahead of the kernel's.
-func (c *Clock) Set(t testing.TB, ahead time.Duration) {
-	t.Helper()
+func (c *Clock) Set(tb testing.TB, ahead time.Duration) {
+	tb.Helper()
 	if _, err := c.memory.WriteAt(binary.LittleEndian.AppendUint64(nil, uint64(ahead/time.Second)), c.offset); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/test/velero"
 )
 
+// The data paths.
 const (
 	Restic = "restic"
 	Kopia  = "kopia"
@@ -50,29 +51,29 @@ type Fixture struct {
 }
 
 // NewFixture makes a namespace without a location: useDirectory or useBucket comes next.
-func NewFixture(t testing.TB) *Fixture {
-	t.Helper()
-	return NewFixtureOn(t, VeleroLatest)
+func NewFixture(tb testing.TB) *Fixture {
+	tb.Helper()
+	return NewFixtureOn(tb, VeleroLatest)
 }
 
 // NewFixtureOn is newFixture with the CRDs of a version of Velero.
-func NewFixtureOn(t testing.TB, version string) *Fixture {
-	t.Helper()
-	config := APIServer(t, version)
-	f := &Fixture{T: t, Dir: t.TempDir()}
+func NewFixtureOn(tb testing.TB, version string) *Fixture {
+	tb.Helper()
+	config := APIServer(tb, version)
+	f := &Fixture{T: tb, Dir: tb.TempDir()}
 	f.HostPods = filepath.Join(f.Dir, "pods")
 	if err := os.Mkdir(f.HostPods, 0o755); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), velerov1.AddToScheme(scheme)); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	var err error
 	if f.Client, err = client.NewWithWatch(config, client.Options{Scheme: scheme}); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	f.API = newAPIProxy(t, f.Dir, config)
+	f.API = newAPIProxy(tb, f.Dir, config)
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "rig-"}}
 	f.Create(namespace)
 	f.Namespace = namespace.Name
@@ -91,7 +92,7 @@ func NewFixtureOn(t testing.TB, version string) *Fixture {
 	f.Create(f.Backup)
 	f.Create(f.restore)
 	f.History = f.Watch()
-	t.Cleanup(f.Check) // after the agents have stopped: cleanups run backwards
+	tb.Cleanup(f.Check) // after the agents have stopped: cleanups run backwards
 	return f
 }
 
@@ -201,14 +202,14 @@ func (f *Fixture) NewBackup(pod *corev1.Pod, volume, uploader string) *velerov1.
 
 // NewRestore returns a PodVolumeRestore as a Velero server makes it, of what s says.
 func (f *Fixture) NewRestore(pod *corev1.Pod, volume string, s Snapshot) *velerov1.PodVolumeRestore {
-	pvr := velero.PodVolumeRestore(f.restore, pod, volume, s.uploader, s.Id, s.namespace)
+	pvr := velero.PodVolumeRestore(f.restore, pod, volume, s.uploader, s.ID, s.namespace)
 	pvr.Spec.SnapshotSize = s.bytes
 	return pvr
 }
 
 // Snapshot is what a backup has stored.
 type Snapshot struct {
-	uploader, Id, namespace string
+	uploader, ID, namespace string
 	bytes                   int64
 }
 

@@ -278,12 +278,12 @@ func (h *History) settle(f *Fixture) {
 	}
 }
 
-func (h *History) checkObject(t testing.TB, uid types.UID, versions []Version) {
-	t.Helper()
+func (h *History) checkObject(tb testing.TB, uid types.UID, versions []Version) {
+	tb.Helper()
 	var before Version
 	for _, v := range versions {
 		if problem := h.checkVersion(uid, before, v); problem != "" {
-			t.Errorf("%s: %s: %v", v.Object.GetName(), problem, v)
+			tb.Errorf("%s: %s: %v", v.Object.GetName(), problem, v)
 		}
 		before = v
 	}

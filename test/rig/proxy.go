@@ -47,16 +47,16 @@ type Rule struct {
 }
 
 // newProxy starts a proxy, which ends with the test. config is nil for plain HTTP.
-func newProxy(t testing.TB, forward http.Handler, note func(*http.Request), config *tls.Config) *Proxy {
-	t.Helper()
+func newProxy(tb testing.TB, forward http.Handler, note func(*http.Request), config *tls.Config) *Proxy {
+	tb.Helper()
 	p := &Proxy{forward: forward, note: note, tls: config, Speed: rate.NewLimiter(rate.Inf, burst)}
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	p.address = listener.Addr().String()
 	p.serve(listener)
-	t.Cleanup(p.Down)
+	tb.Cleanup(p.Down)
 	return p
 }
 
@@ -90,10 +90,10 @@ func (p *Proxy) Down() {
 }
 
 // Up makes the proxy work again on its old address.
-func (p *Proxy) Up(t testing.TB) {
-	t.Helper()
+func (p *Proxy) Up(tb testing.TB) {
+	tb.Helper()
 	var listener net.Listener
-	Await(t, "the proxy's address is free again", func() bool {
+	Await(tb, "the proxy's address is free again", func() bool {
 		var err error
 		listener, err = net.Listen("tcp4", p.address)
 		return err == nil
@@ -288,12 +288,12 @@ func (g *Gate) After(_ http.ResponseWriter, r *http.Request, next http.Handler) 
 }
 
 // Wait waits for the first request at the gate.
-func (g *Gate) Wait(t testing.TB) {
-	t.Helper()
+func (g *Gate) Wait(tb testing.TB) {
+	tb.Helper()
 	select {
 	case <-g.reached:
 	case <-time.After(Patience):
-		t.Fatal("the request that is to be held did not come")
+		tb.Fatal("the request that is to be held did not come")
 	}
 }
 

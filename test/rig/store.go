@@ -25,7 +25,8 @@ import (
 
 const (
 	locationName = velero.Location
-	Password     = "correct horse"
+	// Password is that of all repositories.
+	Password = "correct horse"
 )
 
 // Store is where a case's repositories are: a directory, or a bucket behind a proxy.
@@ -74,12 +75,12 @@ func (f *Fixture) UseBucket(server *s3.Server, bucket string) {
 
 // newStoreProxy starts a proxy before an S3 server, and returns it with its certificate. It speaks TLS both ways, since
 // it has to understand the requests, and leaves the Host as it is, since that is signed.
-func newStoreProxy(t testing.TB, server *s3.Server) (p *Proxy, certificate []byte) {
-	t.Helper()
+func newStoreProxy(tb testing.TB, server *s3.Server) (p *Proxy, certificate []byte) {
+	tb.Helper()
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(server.CACert)
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, MaxIdleConnsPerHost: 20}
-	t.Cleanup(transport.CloseIdleConnections)
+	tb.Cleanup(transport.CloseIdleConnections)
 	target := &url.URL{Scheme: "https", Host: server.Endpoint}
 	forward := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
@@ -94,7 +95,7 @@ func newStoreProxy(t testing.TB, server *s3.Server) (p *Proxy, certificate []byt
 	borrowed := httptest.NewTLSServer(http.NotFoundHandler())
 	defer borrowed.Close()
 	certificate = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: borrowed.Certificate().Raw})
-	return newProxy(t, forward, nil, &tls.Config{Certificates: borrowed.TLS.Certificates}), certificate
+	return newProxy(tb, forward, nil, &tls.Config{Certificates: borrowed.TLS.Certificates}), certificate
 }
 
 // IsPut says whether a store's client stores something.
@@ -108,8 +109,8 @@ func Unavailable(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
 }
 
 // Size returns how many bytes of files lie below a directory, 0 if it does not exist.
-func Size(t testing.TB, dir string) int64 {
-	t.Helper()
+func Size(tb testing.TB, dir string) int64 {
+	tb.Helper()
 	var sum int64
 	err := filepath.WalkDir(dir, func(_ string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.Type().IsRegular() {
@@ -122,7 +123,7 @@ func Size(t testing.TB, dir string) int64 {
 		return ignoreMissing(err)
 	})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return sum
 }

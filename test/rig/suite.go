@@ -59,19 +59,19 @@ func StopPlanes() error {
 }
 
 // APIServer returns the API server with the CRDs of a version of Velero.
-func APIServer(t testing.TB, velero string) *rest.Config {
-	t.Helper()
-	parts.ControlPlane(t)
+func APIServer(tb testing.TB, velero string) *rest.Config {
+	tb.Helper()
+	parts.ControlPlane(tb)
 	suite.mu.Lock()
 	defer suite.mu.Unlock()
 	if suite.planes[velero] == nil {
 		crds, err := controlplane.VeleroCRDs(velero)
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		plane, err := controlplane.Start(controlplane.Options{CRDs: crds})
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		suite.planes[velero] = plane
 	}
@@ -81,8 +81,8 @@ func APIServer(t testing.TB, velero string) *rest.Config {
 }
 
 // Await waits until a condition holds.
-func Await(t testing.TB, what string, holds func() bool) {
-	t.Helper()
+func Await(tb testing.TB, what string, holds func() bool) {
+	tb.Helper()
 	deadline := time.After(Patience)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -90,7 +90,7 @@ func Await(t testing.TB, what string, holds func() bool) {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("it did not come true that %s", what)
+			tb.Fatalf("it did not come true that %s", what)
 		}
 	}
 }
