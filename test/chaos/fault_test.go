@@ -89,80 +89,81 @@ func newTrigger(r *rand.Rand, p plan, op operation) trigger {
 type kind struct {
 	name        string
 	recoverable bool // an operation must be Completed in spite of it
+	weight      int  // how often it is taken, compared with others
 	possible    func(p plan, op operation) bool
 	strike      func(r *run, f fault, op operation) (heal func())
 }
 
 // kinds are all faults there are.
 var kinds = []kind{
-	{"agent killed", true, nil, func(r *run, _ fault, _ operation) func() { r.endAgent((*rig.Agent).Kill); return r.startAgent }},
-	{"agent stopped", true, nil, func(r *run, _ fault, _ operation) func() { r.endAgent((*rig.Agent).Stop); return r.startAgent }},
-	{"agent frozen", true, nil, func(r *run, _ fault, _ operation) func() { return r.freeze(r.processes()) }},
-	{"worker killed", true, nil, func(r *run, f fault, _ operation) func() { r.killWorkers(f); return nil }},
-	{"worker frozen", true, nil, func(r *run, f fault, _ operation) func() { return r.freeze(r.awaitWorkers(f)) }},
-	{"clock jumps", true, clocks, func(r *run, f fault, _ operation) func() { return r.jump(f) }},
+	{"agent killed", true, 4, nil, func(r *run, _ fault, _ operation) func() { r.endAgent((*rig.Agent).Kill); return r.startAgent }},
+	{"agent stopped", true, 4, nil, func(r *run, _ fault, _ operation) func() { r.endAgent((*rig.Agent).Stop); return r.startAgent }},
+	{"agent frozen", true, 2, nil, func(r *run, _ fault, _ operation) func() { return r.freeze(r.processes()) }},
+	{"worker killed", true, 3, nil, func(r *run, f fault, _ operation) func() { r.killWorkers(f); return nil }},
+	{"worker frozen", true, 1, nil, func(r *run, f fault, _ operation) func() { return r.freeze(r.awaitWorkers(f)) }},
+	{"clock jumps", true, 1, clocks, func(r *run, f fault, _ operation) func() { return r.jump(f) }},
 
-	{"API server down", true, nil, func(r *run, _ fault, _ operation) func() { r.f.API.Down(); return func() { r.f.API.Up(r.t) } }},
-	{"API server refuses", true, nil, func(r *run, f fault, _ operation) func() { return r.onAPI(f, refusal(f)) }},
-	{"answer of the API server lost", true, nil, func(r *run, f fault, _ operation) func() { return r.onAPI(f, rig.LoseAnswer) }},
-	{"answer of the API server cut", true, nil, func(r *run, f fault, _ operation) func() { return r.onAPI(f, rig.CutAnswer) }},
-	{"API server hangs", true, nil, func(r *run, f fault, _ operation) func() { return r.onAPI(f, rig.Delay(f.lasts)) }},
-	{"watches reset", true, nil, func(r *run, _ fault, _ operation) func() { r.f.API.ResetWatches(); return nil }},
-	{"canceled", false, nil, func(r *run, _ fault, _ operation) func() { r.f.Patch(r.object, `{"spec":{"cancel":true}}`); return nil }},
+	{"API server down", true, 2, nil, func(r *run, _ fault, _ operation) func() { r.f.API.Down(); return func() { r.f.API.Up(r.t) } }},
+	{"API server refuses", true, 2, nil, func(r *run, f fault, _ operation) func() { return r.onAPI(f, refusal(f)) }},
+	{"answer of the API server lost", true, 2, nil, func(r *run, f fault, _ operation) func() { return r.onAPI(f, rig.LoseAnswer) }},
+	{"answer of the API server cut", true, 1, nil, func(r *run, f fault, _ operation) func() { return r.onAPI(f, rig.CutAnswer) }},
+	{"API server hangs", true, 1, nil, func(r *run, f fault, _ operation) func() { return r.onAPI(f, rig.Delay(f.lasts)) }},
+	{"watches reset", true, 1, nil, func(r *run, _ fault, _ operation) func() { r.f.API.ResetWatches(); return nil }},
+	{"canceled", false, 1, nil, func(r *run, _ fault, _ operation) func() { r.f.Patch(r.object, `{"spec":{"cancel":true}}`); return nil }},
 
-	{"store down", true, bucket, func(r *run, _ fault, _ operation) func() {
+	{"store down", true, 2, bucket, func(r *run, _ fault, _ operation) func() {
 		r.f.Store.Proxy.Down()
 		return func() { r.f.Store.Proxy.Up(r.t) }
 	}},
-	{"store busy", true, bucket, func(r *run, f fault, _ operation) func() { return r.onStore(f, rig.Unavailable) }},
-	{"connection to the store reset", true, bucket, func(r *run, f fault, _ operation) func() { return r.onStore(f, rig.HangUp) }},
-	{"answer of the store cut", true, bucket, func(r *run, f fault, _ operation) func() { return r.onStore(f, rig.CutAnswer) }},
-	{"answer of the store lost", true, bucket, func(r *run, f fault, _ operation) func() { return r.onStore(f, rig.LoseAnswer) }},
-	{"store hangs", true, bucket, func(r *run, f fault, _ operation) func() { return r.onStore(f, rig.Delay(f.lasts)) }},
-	{"store slow", true, bucket, func(r *run, _ fault, _ operation) func() {
+	{"store busy", true, 2, bucket, func(r *run, f fault, _ operation) func() { return r.onStore(f, rig.Unavailable) }},
+	{"connection to the store reset", true, 2, bucket, func(r *run, f fault, _ operation) func() { return r.onStore(f, rig.HangUp) }},
+	{"answer of the store cut", true, 3, bucket, func(r *run, f fault, _ operation) func() { return r.onStore(f, rig.CutAnswer) }},
+	{"answer of the store lost", true, 2, bucket, func(r *run, f fault, _ operation) func() { return r.onStore(f, rig.LoseAnswer) }},
+	{"store hangs", true, 1, bucket, func(r *run, f fault, _ operation) func() { return r.onStore(f, rig.Delay(f.lasts)) }},
+	{"store slow", true, 1, bucket, func(r *run, _ fault, _ operation) func() {
 		r.f.Store.Proxy.Limit(256 << 10)
 		return func() { r.f.Store.Proxy.Limit(0) }
 	}},
 
-	{"repository's disk fails", true, repository, func(r *run, f fault, _ operation) func() {
+	{"repository's disk fails", true, 4, repository, func(r *run, f fault, _ operation) func() {
 		return inject(r.repo.fs, faultfs.Fault{Op: pickOp(f, faultfs.Any, faultfs.Read, faultfs.Write, faultfs.Create, faultfs.Open), Times: f.count, Errno: f.errno})
 	}},
-	{"repository's disk hangs", true, repository, func(r *run, _ fault, _ operation) func() {
+	{"repository's disk hangs", true, 2, repository, func(r *run, _ fault, _ operation) func() {
 		return inject(r.repo.fs, faultfs.Fault{Hang: true})
 	}},
-	{"repository's disk full", false, repository, func(r *run, _ fault, _ operation) func() {
+	{"repository's disk full", false, 2, repository, func(r *run, _ fault, _ operation) func() {
 		return inject(r.repo.fs, faultfs.Fault{Op: faultfs.Write, Errno: unix.ENOSPC}, faultfs.Fault{Op: faultfs.Create, Errno: unix.ENOSPC})
 	}},
 
-	{"volume fails", true, volume, func(r *run, f fault, op operation) func() {
+	{"volume fails", true, 10, volume, func(r *run, f fault, op operation) func() {
 		ops := []faultfs.Op{faultfs.Any, faultfs.Stat, faultfs.List, faultfs.Open, faultfs.Read}
 		if op == restore {
 			ops = []faultfs.Op{faultfs.Any, faultfs.Create, faultfs.Write, faultfs.Setattr}
 		}
 		return inject(r.volumes[op].fs, faultfs.Fault{Op: pickOp(f, ops...), Times: f.count, Errno: f.errno})
 	}},
-	{"volume hangs", true, volume, func(r *run, _ fault, op operation) func() {
+	{"volume hangs", true, 3, volume, func(r *run, _ fault, op operation) func() {
 		return inject(r.volumes[op].fs, faultfs.Fault{Hang: true})
 	}},
-	{"driver of the volume dies", true, volume, func(r *run, _ fault, op operation) func() { return r.remount(op) }},
-	{"volume is broken for good", false, volume, func(r *run, f fault, op operation) func() {
+	{"driver of the volume dies", true, 8, volume, func(r *run, _ fault, op operation) func() { return r.remount(op) }},
+	{"volume is broken for good", false, 3, volume, func(r *run, f fault, op operation) func() {
 		return inject(r.volumes[op].fs, faultfs.Fault{Errno: f.errno})
 	}},
-	{"files that may not be read", false, reading, func(r *run, f fault, op operation) func() {
+	{"files that may not be read", false, 4, reading, func(r *run, f fault, op operation) func() {
 		paths := []string{"a file", "files/1/**", "files/1", "big/*", "links/*"}
 		return inject(r.volumes[op].fs, faultfs.Fault{
 			Op: pickOp(f, faultfs.Open, faultfs.List, faultfs.Read), Path: paths[f.variant%len(paths)], Errno: unix.EACCES,
 		})
 	}},
-	{"volume full", false, writing, func(r *run, _ fault, op operation) func() {
+	{"volume full", false, 3, writing, func(r *run, _ fault, op operation) func() {
 		return inject(r.volumes[op].fs, faultfs.Fault{Op: faultfs.Write, Errno: unix.ENOSPC}, faultfs.Fault{Op: faultfs.Create, Errno: unix.ENOSPC})
 	}},
-	{"volume really full", false, func(p plan, op operation) bool { return op == restore && p.target == onRAM },
+	{"volume really full", false, 6, func(p plan, op operation) bool { return op == restore && p.target == onRAM },
 		func(r *run, _ fault, op operation) func() { r.volumes[op].fill(r.t); return nil }},
-	{"volume loses what it flushes", false, writing, func(r *run, f fault, op operation) func() {
+	{"volume loses what it flushes", false, 4, writing, func(r *run, f fault, op operation) func() {
 		return inject(r.volumes[op].fs, faultfs.Fault{Op: faultfs.Sync, Times: f.count, Errno: f.errno})
 	}},
-	{"power lost", true, func(p plan, op operation) bool { return op == restore && p.target == onExt4 },
+	{"power lost", true, 12, func(p plan, op operation) bool { return op == restore && p.target == onExt4 },
 		func(r *run, _ fault, op operation) func() { r.losePower(op); return r.startAgent }},
 }
 

@@ -79,6 +79,7 @@ func TestChaos(t *testing.T) {
 	}
 	close(queue)
 	workers.Wait()
+	fmt.Print(tally.String())
 	fmt.Printf("chaos: %d seeds, %d violations\n", seeds, len(failed))
 	if len(failed) > 0 {
 		slices.Sort(failed)
@@ -90,6 +91,9 @@ func TestChaos(t *testing.T) {
 func runSeed(t *testing.T, seed uint64, server *s3.Server) bool {
 	p, begin := newPlan(seed), time.Now()
 	rec := record(t, func(r *recorder) { play(r, p, server, sabotage{}) })
+	if os.Getenv("SEED") != "" {
+		keep(t, seed, p, rec)
+	}
 	if !rec.Failed() {
 		fmt.Printf("ok   %5.1fs %s\n", time.Since(begin).Seconds(), brief(p))
 		return true

@@ -60,6 +60,7 @@ func (r *run) judgeSource(before map[string]string) {
 // judgeEnd holds the half of the oracle that needs no tree: with recoverable faults alone an operation is Completed.
 func (r *run) judgeEnd(op operation, v rig.Version, faults []fault) {
 	r.t.Logf("the %s ends %s: %s", op, v.Phase, v.Message)
+	tally.ended(op, v.Phase)
 	switch {
 	case v.Phase == rig.Completed && v.Done != v.Total:
 		r.t.Errorf("the %s is Completed with %d of %d bytes", op, v.Done, v.Total)

@@ -57,14 +57,14 @@ func newPlan(seed uint64) plan {
 
 // newSchedule makes up to three faults for an operation.
 func newSchedule(r *rand.Rand, p plan, op operation) []fault {
-	var possible []kind
+	var possible []kind // each as often as it weighs
 	for _, k := range kinds {
 		if k.possible == nil || k.possible(p, op) {
-			possible = append(possible, k)
+			possible = append(possible, slices.Repeat([]kind{k}, k.weight)...)
 		}
 	}
 	var faults []fault
-	for range pick(r, 0, 1, 1, 1, 2, 2, 3) {
+	for range pick(r, 0, 1, 1, 1, 2, 2, 2, 3) {
 		k := possible[r.IntN(len(possible))]
 		if slices.ContainsFunc(faults, func(f fault) bool { return f.kind.name == k.name }) {
 			continue

@@ -185,6 +185,7 @@ func (r *run) letHappen(f fault, op operation, created, reached <-chan struct{},
 		return
 	}
 	r.t.Logf("%s strikes", f)
+	tally.strikes(f.kind.name)
 	heal := f.kind.strike(r, f, op)
 	close(struck)
 	if heal == nil {
