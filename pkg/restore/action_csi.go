@@ -137,7 +137,7 @@ func (s *session) snapshotClass(ctx context.Context, driver string) (string, err
 		return "", fmt.Errorf("look for a VolumeSnapshotClass of driver %q: %w", driver, err)
 	}
 	for _, class := range classes.Items {
-		if textOf(class.Object, "driver") == driver {
+		if textOf(class.Object, "driver") == driver && class.GetDeletionTimestamp() == nil {
 			return class.GetName(), nil
 		}
 	}

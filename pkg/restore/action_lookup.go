@@ -3,6 +3,7 @@ package restore
 import (
 	"context"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -12,6 +13,16 @@ import (
 // look returns an object of the cluster.
 func (s *session) look(ctx context.Context, resource schema.GroupVersionResource, name types.NamespacedName) (*unstructured.Unstructured, error) {
 	return s.engine.cluster.Resource(resource).Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
+}
+
+// find is look for actions: an object that is being deleted counts as absent, because by the time the item is created it
+// will be gone, with its data.
+func (s *session) find(ctx context.Context, resource schema.GroupVersionResource, name types.NamespacedName) (*unstructured.Unstructured, error) {
+	object, err := s.look(ctx, resource, name)
+	if err == nil && object.GetDeletionTimestamp() != nil {
+		return nil, apierrors.NewNotFound(resource.GroupResource(), name.Name)
+	}
+	return object, err
 }
 
 // list returns objects of the cluster; a namespace of "" is all of it.

@@ -91,7 +91,7 @@ func prepareClaim(_ context.Context, _ *session, in *actionInput) (actionOutput,
 }
 
 // prepareClaimVolume lets a claim get its data from where the backup has it, and warns of claims that do not get any. A claim
-// that exists keeps what it has.
+// that exists, and is not being deleted, keeps what it has.
 func prepareClaimVolume(ctx context.Context, s *session, in *actionInput) (actionOutput, error) {
 	volume := textOf(in.original.Object, "spec", "volumeName")
 	if volume == "" {
@@ -103,7 +103,7 @@ func prepareClaimVolume(ctx context.Context, s *session, in *actionInput) (actio
 		return actionOutput{}, nil
 	}
 	target := types.NamespacedName{Namespace: s.targetNamespace(claim.Namespace), Name: claim.Name}
-	_, err := s.look(ctx, claimObjects, target)
+	_, err := s.find(ctx, claimObjects, target)
 	if err == nil {
 		return actionOutput{}, nil
 	}
@@ -121,7 +121,7 @@ func prepareClaimVolume(ctx context.Context, s *session, in *actionInput) (actio
 // whyWithheld says why a claim that is about to be created does not get the PersistentVolume that it had, which was restored
 // before it if it could be; "" if it does.
 func (s *session) whyWithheld(ctx context.Context, volume string, claim types.NamespacedName) (string, error) {
-	object, err := s.look(ctx, volumeObjects, types.NamespacedName{Name: volume})
+	object, err := s.find(ctx, volumeObjects, types.NamespacedName{Name: volume})
 	if apierrors.IsNotFound(err) {
 		return "which is not in the cluster and was not restored", nil
 	}

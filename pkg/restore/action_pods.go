@@ -100,6 +100,6 @@ func (s *session) unnoticedClass(ctx context.Context, pod *unstructured.Unstruct
 	if !apierrors.IsForbidden(refusal) || !strings.Contains(refusal.Error(), "no PriorityClass") {
 		return false
 	}
-	_, err := s.look(ctx, priorityClasses.WithVersion("v1"), types.NamespacedName{Name: textOf(pod.Object, "spec", "priorityClassName")})
+	_, err := s.find(ctx, priorityClasses.WithVersion("v1"), types.NamespacedName{Name: textOf(pod.Object, "spec", "priorityClassName")})
 	return err == nil
 }

@@ -31,7 +31,7 @@ func (s *session) changeStorageClass(ctx context.Context, object map[string]any)
 	if !ok || class == "" {
 		return nil
 	}
-	_, err := s.look(ctx, storageClasses, types.NamespacedName{Name: class})
+	_, err := s.find(ctx, storageClasses, types.NamespacedName{Name: class})
 	if apierrors.IsNotFound(err) {
 		return fmt.Errorf("storage class %q, which %q is to be replaced by, does not exist: make it, or correct the ConfigMap labeled velero.io/change-storage-class", class, spec["storageClassName"])
 	}

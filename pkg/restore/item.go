@@ -24,15 +24,25 @@ type item struct {
 	object   *unstructured.Unstructured // as it shall be
 	served   served
 	client   dynamic.ResourceInterface
+	lost     bool // the answer to an earlier request to create it
 	result
 }
 
-// restoreItem takes an item through everything that happens to it, in Velero's order (contracts/velero-restore.md 3.6).
+// maxRounds is how often what stands in an item's way may vanish between two requests.
+const maxRounds = 3
+
+// restoreItem takes an item through everything that happens to it, in Velero's order (contracts/velero-restore.md 3.6). When
+// an object that stood in its way is gone, it starts over: what the actions decided may have rested on that object, such as
+// that a claim which exists keeps its data.
 func (r *run) restoreItem(ctx context.Context, k key, by *chain) result {
 	i := &item{key: k}
-	if r.prepare(ctx, i, by) && r.address(i) {
-		r.write(ctx, i)
+	for range maxRounds {
+		i = &item{key: k, lost: i.lost}
+		if !r.prepare(ctx, i, by) || !r.address(i) || r.write(ctx, i) {
+			return i.result
+		}
 	}
+	i.fail("something else makes and deletes it all the time")
 	return i.result
 }
 
@@ -153,45 +163,37 @@ func (r *run) address(i *item) bool {
 	return true
 }
 
-// maxRounds is how often what stands in an item's way may vanish between two requests.
-const maxRounds = 3
-
-// write creates the item or, if it exists, looks what there is: most items do not exist.
-func (r *run) write(ctx context.Context, i *item) {
+// write creates the item or, if it exists, compares it with what is there: most items do not exist. It returns false if an
+// object that stood in its way is gone.
+func (r *run) write(ctx context.Context, i *item) (ended bool) {
 	withStatus := r.addStatus(i)
-	var lost bool
-	for range maxRounds {
-		var made *unstructured.Unstructured
-		again, err := r.persist(ctx, i.resource, func() (err error) {
-			made, err = r.create(ctx, i)
-			return err
-		})
-		lost = lost || again
-		if err == nil {
-			r.follow(ctx, i, made, withStatus)
-			return
-		}
-		if !apierrors.IsAlreadyExists(err) && !portsTaken(i, err) {
-			i.fail("%v", err)
-			return
-		}
-		existing, ended := r.existing(ctx, i, err)
-		if ended {
-			return
-		}
-		if existing != nil && lost && r.isOurs(existing) && !r.existedBefore(existing) {
-			r.follow(ctx, i, existing, withStatus)
-			return
-		}
-		if existing != nil {
-			r.reconcile(ctx, i, existing)
-			if i.fate == updated && i.resource == customResourceDefinitions {
-				r.awaitEstablished(ctx, i)
-			}
-			return
-		}
+	var made *unstructured.Unstructured
+	again, err := r.persist(ctx, i.resource, func() (err error) {
+		made, err = r.create(ctx, i)
+		return err
+	})
+	i.lost = i.lost || again
+	switch {
+	case err == nil:
+		r.follow(ctx, i, made, withStatus)
+		return true
+	case !apierrors.IsAlreadyExists(err) && !portsTaken(i, err):
+		i.fail("%v", err)
+		return true
 	}
-	i.fail("something else makes and deletes it all the time")
+	existing, ended := r.existing(ctx, i, err)
+	if existing == nil {
+		return ended
+	}
+	if i.lost && r.isOurs(existing) && !r.existedBefore(existing) {
+		r.follow(ctx, i, existing, withStatus)
+		return true
+	}
+	r.reconcile(ctx, i, existing)
+	if i.fate == updated && i.resource == customResourceDefinitions {
+		r.awaitEstablished(ctx, i)
+	}
+	return true
 }
 
 // create creates the item. Admission may refuse it for what is different a moment later: a pod whose PriorityClass has only just

@@ -238,7 +238,7 @@ func (s *session) restorePodVolume(ctx context.Context, sourceNamespace string, 
 // complete adds what the cluster must be asked for. The warning tells of a claim that may hold something already.
 func (s *session) complete(ctx context.Context, pvr *velerov1.PodVolumeRestore, claim string) (warning string, err error) {
 	if claim != "" {
-		object, err := s.look(ctx, claimObjects, types.NamespacedName{Namespace: pvr.Spec.Pod.Namespace, Name: claim})
+		object, err := s.find(ctx, claimObjects, types.NamespacedName{Namespace: pvr.Spec.Pod.Namespace, Name: claim})
 		if err != nil {
 			return "", fmt.Errorf("get its claim: %w", err)
 		}

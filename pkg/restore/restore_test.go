@@ -21,6 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+
+	"github.com/plimsoll-io/plimsoll/pkg/volumeinfo"
 )
 
 // definition is a CustomResourceDefinition of widgets in a group of its own, in two versions of which v2 is stored.
@@ -460,18 +462,19 @@ webhooks:
 		of("secrets", fmt.Sprintf(`{apiVersion: v1, kind: Secret, metadata: {namespace: %s, name: s}}`, a.id)),
 		of("endpoints", fmt.Sprintf(`{apiVersion: v1, kind: Endpoints, metadata: {namespace: %s, name: e}}`, a.id)),
 		of("configmaps", fmt.Sprintf(`{apiVersion: v1, kind: ConfigMap, metadata: {namespace: %s, name: "not_a_name"}}`, a.id)),
+		of("services", fmt.Sprintf(`{apiVersion: v1, kind: Service, metadata: {namespace: %s, name: hostile}, spec: {ports: [{port: 80, name: "EOF. Please retry."}]}}`, a.id)),
 		configMap(a.id, "good", ""),
 	)
 	// Quota, webhook and validation come to the same item again and again if they are not recognised.
 	a.config.ResourceTimeout = time.Hour
 	outcome := a.run()
 	got := text(outcome)
-	for _, want := range []string{"exceeded quota: q", "failed calling webhook", `Invalid value: "not_a_name"`} {
+	for _, want := range []string{"exceeded quota: q", "failed calling webhook", `Invalid value: "not_a_name"`, `Invalid value: "EOF. Please retry."`} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is missing in\n%s", want, got)
 		}
 	}
-	if diff := cmp.Diff(Counts{Created: 1, Unchanged: 1, Failed: 3}, outcome.Progress.Counts); diff != "" {
+	if diff := cmp.Diff(Counts{Created: 1, Unchanged: 1, Failed: 4}, outcome.Progress.Counts); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -731,6 +734,69 @@ func TestRestoreWhereSomethingIsDeleted(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{a.id + "/goes(created)"}, outcome.Resources["v1/ConfigMap"]); diff != "" {
 		t.Error(diff, text(outcome))
+	}
+}
+
+// TestRestoreWhereAClaimIsDeleted finds a claim that is being deleted, or is deleted while it is looked at. The one that takes
+// its place gets its data as if there had been none.
+func TestRestoreWhereAClaimIsDeleted(t *testing.T) {
+	t.Parallel()
+	for name, deletedAt := range map[string]int{"before": 0, "between two requests": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newAttempt(t)
+			a.createNamespace(a.id)
+			a.create("persistentvolumeclaims", fmt.Sprintf(claimManifest, a.id, "volumeName: old"))
+			a.backup(
+				of("persistentvolumeclaims", strings.Replace(fmt.Sprintf(claimManifest, a.id, "volumeName: old-"+a.id), "finalizers: [example.com/keep]", "annotations: {velero.io/volume-snapshot-name: snap}", 1)),
+				of("volumesnapshots.snapshot.storage.k8s.io", `{apiVersion: snapshot.storage.k8s.io/v1, kind: VolumeSnapshot, metadata: {namespace: `+a.id+`, name: snap}, status: {boundVolumeSnapshotContentName: c}}`),
+			)
+			a.input.Restore.Spec.IncludedResources = []string{"persistentvolumeclaims"}
+			a.input.VolumeInfos = []volumeinfo.BackupVolume{{PVName: "old-" + a.id, PVCNamespace: a.id, PVCName: "data", BackupMethod: volumeinfo.MethodCSISnapshot}}
+			looks := 0
+			a.config.REST = rest.CopyConfig(a.config.REST)
+			a.config.REST.Wrap(func(next http.RoundTripper) http.RoundTripper {
+				return roundTripper(func(r *http.Request) (*http.Response, error) {
+					response, err := next.RoundTrip(r)
+					if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/persistentvolumeclaims/data") {
+						looks++
+						a.endClaim(looks, deletedAt)
+					}
+					return response, err
+				})
+			})
+			if deletedAt == 0 {
+				a.endClaim(0, 0)
+			}
+			outcome := a.run()
+			if diff := cmp.Diff([]string{a.id + "/data(created)"}, outcome.Resources["v1/PersistentVolumeClaim"]); diff != "" {
+				t.Fatal(diff, text(outcome))
+			}
+			claim := a.get("persistentvolumeclaims", a.id, "data")
+			if volume, source := textOf(claim.Object, "spec", "volumeName"), textOf(claim.Object, "spec", "dataSource", "kind"); volume != "" || source != "VolumeSnapshot" {
+				t.Errorf("the claim is for volume %q and made of %q, want a new one of its VolumeSnapshot", volume, source)
+			}
+		})
+	}
+}
+
+// claimManifest is a claim that is held by a finalizer, with a namespace and a field of its spec to fill in.
+const claimManifest = `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {namespace: %s, name: data, finalizers: [example.com/keep]},
+	spec: {%s, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}`
+
+// endClaim deletes claim "data" after the look that deletedAt says, and lets it go two looks later.
+func (a *attempt) endClaim(looks, deletedAt int) {
+	a.tb.Helper()
+	claims := a.resource("persistentvolumeclaims").Namespace(a.id)
+	var err error
+	switch looks {
+	case deletedAt:
+		err = claims.Delete(a.tb.Context(), "data", metav1.DeleteOptions{})
+	case deletedAt + 2:
+		_, err = claims.Patch(a.tb.Context(), "data", types.MergePatchType, []byte(`{"metadata": {"finalizers": null}}`), metav1.PatchOptions{})
+	}
+	if err != nil {
+		a.tb.Error(err)
 	}
 }
 
