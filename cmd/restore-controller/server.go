@@ -99,8 +99,8 @@ func (o *serverOptions) addFlags(cmd *cobra.Command) {
 	f.DurationVar(&o.validateEvery, "store-validation-frequency", time.Minute, "how often BackupStorageLocations are checked that do not say")
 	f.DurationVar(&o.syncEvery, "backup-sync-period", time.Minute, "how often backups are brought from BackupStorageLocations that do not say")
 	o.plugins.addFlags(cmd)
-	f.Float32Var(&o.qps, "client-qps", 100, "requests a second to the API server; below 0: no limit but the API server's own")
-	f.IntVar(&o.burst, "client-burst", 100, "requests at once to the API server")
+	f.Float32Var(&o.qps, "client-qps", 0, "limit on a restore's requests per second to the API server; 0: none but the API server's own")
+	f.IntVar(&o.burst, "client-burst", 100, "requests that --client-qps lets through at once")
 }
 
 func (o *serverOptions) validate() error {

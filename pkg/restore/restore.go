@@ -25,8 +25,9 @@ import (
 
 // Config is what an Engine needs of the cluster that it restores into.
 type Config struct {
-	// REST leads to the API server. Its QPS and Burst bound what the engine asks of it: 100 each by default, as with
-	// Velero; QPS below 0 is no bound but what the API server's own priority and fairness sets.
+	// REST leads to the API server. QPS and Burst bound the requests per second. With QPS 0 or less there is no limit but
+	// that of the API server's own priority and fairness: Concurrency bounds the requests in flight, and answers that ask
+	// for patience (429, Retry-After) get it.
 	REST *rest.Config
 	// HelperImage is the image of the init container restore-wait, which holds a pod until its volumes are there.
 	HelperImage string
@@ -117,9 +118,10 @@ func New(config Config) (*Engine, error) {
 
 func (c *Config) setDefaults() {
 	c.REST = rest.CopyConfig(c.REST)
-	if c.REST.QPS == 0 && c.REST.RateLimiter == nil {
-		c.REST.QPS, c.REST.Burst = 100, 100
+	if c.REST.QPS <= 0 && c.REST.RateLimiter == nil {
+		c.REST.QPS = -1 // client-go takes 0 for its default, 5 requests per second
 	}
+	c.REST.Wrap(markCutOff)
 	if c.REST.Timeout == 0 {
 		// The API server itself gives up on a request after a minute.
 		c.REST.Timeout = 90 * time.Second

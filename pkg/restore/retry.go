@@ -14,6 +14,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 )
@@ -39,6 +40,9 @@ func repeat(ctx context.Context, patience time.Duration, again func(error) bool,
 		}
 		lost = true
 		next := pause.Step()
+		if seconds, ok := apierrors.SuggestsClientDelay(err); ok { // Retry-After
+			next = max(next, time.Duration(seconds)*time.Second)
+		}
 		if time.Now().Add(next).After(end) {
 			return lost, err
 		}
@@ -110,31 +114,90 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// unreachable says whether a request or its answer was lost on the way.
+// unreachable reports whether a request or its answer was lost on the way. What the API server answers is neither, whatever
+// its text: names and values of the backup are part of it.
 func unreachable(err error) bool {
+	if _, answered := statusOf(err); answered {
+		return false
+	}
 	var network net.Error // *url.Error is one
-	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
-		// What client-go makes of an answer that was cut off; the cause may be of a type of net/http that has no name.
-		err != nil && strings.Contains(err.Error(), "Please retry.")
+	var cut *cutOffError
+	return errors.As(err, &network) || errors.As(err, &cut) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// overloaded says whether the API server may have another answer later: it has too much to do, or has lost etcd. Refusals
-// by quota and by admission are final. So is a webhook that does not answer, whose pods may be what this restore brings, and
-// a port or address that is taken, or that none is left of: for health checks of Services that is an internal error, too.
-func overloaded(err error) bool {
+// statusOf returns what the API server answered, if the error is its answer.
+func statusOf(err error) (metav1.Status, bool) {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
-		return false
+		return metav1.Status{}, false
 	}
-	switch code := status.Status().Code; {
-	case code == http.StatusTooManyRequests:
+	return status.Status(), true
+}
+
+// overloaded reports whether the API server may have another answer later: it has too much to do, or has lost etcd. Refusals
+// by quota and by admission are final.
+func overloaded(err error) bool {
+	status, ok := statusOf(err)
+	switch {
+	case !ok:
+		return false
+	case status.Code == http.StatusTooManyRequests:
 		return true
-	case code < http.StatusInternalServerError, code == http.StatusNotImplemented:
+	case status.Code < http.StatusInternalServerError, status.Code == http.StatusNotImplemented:
 		return false
 	default:
-		final := func(reason string) bool { return strings.Contains(status.Status().Message, reason) }
-		return !slices.ContainsFunc([]string{"webhook", portTaken, "range is full"}, final)
+		return !isFinal(status)
 	}
+}
+
+// isFinal reports whether a 5xx answer stays: a webhook denies, or does not answer, whose pods may be what this restore
+// brings; or a port or address is taken, or none is left, which for health checks of Services is an internal error, too. The
+// API server has no reasons or causes for them. So only the part of the message counts that it has written itself: values of
+// the item, which may hold anything, come after the beginning and before the end.
+func isFinal(status metav1.Status) bool {
+	if status.Reason != metav1.StatusReasonInternalError && status.Reason != metav1.StatusReasonUnknown {
+		return strings.HasPrefix(status.Message, webhookDenial) // a webhook chooses code and reason itself
+	}
+	message := strings.TrimPrefix(status.Message, "Internal error occurred: ")
+	begins := func(text string) bool { return strings.HasPrefix(message, text) }
+	ends := func(text string) bool { return strings.HasSuffix(message, text) }
+	return slices.ContainsFunc([]string{webhookDenial, "failed calling webhook ", "conversion webhook for "}, begins) ||
+		begins("failed to allocate ") && slices.ContainsFunc([]string{portTaken, "range is full"}, ends)
+}
+
+// webhookDenial begins what the API server says when a webhook refuses an item.
+const webhookDenial = `admission webhook "`
+
+// cutOffError comes from reading an answer that was cut off. The types of net/http for the causes have no names.
+type cutOffError struct{ cause error }
+
+func (e *cutOffError) Error() string { return e.cause.Error() }
+func (e *cutOffError) Unwrap() error { return e.cause }
+
+// markCutOff makes a cutOffError of what goes wrong while an answer is read.
+func markCutOff(next http.RoundTripper) http.RoundTripper { return cutOffMarker{next} }
+
+type cutOffMarker struct{ next http.RoundTripper }
+
+func (m cutOffMarker) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := m.next.RoundTrip(request)
+	if err == nil {
+		response.Body = markedBody{response.Body}
+	}
+	return response, err
+}
+
+// WrappedRoundTripper lets client-go find the transport.
+func (m cutOffMarker) WrappedRoundTripper() http.RoundTripper { return m.next }
+
+type markedBody struct{ io.ReadCloser }
+
+func (b markedBody) Read(into []byte) (int, error) {
+	n, err := b.ReadCloser.Read(into)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = &cutOffError{err}
+	}
+	return n, err
 }
 
 // refused says whether the API server says that we may not, by who we are and not by what we send.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"syscall"
 	"testing"
@@ -15,6 +16,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/client-go/rest"
 )
 
 var (
@@ -35,16 +38,25 @@ func TestErrors(t *testing.T) {
 		"connection refused": {errRefusedConnection, true, false},
 		"request timed out":  {&url.Error{Op: "Post", Err: context.DeadlineExceeded}, true, false},
 		"answer cut off":     {io.ErrUnexpectedEOF, true, false},
-		"answer cut off, as client-go says it": {
-			errors.New("stream error when reading response body, may be caused by closed connection. Please retry. Original error: x"), true, false,
+		"a value that reads like a cut-off answer": {
+			apierrors.NewInvalid(schema.GroupKind{Kind: "Thing"}, "a", field.ErrorList{field.Invalid(field.NewPath("spec", "name"), "Please retry.", "no")}), false, false,
 		},
+		"webhook that reads like a cut-off answer": {denial(http.StatusForbidden, "quota service is busy. Please retry. Original error: EOF"), false, false},
+		"webhook that fails":                       {denial(http.StatusInternalServerError, "x"), false, false},
+		"webhook that is not available":            {denial(http.StatusServiceUnavailable, "x"), false, false},
+		"etcd, with an item named webhook": {&apierrors.StatusError{ErrStatus: metav1.Status{
+			Code: http.StatusInternalServerError, Message: "etcdserver: request timed out for webhook, range is full, failed calling webhook",
+		}}, false, true},
+		"proxy":               {apierrors.NewGenericServerResponse(http.StatusBadGateway, "POST", things, "webhook", "<html>webhook</html>", 0, true), false, true},
 		"too many requests":   {apierrors.NewTooManyRequests("slow down", 1), false, true},
 		"service unavailable": {apierrors.NewServiceUnavailable("x"), false, true},
 		"timeout":             {apierrors.NewTimeoutError("x", 1), false, true},
 		"etcd":                {fmt.Errorf("create: %w", errNoLeader), false, true},
 		"quota":               {apierrors.NewForbidden(things, "a", errors.New("exceeded quota")), false, false},
 		"webhook away":        {apierrors.NewInternalError(errors.New(`failed calling webhook "x": connection refused`)), false, false},
-		"conversion webhook":  {apierrors.NewInternalError(errors.New(`conversion webhook for x failed`)), false, false},
+		"conversion webhook": {&apierrors.StatusError{ErrStatus: metav1.Status{
+			Code: http.StatusInternalServerError, Message: `conversion webhook for x failed`,
+		}}, false, false},
 		"node port taken": {
 			apierrors.NewInternalError(errors.New("failed to allocate requested HealthCheck NodePort 30001: provided port is already allocated")), false, false,
 		},
@@ -63,6 +75,53 @@ func TestErrors(t *testing.T) {
 			t.Errorf("%s: overloaded is %v", name, got)
 		}
 	}
+}
+
+// denial is what the API server makes of a webhook's refusal.
+func denial(code int32, message string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{Code: code, Message: `admission webhook "x" denied the request: ` + message}}
+}
+
+// TestCutOffAnswer loses the connection in the middle of an answer, whose error has no type by which to tell it.
+func TestCutOffAnswer(t *testing.T) {
+	t.Parallel()
+	for _, http2 := range []bool{false, true} {
+		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, `{"apiVersion": "v1"`)
+			if err := http.NewResponseController(w).Flush(); err != nil {
+				t.Error(err)
+			}
+			panic(http.ErrAbortHandler)
+		}))
+		server.EnableHTTP2 = http2
+		server.StartTLS()
+		t.Cleanup(server.Close)
+		e, err := New(Config{REST: &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = e.cluster.Resource(claimObjects).Namespace("shop").Get(t.Context(), "data", metav1.GetOptions{}); !unreachable(err) {
+			t.Errorf("HTTP/2 %v: error %v (%T) does not count as a lost answer", http2, err, err)
+		}
+	}
+}
+
+// TestRetryAfter has an API server that asks for patience.
+func TestRetryAfter(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		_, err := persist(t.Context(), time.Hour, func() error {
+			if time.Since(began) == 0 {
+				return apierrors.NewTooManyRequests("slow down", 90)
+			}
+			return nil
+		})
+		if took := time.Since(began); err != nil || took != 90*time.Second {
+			t.Errorf("it was tried again after %s, want 90 s: %v", took, err)
+		}
+	})
 }
 
 // TestPersist runs requests against an API server that answers late or never, in a bubble of time.
