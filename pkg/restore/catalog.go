@@ -33,6 +33,15 @@ type resourceNames struct {
 	others   []string // singular and short names
 }
 
+// resources are all that are known.
+func (c *catalog) resources() []schema.GroupResource {
+	all := make([]schema.GroupResource, 0, len(c.names))
+	for _, names := range c.names {
+		all = append(all, names.resource)
+	}
+	return all
+}
+
 func (n resourceNames) inGroup(begin string) bool { return strings.HasPrefix(n.resource.Group, begin) }
 
 // askCatalog asks the API server. Groups whose own server does not answer are left out.

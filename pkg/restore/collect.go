@@ -40,7 +40,7 @@ func (e *Engine) Collect(ctx context.Context, input Input) (*Plan, error) {
 		return nil, fmt.Errorf("collect the items of backup %s: %w", input.Backup.Name, err)
 	}
 	plan := &Plan{collector: c, ledger: newLedger(input.Log)}
-	plan.Problems = input.Archive.Warnings()
+	plan.Problems = slices.Concat(input.Archive.Warnings(), input.Modifiers.unmatched(slices.Concat(c.order, c.catalog.resources())))
 	plan.ledger.warn(plan.Problems)
 	if c.onePhase() {
 		plan.ledger.estimate(backupTotal(input.Backup))

@@ -73,7 +73,11 @@ func (r *run) prepare(ctx context.Context, i *item, by *chain) bool {
 	}
 	i.object = i.original.DeepCopy()
 	reset(i.object)
-	return r.act(ctx, i, by) && r.finish(i)
+	if !r.act(ctx, i, by) {
+		return false
+	}
+	r.finish(i)
+	return true
 }
 
 // checkPlace refuses what lies in the backup under another resource than its own: filters go by that.
@@ -131,17 +135,16 @@ func (r *run) restoreNeeded(ctx context.Context, i *item, needed key, by *chain)
 	r.restore(ctx, needed, by)
 }
 
-// finish applies the rules of the restore, and says where the item goes and where it comes from.
-func (r *run) finish(i *item) bool {
-	if err := r.Modifiers.apply(i.resource, i.object); err != nil {
-		i.fail("resource modifiers: %v", err)
-		return false
+// finish applies the rules of the restore, and says where the item goes and where it comes from. A rule that cannot be
+// applied is an error, and the item is restored without it, as in Velero.
+func (r *run) finish(i *item) {
+	for _, err := range r.Modifiers.apply(i.resource, i.object) {
+		i.complain("%v", err)
 	}
 	if i.namespace != "" {
 		i.object.SetNamespace(r.targetNamespace(i.namespace))
 	}
 	r.addLabels(i.object)
-	return true
 }
 
 // address finds out how the item is reached, which may have become of another kind.
@@ -222,7 +225,7 @@ func (r *run) follow(ctx context.Context, i *item, made *unstructured.Unstructur
 		volumes, warnings, errs := r.restorePodVolumes(ctx, i.original, made)
 		i.volumes, i.warnings = volumes, append(i.warnings, warnings...)
 		for _, err := range errs {
-			i.errors = append(i.errors, err.Error()) // the pod was created all the same
+			i.complain("%v", err) // the pod was created all the same
 		}
 	}
 }

@@ -80,9 +80,14 @@ func (r *result) warn(format string, args ...any) {
 	r.warnings = append(r.warnings, fmt.Sprintf(format, args...))
 }
 
+// complain adds an error that does not end the item.
+func (r *result) complain(format string, args ...any) {
+	r.errors = append(r.errors, fmt.Sprintf(format, args...))
+}
+
 func (r *result) fail(format string, args ...any) {
 	r.fate = failed
-	r.errors = append(r.errors, fmt.Sprintf(format, args...))
+	r.complain(format, args...)
 }
 
 // fate is one word for what became of an item.

@@ -3,11 +3,12 @@ package restore
 import (
 	"errors"
 	"fmt"
-	"path"
 	"regexp"
 	"slices"
 	"strings"
 
+	jsonpatch "github.com/evanphx/json-patch/v5"
+	"github.com/gobwas/glob"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -28,9 +29,9 @@ type Modifiers struct{ rules []modifierRule }
 
 // modifierRule changes the items that meet all conditions, by patches of one of the three kinds.
 type modifierRule struct {
-	number     int // from 1, as people count
-	resource   string
-	group      string
+	number     int    // from 1, as people count
+	pattern    string // of conditions.groupResource
+	resources  glob.Glob
 	namespaces filter
 	name       *regexp.Regexp
 	labels     labels.Selector
@@ -117,11 +118,10 @@ func (r *modifierRule) parseConditions(text conditionsText) (err error) {
 	if text.GroupResource == "" {
 		return errors.New("conditions.groupResource is missing, such as deployments.apps")
 	}
-	r.resource, r.group, _ = strings.Cut(text.GroupResource, ".")
-	for _, pattern := range []string{r.resource, r.group} {
-		if _, err := path.Match(pattern, ""); err != nil {
-			return fmt.Errorf("conditions.groupResource %q: %w", text.GroupResource, err)
-		}
+	r.pattern = text.GroupResource
+	// Velero's library and separator: "*" stops at a dot, "**" does not, and braces have alternatives.
+	if r.resources, err = glob.Compile(r.pattern, '.'); err != nil {
+		return fmt.Errorf("conditions.groupResource %q: %w", r.pattern, err)
 	}
 	if r.namespaces, err = newFilter(text.Namespaces, nil); err != nil {
 		return fmt.Errorf("conditions.namespaces: %w", err)
@@ -186,56 +186,76 @@ func parseMergePatch(text string) (map[string]any, error) {
 }
 
 // apply changes an item, which is still in its original namespace, by every rule whose conditions it meets. nil changes
-// nothing. The rules' conditions are about the item as it comes, so that no rule hides it from another. The error names the
+// nothing. The rules' conditions are about the item as it comes, so that no rule hides it from another. The errors name the
 // rules that could not be applied, and have changed nothing; the others have.
-func (m *Modifiers) apply(resource schema.GroupResource, item *unstructured.Unstructured) error {
+func (m *Modifiers) apply(resource schema.GroupResource, item *unstructured.Unstructured) []error {
 	if m == nil {
 		return nil
 	}
 	original := item.DeepCopy()
-	var errs error
+	var errs []error
 	for i := range m.rules {
 		rule := &m.rules[i]
-		if !rule.meets(resource, original) {
-			continue
+		meets, err := rule.meets(resource, original)
+		if err == nil && meets {
+			err = rule.applyTo(item)
 		}
-		changed, err := rule.change(item.Object)
 		if err != nil {
-			errs = errors.Join(errs, fmt.Errorf("resource modifier rule %d: %w", rule.number, err))
-			continue
+			errs = append(errs, fmt.Errorf("resource modifier rule %d: %w", rule.number, err))
 		}
-		item.Object = changed
 	}
 	return errs
 }
 
-// meets says whether an item meets the conditions.
-func (r *modifierRule) meets(resource schema.GroupResource, item *unstructured.Unstructured) bool {
-	if namespace := item.GetNamespace(); namespace != "" && !r.namespaces.takes(namespace) {
-		return false
+func (r *modifierRule) applyTo(item *unstructured.Unstructured) error {
+	changed, err := r.change(item.Object)
+	if err == nil {
+		item.Object = changed
 	}
-	if !r.includes(resource) || !r.name.MatchString(item.GetName()) || !r.labels.Matches(labels.Set(item.GetLabels())) {
-		return false
-	}
-	_, err := patchJSON(item.Object, r.matches)
-	return err == nil
+	return err
 }
 
-// includes says whether the rule is for a resource. As documented, "*" is all of the core group, "*.apps" all of one group
-// and "*.*" all of all.
-func (r *modifierRule) includes(resource schema.GroupResource) bool {
-	matches := func(pattern, name string) bool {
-		ok, err := path.Match(pattern, name)
-		return ok && err == nil
+// unmatched returns a warning for each rule whose groupResource matches none of the resources.
+func (m *Modifiers) unmatched(resources []schema.GroupResource) []string {
+	if m == nil {
+		return nil
 	}
-	return matches(r.resource, resource.Resource) && matches(r.group, resource.Group)
+	var warnings []string
+	for i := range m.rules {
+		rule := &m.rules[i]
+		if !slices.ContainsFunc(resources, rule.includes) {
+			warnings = append(warnings, fmt.Sprintf("resource modifier rule %d changes nothing: no resource of the backup or of the cluster matches conditions.groupResource %q",
+				rule.number, rule.pattern))
+		}
+	}
+	return warnings
+}
+
+// meets reports whether an item meets the conditions. The error says that conditions.matches cannot be evaluated.
+func (r *modifierRule) meets(resource schema.GroupResource, item *unstructured.Unstructured) (bool, error) {
+	if namespace := item.GetNamespace(); namespace != "" && !r.namespaces.takes(namespace) {
+		return false, nil
+	}
+	if !r.includes(resource) || !r.name.MatchString(item.GetName()) || !r.labels.Matches(labels.Set(item.GetLabels())) {
+		return false, nil
+	}
+	_, err := patchJSON(item.Object, r.matches)
+	if errors.Is(err, jsonpatch.ErrTestFailed) || errors.Is(err, jsonpatch.ErrMissing) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// includes reports whether the rule is for a resource, such as "deployments.apps".
+func (r *modifierRule) includes(resource schema.GroupResource) bool {
+	return r.resources.Match(resource.String())
 }
 
 // change returns an item's content as the rule's patches make it, or an error. The content that it is given stays as it is.
 func (r *modifierRule) change(content map[string]any) (map[string]any, error) {
 	changed, err := patchJSON(content, r.operations)
-	if errors.Is(err, errTestFailed) {
-		return content, nil // documented: then the rule is not for this item
+	if errors.Is(err, jsonpatch.ErrTestFailed) {
+		return content, nil // documented: then the rule is not for this item. A path that leads nowhere is an error
 	}
 	if err != nil {
 		return nil, err

@@ -2,7 +2,6 @@ package restore
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,9 +12,6 @@ import (
 
 // Patches of RFC 6902 (JSON Patch) and RFC 7386 (JSON Merge Patch), on content as Kubernetes' decoder leaves it: whole
 // numbers are int64. What is patched and the patch stay as they are.
-
-// errTestFailed comes from patchJSON when an operation "test" finds another value, or none.
-var errTestFailed = errors.New("test failed")
 
 // maxGrowth bounds in bytes what copies can make of an item: each may double it.
 const maxGrowth = 1 << 20
@@ -75,7 +71,8 @@ func parseValue(text string) (any, error) {
 	}
 }
 
-// patchJSON applies operations one after the other, all or none.
+// patchJSON applies operations one after the other, all or none. The error wraps jsonpatch.ErrTestFailed when a "test" finds
+// another value, or none in an object or list that exists, and jsonpatch.ErrMissing where that does not exist either.
 func patchJSON(content map[string]any, operations []patchOperation) (map[string]any, error) {
 	if len(operations) == 0 {
 		return content, nil
@@ -101,14 +98,9 @@ func (o *patchOperation) apply(document []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	options := jsonpatch.NewApplyOptions()
-	options.SupportNegativeIndices = false
+	options := jsonpatch.NewApplyOptions() // with negative indices, as in Velero: -1 is the last element
 	options.AccumulatedCopySizeLimit = maxGrowth
-	patched, err := patch.ApplyWithOptions(document, options)
-	if err != nil && o.Operation == "test" {
-		return nil, errTestFailed // also where there is no such value
-	}
-	return patched, err
+	return patch.ApplyWithOptions(document, options)
 }
 
 // mergeJSON merges a patch into content: null takes a field away, objects are merged, anything else is put in.

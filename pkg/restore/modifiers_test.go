@@ -167,7 +167,7 @@ func TestModifiers(t *testing.T) {
 		name:     "strategic patch",
 		resource: "pods",
 		rules: `
-- conditions: {groupResource: "*.*", namespaces: [n*]}
+- conditions: {groupResource: "**", namespaces: [n*]}
   strategicPatches: [{patchData: '{"spec": {"containers": [{"name": "nginx", "image": "repo2/nginx"}]}}'}]`,
 		item: `{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: ns1}, spec: {containers: [{name: side}, {name: nginx, image: nginx, ports: [{containerPort: 80}]}]}}`,
 		want: `{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: ns1}, spec: {containers: [{name: side}, {name: nginx, image: repo2/nginx, ports: [{containerPort: 80}]}]}}`,
@@ -193,6 +193,20 @@ func TestModifiers(t *testing.T) {
 		item:     `{apiVersion: v1, kind: ConfigMap, metadata: {name: a}, list: [1, 2]}`,
 		err:      "replace /list/2",
 	}, {
+		name:     "a test where nothing is",
+		resource: "configmaps",
+		rules: `
+- {conditions: {groupResource: configmaps}, patches: [{operation: test, path: /data/x, value: y}, {operation: remove, path: /data}]}
+- {conditions: {groupResource: configmaps}, patches: [{operation: test, path: /no/x, value: y}, {operation: remove, path: /data}]}`,
+		item: `{apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {a: b}}`,
+		err:  "rule 2: test /no/x: test operation does not apply",
+	}, {
+		name:     "indices from the end of a list",
+		resource: "configmaps",
+		rules:    `- {conditions: {groupResource: configmaps, matches: [{path: /list/-1, value: "3"}]}, patches: [{operation: remove, path: /list/-1}, {operation: replace, path: /list/-1, value: z}]}`,
+		item:     `{apiVersion: v1, kind: ConfigMap, metadata: {name: a}, list: [1, 2, 3]}`,
+		want:     `{apiVersion: v1, kind: ConfigMap, metadata: {name: a}, list: [1, z]}`,
+	}, {
 		name:     "an index that is none",
 		resource: "configmaps",
 		rules:    `- {conditions: {groupResource: configmaps}, patches: [{operation: add, path: /list/first, value: y}]}`,
@@ -203,7 +217,7 @@ func TestModifiers(t *testing.T) {
 			t.Parallel()
 			m := modifiersOf(t, test.rules)
 			item := decodeItem(t, test.item)
-			err := m.apply(schema.ParseGroupResource(test.resource), item)
+			err := errors.Join(m.apply(schema.ParseGroupResource(test.resource), item)...)
 			if (err != nil) != (test.err != "") || err != nil && !strings.Contains(err.Error(), test.err) {
 				t.Errorf("error: got %v, want %q", err, test.err)
 			}
@@ -217,11 +231,47 @@ func TestModifiers(t *testing.T) {
 	}
 }
 
+// TestModifierPatterns has what Velero's globs match, and do not.
+func TestModifierPatterns(t *testing.T) {
+	t.Parallel()
+	resources := []string{"pods", "deployments.apps", "statefulsets.apps", "ingresses.networking.k8s.io"}
+	for pattern, want := range map[string][]string{
+		"{deployments,statefulsets}.apps": {"deployments.apps", "statefulsets.apps"},
+		"**":                              resources,
+		"*":                               {"pods"},
+		"*.*":                             {"deployments.apps", "statefulsets.apps"},
+		"*.apps":                          {"deployments.apps", "statefulsets.apps"},
+		"ingresses.**":                    {"ingresses.networking.k8s.io"},
+		"ingresses.*":                     nil,
+		"[dp]*{,.apps}":                   {"pods", "deployments.apps"},
+	} {
+		m := modifiersOf(t, `- {conditions: {groupResource: "`+pattern+`"}, patches: [{operation: add, path: /met, value: "true"}]}`)
+		var met []string
+		var all []schema.GroupResource
+		for _, resource := range resources {
+			item := decodeItem(t, `{apiVersion: v1, kind: A, metadata: {name: a}}`)
+			if errs := m.apply(schema.ParseGroupResource(resource), item); len(errs) > 0 {
+				t.Error(pattern, errs)
+			}
+			if item.Object["met"] == true {
+				met = append(met, resource)
+			}
+			all = append(all, schema.ParseGroupResource(resource))
+		}
+		if diff := cmp.Diff(want, met); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", pattern, diff)
+		}
+		if unmatched := m.unmatched(all); (len(unmatched) > 0) != (want == nil) {
+			t.Errorf("%s: warnings %q", pattern, unmatched)
+		}
+	}
+}
+
 func TestNoModifiers(t *testing.T) {
 	t.Parallel()
 	item := decodeItem(t, `{metadata: {name: a}}`)
-	if err := (*Modifiers)(nil).apply(schema.GroupResource{Resource: "pods"}, item); err != nil {
-		t.Fatal(err)
+	if errs := (*Modifiers)(nil).apply(schema.GroupResource{Resource: "pods"}, item); len(errs) > 0 {
+		t.Fatal(errs)
 	}
 }
 
@@ -231,7 +281,7 @@ func TestCopiesAreBounded(t *testing.T) {
 	m := modifiersOf(t, "- conditions: {groupResource: configmaps}\n  patches:"+
 		strings.Repeat("\n  - {operation: copy, from: /data, path: /data/-}", 100))
 	item := decodeItem(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: [`+strings.Repeat("v", 1000)+`]}`)
-	if err := m.apply(schema.GroupResource{Resource: "configmaps"}, item); err == nil || !strings.Contains(err.Error(), "exceeding the limit") {
+	if err := errors.Join(m.apply(schema.GroupResource{Resource: "configmaps"}, item)...); err == nil || !strings.Contains(err.Error(), "exceeding the limit") {
 		t.Errorf("got %v", err)
 	}
 }
