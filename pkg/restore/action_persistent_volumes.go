@@ -7,6 +7,7 @@ import (
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -75,11 +76,9 @@ func (s source) describe() string {
 
 // prepareClaim takes away what the source cluster has noted on a claim, and has its volume restored before it. Claims of
 // ephemeral volumes are left out: Kubernetes makes them for their pods, and refuses to use one that it has not made.
-func prepareClaim(_ context.Context, _ *session, in *actionInput) (actionOutput, error) {
-	for _, owner := range in.original.GetOwnerReferences() {
-		if owner.Kind == "Pod" && owner.APIVersion == "v1" {
-			return actionOutput{skip: "it is made anew for an ephemeral volume of pod " + owner.Name}, nil
-		}
+func prepareClaim(_ context.Context, s *session, in *actionInput) (actionOutput, error) {
+	if pod := s.ephemeralOwner(in.original); pod != "" {
+		return actionOutput{skip: "it is made anew for an ephemeral volume of pod " + pod}, nil
 	}
 	removeAnnotations(in.item, bindCompleted, boundByController, provisioner, betaProvisioner, selectedNode,
 		velerov1.VolumeSnapshotLabel, velerov1.DataUploadNameAnnotation)
@@ -88,6 +87,22 @@ func prepareClaim(_ context.Context, _ *session, in *actionInput) (actionOutput,
 		out.additional = []key{{resource: volumeResource, name: volume}}
 	}
 	return out, nil
+}
+
+// ephemeralOwner returns the pod for whose generic ephemeral volume Kubernetes has made a claim, or "". Nobody makes a claim anew
+// that a pod owns for another reason, such as those that a Spark driver makes for its executors.
+func (s *session) ephemeralOwner(claim *unstructured.Unstructured) string {
+	owner := metav1.GetControllerOf(claim)
+	if owner == nil || owner.Kind != "Pod" || owner.APIVersion != "v1" {
+		return ""
+	}
+	pod := findItem(s.Archive, key{pods, claim.GetNamespace(), owner.Name})
+	for volume := range objectsOf(pod, "spec", "volumes") {
+		if _, ok := fieldOf[map[string]any](volume, "ephemeral"); ok && claim.GetName() == owner.Name+"-"+textOf(volume, "name") {
+			return owner.Name
+		}
+	}
+	return ""
 }
 
 // prepareClaimVolume lets a claim get its data from where the backup has it, and warns of claims that do not get any. A claim

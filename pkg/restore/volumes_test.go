@@ -269,6 +269,7 @@ func TestVolumesWithoutTheOtherHalf(t *testing.T) {
 		resource string
 		infos    []volumeinfo.BackupVolume
 		path     string
+		pod      string // pod shop/web in the backup, if it is there
 		item     string
 		want     expectation
 	}{{
@@ -296,9 +297,24 @@ func TestVolumesWithoutTheOtherHalf(t *testing.T) {
 		want: expectation{item: `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: data, namespace: shop}, spec: {volumeName: pv-1}}`},
 	}, {
 		name:     "a claim of an ephemeral volume",
-		resource: "persistentvolumeclaims", path: "persistentvolumeclaims/namespaces/shop/data",
-		item: `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: data, namespace: shop, ownerReferences: [{apiVersion: v1, kind: Pod, name: web, uid: u}]}, spec: {}}`,
+		resource: "persistentvolumeclaims", path: "persistentvolumeclaims/namespaces/shop/web-data", pod: ephemeralPod,
+		item: `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: web-data, namespace: shop, ownerReferences: [{apiVersion: v1, kind: Pod, name: web, uid: u, controller: true}]}, spec: {}}`,
 		want: expectation{skip: "made anew for an ephemeral volume of pod web"},
+	}, {
+		name:     "a claim of a Spark driver",
+		resource: "persistentvolumeclaims", path: "persistentvolumeclaims/namespaces/shop/web-exec-1-pvc-0", pod: ephemeralPod,
+		item: `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: web-exec-1-pvc-0, namespace: shop, ownerReferences: [{apiVersion: v1, kind: Pod, name: web, uid: u, controller: true}]}, spec: {}}`,
+		want: expectation{item: `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: web-exec-1-pvc-0, namespace: shop}, spec: {}}`},
+	}, {
+		name:     "a claim that a pod uses and owns, but not as its controller",
+		resource: "persistentvolumeclaims", path: "persistentvolumeclaims/namespaces/shop/web-data", pod: ephemeralPod,
+		item: `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: web-data, namespace: shop, ownerReferences: [{apiVersion: v1, kind: Pod, name: web, uid: u}]}, spec: {}}`,
+		want: expectation{item: `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: web-data, namespace: shop}, spec: {}}`},
+	}, {
+		name:     "a claim that is named as one of an ephemeral volume, of a pod that has none",
+		resource: "persistentvolumeclaims", path: "persistentvolumeclaims/namespaces/shop/web-cache", pod: ephemeralPod,
+		item: `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: web-cache, namespace: shop, ownerReferences: [{apiVersion: v1, kind: Pod, name: web, uid: u, controller: true}]}, spec: {}}`,
+		want: expectation{item: `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: web-cache, namespace: shop}, spec: {}}`},
 	}, {
 		name:     "a claim of a StatefulSet that deletes its claims",
 		resource: "persistentvolumeclaims", path: "persistentvolumeclaims/namespaces/shop/data",
@@ -312,9 +328,17 @@ func TestVolumesWithoutTheOtherHalf(t *testing.T) {
 	}} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			s := sessionWith(cluster, Input{VolumeInfos: test.infos, Archive: archiveOf(t, "1.1.0", map[string]string{test.path: test.item})})
+			objects := map[string]string{test.path: test.item}
+			if test.pod != "" {
+				objects["pods/namespaces/shop/web"] = test.pod
+			}
+			s := sessionWith(cluster, Input{VolumeInfos: test.infos, Archive: archiveOf(t, "1.1.0", objects)})
 			item, out, err := prepareItem(t, s, test.resource, decodeItem(t, test.item))
 			test.want.check(t, item, out, err)
 		})
 	}
 }
+
+// ephemeralPod has an ephemeral volume "data", and uses a claim for another one.
+const ephemeralPod = `{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop, uid: u}, spec: {volumes: [
+	{name: data, ephemeral: {volumeClaimTemplate: {spec: {}}}}, {name: cache, persistentVolumeClaim: {claimName: web-cache}}]}}`
