@@ -34,7 +34,7 @@ func dashboardCommand(c *connection) *cobra.Command {
 take, and which are stalled. It shows what 'watch' shows, and changes nothing.
 
 The page is there until this command is ended. Only a browser on this machine reaches it, and only with the token in the
-address that is printed.`,
+address that is printed, which is good for one browser.`,
 		Example: `  kubectl plimsoll dashboard
   kubectl plimsoll dashboard --open
   kubectl plimsoll dashboard backup nightly --address 127.0.0.1:8080`,
@@ -69,11 +69,11 @@ func (d *dashboardPage) run(ctx context.Context, out, errOut io.Writer) error {
 		return err
 	}
 	return server.Serve(ctx, func() {
-		fmt.Fprintf(out, "The dashboard is at %s\nCtrl-C ends it.\n", server.URL())
+		fmt.Fprintf(out, "The dashboard is at %s\nIt opens once. Ctrl-C ends the dashboard.\n", server.NewURL())
 		if !d.open {
 			return
 		}
-		if err := openBrowser(server.URLOnce()); err != nil {
+		if err := openBrowser(server.NewURL()); err != nil {
 			fmt.Fprintf(errOut, "No browser could be opened, do that yourself: %v\n", err)
 		}
 	})

@@ -19,8 +19,7 @@ type description struct {
 	output     output
 	of         reference
 	downloads  bool
-	timeout    time.Duration // for an answer to a DownloadRequest
-	caCert     string
+	store      downloadOptions
 }
 
 func describeCommand(c *connection) *cobra.Command {
@@ -50,8 +49,9 @@ also shows the list of volumes, the errors and the warnings that are stored with
 	d.output.addFlag(cmd)
 	f := cmd.Flags()
 	f.BoolVar(&d.downloads, "downloads", true, "show what is stored in the backup store, too; it is asked for with DownloadRequests")
-	f.DurationVar(&d.timeout, "download-timeout", 10*time.Second, "how long to wait for the answer to a DownloadRequest")
-	f.StringVar(&d.caCert, "cacert", "", "a file with certificates that sign the backup store's, besides those of the BackupStorageLocations")
+	f.DurationVar(&d.store.timeout, "download-timeout", 10*time.Second, "how long to wait for the answer to a DownloadRequest")
+	f.StringVar(&d.store.caCert, "cacert", "", "a file with certificates that sign the backup store's, besides those of the BackupStorageLocations")
+	f.StringSliceVar(&d.store.hosts, "download-host", nil, "fetch files from this HOST[:PORT], too, besides the hosts of the BackupStorageLocations")
 	return cmd
 }
 
@@ -59,7 +59,7 @@ func (d *description) run(cmd *cobra.Command) error {
 	if err := d.output.validate(); err != nil {
 		return err
 	}
-	if d.timeout <= 0 {
+	if d.store.timeout <= 0 {
 		return program.Misused(errors.New("--download-timeout is not positive; --downloads=false asks for nothing"))
 	}
 	all, err := d.read(cmd.Context())
@@ -86,7 +86,7 @@ func (d *description) read(ctx context.Context) (*describe.Description, error) {
 	if err != nil {
 		return nil, err
 	}
-	store, err := newDownloads(ctx, api, d.connection.namespace, d.caCert, d.timeout)
+	store, err := newDownloads(ctx, api, d.connection.namespace, d.store)
 	if err != nil {
 		return nil, err
 	}

@@ -186,7 +186,10 @@ func newStored(t *testing.T) *stored {
 			Credential: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "cloud"}, Key: "cloud"},
 		},
 	}
-	location.Spec.ObjectStorage = &velerov1.ObjectStorageLocation{Bucket: bucket, CACert: server.CACert}
+	location.Spec.ObjectStorage = &velerov1.ObjectStorageLocation{Bucket: bucket, CACertRef: &corev1.SecretKeySelector{
+		LocalObjectReference: corev1.LocalObjectReference{Name: "authority"}, Key: "ca.crt",
+	}}
+	c.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "authority"}, Data: map[string][]byte{"ca.crt": server.CACert}})
 	c.create(location)
 	s := &stored{cluster: c, dir: filepath.Join(server.Dir(bucket), "restores", "shop"), restore: &velerov1.Restore{
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "shop", Annotations: map[string]string{restorecontroller.LocationAnnotation: "s3"}},

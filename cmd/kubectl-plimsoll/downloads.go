@@ -16,6 +16,7 @@ import (
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -46,34 +47,70 @@ type downloads struct {
 	namespace string
 	timeout   time.Duration // for an answer
 	http      *http.Client
+	hosts     storeHosts
+}
+
+// downloadOptions are what a person says of downloads.
+type downloadOptions struct {
+	timeout time.Duration // for an answer to a DownloadRequest
+	caCert  string        // a file with certificates
+	hosts   []string      // from which files may come, besides those of the BackupStorageLocations
 }
 
 // newDownloads trusts the system's certificates, those in the file caCert if it is named, and those of the namespace's
-// BackupStorageLocations, as far as they can be read.
-func newDownloads(ctx context.Context, api client.Client, namespace, caCert string, timeout time.Duration) (*downloads, error) {
+// BackupStorageLocations, as far as they and the Secrets that they refer to can be read.
+func newDownloads(ctx context.Context, api client.Client, namespace string, o downloadOptions) (*downloads, error) {
 	roots, err := x509.SystemCertPool()
 	if err != nil {
 		roots = x509.NewCertPool()
 	}
-	if caCert != "" {
-		text, err := os.ReadFile(caCert)
+	if o.caCert != "" {
+		text, err := os.ReadFile(o.caCert)
 		if err != nil {
 			return nil, fmt.Errorf("read --cacert: %w", err)
 		}
 		if !roots.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("--cacert: no certificate in %s", caCert)
+			return nil, fmt.Errorf("--cacert: no certificate in %s", o.caCert)
 		}
 	}
+	d := &downloads{api: api, namespace: namespace, timeout: o.timeout, hosts: storeHosts{secure: o.hosts, insecure: o.hosts}}
 	var locations velerov1.BackupStorageLocationList
 	if err := api.List(ctx, &locations, client.InNamespace(namespace)); err == nil {
 		for i := range locations.Items {
-			if storage := locations.Items[i].Spec.ObjectStorage; storage != nil {
-				roots.AppendCertsFromPEM(storage.CACert)
-			}
+			d.hosts.allow(&locations.Items[i])
+			roots.AppendCertsFromPEM(certificatesOf(ctx, api, &locations.Items[i]))
 		}
 	}
 	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}}
-	return &downloads{api: api, namespace: namespace, timeout: timeout, http: &http.Client{Transport: transport, Timeout: fetchTimeout}}, nil
+	d.http = &http.Client{Transport: transport, Timeout: fetchTimeout, CheckRedirect: d.checkRedirect}
+	return d, nil
+}
+
+// certificatesOf returns those that a location names, in caCertRef or caCert. It is empty if the Secret cannot be read: few
+// people may, and --cacert takes its place.
+func certificatesOf(ctx context.Context, api client.Reader, l *velerov1.BackupStorageLocation) []byte {
+	storage := l.Spec.ObjectStorage
+	switch {
+	case storage == nil:
+		return nil
+	case storage.CACertRef == nil:
+		return storage.CACert
+	}
+	var secret corev1.Secret
+	if err := api.Get(ctx, client.ObjectKey{Namespace: l.Namespace, Name: storage.CACertRef.Name}, &secret); err != nil {
+		return nil
+	}
+	return secret.Data[storage.CACertRef.Key]
+}
+
+// redirects is how many redirections are followed, as by Go's client.
+const redirects = 10
+
+func (d *downloads) checkRedirect(request *http.Request, via []*http.Request) error {
+	if len(via) >= redirects {
+		return errors.New("too many redirections")
+	}
+	return d.hosts.check(request.URL)
 }
 
 // addTo adds what is stored with the described operation, and a note for what cannot be had.
@@ -201,6 +238,9 @@ func (d *downloads) get(ctx context.Context, address string) (io.ReadCloser, err
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody)
 	if err != nil {
 		return nil, errors.New("the server answered with a URL that is none")
+	}
+	if err := d.hosts.check(request.URL); err != nil {
+		return nil, err
 	}
 	request.Header.Set("Accept-Encoding", "gzip") // or else the client would unpack it unasked, if the store names the encoding
 	response, err := d.http.Do(request)

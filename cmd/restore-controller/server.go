@@ -90,7 +90,8 @@ func (o *serverOptions) addFlags(cmd *cobra.Command) {
 	o.log.AddFlags(cmd)
 	f.BoolVar(&o.leaderElection, "leader-elect", true, "take a Lease, so that of several controllers one works")
 	f.StringVar(&o.helperImage, "restore-helper-image", "", "the image of the init container that holds a pod until its volumes are there: that of the node agent; by default that of the pod POD_NAME, which is this one")
-	f.StringVar(&o.downloadAddress, "download-address", ":8086", "where files are served whose storage cannot sign URLs, such as a directory; empty: nowhere")
+	f.StringVar(&o.downloadAddress, "download-address", "127.0.0.1:8086",
+		"where files are served whose storage cannot sign URLs, such as a directory: kubectl port-forward reaches the default; empty: nowhere")
 	f.StringVar(&o.downloadURLBase, "download-url-base", "http://localhost:8086", "how the velero CLI reaches --download-address: the default is for kubectl port-forward")
 	f.IntVar(&o.concurrency, "concurrency", 1, "Restores at the same time")
 	f.IntVar(&o.itemConcurrency, "item-concurrency", 8, "items of one kind that a Restore restores at the same time")

@@ -48,7 +48,7 @@ func TestRunningBackup(t *testing.T) {
 			Config: c.rest, Scheme: c.scheme, Namespace: veleroNamespace, Selection: live.Selection{Kind: describe.KindBackup, Name: c.backup.Name},
 		})
 	}, nil)
-	browser.Do(chromedp.EmulateViewport(1200, 900), chromedp.Navigate(s.URL()), chromedp.Evaluate(watchScript, nil))
+	browser.Do(chromedp.EmulateViewport(1200, 900), chromedp.Navigate(s.NewURL()), chromedp.Evaluate(watchScript, nil))
 	browser.Until("the backup", "document.getElementById('name').textContent === 'nightly-20261122010007'")
 
 	mebibytes := 1 << 20

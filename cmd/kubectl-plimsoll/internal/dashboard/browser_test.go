@@ -66,7 +66,7 @@ func openScene(t *testing.T) *inChromium {
 	t.Helper()
 	p := &inChromium{Tab: chromium.Start(t), t: t, stage: newStage()}
 	p.s = serve(t, p.stage.follow, nil)
-	p.Do(chromedp.EmulateViewport(1200, 900), chromedp.Navigate(p.s.URL()))
+	p.Do(chromedp.EmulateViewport(1200, 900), chromedp.Navigate(p.s.NewURL()))
 	p.show(scene(10))
 	return p
 }
@@ -312,7 +312,7 @@ func TestConnection(t *testing.T) {
 		s.guard.hosts = append([]string{line.listener.Addr().String()}, s.guard.hosts...)
 	})
 	line.cut(false)
-	p.Do(chromedp.Navigate(p.s.URL()))
+	p.Do(chromedp.Navigate(p.s.NewURL()))
 	p.show(scene(10))
 	p.CheckQuiet(p.s.base())
 	p.Do(chromedp.Evaluate("window.later = window.setInterval; window.setInterval = () => 0; 0", nil)) // the page does not try by itself

@@ -21,17 +21,16 @@ type guard struct {
 	hosts   []string // the values of the header Host; the first one is that of the URL
 	cookie  string   // its name. Cookies know no ports, so the port is in the name
 	session string   // its value
-	token   string
 
-	mu   sync.Mutex
-	once []string // tokens for one time
+	mu     sync.Mutex
+	tokens []string // each is good for one time
 }
 
 func newGuard(at netip.AddrPort) *guard {
 	port := strconv.Itoa(int(at.Port()))
 	return &guard{
 		hosts: []string{at.String(), "localhost:" + port}, cookie: "plimsoll-" + port,
-		session: rand.Text(), token: rand.Text(),
+		session: rand.Text(),
 	}
 }
 
@@ -39,11 +38,12 @@ func (g *guard) url(token string) string {
 	return "http://" + g.hosts[0] + "/?" + tokenParameter + "=" + token
 }
 
-func (g *guard) tokenOnce() string {
+// newToken returns a token that is good for one time.
+func (g *guard) newToken() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	token := rand.Text()
-	g.once = append(g.once, token)
+	g.tokens = append(g.tokens, token)
 	return token
 }
 
@@ -60,7 +60,7 @@ func (g *guard) protect(next http.Handler) http.Handler {
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
 			w.Header().Set("Allow", "GET, HEAD")
 			http.Error(w, "The dashboard only shows.", http.StatusMethodNotAllowed)
-		case r.URL.Path == "/" && r.URL.Query().Has(tokenParameter):
+		case r.URL.Path == "/" && r.Method == http.MethodGet && r.URL.Query().Has(tokenParameter):
 			g.admit(w, r)
 		case !g.admitted(r):
 			refuse(w, "Open the address that kubectl plimsoll dashboard has printed: it has a token in it.")
@@ -100,7 +100,7 @@ func fromHere(r *http.Request) bool {
 // admit takes a token for the cookie, and the token out of the browser's address and history.
 func (g *guard) admit(w http.ResponseWriter, r *http.Request) {
 	if !g.good(r.URL.Query().Get(tokenParameter)) {
-		refuse(w, "This token is not, or no longer, good. Open the address that kubectl plimsoll dashboard has printed.")
+		refuse(w, "This address is not good, or was opened before: it works once. If that was not you, end the dashboard; start it again for another address.")
 		return
 	}
 	http.SetCookie(w, &http.Cookie{ //nolint:gosec // not Secure: there is no TLS on loopback
@@ -109,18 +109,15 @@ func (g *guard) admit(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, "/", http.StatusSeeOther)
 }
 
-// good says whether a token is, and uses up those for one time.
+// good reports whether a token is, and uses it up.
 func (g *guard) good(token string) bool {
-	if equal(token, g.token) {
-		return true
-	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	i := slices.IndexFunc(g.once, func(known string) bool { return equal(token, known) })
+	i := slices.IndexFunc(g.tokens, func(known string) bool { return equal(token, known) })
 	if i < 0 {
 		return false
 	}
-	g.once = slices.Delete(g.once, i, i+1)
+	g.tokens = slices.Delete(g.tokens, i, i+1)
 	return true
 }
 

@@ -59,7 +59,7 @@ func TestWhoIsServed(t *testing.T) {
 		"no cookie":                        {[]change{func(_ *guard, r *http.Request) { r.Header.Del("Cookie") }}, http.StatusForbidden},
 		"another cookie":                   {[]change{cookie("plimsoll-4711", "guess")}, http.StatusForbidden},
 		"an empty cookie":                  {[]change{cookie("plimsoll-4711", "")}, http.StatusForbidden},
-		"the token as cookie":              {[]change{func(g *guard, r *http.Request) { cookie(g.cookie, g.token)(g, r) }}, http.StatusForbidden},
+		"the token as cookie":              {[]change{func(g *guard, r *http.Request) { cookie(g.cookie, g.newToken())(g, r) }}, http.StatusForbidden},
 		"another port's cookie":            {[]change{func(g *guard, r *http.Request) { cookie("plimsoll-80", g.session)(g, r) }}, http.StatusForbidden},
 
 		"POST":    {[]change{method(http.MethodPost)}, http.StatusMethodNotAllowed},
@@ -118,17 +118,15 @@ func TestTokens(t *testing.T) {
 		checkHeaders(t, w.Header())
 		return w
 	}
-	once := g.url(g.tokenOnce())
+	once, printed := g.url(g.newToken()), g.newToken()
 	for name, test := range map[string]struct {
 		address string
 		want    int
 	}{
-		"the token":       {g.url(g.token), http.StatusSeeOther},
-		"the token again": {g.url(g.token), http.StatusSeeOther},
 		"a wrong one":     {g.url("guess"), http.StatusForbidden},
 		"an empty one":    {g.url(""), http.StatusForbidden},
-		"two":             {g.url("guess&token=" + g.token), http.StatusForbidden},
-		"at another path": {"http://127.0.0.1:4711/events?token=" + g.token, http.StatusForbidden},
+		"two":             {g.url("guess&token=" + printed), http.StatusForbidden},
+		"at another path": {"http://127.0.0.1:4711/events?token=" + printed, http.StatusForbidden},
 		"the session":     {g.url(g.session), http.StatusForbidden},
 	} {
 		if response := open(test.address); response.Code != test.want {
@@ -139,7 +137,7 @@ func TestTokens(t *testing.T) {
 		t.Errorf("a token for one time: %d, then %d", first.Code, second.Code)
 	}
 
-	header := open(g.url(g.token)).Header()
+	header := open(g.url(printed)).Header()
 	if to := header.Get("Location"); to != "/" {
 		t.Errorf("the browser goes to %s", to)
 	}
@@ -150,11 +148,11 @@ func TestTokens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || c.Domain != "" || c.MaxAge != 0 || !c.Expires.IsZero() || c.Value == g.token {
+	if !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || c.Domain != "" || c.MaxAge != 0 || !c.Expires.IsZero() || c.Value == printed {
 		t.Errorf("cookie %s", c.Raw)
 	}
-	if len(g.token) < 26 || len(g.session) < 26 {
-		t.Errorf("%q and %q are guessed in less than 128 bits", g.token, g.session)
+	if len(printed) < 26 || len(g.session) < 26 {
+		t.Errorf("%q and %q are guessed in less than 128 bits", printed, g.session)
 	}
 }
 
@@ -166,7 +164,7 @@ func TestSessionsOfTwoServers(t *testing.T) {
 	if a := get(t, client, two.base()); a.status != http.StatusForbidden {
 		t.Errorf("the other dashboard: %d", a.status)
 	}
-	if a := get(t, client, two.URL()); a.status != http.StatusOK {
+	if a := get(t, client, two.NewURL()); a.status != http.StatusOK {
 		t.Errorf("the other dashboard with its token: %d", a.status)
 	}
 	if a := get(t, client, one.base()); a.status != http.StatusOK {

@@ -84,12 +84,9 @@ func loopback(address string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), nil
 }
 
-// URL is the address for people, with the token. It stays good until Serve returns.
-func (s *Server) URL() string { return s.guard.url(s.guard.token) }
-
-// URLOnce is an address with a token that is good for one time: programs that open a browser have it among their arguments,
-// which every user of the machine can read.
-func (s *Server) URLOnce() string { return s.guard.url(s.guard.tokenOnce()) }
+// NewURL returns an address with a token that is good for one time: a terminal's scrollback keeps it, and programs that open a
+// browser have it among their arguments, which every user of the machine can read.
+func (s *Server) NewURL() string { return s.guard.url(s.guard.newToken()) }
 
 // Serve follows the source and serves the page until ctx ends, which is no error, or until the source gives an error, which
 // open pages are told. It calls ready as soon as there is something to see. The View of an operation that has ended stays on

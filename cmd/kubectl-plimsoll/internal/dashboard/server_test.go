@@ -120,7 +120,7 @@ func (s *serving) browser() *http.Client {
 	}
 	client := &http.Client{Jar: jar, Transport: &http.Transport{}}
 	s.t.Cleanup(client.CloseIdleConnections)
-	if a := get(s.t, client, s.URL()); a.status != http.StatusOK {
+	if a := get(s.t, client, s.NewURL()); a.status != http.StatusOK {
 		s.t.Fatalf("the page is not served: %d %s", a.status, a.body)
 	}
 	return client
