@@ -138,6 +138,8 @@ type Agent struct {
 	orphaned map[key]struct{}
 	// unready remembers since when the pods of claimed restores do not wait for their volumes.
 	unready map[key]time.Time
+	// seen remembers since when the objects of other nodes' agents are as they are.
+	seen map[key]*sighting
 }
 
 // CacheOptions restrict a manager's cache to what an agent may see: one namespace, and the pods of one node.
@@ -195,6 +197,7 @@ func SetUp(ctx context.Context, mgr ctrl.Manager, cfg Config) (*Agent, error) {
 		ended:      map[key]types.UID{},
 		orphaned:   map[key]struct{}{},
 		unready:    map[key]time.Time{},
+		seen:       map[key]*sighting{},
 	}
 	a.lasting, a.cut = context.WithCancelCause(context.WithoutCancel(ctx))
 	a.resolver = &repository.Resolver{
@@ -327,4 +330,7 @@ func (a *Agent) settled(k key) {
 	delete(a.ended, k)
 	delete(a.orphaned, k)
 	delete(a.unready, k)
+	if seen, ok := a.seen[k]; ok && seen.deleting.IsZero() {
+		delete(a.seen, k)
+	}
 }

@@ -13,6 +13,14 @@ import (
 // timeoutAnnotation of a Backup says how long its server waits for the volumes (contracts/velero-node-agent.md 2.3).
 const timeoutAnnotation = "velero.io/pod-volume-timeout"
 
+// deadline is when a server stops waiting for the volumes of a Backup.
+type deadline struct {
+	backup  string
+	timeout time.Duration // from the Backup's start
+	server  time.Time     // by the server's clock
+	local   time.Time     // by this node's monotonic clock
+}
+
 // watchDeadline fails a backup shortly before its server gives up on all volumes of the Backup. A server that does loses
 // the records of those that completed, too (contracts/velero-node-agent.md 2.4; from 1.18.3 on it cancels the others and
 // keeps them, pkg/podvolume/backupper.go). Restores have no deadline: a pod whose volume comes late is better off than one
@@ -21,31 +29,54 @@ func (a *Agent) watchDeadline(ctx context.Context, op *operation) {
 	if op.kind != Backup || a.cfg.BackupTimeout <= 0 {
 		return
 	}
-	var backup *velerov1.Backup
+	var d *deadline
 	for {
 		var err error
-		if backup, err = a.owningBackup(ctx, op.subject); err == nil {
+		if d, err = a.deadlineOf(ctx, op.subject); err == nil {
 			break
 		}
-		op.log.Warn("Cannot read the Backup for its deadline, trying again", "error", err)
+		op.log.Warn("Cannot find out the deadline, trying again", "error", err)
 		select {
 		case <-time.After(10 * time.Second):
 		case <-ctx.Done():
 			return
 		}
 	}
-	if backup == nil || backup.Status.Phase != velerov1.BackupPhaseInProgress || backup.Status.StartTimestamp == nil {
+	if d == nil {
 		return // nobody waits
 	}
-	timeout := a.backupTimeout(op, backup)
-	deadline := backup.Status.StartTimestamp.Add(timeout - margin(timeout))
-	op.deadline.Store(&deadline)
+	shown := d.server.Add(-margin(d.timeout))
+	op.deadline.Store(&shown)
 	select {
-	case <-time.After(time.Until(deadline)):
-		op.stop(permanent(ReasonDeadline, abandoned{fmt.Errorf("it is not done %s before the server stops waiting for the volumes of Backup %s (%s after its start) "+
-			"and would lose the records of all of them", margin(timeout), backup.Name, timeout)}))
+	case <-time.After(time.Until(d.local) - margin(d.timeout)):
+		op.stop(d.missed(fmt.Sprintf("it is not done %s before", margin(d.timeout))))
 	case <-ctx.Done():
 	}
+}
+
+// missed is the end of a volume for which its Backup's server would wait in vain.
+func (d *deadline) missed(what string) error {
+	return permanent(ReasonDeadline, abandoned{fmt.Errorf("%s the server stops waiting for the volumes of Backup %s (%s after its start) "+
+		"and would lose the records of all of them", what, d.backup, d.timeout)})
+}
+
+// deadlineOf returns the deadline of a backup, nil if no server waits for it. The Backup's start is a time of the cluster's
+// clocks, and is not compared with this node's own.
+func (a *Agent) deadlineOf(ctx context.Context, s subject) (*deadline, error) {
+	backup, err := a.owningBackup(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	if backup == nil || backup.Status.Phase != velerov1.BackupPhaseInProgress || backup.Status.StartTimestamp == nil {
+		return nil, nil
+	}
+	ahead, err := a.clockAhead(ctx)
+	if err != nil {
+		return nil, err
+	}
+	timeout := a.backupTimeout(backup)
+	end, now := backup.Status.StartTimestamp.Add(timeout), time.Now()
+	return &deadline{backup: backup.Name, timeout: timeout, server: end, local: now.Add(end.Add(ahead).Sub(now))}, nil
 }
 
 // margin is how long before the server's timeout a backup is ended. A worker may need half a minute to end, and the clocks
@@ -53,14 +84,14 @@ func (a *Agent) watchDeadline(ctx context.Context, op *operation) {
 func margin(timeout time.Duration) time.Duration { return min(2*time.Minute, timeout/10) }
 
 // backupTimeout is how long the server waits, from the start of the Backup.
-func (a *Agent) backupTimeout(op *operation, backup *velerov1.Backup) time.Duration {
+func (a *Agent) backupTimeout(backup *velerov1.Backup) time.Duration {
 	text, ok := backup.Annotations[timeoutAnnotation]
 	if !ok {
 		return a.cfg.BackupTimeout
 	}
 	timeout, err := time.ParseDuration(text)
 	if err != nil || timeout <= 0 {
-		op.log.Warn("The Backup's annotation is no duration, as for the server", "annotation", timeoutAnnotation, "value", text)
+		a.cfg.Logger.Warn("The Backup's annotation is no duration, as for the server", "backup", backup.Name, "annotation", timeoutAnnotation, "value", text)
 		return a.cfg.BackupTimeout
 	}
 	return timeout

@@ -3,7 +3,6 @@ package nodeagent
 import (
 	"context"
 	"fmt"
-	"hash/crc32"
 	"slices"
 	"time"
 
@@ -66,9 +65,8 @@ func (a *Agent) turnToRelease(s subject) time.Duration {
 	if s.node == a.cfg.NodeName {
 		return 0
 	}
-	share := float64(crc32.ChecksumIEEE([]byte(a.cfg.NodeName))) / (1 << 32)
-	turn := a.cfg.AbandonedAfter + time.Duration(share*float64(a.cfg.AbandonedAfter))
-	return turn - time.Since(s.object.GetDeletionTimestamp().Time)
+	seen := a.sight(s)
+	return a.cfg.AbandonedAfter + a.share(seen.uid, a.cfg.AbandonedAfter) - time.Since(seen.deleting)
 }
 
 // releaseAbandoned lets go of a backup that is being deleted and whose node does not exist any more: nobody else would.

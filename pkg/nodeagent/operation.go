@@ -102,7 +102,7 @@ func (a *Agent) leave(op *operation) {
 	if !op.claimed {
 		return
 	}
-	if err := a.write(a.lasting, op.object, newPatch(s)); err != nil {
+	if err := a.writeProgress(a.lasting, op, s); err != nil {
 		op.log.Info("The last progress was not written", "error", err)
 	}
 }
@@ -165,7 +165,9 @@ func (a *Agent) report(ctx context.Context, op *operation, interval, heartbeat t
 // wait queues for a slot. The place in the queue is told to people at a pace at which two hundred queued volumes do not
 // bother the API server; /progress has it at once.
 func (a *Agent) wait(ctx context.Context, op *operation) (release func(), err error) {
-	defer a.report(ctx, op, 6*a.cfg.ProgressInterval, 10*time.Minute)()
+	heartbeat := a.cfg.queueHeartbeat()
+	heartbeat -= a.share(op.object.GetUID(), heartbeat/4) // those that were queued together shall not write together
+	defer a.report(ctx, op, 6*a.cfg.ProgressInterval, heartbeat)()
 	return a.queue.acquire(ctx, op.kind, op.tracker.SetQueuePosition)
 }
 

@@ -179,6 +179,9 @@ func (a *Agent) lost(k key, err error) (reconcile.Result, error) {
 	}
 	a.interrupt(k, errDeleted)
 	a.settled(k)
+	a.mu.Lock()
+	delete(a.seen, k)
+	a.mu.Unlock()
 	return reconcile.Result{}, nil
 }
 

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
@@ -70,21 +69,24 @@ func whatHolds(pod *corev1.Pod) string {
 	return "the pod is " + cmp.Or(string(pod.Status.Phase), "not known to its node yet")
 }
 
-// tellWaiting says on an object without an operation what it waits for.
+// tellWaiting says on an object without an operation what it waits for. Whoever has said it last looks after the object.
 func (a *Agent) tellWaiting(ctx context.Context, s subject, why string) {
-	told := s.previous()
+	seen, told := a.sight(s), s.previous()
 	now := progress.NewTracker(progress.Options{Previous: told})
 	now.Report(progress.Reading{Stage: progress.StageWaiting, Reason: why})
 	snapshot := now.Snapshot()
-	fresh := time.Since(told.Heartbeat) < 10*time.Minute
+	fresh := !seen.noted.IsZero() && time.Since(seen.noted) < a.cfg.queueHeartbeat()
 	if told.State == snapshot.State && told.Reason == snapshot.Reason && fresh {
 		return
 	}
 	p := newPatch(snapshot)
 	p.Metadata.ResourceVersion = s.object.GetResourceVersion() // the cache may not show its terminal write yet
-	if err := a.write(ctx, s.object, p); err != nil {
-		a.cfg.Logger.Debug("Cannot say what a restore waits for", "name", s.object.GetName(), "error", err)
+	written, err := a.writeTo(ctx, s.object, p)
+	if err != nil {
+		a.cfg.Logger.Debug("Cannot say what an object waits for", "name", s.object.GetName(), "error", err)
+		return
 	}
+	a.noted(s.key(), written.GetResourceVersion())
 }
 
 // reconcileRestoreWithoutPod handles a restore whose pod is not on this node: it is another agent's, or its pod is gone
@@ -93,15 +95,13 @@ func (a *Agent) reconcileRestoreWithoutPod(ctx context.Context, s subject) (reco
 	if a.interrupt(s.key(), errPodGone) {
 		return reconcile.Result{}, nil
 	}
-	age := time.Since(s.object.GetCreationTimestamp().Time)
-	if age < a.cfg.AbandonedAfter && !a.knows(a.orphaned, s.key()) {
-		return reconcile.Result{RequeueAfter: a.cfg.AbandonedAfter - age}, nil
-	}
-	if left := a.lookedAfter(s); left > 0 {
-		return reconcile.Result{RequeueAfter: wait.Jitter(left, 1)}, nil
+	seen := a.sight(s)
+	if left := a.untilLook(s, seen); left > 0 {
+		return reconcile.Result{RequeueAfter: left}, nil
 	}
 	var pod corev1.Pod
 	err := a.api.Get(ctx, types.NamespacedName{Namespace: s.pod.Namespace, Name: s.pod.Name}, &pod)
+	a.looked(s.key(), err == nil)
 	switch {
 	case apierrors.IsNotFound(err) || (err == nil && s.pod.UID != "" && pod.UID != s.pod.UID):
 		return reconcile.Result{}, a.failOrphan(ctx, s, errPodGone)
@@ -109,28 +109,20 @@ func (a *Agent) reconcileRestoreWithoutPod(ctx context.Context, s subject) (reco
 		return reconcile.Result{}, fmt.Errorf("get pod %s/%s: %w", s.pod.Namespace, s.pod.Name, err)
 	case pod.Spec.NodeName == "" && s.stopRequest() != nil:
 		return reconcile.Result{}, a.failOrphan(ctx, s, s.stopRequest())
-	case pod.Spec.NodeName == "" && age > a.cfg.PrepareTimeout:
+	case pod.Spec.NodeName == "" && time.Since(seen.first) > a.cfg.PrepareTimeout: // a pod that has had a node keeps it
 		return reconcile.Result{}, a.failOrphan(ctx, s, a.podNotReady(whatHolds(&pod)))
 	case pod.Spec.NodeName == "":
-		return reconcile.Result{RequeueAfter: time.Minute}, nil
+		a.tellWaiting(ctx, s, whatHolds(&pod))
 	case pod.Spec.NodeName == a.cfg.NodeName:
 		return reconcile.Result{RequeueAfter: time.Second}, nil // the cache is late
-	default:
-		// Its node's agent sees to it. But node and agent may go together, and then the pod: each agent looks again when the
-		// object is twice as old, so that there are few looks however many agents there are.
-		return reconcile.Result{RequeueAfter: wait.Jitter(age, 1)}, nil
+	default: // its node's agent may be away for a while; node and agent may also go together, and then the pod
+		a.tellWaiting(ctx, s, silentAgent(pod.Spec.NodeName))
 	}
+	return reconcile.Result{RequeueAfter: a.cfg.lookPause()}, nil
 }
 
-// lookedAfter returns for how long another node's agent need not be doubted: each of its progress writes brings us here,
-// and on all other nodes as well, too often to ask for the pod; those of restores that are in its queue, too. 0 if nobody
-// shows that it looks after the restore.
-func (a *Agent) lookedAfter(s subject) time.Duration {
-	if s.node == a.cfg.NodeName || a.knows(a.orphaned, s.key()) {
-		return 0
-	}
-	quiet := max(time.Since(s.previous().Heartbeat), 0) // its clock may be ahead
-	return max(a.cfg.AbandonedAfter-quiet, 0)
+func silentAgent(node string) string {
+	return fmt.Sprintf("the node agent of node %s has not reported for some time: look at its pod there, and at the node", node)
 }
 
 // failOrphan ends a restore that has no agent: its pod does not exist or has no node. Any agent may do it, and only one

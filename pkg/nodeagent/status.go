@@ -68,14 +68,21 @@ func encode(v any) string {
 
 // write sends a patch once.
 func (a *Agent) write(ctx context.Context, object client.Object, p patch) error {
+	_, err := a.writeTo(ctx, object, p)
+	return err
+}
+
+// writeTo is write, and returns the object as it is after the patch.
+func (a *Agent) writeTo(ctx context.Context, object client.Object, p patch) (client.Object, error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	// Older CRDs prune the newer fields; that is expected and not worth a warning for each write.
 	p.Metadata.UID = object.GetUID()
 	raw := client.RawPatch(types.MergePatchType, []byte(encode(p)))
-	err := client.WithFieldValidation(a.client, metav1.FieldValidationIgnore).Patch(ctx, object.DeepCopyObject().(client.Object), raw)
+	written := object.DeepCopyObject().(client.Object)
+	err := client.WithFieldValidation(a.client, metav1.FieldValidationIgnore).Patch(ctx, written, raw)
 	a.metrics.StatusWrite(err)
-	return err
+	return written, err
 }
 
 // change writes what say makes of the object as it is now, until it has landed. It gives up when say does, when the object
@@ -157,12 +164,40 @@ func (a *Agent) live(ctx context.Context, op *operation) (subject, error) {
 func (a *Agent) publish(op *operation) func(context.Context, progress.Snapshot) error {
 	return func(ctx context.Context, s progress.Snapshot) error {
 		a.announce(op, s)
-		if err := a.write(ctx, op.object, newPatch(s)); err != nil {
+		err := a.writeProgress(ctx, op, s)
+		if err != nil {
 			op.log.Debug("Progress write was dropped", "error", err)
-			return err
 		}
-		return nil
+		return err
 	}
+}
+
+// writeProgress tells s on the operation's object, unless that has ended: another agent ends it where this one was cut off
+// from the API server for too long, and nothing may be written after that (contracts/velero-node-agent.md 2.4). So a write
+// names the version that it changes: the cache's, which costs no request, or else the one that the API server has.
+func (a *Agent) writeProgress(ctx context.Context, op *operation, s progress.Snapshot) error {
+	err := a.amend(ctx, a.client, op, s)
+	if apierrors.IsConflict(err) {
+		err = a.amend(ctx, a.api, op, s)
+	}
+	if errors.Is(err, errNotOurs) {
+		op.stop(errNotOurs)
+	}
+	return err
+}
+
+// amend reads the operation's object and writes s on that version of it.
+func (a *Agent) amend(ctx context.Context, reader client.Reader, op *operation, s progress.Snapshot) error {
+	object := op.object.DeepCopyObject().(client.Object)
+	if err := reader.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {
+		return fmt.Errorf("read the object: %w", err)
+	}
+	if subjectOf(object).terminal() {
+		return errNotOurs
+	}
+	p := newPatch(s)
+	p.Metadata.ResourceVersion = object.GetResourceVersion()
+	return a.write(ctx, op.object, p)
 }
 
 // finish makes the one terminal write, after which nothing is written any more (contracts/velero-node-agent.md 2.4). The

@@ -32,16 +32,17 @@ func (r *Reporter) Run(ctx context.Context) {
 		heartbeat = DefaultHeartbeat
 	}
 	var last Snapshot
+	var published time.Time // by the monotonic clock, which Heartbeat is not: the node's clock may be set back
 	report := func() {
-		s := r.Tracker.Snapshot()
-		if s.State.Terminal() || (same(s, last) && s.Heartbeat.Sub(last.Heartbeat) < heartbeat) {
+		s, now := r.Tracker.Snapshot(), time.Now()
+		if s.State.Terminal() || (same(s, last) && now.Sub(published) < heartbeat) {
 			return
 		}
 		// A write that has begun is waited for: one that is given up on may still land, after what comes next.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), interval)
 		defer cancel()
 		if r.Publish(ctx, s) == nil {
-			last = s
+			last, published = s, now
 		}
 	}
 	tick := time.NewTicker(interval)

@@ -17,6 +17,10 @@ import (
 // staleAfter is the age from which on restic holds any lock for left behind; a live holder renews its lock every 5 minutes.
 const staleAfter = 30 * time.Minute
 
+// renewedWithin is how long this process must see one and the same lock before it takes it for left behind: two renewals of
+// a live holder. The age that restic tells compares the clocks of two hosts, either of which may be half an hour off.
+const renewedWithin = 10 * time.Minute
+
 // lockOwner is who holds the repository's lock, as restic's error says it.
 type lockOwner struct {
 	exclusive  bool
@@ -53,14 +57,51 @@ func (o lockOwner) String() string {
 	return printable(fmt.Sprintf("%s by PID %d on %s as %s since %s", how, o.pid, o.host, o.user, o.since))
 }
 
-// dead says whether the owner is gone for certain: it has not renewed its lock for too long, or was a process of this
-// host that does not run any more.
-func (o lockOwner) dead() bool {
-	if o.age > staleAfter {
+// dead says whether the owner is gone for certain: it has not renewed its lock for too long, by the lock's age and by what
+// this process has seen itself, or it was a process of this host that does not run any more.
+func (o lockOwner) dead(seen time.Duration) bool {
+	if o.age > staleAfter && seen >= renewedWithin {
 		return true
 	}
 	host, err := os.Hostname()
 	return err == nil && host == o.host && errors.Is(syscall.Kill(o.pid, 0), syscall.ESRCH)
+}
+
+// sightings remember since when this process sees locks, by its monotonic clock. A lock that is renewed is another one: it
+// has another time.
+type sightings struct {
+	mu sync.Mutex
+	by map[sightedLock]sighting
+}
+
+type sightedLock struct {
+	url, since, host string
+	pid              int
+}
+
+type sighting struct{ first, last time.Time }
+
+// unchanged returns for how long the lock has been seen as it is.
+func (s *sightings) unchanged(url string, o lockOwner) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	for lock, seen := range s.by {
+		if now.Sub(seen.last) > staleAfter {
+			delete(s.by, lock)
+		}
+	}
+	if s.by == nil {
+		s.by = map[sightedLock]sighting{}
+	}
+	lock := sightedLock{url: url, since: o.since, host: o.host, pid: o.pid}
+	seen, ok := s.by[lock]
+	if !ok {
+		seen.first = now
+	}
+	seen.last = now
+	s.by[lock] = seen
+	return now.Sub(seen.first)
 }
 
 // gates keeps restic unlock away from this process's own runs: unlock takes a lock of its own host for stale when it
@@ -101,7 +142,7 @@ func (u *Uploader) pastDeadLocks(ctx context.Context, s *session, try func() err
 		if !known {
 			return err
 		}
-		if !owner.dead() || !u.unlock(ctx, s, gate, owner) {
+		if !owner.dead(u.sightings.unchanged(s.repository.URL, owner)) || !u.unlock(ctx, s, gate, owner) {
 			return &uploader.LockedError{Owner: owner.String(), Err: err}
 		}
 	}

@@ -5,8 +5,37 @@ import (
 	"os"
 	"os/exec"
 	"testing"
+	"testing/synctest"
 	"time"
 )
+
+// A node whose clock is an hour ahead sees each live lock as one that was left behind, and would remove it.
+func TestLiveLockOfAnotherClock(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var s sightings
+		for renewal := range 100 {
+			owner := lockOwner{pid: 7, host: "node-b", since: fmt.Sprint(renewal), age: time.Hour}
+			for range 5 {
+				if seen := s.unchanged("repository", owner); owner.dead(seen) {
+					t.Fatalf("a lock that was renewed %d times is taken for dead after %s", renewal, seen)
+				}
+				<-time.After(time.Minute)
+			}
+		}
+		if n := len(s.by); n > 10 {
+			t.Errorf("remembers %d locks", n)
+		}
+		left := lockOwner{pid: 8, host: "node-c", since: "long ago", age: time.Hour}
+		begin := time.Now()
+		for !left.dead(s.unchanged("repository", left)) {
+			<-time.After(time.Minute)
+		}
+		if took := time.Since(begin); took != renewedWithin {
+			t.Errorf("a lock that nobody renews is dead after %s", took)
+		}
+	})
+}
 
 func TestLockOwner(t *testing.T) {
 	t.Parallel()
@@ -22,13 +51,15 @@ func TestLockOwner(t *testing.T) {
 		pid  int
 		host string
 		age  time.Duration
+		seen time.Duration // as it is
 		dead bool
 	}{
-		"lives here":                     {os.Getpid(), host, time.Minute, false},
-		"died here":                      {gone.Process.Pid, host, time.Minute, true},
-		"elsewhere, nobody knows":        {gone.Process.Pid, "node b", 29 * time.Minute, false},
-		"not renewed for half an hour":   {7, "node-b", 31*time.Minute + 1500*time.Millisecond, true},
-		"lives here, but does not renew": {os.Getpid(), host, 3 * time.Hour, true},
+		"lives here":                       {os.Getpid(), host, time.Minute, time.Minute, false},
+		"died here":                        {gone.Process.Pid, host, time.Minute, 0, true},
+		"elsewhere, nobody knows":          {gone.Process.Pid, "node b", 29 * time.Minute, 29 * time.Minute, false},
+		"not renewed for half an hour":     {7, "node-b", 31*time.Minute + 1500*time.Millisecond, 10 * time.Minute, true},
+		"old by a clock that may be wrong": {7, "node-b", 3 * time.Hour, 9 * time.Minute, false},
+		"lives here, but does not renew":   {os.Getpid(), host, 3 * time.Hour, time.Hour, true},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -40,8 +71,8 @@ func TestLockOwner(t *testing.T) {
 			if !ok || owner.String() != want {
 				t.Errorf("got %v, %v, want %s", owner, ok, want)
 			}
-			if owner.dead() != test.dead {
-				t.Errorf("dead: got %v, want %v", owner.dead(), test.dead)
+			if got := owner.dead(test.seen); got != test.dead {
+				t.Errorf("dead: got %v, want %v", got, test.dead)
 			}
 		})
 	}

@@ -49,10 +49,11 @@ func (o *Options) setDefaults() {
 
 // Uploader moves volumes with one restic program. It is safe for concurrent use.
 type Uploader struct {
-	path    string
-	version Version
-	options Options
-	gates   gates
+	path      string
+	version   Version
+	options   Options
+	gates     gates
+	sightings sightings
 
 	repairDelay time.Duration // before a locked index is tried again
 }
