@@ -32,6 +32,7 @@ const (
 // announced is what people were told about an operation.
 type announced struct {
 	state     progress.State
+	queued    bool
 	milestone int64 // percent
 	stalls    int
 }
@@ -63,7 +64,9 @@ func (a *Agent) announce(op *operation, s progress.Snapshot) {
 	op.told.state = s.State
 	switch {
 	case s.State == before:
+	case s.State == progress.StateQueued && op.told.queued: // again for each attempt
 	case s.State == progress.StateQueued:
+		op.told.queued = true
 		a.event(op, normal, EventQueued, "%s of %s waits at position %d in the queue of node %s, which works on %s at a time", op.kind, op.subject, s.QueuePosition, a.cfg.NodeName, progress.Count(a.cfg.Concurrency, "volume", "volumes"))
 	case s.State == progress.StateStalled:
 		op.log.Warn("Operation is stalled", "bytesDone", s.BytesDone, "totalBytes", s.TotalBytes, "since", s.LastProgressTime)

@@ -240,6 +240,8 @@ func (t *Tracker) state(now time.Time, r Reading) (State, string) {
 	finishing := r.Stage == StageFinishing || read
 	stalled := now.Sub(t.aliveSince) >= t.stallAfter && !now.Before(t.blindUntil)
 	switch {
+	case t.snap.QueuePosition > 0: // for the next attempt; the reason is why the last one ended
+		return StateQueued, clip(r.Reason, maxText)
 	case r.Stage == StageWaiting:
 		return StateWaiting, clip(r.Reason, maxText)
 	case stalled && finishing:

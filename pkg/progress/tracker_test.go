@@ -105,6 +105,30 @@ func TestTrackerStallClockStartsAfterTheWait(t *testing.T) {
 }
 
 // Nothing that counts as movement comes with the end of a wait, and nobody reports while a repository is created.
+// A volume queues again for its next attempt.
+func TestTrackerQueuesAgain(t *testing.T) {
+	t.Parallel()
+	tr := NewTracker(Options{})
+	tr.Begin(1)
+	tr.Report(Reading{Stage: StageWaiting, Reason: "attempt 1 failed"})
+	for _, tc := range []struct {
+		position int
+		state    State
+	}{{0, StateWaiting}, {2, StateQueued}, {1, StateQueued}} {
+		tr.SetQueuePosition(tc.position)
+		if s := tr.Snapshot(); s.State != tc.state || s.QueuePosition != tc.position || s.Reason != "attempt 1 failed" || s.Attempt != 1 {
+			t.Errorf("at position %d: %+v", tc.position, s)
+		}
+		if idle := tr.IdleFor(); idle != 0 {
+			t.Errorf("at position %d it is idle for %s", tc.position, idle)
+		}
+	}
+	tr.Begin(2)
+	if s := tr.Snapshot(); s.State != StateScanning || s.QueuePosition != 0 {
+		t.Errorf("in the next attempt: %+v", s)
+	}
+}
+
 func TestTrackerWaitingEndsWithoutAMovement(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
