@@ -140,6 +140,8 @@ type Agent struct {
 	unready map[key]time.Time
 	// seen remembers since when the objects of other nodes' agents are as they are.
 	seen map[key]*sighting
+	// deadlines are those of Backups of which other nodes have volumes, by the Backup's UID; nil where no server waits.
+	deadlines map[types.UID]*deadline
 }
 
 // CacheOptions restrict a manager's cache to what an agent may see: one namespace, and the pods of one node.
@@ -198,6 +200,7 @@ func SetUp(ctx context.Context, mgr ctrl.Manager, cfg Config) (*Agent, error) {
 		orphaned:   map[key]struct{}{},
 		unready:    map[key]time.Time{},
 		seen:       map[key]*sighting{},
+		deadlines:  map[types.UID]*deadline{},
 	}
 	a.lasting, a.cut = context.WithCancelCause(context.WithoutCancel(ctx))
 	a.resolver = &repository.Resolver{

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"golang.org/x/sys/unix"
@@ -89,11 +90,14 @@ func (a *Agent) backup(ctx context.Context, op *operation) (outcome, error) {
 // Others it can only unmount, which the kernel refuses while a worker reads.
 func (a *Agent) tornDown(ctx context.Context, s subject) error {
 	pod, err := a.pod(ctx, s)
-	if err != nil {
-		if classify(err).reason == ReasonPodGone {
+	for limit := time.Now().Add(a.cfg.ResourceTimeout); err != nil; pod, err = a.pod(ctx, s) {
+		_, away := errors.AsType[unanswered](err)
+		switch {
+		case away && (stopped(ctx) != nil || time.Now().After(limit)), classify(err).reason == ReasonPodGone:
 			return err
+		case !away:
+			return nil
 		}
-		return nil
 	}
 	if vol := volumeOf(pod, s.volume); vol == nil || !volume.IsKubelets(vol) {
 		return nil

@@ -49,14 +49,14 @@ func (a *Agent) watchDeadline(ctx context.Context, op *operation) {
 	op.deadline.Store(&shown)
 	select {
 	case <-time.After(time.Until(d.local) - margin(d.timeout)):
-		op.stop(d.missed(fmt.Sprintf("it is not done %s before", margin(d.timeout))))
+		op.stop(d.missed(ReasonDeadline, fmt.Sprintf("it is not done %s before", margin(d.timeout))))
 	case <-ctx.Done():
 	}
 }
 
 // missed is the end of a volume for which its Backup's server would wait in vain.
-func (d *deadline) missed(what string) error {
-	return permanent(ReasonDeadline, abandoned{fmt.Errorf("%s the server stops waiting for the volumes of Backup %s (%s after its start) "+
+func (d *deadline) missed(reason, what string) error {
+	return permanent(reason, abandoned{fmt.Errorf("%s the server stops waiting for the volumes of Backup %s (%s after its start) "+
 		"and would lose the records of all of them", what, d.backup, d.timeout)})
 }
 

@@ -14,6 +14,8 @@ const (
 	ReasonCanceled           = "Canceled"           // spec.cancel was set
 	ReasonDeleted            = "Deleted"            // the PodVolumeBackup or PodVolumeRestore was deleted
 	ReasonDeadline           = "Deadline"           // the server would have stopped waiting for all volumes
+	ReasonAgentLost          = "AgentLost"          // the node agent of the volume's node does not report, and cannot or did not come back
+	ReasonAPIServer          = "APIServer"          // the API server fails with one object, such as a Secret that it cannot decrypt
 	ReasonPodNotReady        = "PodNotReady"        // the pod's init container did not start
 	ReasonPodGone            = "PodGone"            // the pod was deleted, replaced or has ended
 	ReasonVolumeNotFound     = "VolumeNotFound"     // nothing, or more than one thing, where the volume should be
@@ -130,6 +132,10 @@ func advice(reason string) string {
 		return "raise the memory limit of the node agent, or lower its concurrency"
 	case ReasonDeadline:
 		return "raise --fs-backup-timeout of the Velero server and of the node agent, or set annotation velero.io/pod-volume-timeout on Backups"
+	case ReasonAPIServer:
+		return "read the named object with 'kubectl get': where that fails, too, see the API server's log, and its encryption at rest (KMS)"
+	case ReasonAgentLost:
+		return "look at the node with 'kubectl get node', and at the node agent's pod there; the next backup has the volume"
 	case ReasonPodNotReady:
 		return "look at the pod's events with 'kubectl describe pod', and at its init container restore-wait"
 	case ReasonIdle:

@@ -6,9 +6,7 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
@@ -67,24 +65,4 @@ func (a *Agent) turnToRelease(s subject) time.Duration {
 	}
 	seen := a.sight(s)
 	return a.cfg.AbandonedAfter + a.share(seen.uid, a.cfg.AbandonedAfter) - time.Since(seen.deleting)
-}
-
-// releaseAbandoned lets go of a backup that is being deleted and whose node does not exist any more: nobody else would.
-// What it says of its end stays as it is.
-func (a *Agent) releaseAbandoned(ctx context.Context, s subject) (reconcile.Result, error) {
-	if s.object.GetDeletionTimestamp() == nil || withoutFinalizers(s.object) == nil {
-		return reconcile.Result{}, nil
-	}
-	if left := a.turnToRelease(s); left > 0 {
-		return reconcile.Result{RequeueAfter: left}, nil
-	}
-	err := a.api.Get(ctx, types.NamespacedName{Name: s.node}, &corev1.Node{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return a.release(ctx, s)
-	case err != nil:
-		return reconcile.Result{}, fmt.Errorf("get node %s: %w", s.node, err)
-	default:
-		return reconcile.Result{RequeueAfter: 10 * time.Minute}, nil // its own agent does it, or the node goes, too
-	}
 }

@@ -36,6 +36,7 @@ type operation struct {
 	hangs     bool    // its work did not end when it was told to, and was left behind
 	lockWait  waiting // for the repository's lock
 	mountWait waiting // for the volume to be mounted
+	faultWait waiting // for one object with which the API server fails
 }
 
 // outcome is what an attempt has brought.
@@ -125,15 +126,16 @@ func (a *Agent) work(ctx context.Context, op *operation) (outcome, error) {
 		}
 		out, err := a.turn(ctx, op)
 		release()
-		if err == nil || stopped(ctx) != nil || !op.claimed {
+		_, away := errors.AsType[unanswered](err)
+		if err == nil || stopped(ctx) != nil || !op.claimed && !away {
 			return out, err
 		}
-		pause, reason, err := a.retry(op, err)
+		pause, reason, err := a.retry(ctx, op, err)
 		if err != nil {
 			return out, err
 		}
 		op.tracker.Report(progress.Reading{Stage: progress.StageWaiting, Reason: reason})
-		if op.again {
+		if op.again || !op.claimed {
 			op.tracker.Uncount()
 		}
 		if err := a.pause(ctx, op, pause); err != nil {
@@ -198,7 +200,7 @@ func (a *Agent) turn(ctx context.Context, op *operation) (outcome, error) {
 }
 
 // retry says how long to wait before the next try and why. It returns an error if there shall be none.
-func (a *Agent) retry(op *operation, err error) (pause time.Duration, reason string, _ error) {
+func (a *Agent) retry(ctx context.Context, op *operation, err error) (pause time.Duration, reason string, _ error) {
 	if errors.Is(err, uploader.ErrRepositoryLocked) {
 		if pause, ok := op.lockWait.next(a.cfg.LockDelay, a.cfg.LockWait); ok {
 			op.again = true
@@ -215,9 +217,16 @@ func (a *Agent) retry(op *operation, err error) (pause time.Duration, reason str
 		err = permanent(ReasonVolumeNotFound, fmt.Errorf("gave up after %s: %w", op.mountWait.waited.Round(time.Second), err))
 	}
 	if _, ok := errors.AsType[unanswered](err); ok {
-		op.again = true
-		op.log.Warn("The API server does not answer, trying again", "pause", a.cfg.RetryDelay, "error", err)
-		return a.cfg.RetryDelay, "the API server does not answer", nil
+		op.again = op.claimed // the first try still has to tell its start
+		if !isFault(err) || !a.apiAnswers(ctx, op) {
+			op.log.Warn("The API server does not answer, trying again", "pause", a.cfg.RetryDelay, "error", err)
+			return a.cfg.RetryDelay, "the API server does not answer", nil
+		}
+		if pause, ok := op.faultWait.next(a.cfg.RetryDelay, a.cfg.PrepareTimeout); ok {
+			op.log.Warn("The API server fails with one object, trying again", "pause", pause, "error", err)
+			return pause, fmt.Sprintf("the API server fails: %v", err), nil
+		}
+		err = permanent(ReasonAPIServer, fmt.Errorf("gave up after %s: %w", op.faultWait.waited.Round(time.Second), err))
 	}
 	f := classify(err)
 	a.metrics.AttemptFailed(string(op.kind), op.uploaderName(), f.reason)
@@ -230,7 +239,7 @@ func (a *Agent) retry(op *operation, err error) (pause time.Duration, reason str
 	reason = progress.ShortPaths(fmt.Sprintf("attempt %d failed, trying again: %v", op.attempt, err))
 	op.attempt++
 	op.again = false
-	op.lockWait.pauses, op.mountWait.pauses = 0, 0
+	op.lockWait.pauses, op.mountWait.pauses, op.faultWait.pauses = 0, 0, 0
 	return pause, reason, nil
 }
 

@@ -82,7 +82,7 @@ func TestOutageCostsNoAttempt(t *testing.T) {
 					err = transient(ReasonIdle, err) // as try does
 				}
 				op := &operation{attempt: 1, log: slog.New(slog.DiscardHandler)}
-				pause, reason, err := a.retry(op, err)
+				pause, reason, err := a.retry(ctx, op, err)
 				if err != nil || pause != 10*time.Second || op.attempt != 1 || reason != "the API server does not answer" {
 					t.Errorf("attempt %d after %s because %q, error %v", op.attempt, pause, reason, err)
 				}

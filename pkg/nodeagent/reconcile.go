@@ -102,7 +102,7 @@ func (a *Agent) reconcileBackup(ctx context.Context, req reconcile.Request) (rec
 	case s.terminal():
 		return a.reconcileEnded(ctx, s)
 	case s.node != a.cfg.NodeName:
-		return a.releaseAbandoned(ctx, s)
+		return a.reconcileBackupElsewhere(ctx, s)
 	}
 	return a.admit(ctx, s, s.stopRequest()), nil
 }

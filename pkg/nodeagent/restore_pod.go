@@ -125,8 +125,8 @@ func silentAgent(node string) string {
 	return fmt.Sprintf("the node agent of node %s has not reported for some time: look at its pod there, and at the node", node)
 }
 
-// failOrphan ends a restore that has no agent: its pod does not exist or has no node. Any agent may do it, and only one
-// may have done it in the end.
+// failOrphan ends an object that has no agent: a restore whose pod does not exist or has no node, a backup whose agent is
+// lost. Any agent may do it, and only one may have done it in the end.
 func (a *Agent) failOrphan(ctx context.Context, s subject, cause error) error {
 	op := a.newOperation(s)
 	v := a.judge(ctx, op, outcome{}, cause)
@@ -137,7 +137,7 @@ func (a *Agent) failOrphan(ctx context.Context, s subject, cause error) error {
 		return nil // it has changed: that change brings us back
 	}
 	if err != nil {
-		return fmt.Errorf("fail a restore without an agent: %w", err)
+		return fmt.Errorf("fail a %s without an agent: %w", s.kind, err)
 	}
 	a.announceEnd(op, v)
 	return nil

@@ -20,9 +20,13 @@ import (
 
 const (
 	writeTimeout = 30 * time.Second
+	// claimTimeout is how long an operation with a slot tries to write its claim.
+	claimTimeout = 30 * time.Second
 	// shutdownGrace is how long a stopping agent goes on writing: kopia has 35 s to end, and then comes the last write.
 	shutdownGrace = 45 * time.Second
 )
+
+var errNotClaimed = fmt.Errorf("the claim was not written within %s", claimTimeout)
 
 // patch is a JSON merge patch of the fields that the agent owns. Neither CRD has a status subresource, in any version, so
 // that one patch can change annotations and status together.
@@ -115,9 +119,20 @@ func (a *Agent) change(ctx context.Context, op *operation, say func(now subject)
 	}
 }
 
-// begin claims the operation for this node, in one write. It returns errNotOurs when the object has ended meanwhile.
+// begin claims the operation for this node, in one write. It returns errNotOurs when the object has ended meanwhile, and
+// unanswered when the API server does not take the claim within claimTimeout: others may have the slot then.
 func (a *Agent) begin(ctx context.Context, op *operation) error {
 	op.tracker.Begin(op.attempt)
+	ctx, cancel := context.WithTimeoutCause(ctx, claimTimeout, errNotClaimed)
+	defer cancel()
+	err := a.claim(ctx, op)
+	if errors.Is(err, errNotClaimed) {
+		return unanswered{err}
+	}
+	return err
+}
+
+func (a *Agent) claim(ctx context.Context, op *operation) error {
 	return a.change(ctx, op, func(now subject) (patch, error) {
 		switch {
 		case now.terminal():
@@ -155,7 +170,7 @@ func (a *Agent) live(ctx context.Context, op *operation) (subject, error) {
 		select {
 		case <-time.After(5 * time.Second):
 		case <-ctx.Done():
-			return subject{}, context.Cause(ctx)
+			return subject{}, fmt.Errorf("%w (last error: %w)", context.Cause(ctx), err)
 		}
 	}
 }
