@@ -63,7 +63,7 @@ var actions = []action{
 	{"velero.io/cluster-role-bindings", []string{"clusterrolebindings.rbac.authorization.k8s.io"}, mapSubjects},
 	{"velero.io/crd-preserve-fields", []string{"customresourcedefinitions.apiextensions.k8s.io"}, preserveFields},
 	{"velero.io/dataupload", []string{"datauploads.velero.io"}, skipDataUpload},
-	{"velero.io/init-restore-hook", forPods, warnOfHooks},
+	{"velero.io/init-restore-hook", forPods, addInitHooks},
 	{"velero.io/job", []string{"jobs.batch"}, forgetController},
 	{"velero.io/pod", forPods, releasePod},
 	{"velero.io/pod-volume-restore", forPods, waitForVolumes},
@@ -91,10 +91,15 @@ type session struct {
 	volumes    *volumeRecords
 	podVolumes map[podKey]map[string]*velerov1.PodVolumeBackup // see podVolumeBackups
 	selection  *selection                                      // nil takes everything
+	wait       waitSettings
+	plugins    map[key]string // of others than Velero, that have worked on items; see foreignPlugins
+	warnings   []string       // about the settings of the restore
 }
 
 func newSession(e *Engine, input Input) *session {
 	s := &session{Input: input, engine: e, volumes: newVolumeRecords(&input), podVolumes: map[podKey]map[string]*velerov1.PodVolumeBackup{}}
+	s.plugins = foreignPlugins(input.Operations)
+	s.wait, s.warnings = parseWaitSettings(input.WaitContainer, e.config.HelperImage)
 	for i := range input.PodVolumeBackups {
 		record := &input.PodVolumeBackups[i]
 		if record.Status.SnapshotID == "" {

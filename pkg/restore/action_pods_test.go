@@ -5,15 +5,20 @@ import (
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 func TestPods(t *testing.T) {
 	t.Parallel()
 	hook := func(edit func(*velerov1.RestoreResourceHookSpec)) velerov1.RestoreSpec {
-		spec := velerov1.RestoreResourceHookSpec{Name: "unlock", PostHooks: []velerov1.RestoreResourceHook{{}}}
+		spec := velerov1.RestoreResourceHookSpec{Name: "unlock", PostHooks: []velerov1.RestoreResourceHook{{Init: &velerov1.InitRestoreHook{
+			InitContainers: []runtime.RawExtension{{Raw: []byte(`{"name": "unlock", "image": "a.test/u", "resizePolicy": [], "future": 1}`)}},
+		}}}}
 		edit(&spec)
 		return velerov1.RestoreSpec{Hooks: velerov1.RestoreHooks{Resources: []velerov1.RestoreResourceHookSpec{spec}}}
 	}
+	const unlocked = `{kind: Pod, metadata: {name: web, namespace: shop, labels: {app: web}}, spec: {containers: [{name: a}],
+		initContainers: [{name: unlock, image: a.test/u, resizePolicy: [], future: 1}]}}`
 	plain := `{kind: Pod, metadata: {name: web, namespace: shop, labels: {app: web}}, spec: {containers: [{name: a}]}}`
 	for _, test := range []struct {
 		name string
@@ -65,33 +70,34 @@ func TestPods(t *testing.T) {
 			initContainers: [{name: restore-wait}, {name: mine}, {name: restic-wait}]}}`,
 		want: expectation{item: `{kind: Pod, metadata: {name: web, namespace: shop}, spec: {containers: [{name: a}], initContainers: [{name: mine}]}}`},
 	}, {
-		name: "hooks in annotations give one warning",
-		item: `{kind: Pod, metadata: {name: web, namespace: shop, annotations: {
-			post.hook.restore.velero.io/command: '["/x"]', init.hook.restore.velero.io/container-image: x}}, spec: {containers: [{name: a}]}}`,
-		want: expectation{warnings: []string{"annotation post.hook.restore.velero.io/command, annotation init.hook.restore.velero.io/container-image"}},
+		name: "an init container of annotations comes first, and the Restore's do not count",
+		spec: hook(func(*velerov1.RestoreResourceHookSpec) {}),
+		item: `{kind: Pod, metadata: {name: web, namespace: shop, annotations: {init.hook.restore.velero.io/container-image: a.test/x, init.hook.restore.velero.io/container-name: x,
+			init.hook.restore.velero.io/command: '["/x", "1"]'}}, spec: {containers: [{name: a}], initContainers: [{name: restore-wait}, {name: x, image: old}, {name: b}]}}`,
+		want: expectation{item: `{kind: Pod, metadata: {name: web, namespace: shop, annotations: {init.hook.restore.velero.io/container-image: a.test/x,
+			init.hook.restore.velero.io/container-name: x, init.hook.restore.velero.io/command: '["/x", "1"]'}},
+			spec: {containers: [{name: a}], initContainers: [{name: x, image: a.test/x, command: [/x, "1"]}, {name: b}]}}`},
+	}, {
+		name: "an init container of an annotation alone",
+		item: `{kind: Pod, metadata: {name: web, namespace: shop, annotations: {init.hook.restore.velero.io/container-image: a.test/x}}, spec: {containers: [{name: a}]}}`,
+		want: expectation{item: `{kind: Pod, metadata: {name: web, namespace: shop, annotations: {init.hook.restore.velero.io/container-image: a.test/x}},
+			spec: {containers: [{name: a}], initContainers: [{name: velero-restore-init-hook, image: a.test/x}]}}`},
 	}, {
 		name: "a hook of the Restore for all",
 		spec: hook(func(*velerov1.RestoreResourceHookSpec) {}),
 		item: plain,
-		want: expectation{warnings: []string{`"unlock" in the Restore's spec.hooks`}},
+		want: expectation{item: unlocked},
 	}, {
 		name: "for this namespace, resource and label",
 		spec: hook(func(h *velerov1.RestoreResourceHookSpec) {
-			h.IncludedNamespaces, h.IncludedResources = []string{"sh*"}, []string{"pods"}
+			h.IncludedNamespaces, h.IncludedResources = []string{"st*"}, []string{"pods"}
 			h.LabelSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
 		}),
 		item: plain,
-		want: expectation{warnings: []string{"unlock"}},
-	}, {
-		name: "with a selector that cannot be read",
-		spec: hook(func(h *velerov1.RestoreResourceHookSpec) {
-			h.LabelSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}}
-		}),
-		item: plain,
-		want: expectation{warnings: []string{"unlock"}},
+		want: expectation{item: unlocked},
 	}, {
 		name: "for another namespace",
-		spec: hook(func(h *velerov1.RestoreResourceHookSpec) { h.IncludedNamespaces = []string{"other"} }),
+		spec: hook(func(h *velerov1.RestoreResourceHookSpec) { h.IncludedNamespaces = []string{"shop"} }),
 		item: plain,
 		want: expectation{item: plain},
 	}, {
@@ -110,6 +116,7 @@ func TestPods(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			backup := archiveOf(t, "1.1.0", map[string]string{"runtimeclasses.node.k8s.io/cluster/vm": `{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: vm}, handler: vm}`})
+			test.spec.NamespaceMapping = map[string]string{"shop": "store"}
 			s := sessionWith(nil, Input{Restore: &velerov1.Restore{Spec: test.spec}, Archive: backup})
 			item, out, err := prepareItem(t, s, "pods", decodeItem(t, test.item))
 			test.want.check(t, item, out, err)

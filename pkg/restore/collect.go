@@ -40,7 +40,7 @@ func (e *Engine) Collect(ctx context.Context, input Input) (*Plan, error) {
 		return nil, fmt.Errorf("collect the items of backup %s: %w", input.Backup.Name, err)
 	}
 	plan := &Plan{collector: c, ledger: newLedger(input.Log)}
-	plan.Problems = slices.Concat(input.Archive.Warnings(), input.Modifiers.unmatched(slices.Concat(c.order, c.catalog.resources())))
+	plan.Problems = slices.Concat(input.Archive.Warnings(), input.Modifiers.unmatched(slices.Concat(c.order, c.catalog.resources())), c.session.warnings)
 	plan.ledger.warn(plan.Problems)
 	if c.onePhase() {
 		plan.ledger.estimate(backupTotal(input.Backup))
@@ -125,6 +125,9 @@ func newCollector(ctx context.Context, e *Engine, input Input) (*collector, erro
 		}
 	}
 	if c.session.selection, err = newSelection(&input.Restore.Spec, known); err != nil {
+		return nil, err
+	}
+	if err := checkHooks(&input.Restore.Spec); err != nil {
 		return nil, err
 	}
 	var resources []schema.GroupResource

@@ -38,10 +38,25 @@ var (
 
 // Finalize does what can only be done when the PodVolumeRestores have ended: it waits until the claims that were created are
 // bound, up to Config.ResourceTimeout for all of them, and gives their new volumes the reclaim policy and the labels of the old
-// ones; and it warns of claims whose data nobody has restored. What goes wrong with a claim goes into the outcome's results.
-// The error says that ctx has ended.
+// ones; and it warns of claims whose data nobody has restored. Meanwhile it waits as long for the hooks that Run has begun.
+// What goes wrong with a claim or a hook goes into the outcome's results. The error says that ctx has ended.
 func (e *Engine) Finalize(ctx context.Context, plan *Plan, outcome *Outcome) error {
-	return plan.collector.session.finalize(ctx, outcome)
+	var hooks sync.WaitGroup
+	var hooked Outcome
+	if plan.hooks.stop != nil { // this process has run the plan
+		hooks.Go(func() { plan.hooks.wait(e.config.ResourceTimeout, &hooked) })
+	}
+	err := plan.collector.session.finalize(ctx, outcome)
+	hooks.Wait()
+	if plan.hooks.stop != nil {
+		plan.hooks.stop(nil)
+	}
+	if err == nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	outcome.Results.Errors.Merge(&hooked.Results.Errors)
+	outcome.Hooks = plan.hooks.now()
+	return err
 }
 
 func (s *session) finalize(ctx context.Context, outcome *Outcome) error {

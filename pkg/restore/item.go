@@ -71,6 +71,7 @@ func (r *run) prepare(ctx context.Context, i *item, by *chain) bool {
 		i.fail("namespace %s cannot be used, see its own error", r.targetNamespace(i.namespace))
 		return false
 	}
+	r.warnOfPlugin(i)
 	i.object = i.original.DeepCopy()
 	reset(i.object)
 	if !r.act(ctx, i, by) {
@@ -222,6 +223,10 @@ func (r *run) follow(ctx context.Context, i *item, made *unstructured.Unstructur
 	case customResourceDefinitions:
 		r.awaitEstablished(ctx, i)
 	case pods:
+		if hooks, warnings := r.execHooks(made); len(hooks) > 0 {
+			i.warnings = append(i.warnings, warnings...)
+			r.runHooks(made, hooks)
+		}
 		volumes, warnings, errs := r.restorePodVolumes(ctx, i.original, made)
 		i.volumes, i.warnings = volumes, append(i.warnings, warnings...)
 		for _, err := range errs {

@@ -31,6 +31,7 @@ type Plan struct {
 
 	collector *collector
 	ledger    *ledger
+	hooks     hookRuns
 }
 
 // PlannedResource is what is restored of one resource.

@@ -155,16 +155,19 @@ func (s *session) waitContainer(spec map[string]any, snapshots []podSnapshot) ma
 	fromPod := func(name, path string) any {
 		return map[string]any{"name": name, "valueFrom": map[string]any{"fieldRef": map[string]any{"fieldPath": path}}}
 	}
-	resources := func() any { return map[string]any{"cpu": "100m", "memory": "128Mi"} }
+	security := runtime.DeepCopyJSON(s.wait.security)
+	if security == nil {
+		security = waitSecurityContext(spec)
+	}
 	return map[string]any{
 		"name":            restoreWait,
-		"image":           s.engine.config.HelperImage,
-		"command":         []any{restoreHelper},
+		"image":           s.wait.image,
+		"command":         []any{s.wait.command},
 		"args":            []any{string(s.Restore.UID)},
 		"env":             []any{fromPod("POD_NAMESPACE", "metadata.namespace"), fromPod("POD_NAME", "metadata.name")},
 		"volumeMounts":    mounts,
-		"resources":       map[string]any{"requests": resources(), "limits": resources()},
-		"securityContext": waitSecurityContext(spec),
+		"resources":       runtime.DeepCopyJSON(s.wait.resources),
+		"securityContext": security,
 	}
 }
 

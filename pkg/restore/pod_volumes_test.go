@@ -1,6 +1,7 @@
 package restore
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -170,4 +171,67 @@ func TestUploaderSettings(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestWaitSettings has what Velero's ConfigMap may say of the init container.
+func TestWaitSettings(t *testing.T) {
+	t.Parallel()
+	const defaults = `requests: {cpu: 100m, memory: 128Mi}, limits: {cpu: 100m, memory: 128Mi}`
+	for _, test := range []struct {
+		name                       string
+		data                       map[string]string
+		image, command             string // "": the defaults
+		resources, securityContext string
+		warning                    string
+	}{
+		{name: "nothing"},
+		{name: "an image with a tag", data: map[string]string{"image": "registry.test:5000/a/b:2"}, image: "registry.test:5000/a/b:2"},
+		{name: "an image without one gets ours", data: map[string]string{"image": "registry.test:5000/a/b"}, image: "registry.test:5000/a/b:1"},
+		{name: "an image by its digest", data: map[string]string{"image": "a.test/b@sha256:0"}, image: "a.test/b@sha256:0"},
+		{name: "an image without a registry", data: map[string]string{"image": "b:2"}, warning: `image "b:2" has no registry`},
+		{name: "a command", data: map[string]string{"command": "/wait"}, command: "/wait"},
+		{
+			name: "resources", data: map[string]string{"cpuRequest": "50m", "memRequest": "64Mi", "cpuLimit": "0", "memLimit": "64Mi"},
+			resources: `requests: {cpu: 50m, memory: 64Mi}, limits: {memory: 64Mi}`,
+		},
+		{name: "resources that are none", data: map[string]string{"cpuRequest": "much", "memLimit": "1Gi"}, warning: `cpuRequest "much"`},
+		{name: "a request above its limit", data: map[string]string{"memRequest": "1Gi"}, warning: `memRequest "1Gi" is more than the limit 128Mi`},
+		{
+			name: "a security context by keys", data: map[string]string{"secCtxRunAsUser": "7", "secCtxRunAsGroup": "8", "secCtxAllowPrivilegeEscalation": "false"},
+			securityContext: `{runAsUser: 7, runAsGroup: 8, allowPrivilegeEscalation: false}`,
+		},
+		{
+			name: "a security context as YAML", data: map[string]string{"secCtxRunAsUser": "7", "secCtx": "runAsUser: 9\ncapabilities: {drop: [ALL]}\n"},
+			securityContext: `{runAsUser: 9, capabilities: {drop: [ALL]}}`,
+		},
+		{name: "a user that is none", data: map[string]string{"secCtxRunAsUser": "root"}, warning: `secCtxRunAsUser "root" is not a number`},
+		{name: "unknown fields", data: map[string]string{"secCtx": "runAs: 9"}, warning: "secCtx: "},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			s := sessionWith(nil, Input{PodVolumeBackups: []velerov1.PodVolumeBackup{podVolumeBackup("data", "", "s1")}, WaitContainer: test.data})
+			const pod = `{metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a, securityContext: {runAsUser: 26}}]}}`
+			item, _, err := prepareItem(t, s, "pods", decodeItem(t, pod))
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := strings.NewReplacer("example.test/node-agent:1", either(test.image, "example.test/node-agent:1"),
+				"/velero-restore-helper", either(test.command, "/velero-restore-helper"), defaults, either(test.resources, defaults),
+			).Replace(waitYAML(either(test.securityContext, `{runAsUser: 26}`)))
+			got, _ := fieldOf[[]any](item.Object, "spec", "initContainers")
+			if diff := cmp.Diff([]any{decodeItem(t, want).Object}, got); diff != "" {
+				t.Errorf("init container (-want +got):\n%s", diff)
+			}
+			if warnings := strings.Join(s.warnings, "\n"); !strings.Contains(warnings, test.warning) || (warnings == "") != (test.warning == "") {
+				t.Errorf("warnings %q, want %q", warnings, test.warning)
+			}
+		})
+	}
+}
+
+func either(text, otherwise string) string {
+	if text == "" {
+		return otherwise
+	}
+	return text
 }

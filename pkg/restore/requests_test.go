@@ -2,8 +2,11 @@ package restore
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"sync"
+	"sync/atomic"
+	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -74,4 +77,38 @@ func (a *attempt) finalizeNamespace(ctx context.Context, name string) error {
 	unstructured.RemoveNestedField(namespace.Object, "spec", "finalizers")
 	_, err = a.resource("namespaces").Update(ctx, namespace, metav1.UpdateOptions{}, "finalize")
 	return err
+}
+
+// TestRequestsAreBounded restores with as many requests in flight as it has workers, and at no rate of its own.
+func TestRequestsAreBounded(t *testing.T) {
+	t.Parallel()
+	a := newAttempt(t)
+	a.config.Concurrency = 3
+	var files []archived
+	for i := range 60 {
+		files = append(files, configMap(a.id, fmt.Sprintf("c%d", i), ""))
+	}
+	a.backup(files...)
+	a.config.REST = rest.CopyConfig(a.config.REST)
+	a.config.REST.QPS = 0
+	var inFlight, most atomic.Int32
+	a.config.REST.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			now := inFlight.Add(1)
+			defer inFlight.Add(-1)
+			for seen := most.Load(); now > seen && !most.CompareAndSwap(seen, now); seen = most.Load() {
+			}
+			return next.RoundTrip(r)
+		})
+	})
+	e := a.engine()
+	if _, err := e.Run(t.Context(), a.collect(e), a.report); err != nil {
+		t.Fatal(err)
+	}
+	if most.Load() > 3 {
+		t.Errorf("%d requests at the same time", most.Load())
+	}
+	if limit := e.config.REST.QPS; limit >= 0 {
+		t.Errorf("limit of %v requests per second; client-go makes 5 of 0", limit)
+	}
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	"github.com/vmware-tanzu/velero/pkg/itemoperation"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
@@ -55,6 +56,13 @@ type Input struct {
 	// StorageClasses and Images are Velero's change-storage-class and change-image-name mappings, old to new.
 	StorageClasses map[string]string
 	Images         map[string]string
+	// Operations are what plugins did beside the backup of items; nil before Velero 1.11.
+	Operations []itemoperation.BackupOperation
+	// WaitContainer is the data of Velero's ConfigMap for the init container that holds a pod until its volumes are there
+	// (labels velero.io/plugin-config and velero.io/pod-volume-restore: RestoreItemAction); nil if there is none.
+	WaitContainer map[string]string
+	// ReportHooks is called when an exec hook of a pod begins to wait or has ended; it must not block. It may be nil.
+	ReportHooks func(Hooks)
 	// Log is the restore's own log, which is uploaded: one line for each item.
 	Log *slog.Logger
 }
@@ -91,6 +99,8 @@ type Outcome struct {
 	Resources map[string][]string
 	// PodVolumes are the PodVolumeRestores that were created, in the Restore's namespace.
 	PodVolumes []velerov1.PodVolumeRestore
+	// Hooks are the exec hooks of the pods that were created. They run on until Finalize has returned.
+	Hooks Hooks
 	// Unfilled are the claims that were created and get no data of the backup, with what becomes of them and why.
 	Unfilled []volumeinfo.RestoredVolume
 }

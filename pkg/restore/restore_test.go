@@ -16,6 +16,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/vmware-tanzu/velero/pkg/apis/velero/shared"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	"github.com/vmware-tanzu/velero/pkg/itemoperation"
+	"github.com/vmware-tanzu/velero/pkg/plugin/velero"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -476,6 +478,58 @@ webhooks:
 	}
 	if diff := cmp.Diff(Counts{Created: 1, Unchanged: 1, Failed: 4}, outcome.Progress.Counts); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestRestoreModifierThatFails restores the item all the same, with an error, as Velero does.
+func TestRestoreModifierThatFails(t *testing.T) {
+	t.Parallel()
+	a := newAttempt(t)
+	a.backup(configMap(a.id, "a", "old"))
+	a.input.Modifiers = modifiersOf(t, `
+- {conditions: {groupResource: configmaps}, patches: [{operation: replace, path: /data/no/where, value: x}]}
+- {conditions: {groupResource: "{configmaps,secrets}"}, patches: [{operation: replace, path: /data/key, value: new}]}
+- {conditions: {groupResource: "config-maps"}, patches: [{operation: remove, path: /data}]}`)
+	outcome := a.run()
+	if diff := cmp.Diff([]string{a.id + "/a(created)"}, outcome.Resources["v1/ConfigMap"]); diff != "" {
+		t.Error(diff)
+	}
+	if value := textOf(a.get("configmaps", a.id, "a").Object, "data", "key"); value != "new" {
+		t.Errorf("data is %q", value)
+	}
+	want := "error " + a.id + ": error restoring configmaps/" + a.id + "/a: resource modifier rule 1: replace /data/no/where: "
+	if got := text(outcome); !strings.HasPrefix(got, want) ||
+		!strings.Contains(got, `warning velero: resource modifier rule 3 changes nothing: no resource of the backup or of the cluster matches conditions.groupResource "config-maps"`) {
+		t.Error(got)
+	}
+}
+
+// TestRestoreWarnsOfPlugins tells of each item on which a plugin worked that is not run here, as far as the backup says it.
+func TestRestoreWarnsOfPlugins(t *testing.T) {
+	t.Parallel()
+	a := newAttempt(t)
+	a.backup(configMap(a.id, "a", ""), configMap(a.id, "b", ""))
+	for name, plugin := range map[string]string{"a": "example.com/mover", "b": "velero.io/csi-pvc-backupper"} {
+		a.input.Operations = append(a.input.Operations, itemoperation.BackupOperation{Spec: itemoperation.BackupOperationSpec{
+			BackupItemAction: plugin, ResourceIdentifier: velero.ResourceIdentifier{GroupResource: configMaps, Namespace: a.id, Name: name},
+		}})
+	}
+	want := "warning " + a.id + ": configmaps/" + a.id + `/a: plugin "example.com/mover" worked on it during the backup, and Plimsoll runs no plugins: what it would do at a restore is not done`
+	if got := text(a.run()); got != want {
+		t.Error(got)
+	}
+}
+
+// TestHooksThatCannotBeRead must not be taken for hooks of no pod.
+func TestHooksThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	a := newAttempt(t)
+	a.backup(configMap(a.id, "a", ""))
+	a.input.Restore.Spec.Hooks.Resources = []velerov1.RestoreResourceHookSpec{{Name: "unlock", LabelSelector: &metav1.LabelSelector{
+		MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}},
+	}}}
+	if _, err := a.engine().Collect(t.Context(), a.input); err == nil || !strings.Contains(err.Error(), `spec.hooks "unlock"`) {
+		t.Errorf("got %v", err)
 	}
 }
 

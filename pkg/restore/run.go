@@ -6,6 +6,7 @@ import (
 	"runtime/debug"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
@@ -17,6 +18,7 @@ type run struct {
 	catalog   *catalog            // asked again after CustomResourceDefinitions were restored
 	actions   map[string][]action // by resource
 	abort     context.CancelCauseFunc
+	runHooks  func(pod *unstructured.Unstructured, hooks []execHook)
 
 	outage   outage
 	hopeless resourceSet // whose requests fail for longer than anybody waits
@@ -41,16 +43,26 @@ func newRun(plan *Plan, abort context.CancelCauseFunc) *run {
 }
 
 // Run restores what the plan says and calls report after each item and at the end, from one goroutine at a time; report
-// must not block. It returns when the last item was tried; PodVolumeRestores may still be running. What goes wrong with an
+// must not block. It returns when the last item was tried; PodVolumeRestores and hooks may still be running. What goes wrong with an
 // item is in the outcome. The error says that the restore could not go on, because ctx has ended or the API server was away
 // for longer than ResourceTimeout, and the outcome is what was done until then.
 func (e *Engine) Run(ctx context.Context, plan *Plan, report func(Progress)) (*Outcome, error) {
+	hooks := &plan.hooks
+	hooked, stopHooks := context.WithCancelCause(ctx) // they outlive this call
+	hooks.stop, hooks.report = stopHooks, plan.collector.session.ReportHooks
 	ctx, abort := context.WithCancelCause(ctx)
 	defer abort(nil)
 	r := newRun(plan, abort)
+	r.runHooks = func(pod *unstructured.Unstructured, todo []execHook) { hooks.begin(hooked, r.session, pod, todo) }
 	r.ledger.open(report)
 	err := r.restoreAll(ctx, plan)
-	return r.ledger.close(r.collector.toldProblems()), err
+	outcome := r.ledger.close(r.collector.toldProblems())
+	if err != nil {
+		stopHooks(err)
+		hooks.wait(r.engine.config.ResourceTimeout, outcome)
+	}
+	outcome.Hooks = hooks.now()
+	return outcome, err
 }
 
 func (r *run) restoreAll(ctx context.Context, plan *Plan) error {

@@ -31,10 +31,16 @@ func (c *Controller) input(ctx context.Context, store *backupstore.Store, r *vel
 	if input.NativeSnapshots, err = optional(stored.NativeSnapshots(ctx)); err != nil {
 		return input, err
 	}
+	if input.Operations, err = optional(stored.ItemOperations(ctx)); err != nil { // they give only warnings
+		c.cfg.Logger.Warn("The backup's item operations cannot be read", "backup", from.backup.Name, "error", err)
+	}
 	if input.StorageClasses, err = c.mapping(ctx, "velero.io/change-storage-class", func(into map[string]string, key, value string) { into[key] = value }); err != nil {
 		return input, err
 	}
 	if input.Images, err = c.mapping(ctx, "velero.io/change-image-name", addImage); err != nil {
+		return input, err
+	}
+	if input.WaitContainer, err = c.waitContainer(ctx); err != nil {
 		return input, err
 	}
 	input.Archive, err = stored.OpenArchive(ctx, backupstore.ArchiveOptions{Dir: c.cfg.TempDir})
@@ -73,16 +79,40 @@ func (c *Controller) podVolumeBackups(ctx context.Context, stored backupstore.Ba
 	return all, nil
 }
 
-// mapping reads the ConfigMaps with Velero's configuration of a restore item action.
-func (c *Controller) mapping(ctx context.Context, action string, add func(into map[string]string, key, value string)) (map[string]string, error) {
+// pluginConfigs returns the ConfigMaps with Velero's configuration of a restore item action.
+func (c *Controller) pluginConfigs(ctx context.Context, action string) ([]corev1.ConfigMap, error) {
 	var list corev1.ConfigMapList
 	err := c.api.List(ctx, &list, client.InNamespace(c.cfg.Namespace), client.HasLabels{"velero.io/plugin-config"}, client.MatchingLabels{action: "RestoreItemAction"})
 	if err != nil {
 		return nil, fmt.Errorf("list the ConfigMaps of %s: %w", action, err)
 	}
+	return list.Items, nil
+}
+
+// waitContainer reads how the init container is configured that holds pods until their volumes are there. Two ConfigMaps are an
+// error, as in Velero: nobody knows which one is meant.
+func (c *Controller) waitContainer(ctx context.Context) (map[string]string, error) {
+	const action = "velero.io/pod-volume-restore"
+	configs, err := c.pluginConfigs(ctx, action)
+	switch {
+	case err != nil || len(configs) == 0:
+		return nil, err
+	case len(configs) > 1:
+		return nil, fmt.Errorf("ConfigMaps %s and %s both configure %s: delete one of them", configs[0].Name, configs[1].Name, action)
+	default:
+		return configs[0].Data, nil
+	}
+}
+
+// mapping reads the ConfigMaps of a restore item action that say what to replace by what.
+func (c *Controller) mapping(ctx context.Context, action string, add func(into map[string]string, key, value string)) (map[string]string, error) {
+	configs, err := c.pluginConfigs(ctx, action)
+	if err != nil {
+		return nil, err
+	}
 	all := map[string]string{}
-	for i := range list.Items {
-		for key, value := range list.Items[i].Data {
+	for i := range configs {
+		for key, value := range configs[i].Data {
 			add(all, key, value)
 		}
 	}

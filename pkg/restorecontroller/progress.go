@@ -42,6 +42,7 @@ type Progress struct {
 	Message string           `json:"message,omitempty"`
 	Items   restore.Progress `json:"items"`
 	Volumes *VolumeProgress  `json:"volumes,omitempty"` // nil: there are none
+	Hooks   *restore.Hooks   `json:"hooks,omitempty"`   // exec hooks; nil: there are none
 }
 
 // MarshalJSON leaves out a percentage that nobody knows.

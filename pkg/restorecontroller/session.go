@@ -132,6 +132,7 @@ func (s *session) collect(ctx context.Context, store *backupstore.Store) (archiv
 		return nil, err
 	}
 	input.Log = s.journal.Logger
+	input.ReportHooks = func(hooks restore.Hooks) { s.op.progress.update(func(p *Progress) { p.Hooks = &hooks }) }
 	if s.dryRun() { // its plan is all there is, and one-phase mode has none
 		input.Restore = s.restore.DeepCopy()
 		delete(input.Restore.Annotations, restore.ModeAnnotation)
@@ -308,6 +309,9 @@ func (s *session) write(ctx context.Context, change func(*velerov1.Restore)) err
 			change(r)
 			if items := statusProgress(p); items != nil {
 				r.Status.Progress = items
+			}
+			if p.Hooks != nil {
+				r.Status.HookStatus = &velerov1.HookStatus{HooksAttempted: p.Hooks.Attempted, HooksFailed: p.Hooks.Failed}
 			}
 			metav1.SetMetaDataAnnotation(&r.ObjectMeta, ProgressAnnotation, encode(p))
 			if hasEnded(found) {

@@ -67,6 +67,7 @@ func (s *session) goOn(ctx context.Context) error {
 	if err := s.insist(ctx, s.recall); err != nil {
 		return fmt.Errorf("read back what was done: %w", err)
 	}
+	s.recallHooks()
 	if err := s.waitForVolumes(ctx); err != nil {
 		return err
 	}
@@ -148,6 +149,25 @@ func (s *session) recall(ctx context.Context, store *backupstore.Store) error {
 	}
 	s.recallUnfilled(ctx, store)
 	return nil
+}
+
+// recallHooks makes errors of hooks that an earlier process has not brought to a good end. Nobody knows which, and a command may
+// not bear to be run twice.
+func (s *session) recallHooks() {
+	hooks := s.op.progress.now().Hooks
+	if hooks == nil {
+		return
+	}
+	if lost := hooks.Attempted - hooks.Ended; lost > 0 {
+		addError(&s.outcome.Results, fmt.Sprintf("a restore controller ended before %d of %d restore hooks had: they may not have run. Its log says which have; run the others by hand",
+			lost, hooks.Attempted))
+		s.op.progress.update(func(p *Progress) {
+			p.Hooks = &restore.Hooks{Attempted: hooks.Attempted, Ended: hooks.Attempted, Failed: hooks.Failed + lost}
+		})
+	}
+	if hooks.Failed > 0 {
+		addError(&s.outcome.Results, fmt.Sprintf("%d of %d restore hooks failed before another restore controller took over; the restore's log says which", hooks.Failed, hooks.Attempted))
+	}
 }
 
 // recallUnfilled reads back which claims got no data; the other volumes are found in the cluster.

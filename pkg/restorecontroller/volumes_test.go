@@ -185,6 +185,95 @@ func TestNextControllerGoesOnWithVolumes(t *testing.T) {
 	}
 }
 
+// withHooks is an engine that says before and after the finalizing what became of hooks.
+func withHooks(e *script, before, after restore.Hooks) *script {
+	var input atomic.Pointer[restore.Input]
+	e.collect = func(_ context.Context, in restore.Input) (*restore.Plan, error) {
+		input.Store(&in)
+		return &restore.Plan{TotalItems: 2}, nil
+	}
+	run := e.Run
+	script := &script{collect: e.collect}
+	script.run = func(ctx context.Context, plan *restore.Plan, report func(restore.Progress)) (*restore.Outcome, error) {
+		input.Load().ReportHooks(before)
+		return run(ctx, plan, report)
+	}
+	script.finalize = func(context.Context, *restore.Plan, *restore.Outcome) error {
+		input.Load().ReportHooks(after)
+		return nil
+	}
+	return script
+}
+
+// TestHooksAreCounted has the Restore say what became of its hooks, as Velero's does.
+func TestHooksAreCounted(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	restorable(c, withHooks(&script{}, restore.Hooks{Attempted: 3, Ended: 1}, restore.Hooks{Attempted: 3, Ended: 3, Failed: 1}), nil)
+	r := c.newRestore("r1", nil)
+	c.create(r)
+	c.ended(r)
+	if diff := cmp.Diff(&velerov1.HookStatus{HooksAttempted: 3, HooksFailed: 1}, r.Status.HookStatus); diff != "" {
+		t.Error(diff)
+	}
+	if hooks := progressOf(r).Hooks; hooks == nil || hooks.Ended != 3 {
+		t.Errorf("hooks in the annotation: %+v", hooks)
+	}
+}
+
+// TestNextControllerMissesHooks takes over a restore whose hooks ended with the first controller: nobody knows that they ran.
+func TestNextControllerMissesHooks(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	volumes := withVolumes(c)
+	_, stop := restorable(c, withHooks(&script{run: volumes.run}, restore.Hooks{Attempted: 3, Ended: 1}, restore.Hooks{}), nil)
+	r := c.newRestore("r1", nil)
+	c.create(r)
+	c.waitForItems(r)
+	stop()
+	c.start(nil)
+	c.patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
+	c.patch(c.volume("b"), `{"status":{"phase":"Completed"}}`)
+	if c.ended(r); r.Status.Phase != velerov1.RestorePhasePartiallyFailed || r.Status.HookStatus == nil || r.Status.HookStatus.HooksFailed != 2 {
+		t.Errorf("%+v %+v", r.Status, r.Status.HookStatus)
+	}
+	if results := c.stored("restores/r1/restore-r1-results.gz"); !strings.Contains(results, "2 of 3 restore hooks had") {
+		t.Error(results)
+	}
+}
+
+// TestWaitContainerIsConfigured reads Velero's ConfigMap, and refuses two of them.
+func TestWaitContainerIsConfigured(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	var got atomic.Pointer[map[string]string]
+	restorable(c, &script{collect: func(_ context.Context, in restore.Input) (*restore.Plan, error) {
+		got.Store(&in.WaitContainer)
+		return &restore.Plan{}, nil
+	}}, nil)
+	config := func(name string) *corev1.ConfigMap {
+		return &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: name, Labels: map[string]string{
+				"velero.io/plugin-config": "", "velero.io/pod-volume-restore": "RestoreItemAction",
+			}},
+			Data: map[string]string{"image": "registry.test/helper:1"},
+		}
+	}
+	c.create(config("one"))
+	r := c.newRestore("r1", nil)
+	c.create(r)
+	c.ended(r)
+	if data := got.Load(); data == nil || (*data)["image"] != "registry.test/helper:1" {
+		t.Errorf("the engine was given %v", data)
+	}
+	c.create(config("two"))
+	r = c.newRestore("r2", nil)
+	c.create(r)
+	if c.ended(r); r.Status.Phase != velerov1.RestorePhaseFailed || !strings.Contains(r.Status.FailureReason, "ConfigMaps one and two both configure") {
+		t.Errorf("%+v", r.Status)
+	}
+}
+
 // TestNextControllerInReadOnlyLocation has nothing that the first controller has recorded but what is in the cluster.
 func TestNextControllerInReadOnlyLocation(t *testing.T) {
 	t.Parallel()
