@@ -1,0 +1,201 @@
+// Package docs keeps what docs/ says of flags, metrics, Events, reasons and fields equal to the code.
+package docs
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/plimsoll-io/plimsoll/pkg/metrics"
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/restore"
+	"github.com/plimsoll-io/plimsoll/pkg/restorecontroller"
+)
+
+const root = "../.."
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(name)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// pages are all of docs/ in one text.
+func pages(t *testing.T) string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	if err != nil || len(files) == 0 {
+		t.Fatal(err, files)
+	}
+	var all strings.Builder
+	for _, file := range files {
+		all.WriteString(read(t, "docs/"+filepath.Base(file)))
+	}
+	return all.String()
+}
+
+// parse returns the files of a directory that are no tests.
+func parse(t *testing.T, dir string) []*ast.File {
+	t.Helper()
+	var files []*ast.File
+	err := filepath.WalkDir(filepath.Join(root, filepath.FromSlash(dir)), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		files = append(files, file)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+var defines = regexp.MustCompile(`^(String|StringSlice|StringArray|Bool|Int|Int64|Duration|Float32|Float64|Uint|Text)?Var(P)?$`)
+
+// flags are those that a program's source defines: f.StringVar(&o.x, "name", ...).
+func flags(t *testing.T, dir string) map[string]bool {
+	t.Helper()
+	found := map[string]bool{}
+	for _, file := range parse(t, dir) {
+		ast.Inspect(file, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok || len(call.Args) < 3 {
+				return true
+			}
+			if method, ok := call.Fun.(*ast.SelectorExpr); ok && defines.MatchString(method.Sel.Name) {
+				if name, ok := call.Args[1].(*ast.BasicLit); ok && name.Kind == token.STRING {
+					text, _ := strconv.Unquote(name.Value)
+					found[text] = true
+				}
+			}
+			return true
+		})
+	}
+	if len(found) == 0 {
+		t.Fatalf("%s defines no flags", dir)
+	}
+	return found
+}
+
+// inRow matches a flag in the first column of a table.
+var inRow = regexp.MustCompile("(?m)^\\| ((?:`--[a-z-]+[^`]*`(?:, )?)+)")
+
+var flagName = regexp.MustCompile("`--([a-z-]+)")
+
+func TestFlags(t *testing.T) {
+	t.Parallel()
+	all := pages(t)
+	known := map[string]bool{}
+	for _, dir := range []string{"cmd/node-agent", "cmd/restore-controller", "cmd/kubectl-plimsoll", "cmd/internal"} {
+		for name := range flags(t, dir) {
+			known[name] = true
+			if !regexp.MustCompile("--" + name + `\b`).MatchString(all) {
+				t.Errorf("docs/ does not have --%s of %s", name, dir)
+			}
+		}
+	}
+	for _, row := range inRow.FindAllStringSubmatch(all, -1) {
+		for _, name := range flagName.FindAllStringSubmatch(row[1], -1) {
+			if !known[name[1]] {
+				t.Errorf("docs/ has a row for --%s, which no program defines", name[1])
+			}
+		}
+	}
+}
+
+// constants are the values of the string constants of a package whose names begin with prefix.
+func constants(t *testing.T, dir, prefix string) []string {
+	t.Helper()
+	var values []string
+	for _, file := range parse(t, dir) {
+		ast.Inspect(file, func(n ast.Node) bool {
+			spec, ok := n.(*ast.ValueSpec)
+			if !ok || !strings.HasPrefix(spec.Names[0].Name, prefix) || len(spec.Values) != 1 {
+				return true
+			}
+			if value, ok := spec.Values[0].(*ast.BasicLit); ok && value.Kind == token.STRING {
+				text, _ := strconv.Unquote(value.Value)
+				values = append(values, text)
+			}
+			return true
+		})
+	}
+	if len(values) == 0 {
+		t.Fatalf("%s has no constants %s...", dir, prefix)
+	}
+	return values
+}
+
+func TestReasons(t *testing.T) {
+	t.Parallel()
+	for prefix, page := range map[string]string{"Event": "docs/node-agent.md", "Reason": "docs/ARCHITECTURE.md"} {
+		text := read(t, page)
+		for _, reason := range constants(t, "pkg/nodeagent", prefix) {
+			if !regexp.MustCompile(`\b` + reason + `\b`).MatchString(text) {
+				t.Errorf("%s does not have reason %s", page, reason)
+			}
+		}
+	}
+}
+
+var metricName = regexp.MustCompile(`fqName: "([^"]+)"`)
+
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	text := read(t, "docs/node-agent.md")
+	descs := make(chan *prometheus.Desc, 100)
+	metrics.NewVolumes(func() []metrics.Volume { return nil }).Describe(descs)
+	close(descs)
+	for desc := range descs {
+		if name := metricName.FindStringSubmatch(desc.String()); !strings.Contains(text, "`"+name[1]+"`") {
+			t.Errorf("docs/node-agent.md does not have metric %s", name[1])
+		}
+	}
+}
+
+// fields are the names of a struct's fields in JSON.
+func fields(kind reflect.Type) []string {
+	var names []string
+	for i := range kind.NumField() {
+		if name, _, _ := strings.Cut(kind.Field(i).Tag.Get("json"), ","); name != "" && name != "-" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func TestFields(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		kind         reflect.Type
+		page, prefix string
+	}{
+		{reflect.TypeFor[progress.Snapshot](), "docs/node-agent.md", ""},
+		{reflect.TypeFor[restorecontroller.Progress](), "docs/restore.md", ""},
+		{reflect.TypeFor[restore.Progress](), "docs/restore.md", "items."},
+		{reflect.TypeFor[restore.Counts](), "docs/restore.md", ""},
+		{reflect.TypeFor[restorecontroller.VolumeProgress](), "docs/restore.md", "volumes."},
+	} {
+		text := read(t, test.page)
+		for _, name := range fields(test.kind) {
+			if !regexp.MustCompile("`" + regexp.QuoteMeta(test.prefix+name) + "[`.]").MatchString(text) {
+				t.Errorf("%s does not have field %s%s of %s", test.page, test.prefix, name, test.kind)
+			}
+		}
+	}
+}
