@@ -119,6 +119,7 @@ type Agent struct {
 	events   events.EventRecorder
 	metrics  *metrics.Operations
 	pods     *volume.Pods
+	records  handOverRecords
 	resolver *repository.Resolver
 	queue    *queue
 	started  atomic.Bool
@@ -142,6 +143,9 @@ type Agent struct {
 	seen map[key]*sighting
 	// deadlines are those of Backups of which other nodes have volumes, by the Backup's UID; nil where no server waits.
 	deadlines map[types.UID]*deadline
+	// unmarkedSince remembers since when volumes of waiting pods have lost their markers, by pod and volume.
+	unmarkedSince map[types.NamespacedName]map[string]time.Time
+	settling      sync.Map // UIDs of the pods whose markers are settled now
 }
 
 // CacheOptions restrict a manager's cache to what an agent may see: one namespace, and the pods of one node.
@@ -201,6 +205,9 @@ func SetUp(ctx context.Context, mgr ctrl.Manager, cfg Config) (*Agent, error) {
 		unready:    map[key]time.Time{},
 		seen:       map[key]*sighting{},
 		deadlines:  map[types.UID]*deadline{},
+
+		records:       handOverRecords{pods: cfg.HostPods, namespace: cfg.Namespace},
+		unmarkedSince: map[types.NamespacedName]map[string]time.Time{},
 	}
 	a.lasting, a.cut = context.WithCancelCause(context.WithoutCancel(ctx))
 	a.resolver = &repository.Resolver{
@@ -213,6 +220,9 @@ func SetUp(ctx context.Context, mgr ctrl.Manager, cfg Config) (*Agent, error) {
 	}
 	if err := a.watchRestores(ctx, mgr); err != nil {
 		return nil, fmt.Errorf("watch PodVolumeRestores: %w", err)
+	}
+	if err := a.watchPods(mgr); err != nil {
+		return nil, fmt.Errorf("watch Pods: %w", err)
 	}
 	if err := mgr.Add(a); err != nil {
 		return nil, fmt.Errorf("add the agent to the manager: %w", err)

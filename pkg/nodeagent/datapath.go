@@ -53,7 +53,7 @@ func (a *Agent) backup(ctx context.Context, op *operation) (outcome, error) {
 	if req.Parent, err = a.parent(ctx, pvb); err != nil {
 		return outcome{}, err
 	}
-	if req.Volume, req.Repository, err = a.open(ctx, op.subject); err != nil {
+	if req.Volume, req.Repository, err = a.open(ctx, op); err != nil {
 		return outcome{}, err
 	}
 	defer req.Volume.Close()
@@ -139,17 +139,18 @@ func (a *Agent) restore(ctx context.Context, op *operation) (outcome, error) {
 	if req.Parallel, err = op.setting(settingParallelDownload); err != nil {
 		return outcome{}, err
 	}
-	if req.Volume, req.Repository, err = a.open(ctx, op.subject); err != nil {
-		return outcome{}, err
-	}
-	defer req.Volume.Close()
-	if op.resumed {
-		if done, err := a.alreadyRestored(ctx, op, req.Volume); done || err != nil {
-			return outcome{totalBytes: max(op.total, pvr.Spec.SnapshotSize)}, err
-		}
+	if done, err := a.alreadyRestored(ctx, op, pvr); done || err != nil {
+		return outcome{totalBytes: max(op.total, pvr.Spec.SnapshotSize)}, err
 	}
 	if op.exhausted != nil {
 		return outcome{}, op.exhausted
+	}
+	if req.Volume, req.Repository, err = a.open(ctx, op); err != nil {
+		return outcome{}, err
+	}
+	defer req.Volume.Close()
+	if err := a.takeBack(op, pvr, req.Volume); err != nil {
+		return outcome{}, err
 	}
 	res, err := up.Restore(ctx, req, op.tracker)
 	if err != nil {
@@ -162,53 +163,35 @@ func (a *Agent) restore(ctx context.Context, op *operation) (outcome, error) {
 	if err := stopped(ctx); err != nil { // it may have been left behind meanwhile
 		return outcome{}, err
 	}
-	if err := handOver(req.Volume, restoreUID(pvr)); err != nil {
+	if err := a.handOver(op, pvr, req.Volume); err != nil {
 		return outcome{}, fmt.Errorf("tell the pod's init container that the data is there: %w", err)
 	}
 	return outcome{totalBytes: res.TotalBytes}, nil
 }
 
-// alreadyRestored says whether an earlier agent has handed the volume over without having said so on the object. To
-// restore it again would rewrite files under a pod that uses them.
-func (a *Agent) alreadyRestored(ctx context.Context, op *operation, dir *os.File) (bool, error) {
-	if handedOver(dir, restoreUID(op.object.(*velerov1.PodVolumeRestore))) {
-		return true, nil
-	}
-	pod, err := a.pod(ctx, op.subject)
-	if err != nil {
-		return false, err
-	}
-	for i := range pod.Status.InitContainerStatuses {
-		status := &pod.Status.InitContainerStatuses[i]
-		if status.Name == restoreWait && status.State.Terminated != nil {
-			return status.State.Terminated.ExitCode == 0, nil
-		}
-	}
-	return false, nil
-}
-
-// open finds the subject's volume and its repository, within the resource timeout.
-func (a *Agent) open(ctx context.Context, s subject) (*os.File, uploader.Repository, error) {
+// open finds the operation's volume and its repository, within the resource timeout.
+func (a *Agent) open(ctx context.Context, op *operation) (*os.File, uploader.Repository, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.ResourceTimeout)
 	defer cancel()
-	repo, err := a.repository(ctx, s)
+	repo, err := a.repository(ctx, op.subject)
 	if err != nil {
 		return nil, repo, err
 	}
-	dir, err := a.openVolume(ctx, s)
+	dir, err := a.openVolume(ctx, op)
 	return dir, repo, err
 }
 
 // openVolume finds the volume on the host and opens its directory.
-func (a *Agent) openVolume(ctx context.Context, s subject) (*os.File, error) {
-	pod, err := a.pod(ctx, s)
+func (a *Agent) openVolume(ctx context.Context, op *operation) (*os.File, error) {
+	pod, err := a.pod(ctx, op.subject)
 	if err != nil {
 		return nil, err
 	}
-	dir, err := a.volumeDir(ctx, pod, s.volume)
+	dir, err := a.volumeDir(ctx, pod, op.volume)
 	if err != nil {
 		return nil, err
 	}
+	op.podUID, op.dir = pod.UID, dir
 	f, err := a.pods.Open(pod.UID, dir)
 	switch {
 	case err == nil:

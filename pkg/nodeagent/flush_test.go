@@ -31,7 +31,7 @@ func TestRestoreThatCannotBeFlushedFails(t *testing.T) {
 	if n := len(data.Calls()); n != 1 {
 		t.Errorf("%d attempts", n)
 	}
-	if handedOver(openDir(t, c.dir(pod, "data")), c.restore.UID) {
+	if marked(t, c.dir(pod, "data"), string(c.restore.UID)) {
 		t.Error("the volume has its done file")
 	}
 }

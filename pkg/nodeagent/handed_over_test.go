@@ -3,52 +3,80 @@ package nodeagent
 import (
 	"errors"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
+
+// exited is an init container that has ended with 0.
+var exited = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 0}}
 
 // An agent has handed a volume over and was killed before it could say so on the object. Whatever comes then, the volume is
 // complete, and its pod may have begun to use it.
 func TestHandedOverBeforeTheEndWasWritten(t *testing.T) {
 	t.Parallel()
+	const inProgress = `{"status":{"phase":"InProgress","startTimestamp":"2026-01-01T00:00:00Z","progress":{"bytesDone":99,"totalBytes":100}}}`
 	const lastAttempt = `{"metadata":{"annotations":{"plimsoll.io/progress":"{\"state\":\"Finishing\",\"attempt\":5}"}},
 		"status":{"phase":"InProgress","startTimestamp":"2026-01-01T00:00:00Z","progress":{"bytesDone":99,"totalBytes":100}}}`
+	const canceled = `{"spec":{"cancel":true},"status":{"phase":"InProgress","startTimestamp":"2026-01-01T00:00:00Z"}}`
 	tests := map[string]struct {
-		patch string
-		done  bool // it was handed over
-		phase string
+		patch    string
+		done     bool // it was handed over
+		state    corev1.ContainerState
+		podPhase corev1.PodPhase
+		deleted  bool // the pod, of which kubelet still has the directory
+		phase    string
 	}{
-		"in the last attempt":         {patch: lastAttempt, done: true, phase: phaseCompleted},
-		"not, and no attempt is left": {patch: lastAttempt, phase: phaseFailed},
-		"and then canceled": {
-			patch: `{"spec":{"cancel":true},"status":{"phase":"InProgress","startTimestamp":"2026-01-01T00:00:00Z"}}`,
-			done:  true, phase: phaseCanceled,
-		},
+		"and it waits still":                {patch: inProgress, done: true, state: running, phase: phaseCompleted},
+		"in the last attempt":               {patch: lastAttempt, done: true, state: running, phase: phaseCompleted},
+		"not, and no attempt is left":       {patch: lastAttempt, state: running, phase: phaseFailed},
+		"and then canceled":                 {patch: canceled, done: true, state: running, phase: phaseCanceled},
+		"and the pod runs":                  {patch: inProgress, done: true, state: exited, podPhase: corev1.PodRunning, phase: phaseCompleted},
+		"and the pod has ended well":        {patch: inProgress, done: true, state: exited, podPhase: corev1.PodSucceeded, phase: phaseCompleted},
+		"and the pod has failed":            {patch: inProgress, done: true, state: exited, podPhase: corev1.PodFailed, phase: phaseCompleted},
+		"and the pod is gone":               {patch: inProgress, done: true, state: exited, deleted: true, phase: phaseCompleted},
+		"not, whatever the pod runs":        {patch: inProgress, state: exited, podPhase: corev1.PodRunning, phase: phaseFailed},
+		"not, however well the pod's ended": {patch: inProgress, state: exited, podPhase: corev1.PodSucceeded, phase: phaseFailed},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := newCluster(t, veleroLatest)
 			pod := c.pod("target", "data")
-			dir := openDir(t, c.dir(pod, "data"))
+			pvr := c.newRestore(pod, "data", "1234abcd")
+			c.create(pvr)
 			if tc.done {
-				if err := handOver(dir, c.restore.UID); err != nil {
+				c.handOver(pod, pvr)
+			}
+			c.patch(pvr.DeepCopy(), tc.patch)
+			c.setInitContainer(pod, tc.state)
+			if tc.podPhase != "" {
+				c.setPhase(pod, tc.podPhase)
+			}
+			if tc.deleted {
+				if err := c.client.Delete(t.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
 					t.Fatal(err)
 				}
 			}
-			pvr := c.newRestore(pod, "data", "1234abcd")
-			c.create(pvr)
-			c.patch(pvr.DeepCopy(), tc.patch)
-			c.setInitContainer(pod, running)
 			data := failing(t, errors.New("would rewrite files under a pod that uses them"))
 			c.startAgent(data, nil)
-			if end := c.end(pvr); end.phase != tc.phase {
+			end := c.end(pvr)
+			if end.phase != tc.phase || tc.phase == phaseCompleted && end.total != 100 {
 				t.Errorf("ended as %s", describe([]subject{end}))
 			}
 			if calls := data.Calls(); len(calls) != 0 {
 				t.Errorf("the data path was called: %v", calls)
 			}
-			if done := handedOver(dir, c.restore.UID); done != tc.done {
-				t.Errorf("done file there: %v, want %v", done, tc.done)
-			}
 		})
+	}
+}
+
+// setPhase lets kubelet report the phase of the pod.
+func (c *cluster) setPhase(pod *corev1.Pod, phase corev1.PodPhase) {
+	c.t.Helper()
+	before := client.MergeFrom(pod.DeepCopy())
+	pod.Status.Phase = phase
+	if err := c.client.Status().Patch(c.t.Context(), pod, before); err != nil {
+		c.t.Fatal(err)
 	}
 }

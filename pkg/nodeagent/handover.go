@@ -1,30 +1,32 @@
 package nodeagent
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
-	"time"
+	"regexp"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// The files with which the agent tells a pod's init container how the restore of a volume went. The done file is
-// Velero's protocol (contracts/velero-node-agent.md 4.4); the failed file is ours, Velero's own helper ignores it.
+// The markers with which the agent tells a pod's init container how the restore of a volume went: files in the volume, because
+// that is all that the two have in common. The done file is Velero's protocol (contracts/velero-node-agent.md 4.4); the
+// failed file is ours, Velero's own helper ignores it. settlePod takes them away again.
 const (
-	handOverDir  = ".velero"
+	markerDir    = ".velero"
 	failedSuffix = ".failed"
+	maxNote      = 4096 // bytes of a failed file
 )
 
-// ErrRestoreFailed comes from WaitForRestore when the agent could not restore one of the volumes.
-var ErrRestoreFailed = errors.New("restore of a volume failed")
+// staleMarker matches the names of done files of other Restores, which a backup of a waiting pod's volume holds: Velero's
+// helper and older agents left them.
+var staleMarker = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(\.failed)?(\.draft)?$`)
 
-// restoreUID names the done file: the UID of the Restore that owns the PodVolumeRestore.
+// restoreUID names the markers: the UID of the Restore that owns the PodVolumeRestore.
 func restoreUID(pvr *velerov1.PodVolumeRestore) types.UID {
 	for _, owner := range pvr.OwnerReferences {
 		if owner.Controller != nil && *owner.Controller {
@@ -37,126 +39,178 @@ func restoreUID(pvr *velerov1.PodVolumeRestore) types.UID {
 	return pvr.UID
 }
 
-// handOver tells the init container that the volume is complete.
-func handOver(dir *os.File, uid types.UID) error { return leaveNote(dir, string(uid), "") }
-
-// handOverFailure tells our own init container that the volume will not be complete.
-func handOverFailure(dir *os.File, uid types.UID, message string) error {
-	return leaveNote(dir, string(uid)+failedSuffix, message)
+// markerName returns the name of the done file, or of the failed file if there is a failure.
+func markerName(uid types.UID, failure string) string {
+	if failure != "" {
+		return string(uid) + failedSuffix
+	}
+	return string(uid)
 }
 
-// handedOver says whether the volume has its done file: an earlier agent has restored it, and did not live to say so on
-// the object. The pod may be using the files already.
-func handedOver(dir *os.File, uid types.UID) bool {
-	root, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", dir.Fd()))
-	if err != nil {
-		return false
-	}
-	defer root.Close()
-	info, err := root.Lstat(filepath.Join(handOverDir, filepath.Base(string(uid))))
-	return err == nil && info.Mode().IsRegular()
-}
-
-// leaveNote writes a file into the volume's hand-over directory, which may hold anything that the backup held: os.Root
-// keeps links in it from leading anywhere else.
-func leaveNote(dir *os.File, name, content string) error {
-	if name == "" || name != filepath.Base(name) || name == ".." {
-		return fmt.Errorf("restore UID %q is not a file name", name)
-	}
-	root, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", dir.Fd()))
-	if err != nil {
-		return fmt.Errorf("open volume: %w", err)
-	}
-	defer root.Close()
-	if err := root.RemoveAll(handOverDir); err != nil {
-		return fmt.Errorf("remove what is left of an earlier restore: %w", err)
-	}
-	if err := root.Mkdir(handOverDir, 0o755); err != nil {
+// writeMarker writes the done file into a volume or, with a failure, the failed file. It replaces the other one.
+func writeMarker(volume *os.File, uid types.UID, failure string) error {
+	if err := checkMarkerName(uid); err != nil {
 		return err
 	}
-	if err := root.Chmod(handOverDir, 0o755); err != nil { // whatever the umask: the init container is not root
+	if err := makeMarkerDir(volume); err != nil {
 		return err
 	}
-	// Renamed, so that nobody reads half of it.
-	draft := filepath.Join(handOverDir, name+".draft")
-	if err := root.WriteFile(draft, []byte(content), 0o644); err != nil {
+	dir, err := openMarkerDir(volume)
+	if err != nil {
 		return err
 	}
-	return root.Rename(draft, filepath.Join(handOverDir, name))
-}
-
-// WaitForRestore is what the init container restore-wait does: it waits until every volume below root, /restores in a
-// pod, has the done file of the restore. The error wraps ErrRestoreFailed when the agent says that a volume failed; a Velero
-// helper would wait for ever. The done files stay, other than with Velero's helper: kubelet runs init containers again after
-// a start of the node, when nobody would make new ones. It looks once a second: the done file comes through a mount of its
-// own, and not every file system tells inotify of that.
-func WaitForRestore(ctx context.Context, root string, uid types.UID, log func(message string)) error {
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	var last string
-	for {
-		missing, err := pendingVolumes(root, string(uid))
-		if err != nil {
-			return err
-		}
-		if len(missing) == 0 {
-			return nil
-		}
-		if now := strings.Join(missing, ", "); now != last {
-			log("waiting for the restore of: " + now)
-			last = now
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return fmt.Errorf("wait for the restore of %s: %w", last, context.Cause(ctx))
-		}
+	defer dir.Close()
+	name := markerName(uid, failure)
+	draft := name + ".draft" // renamed, so that nobody reads half of it
+	if err := errors.Join(removeFile(dir, draft), removeFile(dir, string(uid)), removeFile(dir, string(uid)+failedSuffix)); err != nil {
+		return err
 	}
-}
-
-// pendingVolumes returns the volumes that have no done file yet.
-func pendingVolumes(root, uid string) ([]string, error) {
-	volumes, err := os.ReadDir(root)
+	f, err := dir.OpenFile(draft, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if err != nil {
-		return nil, fmt.Errorf("list the restored volumes: %w", err)
+		return err
 	}
-	var missing []string
-	for _, v := range volumes {
-		if !v.IsDir() {
-			continue
-		}
-		note := filepath.Join(root, v.Name(), handOverDir, uid)
-		if message, err := readNote(note + failedSuffix); err == nil {
-			return nil, fmt.Errorf("volume %s: %w: %s", v.Name(), ErrRestoreFailed, message)
-		}
-		if _, err := os.Lstat(note); err != nil {
-			missing = append(missing, v.Name())
-		}
+	_, err = f.WriteString(failure)
+	if err := errors.Join(err, f.Chmod(0o644), f.Close()); err != nil { // whatever the umask: the init container is not root
+		return errors.Join(err, removeFile(dir, draft))
 	}
-	return missing, nil
+	return dir.Rename(draft, name)
 }
 
-func readNote(path string) (string, error) {
-	f, err := os.Open(path)
+// hasMarker reports whether a volume has a marker.
+func hasMarker(volume *os.File, name string) (bool, error) {
+	dir, err := openMarkerDir(volume)
 	if err != nil {
-		return "", err
+		return false, ignoreNoMarkers(err)
 	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, 4096))
-	return strings.TrimSpace(string(b)), err
+	defer dir.Close()
+	info, err := dir.Lstat(name)
+	return err == nil && info.Mode().IsRegular(), ignoreNoMarkers(err)
 }
 
-// RemoveNotes removes the hand-over directories below root, for a pod whose init container does not have to run again. The
-// caller may lack the right to: the data is complete anyway.
-func RemoveNotes(root string) error {
-	volumes, err := os.ReadDir(root)
-	for _, v := range volumes {
-		if v.IsDir() {
-			err = errors.Join(err, os.RemoveAll(filepath.Join(root, v.Name(), handOverDir)))
+// removeMarkers removes the markers of a Restore from a volume, and their directory unless it holds something else.
+func removeMarkers(volume *os.File, uid types.UID) error {
+	if err := checkMarkerName(uid); err != nil {
+		return err
+	}
+	dir, err := openMarkerDir(volume)
+	if err != nil {
+		return ignoreNoMarkers(err)
+	}
+	defer dir.Close()
+	if err := errors.Join(removeFile(dir, string(uid)), removeFile(dir, string(uid)+failedSuffix)); err != nil {
+		return err
+	}
+	err = unix.Unlinkat(int(volume.Fd()), markerDir, unix.AT_REMOVEDIR)
+	if err == nil || errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
+		return nil
+	}
+	return ignoreNoMarkers(pathError("rmdir", volume, err))
+}
+
+// openMarkerDir opens the markers' directory, and follows no link.
+func openMarkerDir(volume *os.File) (*os.Root, error) {
+	fd, err := unix.Openat(int(volume.Fd()), markerDir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, pathError("open", volume, err)
+	}
+	defer unix.Close(fd)
+	return os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", fd))
+}
+
+// ignoreNoMarkers drops the errors that say that there is no directory of markers, or something else in its place.
+func ignoreNoMarkers(err error) error {
+	if errors.Is(err, fs.ErrNotExist) || isNoDir(err) {
+		return nil
+	}
+	return err
+}
+
+// isNoDir reports whether something else than a directory is there: a link gives ENOTDIR with O_DIRECTORY, ELOOP without.
+func isNoDir(err error) bool { return errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) }
+
+func pathError(op string, volume *os.File, err error) error {
+	return &os.PathError{Op: op, Path: filepath.Join(volume.Name(), markerDir), Err: err}
+}
+
+func removeFile(dir *os.Root, name string) error {
+	if err := dir.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func checkMarkerName(uid types.UID) error {
+	if name := string(uid); name == "" || name == "." || name == ".." || name != filepath.Base(name) {
+		return fmt.Errorf("restore UID %q is not a file name", uid)
+	}
+	return nil
+}
+
+// makeMarkerDir makes the markers' directory, or takes the one that is there. The restored data may hold anything of that
+// name: a link or a file is in the way and goes, as with Velero. A directory stays with what is in it, except for markers of
+// other Restores.
+func makeMarkerDir(volume *os.File) error {
+	err := unix.Mkdirat(int(volume.Fd()), markerDir, 0o700)
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return pathError("mkdir", volume, err)
+	}
+	fd, err := unix.Openat(int(volume.Fd()), markerDir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if isNoDir(err) {
+		if err := unix.Unlinkat(int(volume.Fd()), markerDir, 0); err != nil {
+			return pathError("remove", volume, err)
 		}
+		return makeMarkerDir(volume)
 	}
 	if err != nil {
-		return fmt.Errorf("remove the hand-over directories: %w", err)
+		return pathError("open", volume, err)
+	}
+	dir := os.NewFile(uintptr(fd), filepath.Join(volume.Name(), markerDir))
+	defer dir.Close()
+	left, err := removeStale(dir)
+	if err != nil {
+		return err
+	}
+	return admitInitContainer(volume, dir, left == 0)
+}
+
+// removeStale removes what other Restores have left in the markers' directory, and returns how many other files it holds.
+func removeStale(dir *os.File) (left int, err error) {
+	entries, err := dir.ReadDir(-1)
+	if err != nil {
+		return 0, err
+	}
+	for _, e := range entries {
+		info, err := e.Info()
+		if err == nil && info.Mode().IsRegular() && info.Size() <= maxNote && staleMarker.MatchString(e.Name()) {
+			err = unix.Unlinkat(int(dir.Fd()), e.Name(), 0)
+		} else if err == nil {
+			left++
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return left, fmt.Errorf("remove the marker %s of an earlier restore: %w", e.Name(), err)
+		}
+	}
+	return left, nil
+}
+
+// admitInitContainer lets the init container see the markers, whichever user it runs as. Users who may write into the volume's
+// top directory may also remove a directory that is only ours: so Velero's helper and our own can do that before the
+// application starts. A directory that came with the backup keeps its owner.
+func admitInitContainer(volume, dir *os.File, ours bool) error {
+	var top, now unix.Stat_t
+	if err := errors.Join(unix.Fstat(int(volume.Fd()), &top), unix.Fstat(int(dir.Fd()), &now)); err != nil {
+		return fmt.Errorf("look at %s: %w", dir.Name(), err)
+	}
+	mode := now.Mode&0o7777 | 0o111
+	if ours {
+		_ = dir.Chown(int(top.Uid), int(top.Gid)) // a file server may refuse that; then only the agent removes it
+		mode = 0o755 | top.Mode&(0o022|unix.S_ISVTX)
+	}
+	if mode == now.Mode&0o7777 {
+		return nil
+	}
+	if err := unix.Fchmod(int(dir.Fd()), mode); err != nil {
+		return pathError("chmod", volume, err)
 	}
 	return nil
 }

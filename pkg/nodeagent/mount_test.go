@@ -116,7 +116,7 @@ func TestVolumeIsMountedLate(t *testing.T) {
 			if n := len(data.Calls()); n != 1 {
 				t.Errorf("%d calls of the data path, want 1", n)
 			}
-			if kind == Restore && !handedOver(openDir(t, content), c.restore.UID) {
+			if kind == Restore && !marked(t, content, string(c.restore.UID)) {
 				t.Error("the mounted volume has no done file")
 			}
 		})

@@ -8,8 +8,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/volume"
 )
 
 // errNotOurs ends an operation without a word: somebody else has ended the object.
@@ -30,13 +33,15 @@ type operation struct {
 	attempt   int  // the number of the attempt that runs, or that comes next
 	again     bool // the next try belongs to the attempt of the last one
 	claimed   bool
-	resumed   bool    // an earlier process had claimed the object, as it was when this one did
-	exhausted error   // why a restore has no attempt left; its last one may have handed the volume over
-	gone      bool    // the object does not exist any more
-	hangs     bool    // its work did not end when it was told to, and was left behind
-	lockWait  waiting // for the repository's lock
-	mountWait waiting // for the volume to be mounted
-	faultWait waiting // for one object with which the API server fails
+	resumed   bool  // an earlier process had claimed the object, as it was when this one did
+	exhausted error // why a restore has no attempt left; its last one may have handed the volume over
+	podUID    types.UID
+	dir       volume.Dir // where the volume lies below the pod's directory, once it was found
+	gone      bool       // the object does not exist any more
+	hangs     bool       // its work did not end when it was told to, and was left behind
+	lockWait  waiting    // for the repository's lock
+	mountWait waiting    // for the volume to be mounted
+	faultWait waiting    // for one object with which the API server fails
 }
 
 // outcome is what an attempt has brought.

@@ -77,7 +77,7 @@ func TestOutageCostsNoAttempt(t *testing.T) {
 					cfg:     Config{ResourceTimeout: 10 * time.Minute, MaxAttempts: 1, RetryDelay: 10 * time.Second},
 					patient: patientReader{&answers{errs: []error{errors.New("connection refused")}}},
 				}
-				_, _, err := a.open(ctx, subject{location: "default"})
+				_, _, err := a.open(ctx, &operation{subject: subject{location: "default"}})
 				if errors.Is(stopped(ctx), errIdle) {
 					err = transient(ReasonIdle, err) // as try does
 				}

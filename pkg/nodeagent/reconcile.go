@@ -3,6 +3,7 @@ package nodeagent
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -127,6 +128,9 @@ func (a *Agent) reconcileRestore(ctx context.Context, req reconcile.Request) (re
 	err := a.client.Get(ctx, types.NamespacedName{Namespace: s.pod.Namespace, Name: s.pod.Name}, &pod)
 	switch {
 	case apierrors.IsNotFound(err) || (err == nil && s.pod.UID != "" && pod.UID != s.pod.UID):
+		if a.handedOverBefore(&pvr, s.pod.UID) {
+			return a.admit(ctx, s, s.stopRequest()), nil
+		}
 		return a.reconcileRestoreWithoutPod(ctx, s)
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("get pod from the cache: %w", err)
@@ -134,42 +138,72 @@ func (a *Agent) reconcileRestore(ctx context.Context, req reconcile.Request) (re
 	if stop := s.stopRequest(); stop != nil {
 		return a.admit(ctx, s, stop), nil
 	}
-	ready, err := waitsForRestore(&pod, s.phase)
-	if !ready && err == nil {
+	ready, err := waitsForRestore(&pod)
+	switch {
+	case err != nil && a.handedOverBefore(&pvr, pod.UID):
+		return a.admit(ctx, s, nil), nil
+	case err == nil && !ready:
 		return a.reconcileRestoreBeforePod(ctx, s, &pod)
+	default:
+		return a.admit(ctx, s, err), nil
 	}
-	return a.admit(ctx, s, err), nil
 }
 
-// waitsForRestore says whether the pod's init container waits for its volumes. The error says that it never will again.
-func waitsForRestore(pod *corev1.Pod, phase string) (bool, error) {
-	if pod.DeletionTimestamp != nil {
+// waitsForRestore reports whether the pod's init container waits for its volumes. The error says that it never will again.
+func waitsForRestore(pod *corev1.Pod) (bool, error) {
+	switch {
+	case pod.DeletionTimestamp != nil:
 		return false, errPodGone
-	}
-	if pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
+	case pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded:
 		return false, permanent(ReasonPodGone, fmt.Errorf("the pod has ended (%s)", pod.Status.Phase))
-	}
-	waits := false
-	for i := range pod.Spec.InitContainers {
-		waits = waits || pod.Spec.InitContainers[i].Name == restoreWait
-	}
-	if !waits {
+	case !hasRestoreWait(pod):
 		return false, permanent(ReasonPodGone, fmt.Errorf("the pod has no init container %s: it does not wait for its volumes", restoreWait))
+	case endedWell(pod):
+		return false, permanent(ReasonPodGone, fmt.Errorf("init container %s has ended already: the pod runs with what is in its volumes", restoreWait))
+	default:
+		return waitsNow(pod), nil
 	}
+}
+
+// handedOverBefore reports whether only the terminal write of a restore is missing: an earlier agent of this node has left the
+// record that the volume is complete. An exit code 0 of the init container alone proves nothing: its program may be anything,
+// and need not have looked into this volume.
+func (a *Agent) handedOverBefore(pvr *velerov1.PodVolumeRestore, pod types.UID) bool {
+	if pvr.Status.Phase != velerov1.PodVolumeRestorePhaseInProgress {
+		return false
+	}
+	rec, err := a.records.handedOver(pod, pvr)
+	if err != nil {
+		a.cfg.Logger.Error("Cannot look for the record of a restored volume", "name", pvr.Name, "error", err)
+	}
+	return rec != nil
+}
+
+// hasRestoreWait reports whether the pod has an init container that waits for its volumes.
+func hasRestoreWait(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == restoreWait })
+}
+
+// waitsNow reports whether the pod's init container runs, and can still let the pod begin.
+func waitsNow(pod *corev1.Pod) bool {
+	state := restoreWaitState(pod)
+	return state.Running != nil && ending(pod) == nil
+}
+
+// endedWell reports whether the pod's init container has ended with 0, after which the pod uses its volumes.
+func endedWell(pod *corev1.Pod) bool {
+	state := restoreWaitState(pod)
+	return state.Terminated != nil && state.Terminated.ExitCode == 0
+}
+
+// restoreWaitState returns the state of the init container, empty if kubelet has not told any.
+func restoreWaitState(pod *corev1.Pod) corev1.ContainerState {
 	for i := range pod.Status.InitContainerStatuses {
-		status := &pod.Status.InitContainerStatuses[i]
-		if status.Name != restoreWait {
-			continue
+		if status := &pod.Status.InitContainerStatuses[i]; status.Name == restoreWait {
+			return status.State
 		}
-		if t := status.State.Terminated; t != nil && t.ExitCode == 0 {
-			if phase == phaseInProgress { // all done files were there: only the terminal write is missing
-				return true, nil
-			}
-			return false, permanent(ReasonPodGone, fmt.Errorf("init container %s has ended already: the pod runs with what is in its volumes", restoreWait))
-		}
-		return status.State.Running != nil, nil
 	}
-	return false, nil
+	return corev1.ContainerState{}
 }
 
 // lost handles an object that cannot be read any more.

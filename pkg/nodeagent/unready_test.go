@@ -47,9 +47,7 @@ func TestInitContainerDoesNotComeBack(t *testing.T) {
 				p := s.previous()
 				return p.State == progress.StateWaiting && strings.Contains(p.Reason, "ImagePullBackOff no such image") && p.Attempt == 2
 			})
-			if err := handOver(openDir(t, c.dir(pod, "data")), c.restore.UID); err != nil {
-				t.Fatal(err)
-			}
+			c.handOver(pod, pvr)
 			c.setInitContainer(pod, running)
 			if end := c.end(pvr); end.phase != phaseCompleted || annotated(t, end).Attempt != 3 {
 				t.Errorf("ended as %s", describe([]subject{end}))

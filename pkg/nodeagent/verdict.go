@@ -57,18 +57,23 @@ func (a *Agent) conclude(ctx context.Context, op *operation, out outcome, err er
 	a.announceEnd(op, v)
 }
 
-// leaveFailure lets the pod's init container know that it waits in vain. It may not be possible: the pod may be gone, the
-// volume full; the object says it in any case. The note is in a tenant's volume, so it says no more than the reason. A volume
-// that was handed over is left alone: it is complete, and the pod may have begun to use it.
+// leaveFailure lets the pod's init container know that it waits in vain: settle writes the marker once that runs. It may not be
+// possible, since the pod may be gone; the object says it in any case. The note is in a tenant's volume, so it says no more than
+// the reason. A volume that was handed over is left alone: it is complete, and the pod may have begun to use it.
 func (a *Agent) leaveFailure(op *operation, v verdict) {
-	dir, err := a.openVolume(a.lasting, op.subject)
+	pvr := op.object.(*velerov1.PodVolumeRestore)
+	dir, err := a.openVolume(a.lasting, op)
 	if err == nil {
-		defer dir.Close()
-		if handedOver(dir, restoreUID(op.object.(*velerov1.PodVolumeRestore))) {
-			return
-		}
-		note := fmt.Sprintf("%s: see PodVolumeRestore %s/%s", v.reason, op.object.GetNamespace(), op.object.GetName())
-		err = handOverFailure(dir, restoreUID(op.object.(*velerov1.PodVolumeRestore)), note)
+		err = dir.Close()
+	}
+	var done *handOverRecord
+	if err == nil {
+		done, err = a.records.handedOver(op.podUID, pvr)
+	}
+	if err == nil && done == nil {
+		rec := op.record(pvr)
+		rec.Failure = fmt.Sprintf("%s: see PodVolumeRestore %s/%s", v.reason, pvr.Namespace, pvr.Name)
+		err = a.records.save(op.podUID, rec)
 	}
 	if err != nil {
 		op.log.Debug("Cannot tell the init container of the failure", "error", err)
