@@ -161,7 +161,7 @@ func (h *helper) pod(name, image string, claim *corev1.PersistentVolumeClaim, pv
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 	}
 	wait, end := container, container
-	wait.Name, wait.Args = restoreWait, []string{restoreWait, string(pvr.UID), "--remove-notes"}
+	wait.Name, wait.Args = restoreWait, []string{restoreWait, string(pvr.UID)}
 	wait.VolumeMounts = []corev1.VolumeMount{{Name: helperVolume, MountPath: "/restores/" + helperVolume}}
 	end.Name, end.Args = "end", []string{"version"}
 	pod := &corev1.Pod{

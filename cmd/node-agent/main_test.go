@@ -1,10 +1,13 @@
 package main
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
@@ -23,31 +26,46 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Servers know the program by the name of Velero's own helper.
+// Servers know the program by the name of Velero's own helper, and have it run as a user without rights. It removes the done
+// files where that user may; elsewhere the agent does.
 func TestRestoreHelperWaits(t *testing.T) {
 	t.Parallel()
-	program, restores := filepath.Join(t.TempDir(), restoreHelper), t.TempDir()
-	if err := os.Symlink(os.Args[0], program); err != nil {
+	const uid = "3c1f0c55-0000-4000-8000-000000000001"
+	dir := t.TempDir()
+	program, restores := filepath.Join(dir, restoreHelper), filepath.Join(dir, "restores")
+	content, err := os.ReadFile(os.Args[0]) // where another user may run it
+	if err != nil {
 		t.Fatal(err)
 	}
-	done := filepath.Join(restores, "data", ".velero", "3c1f0c55")
-	if err := os.MkdirAll(filepath.Dir(done), 0o700); err != nil {
+	if err := os.WriteFile(program, content, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(done, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	run := func(args ...string) {
-		cmd := exec.CommandContext(t.Context(), program, append([]string{"3c1f0c55", "--restores-path", restores}, args...)...)
-		cmd.Env = []string{asProgram + "=1"}
-		if output, err := cmd.CombinedOutput(); err != nil {
-			t.Errorf("%v: %s", err, output)
+	volumes := map[string]fs.FileMode{"theirs": 0o777, "roots": 0o755}
+	for name, mode := range volumes {
+		done := filepath.Join(restores, name, ".velero", uid)
+		if err := os.MkdirAll(filepath.Dir(done), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(os.WriteFile(done, nil, 0o644), os.Chmod(filepath.Dir(done), mode), os.Chmod(filepath.Join(restores, name), mode)); err != nil {
+			t.Fatal(err)
 		}
 	}
-	run()
-	run("--remove-notes") // kubelet runs it again after a start of the node
-	if _, err := os.Stat(filepath.Dir(done)); !os.IsNotExist(err) {
-		t.Errorf("the hand-over directory is still there: %v", err)
+	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) { // let the other user pass
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.CommandContext(t.Context(), program, uid, "--restores-path", restores)
+	cmd.Env = []string{asProgram + "=1"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1000, Gid: 1000}}
+	if output, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, output)
+	}
+	for name, mode := range volumes {
+		_, err := os.Lstat(filepath.Join(restores, name, ".velero"))
+		if mode == 0o777 && !os.IsNotExist(err) || mode == 0o755 && err != nil {
+			t.Errorf("volume %s: %v", name, err)
+		}
 	}
 }
 

@@ -13,7 +13,6 @@ import (
 
 func restoreWaitCommand() *cobra.Command {
 	var root string
-	var remove bool
 	cmd := &cobra.Command{
 		Use:   "restore-wait RESTORE-UID",
 		Short: "Wait in a pod's init container until its volumes are restored; fail if one cannot be",
@@ -21,19 +20,11 @@ func restoreWaitCommand() *cobra.Command {
 			if len(args) != 1 || args[0] == "" || args[0] != filepath.Base(args[0]) {
 				return program.Misused(fmt.Errorf("restore-wait takes the UID of a Restore, got %q", args))
 			}
-			err := nodeagent.WaitForRestore(cmd.Context(), root, types.UID(args[0]), func(message string) {
+			return nodeagent.WaitForRestore(cmd.Context(), root, types.UID(args[0]), func(message string) {
 				fmt.Fprintln(cmd.OutOrStdout(), message)
 			})
-			if err != nil || !remove {
-				return err
-			}
-			if err := nodeagent.RemoveNotes(root); err != nil { // best effort, as in Velero: the data is there
-				fmt.Fprintln(cmd.OutOrStdout(), err)
-			}
-			return nil
 		},
 	}
 	cmd.Flags().StringVar(&root, "restores-path", "/restores", "where the volumes are mounted, one directory each")
-	cmd.Flags().BoolVar(&remove, "remove-notes", false, "then remove from the volumes what the agent has left there for this command: for a pod that does nothing else")
 	return cmd
 }

@@ -128,12 +128,13 @@ type initContainer struct {
 	err    error // how it ended; to be read when ended is closed
 }
 
-// startInitContainer runs restore-wait over a directory of volumes until they are restored, or ctx ends.
-func startInitContainer(ctx context.Context, program, restoreUID, volumes string) (*initContainer, error) {
+// startInitContainer runs restore-wait over a directory of volumes until they are restored, or ctx ends. next is called at once
+// when it has ended well, as kubelet goes on.
+func startInitContainer(ctx context.Context, program, restoreUID, volumes string, next func() error) (*initContainer, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	c := &initContainer{cancel: cancel, ended: make(chan struct{})}
 	var out bytes.Buffer
-	cmd := exec.CommandContext(ctx, program, "restore-wait", restoreUID, "--restores-path", volumes, "--remove-notes")
+	cmd := exec.CommandContext(ctx, program, "restore-wait", restoreUID, "--restores-path", volumes)
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.SysProcAttr = ownGroup()
 	if err := cmd.Start(); err != nil {
@@ -144,7 +145,9 @@ func startInitContainer(ctx context.Context, program, restoreUID, volumes string
 		defer close(c.ended)
 		if err := cmd.Wait(); err != nil {
 			c.err = fmt.Errorf("%w: %s", err, bytes.TrimSpace(out.Bytes()))
+			return
 		}
+		c.err = next()
 	}()
 	return c, nil
 }

@@ -147,7 +147,9 @@ func (d *demo) startTarget(ctx context.Context, restore *velerov1.Restore, sourc
 	var err error
 	t.instance, err = d.node.startPod(ctx, source.app, restore.Spec.NamespaceMapping[source.pod.Namespace], initArgs...)
 	if err == nil && len(t.stored) > 0 {
-		t.init, err = startInitContainer(ctx, d.agent, string(restore.UID), d.node.volumesDir(t.instance, t.stored[0]))
+		t.init, err = startInitContainer(ctx, d.agent, string(restore.UID), d.node.volumesDir(t.instance, t.stored[0]), func() error {
+			return d.node.setRunning(ctx, t.pod, false)
+		})
 	}
 	return t, err
 }
@@ -160,7 +162,7 @@ func (d *demo) finishTarget(ctx context.Context, t *target) error {
 	if err := t.init.wait(ctx); err != nil {
 		return fmt.Errorf("init container %s of pod %s: %w", restoreWait, t.name, err)
 	}
-	return d.node.setRunning(ctx, t.pod, false)
+	return nil
 }
 
 // compare compares the volumes of the new pods with those that were backed up.

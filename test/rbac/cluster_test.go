@@ -3,6 +3,7 @@ package rbac
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -186,6 +187,23 @@ func (c *cluster) dir(pod *corev1.Pod, volume string) string {
 		plugin = filepath.Join("kubernetes.io~empty-dir", volume)
 	}
 	return filepath.Join(c.pods, string(pod.UID), "volumes", plugin)
+}
+
+// untilGone waits until there is nothing of that path.
+func (c *cluster) untilGone(path string) {
+	c.t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.After(patience); ; {
+		if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			c.t.Fatalf("%s is still there", path)
+		}
+	}
 }
 
 // wait lets kubelet report the state of the pod's init container.

@@ -162,19 +162,21 @@ func (c *cluster) restoreAll(source *corev1.Pod, backups map[string]*velerov1.Po
 	for volume, uploader := range map[string]string{"scratch": "restic", "csi": "kopia"} {
 		pvr := c.newRestore(target, volume, uploader, backups[volume].Status.SnapshotID)
 		c.restored(pvr, velerov1.PodVolumeRestorePhaseCompleted)
-		note := filepath.Join(c.dir(target, volume), ".velero")
-		if _, err := os.Lstat(filepath.Join(note, string(c.restore.UID))); err != nil {
+		if _, err := os.Lstat(filepath.Join(c.dir(target, volume), ".velero", string(c.restore.UID))); err != nil {
 			c.t.Error("the volume was not handed over:", err)
 		}
-		if err := os.RemoveAll(note); err != nil {
-			c.t.Error(err)
-		}
-		differences, err := tree.Compare(c.dir(source, volume), c.dir(target, volume), tree.Options{Plain: uploader == "kopia"})
+	}
+	c.restored(bad, velerov1.PodVolumeRestorePhaseFailed)
+	c.wait(target, corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}})
+	for _, volume := range []string{"scratch", "csi", "old"} {
+		c.untilGone(filepath.Join(c.dir(target, volume), ".velero"))
+	}
+	for _, volume := range []string{"scratch", "csi"} {
+		differences, err := tree.Compare(c.dir(source, volume), c.dir(target, volume), tree.Options{Plain: volume == "csi"})
 		if err != nil || len(differences) > 0 {
 			c.t.Errorf("volume %s: %v %q", volume, err, differences)
 		}
 	}
-	c.restored(bad, velerov1.PodVolumeRestorePhaseFailed)
 	if made, err := os.ReadDir(outside); err != nil || len(made) > 0 {
 		c.t.Errorf("outside of the volume was made: %v, %v", made, err)
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -219,25 +218,42 @@ func SnapshotOf(v Version) Snapshot {
 	return Snapshot{pvb.Spec.UploaderType, pvb.Status.SnapshotID, pvb.Spec.Pod.Namespace, pvb.Status.Progress.TotalBytes}
 }
 
-// CheckRestored compares a restored volume with what was backed up, and looks for the note to the init container.
+// CheckRestored compares a restored volume with what was backed up, once its pod has begun: then nothing of the agent's may be
+// in it any more.
 func (f *Fixture) CheckRestored(original, restored, uploader string) {
 	f.T.Helper()
-	notes := filepath.Join(restored, ".velero")
-	if info, err := os.Stat(filepath.Join(notes, string(f.restore.UID))); err != nil || info.Size() != 0 {
+	marker := filepath.Join(restored, ".velero")
+	if info, err := os.Stat(filepath.Join(marker, string(f.restore.UID))); err != nil || info.Size() != 0 {
 		f.T.Errorf("the init container is not told that its volume is there: %v", err)
 	}
-	if err := os.RemoveAll(notes); err != nil {
-		f.T.Fatal(err)
-	}
+	f.SetInitContainer(f.podOfVolume(restored), corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}})
+	Await(f.T, "nothing of the agent's is in the restored volume", func() bool {
+		_, err := os.Lstat(marker)
+		return errors.Is(err, os.ErrNotExist)
+	})
 	differences, err := tree.Compare(original, restored, tree.Options{Plain: uploader == Kopia})
 	if err != nil {
 		f.T.Fatal(err)
 	}
-	// The note is written into the volume's root directory, which restic restores with the rest.
-	differences = slices.DeleteFunc(differences, func(d string) bool { return strings.HasPrefix(d, `".":`) || strings.HasPrefix(d, ".:") })
 	if len(differences) > 0 {
 		f.T.Errorf("the restored volume differs:\n%s", strings.Join(differences[:min(len(differences), 20)], "\n"))
 	}
+}
+
+// podOfVolume returns the pod in whose directory a volume lies.
+func (f *Fixture) podOfVolume(dir string) *corev1.Pod {
+	f.T.Helper()
+	var pods corev1.PodList
+	if err := f.Client.List(f.Context(), &pods, client.InNamespace(f.Namespace)); err != nil {
+		f.T.Fatal(err)
+	}
+	for i := range pods.Items {
+		if strings.HasPrefix(dir, filepath.Join(f.HostPods, string(pods.Items[i].UID))+"/") {
+			return &pods.Items[i]
+		}
+	}
+	f.T.Fatalf("%s is no pod's", dir)
+	return nil
 }
 
 // CheckLeftovers looks for what an agent must not leave behind.
