@@ -433,9 +433,30 @@ func (c *cluster) checkRestoredPod(t *testing.T, a *app) {
 	if pod.UID == a.pod.UID {
 		t.Errorf("%s is the pod of before", pod.Name)
 	}
-	if said := lastWords(pod); !strings.Contains(said, "found /volumes/"+a.volumes[0]) || strings.Contains(said, "made") {
-		t.Errorf("pod %s did not find its data: %q", pod.Name, said)
+	if said := lastWords(pod); !strings.Contains(said, "found /volumes/"+a.volumes[0]) || strings.Contains(said, "made") || strings.Contains(said, "left") {
+		t.Errorf("pod %s did not find its data, and nothing else: %q", pod.Name, said)
 	}
+}
+
+// restartPod kills a restored pod, its sandbox included, as the start of its node does: kubelet runs all init containers again.
+// restore-wait must find what it waits for, and what comes after it must not.
+func (c *cluster) restartPod(t *testing.T, a *app) {
+	t.Helper()
+	before := c.awaitShopPod(t, a)
+	if init := before.Status.InitContainerStatuses; len(init) == 0 || init[0].Name != "restore-wait" {
+		t.Fatalf("pod %s/%s does not begin with restore-wait: %+v", before.Namespace, before.Name, init)
+	}
+	c.onNode(t, a.node, "reboot", string(before.UID))
+	eventually(t, "kubelet has run the init container again", func(ctx context.Context) (bool, error) {
+		var pod corev1.Pod
+		err := c.client.Get(ctx, client.ObjectKeyFromObject(before), &pod)
+		if err != nil || len(pod.Status.InitContainerStatuses) == 0 {
+			return false, err
+		}
+		init := pod.Status.InitContainerStatuses[0]
+		return init.ContainerID != before.Status.InitContainerStatuses[0].ContainerID && init.State.Terminated != nil, fmt.Errorf("%+v", init.State)
+	})
+	c.checkRestoredPod(t, a)
 }
 
 // checkCLI asks Velero's CLI about the restore.

@@ -199,6 +199,7 @@ func (c *cluster) testServerRestores(t *testing.T, s besideApps) {
 	}
 	for _, a := range restored {
 		c.checkRestoredPod(t, a)
+		c.restartPod(t, a)
 	}
 	eventually(t, "the server has completed the Restore", func(ctx context.Context) (bool, error) {
 		err := c.client.Get(ctx, client.ObjectKeyFromObject(restore), restore)

@@ -9,10 +9,11 @@
 //	workload copy FROM TO                    copies a directory into one that is there
 //	workload agent NODE                      says what the node agent of a node may do, as JSON
 //	workload kill NODE                       kills the node agent of a node
+//	workload reboot UID...                   kills all processes of these pods, sandboxes included, as the start of a node does
 //	workload leftovers UID...                says which processes of node agents do not end, and what stays mounted for
 //	                                         these pods
 //
-// FLAGS are -bytes N for each tree, -seed N of the first tree, and -plain for what kopia can store. The last three
+// FLAGS are -bytes N for each tree, -seed N of the first tree, and -plain for what kopia can store. The last four
 // commands look at all processes of a node, so their pod has to share its process namespace.
 //
 // What there is to say goes to the container's termination message; without one, to standard output.
@@ -77,6 +78,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return describeAgent(args[0], out)
 	case command == "kill" && len(args) == 1:
 		return killAgent(args[0])
+	case command == "reboot":
+		return killPods(args)
 	case command == "leftovers":
 		return awaitNoLeftovers(ctx, args, out)
 	default:
@@ -140,6 +143,9 @@ func makeTrees(args []string, out io.Writer) error {
 			return err
 		}
 		fmt.Fprintln(out, did, dir)
+		if !untilTidy(dir) {
+			fmt.Fprintln(out, "left .velero in", dir)
+		}
 		f.spec.Seed++
 	}
 	return nil
@@ -154,9 +160,9 @@ func verifyTrees(args []string) error {
 	scratch, dirs := f.dirs[0], f.dirs[1:]
 	var wrong []error
 	for _, dir := range dirs {
-		untilTidy(dir)
+		untilTidy(dir) // tree.Compare finds what stays
 		want := filepath.Join(scratch, filepath.Base(dir))
-		if err := os.Mkdir(want, 0o755); err != nil {
+		if err := errors.Join(os.RemoveAll(want), os.Mkdir(want, 0o755)); err != nil { // kubelet may run it again
 			return err
 		}
 		if err := tree.Make(want, f.spec); err != nil {
@@ -174,13 +180,20 @@ func verifyTrees(args []string) error {
 	return errors.Join(wrong...)
 }
 
-// untilTidy waits until nothing of the node agent's is in a restored volume. The init container removes it, or the agent as soon
-// as it sees that the init container has ended; tree.Compare finds what stays.
-func untilTidy(dir string) {
-	for range 60 {
+// untilTidy waits until nothing of the node agent's is in a restored volume: the init container removes it, or the agent as soon
+// as it sees that the init container has ended. It returns false if something stays.
+func untilTidy(dir string) bool {
+	deadline := time.After(time.Minute)
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
 		if _, err := os.Lstat(filepath.Join(dir, ".velero")); errors.Is(err, os.ErrNotExist) {
-			return
+			return true
 		}
-		time.Sleep(time.Second) //nolint:forbidigo // a program of its own, with nothing that could tell
+		select {
+		case <-tick.C:
+		case <-deadline:
+			return false
+		}
 	}
 }

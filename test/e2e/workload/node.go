@@ -5,8 +5,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -70,6 +72,39 @@ func findAgent(node string) (int, error) {
 		}
 	}
 	return 0, fmt.Errorf("no node agent of %s runs here", node)
+}
+
+// killPods kills all processes of pods, their sandboxes included. A sandbox shares its network with the pod's containers, and these
+// have kubelet's file of the pod as /etc/hosts.
+func killPods(uids []string) error {
+	for _, uid := range uids {
+		networks := map[string]bool{}
+		for _, pid := range processes() {
+			if mounts, err := os.ReadFile(procFile(pid, "mountinfo")); err == nil && bytes.Contains(mounts, []byte("/"+uid+"/etc-hosts /etc/hosts ")) {
+				networks[networkOf(pid)] = true
+			}
+		}
+		if len(networks) != 1 || networks[""] || networks[networkOf(1)] {
+			return fmt.Errorf("pod %s has the networks %v, want one of its own", uid, slices.Collect(maps.Keys(networks)))
+		}
+		for _, pid := range processes() {
+			if networks[networkOf(pid)] {
+				if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+					return fmt.Errorf("kill process %d of pod %s: %w", pid, uid, err)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// networkOf names a process's network namespace, empty when it has ended.
+func networkOf(pid int) string {
+	name, err := os.Readlink(procFile(pid, "ns/net"))
+	if err != nil {
+		return ""
+	}
+	return name
 }
 
 // awaitNoLeftovers waits a while until there are no leftovers, and writes which there are then.
