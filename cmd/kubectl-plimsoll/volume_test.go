@@ -248,7 +248,9 @@ func testVolume(t *testing.T, uploader string) {
 		t.Fatalf("code %d, %v: %s%s", code, err, out, errOut)
 	}
 	c.change(pod, func() {
-		pod.Status.InitContainerStatuses[0].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}
+		pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{
+			Name: restoreWait, Image: "agent", ImageID: "agent", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}},
+		}}
 	})
 	for deadline := time.Now().Add(patience); ; pause(t) { // the agent removes what was for the init container
 		if _, err := os.Lstat(filepath.Join(dir, ".velero")); errors.Is(err, os.ErrNotExist) {

@@ -69,8 +69,9 @@ func writeMarker(volume *os.File, uid types.UID, failure string) error {
 	if err != nil {
 		return err
 	}
+	_ = f.Chmod(0o644) // whatever the umask: the init container is not root. Some file systems have one mode for all files
 	_, err = f.WriteString(failure)
-	if err := errors.Join(err, f.Chmod(0o644), f.Close()); err != nil { // whatever the umask: the init container is not root
+	if err := errors.Join(err, f.Close()); err != nil {
 		return errors.Join(err, removeFile(dir, draft))
 	}
 	return dir.Rename(draft, name)
@@ -113,7 +114,7 @@ func openMarkerDir(volume *os.File) (*os.Root, error) {
 	if err != nil {
 		return nil, pathError("open", volume, err)
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }()
 	return os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", fd))
 }
 
@@ -209,7 +210,7 @@ func admitInitContainer(volume, dir *os.File, ours bool) error {
 	if mode == now.Mode&0o7777 {
 		return nil
 	}
-	if err := unix.Fchmod(int(dir.Fd()), mode); err != nil {
+	if err := unix.Fchmod(int(dir.Fd()), mode); err != nil && now.Mode&0o001 == 0 {
 		return pathError("chmod", volume, err)
 	}
 	return nil

@@ -1,7 +1,6 @@
 package nodeagent
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,7 +42,15 @@ func (a *Agent) handOver(op *operation, pvr *velerov1.PodVolumeRestore, dir *os.
 // alreadyRestored reports whether the volume is complete: it was handed over, by an agent that has not lived to say so on the
 // object, or in an attempt that failed after that. To restore it again would rewrite files under a pod that uses them.
 func (a *Agent) alreadyRestored(ctx context.Context, op *operation, pvr *velerov1.PodVolumeRestore) (bool, error) {
-	rec, err := a.records.handedOver(cmp.Or(op.pod.UID, op.podUID), pvr)
+	uid := op.pod.UID
+	if uid == "" { // an object that somebody has written by hand
+		pod, err := a.pod(ctx, op.subject)
+		if err != nil {
+			return false, err
+		}
+		uid = pod.UID
+	}
+	rec, err := a.records.handedOver(uid, pvr)
 	if rec == nil || err != nil {
 		return false, err
 	}
@@ -51,7 +58,7 @@ func (a *Agent) alreadyRestored(ctx context.Context, op *operation, pvr *velerov
 	if err != nil {
 		return classify(err).reason == ReasonPodGone, ignorePodGone(err)
 	}
-	if _, never := waitsForRestore(pod); never != nil { // it waited, and has gone on
+	if ending(pod) != nil || endedWell(pod) { // it waited, and has gone on
 		return true, nil
 	}
 	dir, err := a.openVolume(ctx, op)
