@@ -137,8 +137,9 @@ func (a *Agent) reconcilePod(ctx context.Context, req reconcile.Request) (reconc
 	}
 }
 
-// errSettling says that a volume does not answer. It must not hold up the other pods.
-var errSettling = errors.New("a volume of the pod does not answer yet")
+// errSettling says that a volume has to be looked at again soon: it does not answer, which must not hold up the other pods, or is
+// still worked on.
+var errSettling = errors.New("a volume of the pod is busy")
 
 // settleApart runs settle beside the controller, once at a time for each pod: the kernel may hold it for as long as a device or
 // a file server does not answer.
@@ -167,6 +168,9 @@ func (a *Agent) settleApart(ctx context.Context, pod *corev1.Pod, records []hand
 
 // settle writes or removes the marker of one volume, by what the pod does now.
 func (a *Agent) settle(pod *corev1.Pod, rec handOverRecord) error {
+	if a.restoring(pod, rec.Volume) {
+		return errSettling
+	}
 	waits := waitsNow(pod)
 	if !waits && !rec.Marked {
 		return a.unmarked(pod, rec)
@@ -191,6 +195,18 @@ func (a *Agent) settle(pod *corev1.Pod, rec handOverRecord) error {
 		return err
 	}
 	return a.unmarked(pod, rec)
+}
+
+// restoring reports whether an operation still writes into a volume of the pod, or hands it over.
+func (a *Agent) restoring(pod *corev1.Pod, volume string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, op := range a.operations {
+		if op.kind == Restore && op.volume == volume && op.pod.Name == pod.Name && op.pod.Namespace == pod.Namespace {
+			return true
+		}
+	}
+	return false
 }
 
 // unmarked remembers that a volume has no marker, and whether the pod has begun to use it.
