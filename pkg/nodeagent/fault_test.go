@@ -112,7 +112,7 @@ func TestAPIServerThatFails(t *testing.T) {
 				begin := time.Now()
 				for time.Since(begin) < 24*time.Hour {
 					tried := time.Now()
-					_, _, err := a.open(t.Context(), op.subject)
+					_, _, err := a.open(t.Context(), op)
 					if held := time.Since(tried); held > 30*time.Second {
 						t.Fatalf("it had the slot for %s", held)
 					}
