@@ -185,7 +185,7 @@ bin/e2e.test: ## The end-to-end suite as a program.
 ##@ Parts
 
 .PHONY: parts
-parts: $(RESTICS) bin/kopia bin/versitygw bin/velero bin/velero-store $(CONTROLPLANE) bin/controlplane/kubectl bin/helm velero-crds ## Build and fetch what the tests run: restic, kopia, an S3 server, Velero's CLI and store, etcd, kube-apiserver, kubectl, helm, CRDs.
+parts: $(RESTICS) bin/kopia bin/versitygw bin/velero bin/velero-plugin-for-aws bin/velero-store $(CONTROLPLANE) bin/controlplane/kubectl bin/helm velero-crds ## Build and fetch what the tests run: restic, kopia, an S3 server, Velero's program, plugin and store, etcd, kube-apiserver, kubectl, helm, CRDs.
 
 .PHONY: controlplane
 controlplane: $(CONTROLPLANE) ## Build etcd and kube-apiserver, unless KUBEBUILDER_ASSETS has them.

@@ -28,11 +28,16 @@ type note struct {
 type copying struct {
 	note
 
-	path string // of the note
+	path  string        // of the note
+	ended chan struct{} // closed when the copy is complete, has failed, or was interrupted
 
 	mu   sync.Mutex
 	done int64
 	err  error
+}
+
+func newCopying(n note, path string) *copying {
+	return &copying{note: n, path: path, ended: make(chan struct{})}
 }
 
 // progress returns what a volumeplugin.Poller does.
@@ -50,6 +55,7 @@ func (c *copying) add(n int64) {
 }
 
 func (c *copying) run(ctx context.Context, limiter *rate.Limiter) {
+	defer close(c.ended)
 	err := c.copyAll(ctx, limiter)
 	if ctx.Err() != nil {
 		return // the next process goes on

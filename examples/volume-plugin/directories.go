@@ -67,7 +67,7 @@ func (d *directories) Init(map[string]string) error {
 		if err := json.Unmarshal(text, &n); err != nil {
 			return fmt.Errorf("read %s: %w", name, err)
 		}
-		d.begin(&copying{note: n, path: name})
+		d.begin(newCopying(n, name))
 	}
 	return nil
 }
@@ -88,36 +88,49 @@ func (d *directories) CreateSnapshot(volumeID, _ string, _ map[string]string) (s
 		return "", fmt.Errorf("%q is no volume", volumeID)
 	}
 	id := volumeID + "-" + strings.ToLower(rand.Text()[:8])
-	return id, d.copy(filepath.Join(d.volumes, volumeID), filepath.Join(d.snapshots, id))
+	_, err := d.copy(filepath.Join(d.volumes, volumeID), filepath.Join(d.snapshots, id))
+	return id, err
 }
 
-// CreateVolumeFromSnapshot begins a copy to a new directory and returns.
+// CreateVolumeFromSnapshot copies a snapshot to a new directory. It returns when the copy is complete: Velero ends the
+// process after a restore, and pods would start with what is there by then.
 func (d *directories) CreateVolumeFromSnapshot(snapshotID, _, _ string, _ *int64) (string, error) {
 	if !filepath.IsLocal(snapshotID) {
 		return "", fmt.Errorf("%q is no snapshot", snapshotID)
 	}
 	id := snapshotID + "-restored-" + strings.ToLower(rand.Text()[:8])
-	return id, d.copy(filepath.Join(d.snapshots, snapshotID), filepath.Join(d.volumes, id))
+	c, err := d.copy(filepath.Join(d.snapshots, snapshotID), filepath.Join(d.volumes, id))
+	if err != nil {
+		return "", err
+	}
+	<-c.ended
+	switch _, _, err := c.progress(); {
+	case err == nil:
+		return "", fmt.Errorf("copy snapshot %s to volume %s: interrupted", snapshotID, id)
+	case !errors.Is(err, volumeplugin.ErrCompleted):
+		return "", fmt.Errorf("copy snapshot %s to volume %s: %w", snapshotID, id, err)
+	}
+	return id, nil
 }
 
-func (d *directories) copy(from, to string) error {
+func (d *directories) copy(from, to string) (*copying, error) {
 	if err := os.MkdirAll(d.snapshots, 0o700); err != nil {
-		return err
+		return nil, err
 	}
 	total, err := size(from)
 	if err != nil {
-		return fmt.Errorf("size of %s: %w", from, err)
+		return nil, fmt.Errorf("size of %s: %w", from, err)
 	}
-	c := &copying{note: note{From: from, To: to, Total: total}, path: filepath.Join(d.snapshots, filepath.Base(to)+noteSuffix)}
+	c := newCopying(note{From: from, To: to, Total: total}, filepath.Join(d.snapshots, filepath.Base(to)+noteSuffix))
 	text, err := json.Marshal(c.note)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := os.WriteFile(c.path, text, 0o600); err != nil {
-		return err
+		return nil, err
 	}
 	d.begin(c)
-	return nil
+	return c, nil
 }
 
 // backupProgress is what a plugin has to write to be followed: how far is the snapshot?

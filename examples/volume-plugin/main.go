@@ -1,15 +1,12 @@
-// Command volume-plugin is a worked example of a plugin for Velero's volume snapshots that says how far it is. A volume is a
-// directory, and a snapshot is a copy of it that goes on after CreateSnapshot has returned, as in a cloud.
+// Command volume-plugin is a worked example of a plugin for Velero's volume snapshots that reports its progress. A volume is
+// a directory, and a snapshot is a copy of it that goes on after CreateSnapshot has returned, as in a cloud.
 //
-// Velero would start it and call its methods. Here the command line does, so that it can be tried without Velero:
+// A Velero server that finds it in its plugin directory starts it as volume snapshotter "example.io/directories"; the
+// config of the VolumeSnapshotLocation is in serve.go. Without a server the command line calls its methods:
 //
 //	volume-plugin -dir DIR snapshot BACKUP VOLUME    copies DIR/volumes/VOLUME to DIR/snapshots
 //	volume-plugin -dir DIR restore SNAPSHOT          copies it back, to a new volume
-//	volume-plugin -dir DIR resume                    goes on with what an earlier process has left
-//
-// As a real plugin, its main would end with
-//
-//	framework.NewServer().RegisterVolumeSnapshotter(pluginName, newPlugin).Serve()
+//	volume-plugin -dir DIR resume                    resumes what an earlier process has left
 package main
 
 import (
@@ -42,6 +39,10 @@ type flags struct {
 }
 
 func main() {
+	if startedByVelero() {
+		serve()
+		return
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:], os.Stdout)
 	stop()
@@ -72,10 +73,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}()
 	inner := newDirectories(ctx, filepath.Join(f.dir, "volumes"), filepath.Join(f.dir, "snapshots"), f.limit)
 	defer inner.wait()
-	// These two lines are all that an existing plugin needs.
-	plugin := volumeplugin.Wrap(inner, recorder, volumeplugin.WrapOptions{
-		Backups: inner.backupProgress, Restores: inner.restoreProgress, Wait: patience,
-	})
+	plugin := wrap(inner, recorder)
 	if err := plugin.Init(nil); err != nil {
 		return err
 	}
@@ -86,7 +84,14 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return play(plugin, set.Args(), out)
 }
 
-// play does what Velero would.
+// wrap makes inner report its progress. Its two lines, and newRecorder, are all that an existing plugin needs.
+func wrap(inner *directories, recorder *volumeplugin.Recorder) *volumeplugin.Snapshotter {
+	return volumeplugin.Wrap(inner, recorder, volumeplugin.WrapOptions{
+		Backups: inner.backupProgress, Restores: inner.restoreProgress, Wait: patience,
+	})
+}
+
+// play calls the plugin as Velero would.
 func play(plugin *volumeplugin.Snapshotter, args []string, out io.Writer) error {
 	switch {
 	case len(args) == 3 && args[0] == "snapshot":

@@ -1,9 +1,9 @@
-// Package pluginrecords keeps what volume snapshotter plugins have recorded with the backup that it belongs to: it writes the
-// VolumePluginBackups of each Backup into the backup's directory in the bucket, from where a restore controller brings them
-// into other clusters. It runs beside a Velero server, which knows nothing of them.
+// Package pluginrecords keeps the VolumePluginBackups of each Backup in the backup's directory in the bucket, and creates
+// them from there in other clusters. A Velero server does not know them.
 //
-// It reads Kubernetes objects and writes none. In the bucket it writes one file of each backup, and only beside Velero's own:
-// never before those are there, and not while they are being deleted.
+// A Keeper runs beside a Velero server. In the bucket it writes one file for each backup, and only beside Velero's own files:
+// never before those are there, and not while they are being deleted. In the cluster it creates the records of Backups that
+// the server has synced from the bucket. In a namespace without a server, the restore controller does that with an Importer.
 package pluginrecords
 
 import (
@@ -76,6 +76,7 @@ type Keeper struct {
 	client   client.Client // through the cache
 	api      client.Reader // reads what must be fresh, and what is not watched
 	resolver *repository.Resolver
+	importer *Importer
 
 	mu        sync.Mutex
 	seen      map[string]seen      // by Backup
@@ -120,6 +121,7 @@ func SetUp(ctx context.Context, mgr ctrl.Manager, cfg Config) error {
 func newKeeper(mgr ctrl.Manager, cfg Config) *Keeper {
 	cfg.setDefaults()
 	k := &Keeper{cfg: cfg, client: mgr.GetClient(), api: mgr.GetAPIReader(), seen: map[string]seen{}, locations: map[string]*location{}}
+	k.importer = &Importer{Client: k.client, API: k.api, Logger: cfg.Logger}
 	k.resolver = &repository.Resolver{
 		Secrets: repository.SecretReaderFunc(k.secret), LookupEnv: os.LookupEnv, BucketRegion: repository.DetectRegion(nil),
 	}
@@ -199,8 +201,7 @@ func (k *Keeper) look(ctx context.Context, location, name string) (again time.Du
 		return 0, err
 	}
 	if len(live) == 0 {
-		k.forget(location, name)
-		return 0, nil
+		return k.importRecords(ctx, location, &backup)
 	}
 	last := k.last(&backup)
 	if last.content == contentOf(live) {

@@ -18,6 +18,7 @@ type seen struct {
 	next     time.Time // when it may be looked at again
 	failures int       // of this backup alone, since it was last written or read
 	since    time.Time // when it began to fail, zero if it does not
+	imported bool      // its records came from the store, and will not change there any more
 }
 
 // location is what is known of a backup storage location.

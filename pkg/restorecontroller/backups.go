@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
+	"github.com/plimsoll-io/plimsoll/pkg/pluginrecords"
 )
 
 // SyncedAnnotation is on a Backup whose records have all been brought into the cluster: how many there are, as the JSON of
@@ -30,13 +30,6 @@ type records struct {
 
 	unfinished int // of those from the store, VolumePluginBackups that have not ended
 }
-
-// pluginsSettle is how long after its end a Backup's VolumePluginBackups are looked for again: native uploads end later
-// than the backup, and their records are written when they do. Those that are known not to have ended are looked for longer.
-const (
-	pluginsSettle = 2 * time.Hour
-	pluginsEnd    = 7 * 24 * time.Hour
-)
 
 // roundTimeout ends a round with a store that does not answer. The first round with thousands of backups takes minutes.
 const roundTimeout = time.Hour
@@ -172,9 +165,9 @@ func (c *Controller) createBackup(ctx context.Context, stored backupstore.Backup
 	default:
 		return nil, nil
 	}
-	adopt(backup, c.cfg.Namespace)
+	backupstore.Adopt(backup, c.cfg.Namespace)
 	backup.Spec.StorageLocation = location.Name
-	setLabel(backup, velerov1.StorageLocationLabel, v1alpha1.LabelValue(location.Name))
+	backupstore.SetLabel(backup, velerov1.StorageLocationLabel, v1alpha1.LabelValue(location.Name))
 	delete(backup.Annotations, SyncedAnnotation)
 	if err := c.client.Create(ctx, backup); err != nil {
 		if apierrors.IsAlreadyExists(err) { // the cache did not know yet
@@ -199,7 +192,7 @@ func (c *Controller) countRecords(ctx context.Context) (map[string]records, erro
 		count.PodVolumeBackups++
 		counts[volumes.Items[i].Labels[velerov1.BackupNameLabel]] = count
 	}
-	if !c.plugins {
+	if c.plugins == nil {
 		return counts, nil
 	}
 	var plugins v1alpha1.VolumePluginBackupList
@@ -224,12 +217,7 @@ func (c *Controller) isComplete(backup *velerov1.Backup, present map[string]reco
 	if !noted || there.PodVolumeBackups < expected.PodVolumeBackups || there.VolumePluginBackups < expected.VolumePluginBackups {
 		return false
 	}
-	settle := pluginsSettle
-	if there.unfinished > 0 {
-		settle = pluginsEnd
-	}
-	ended := backup.Status.CompletionTimestamp
-	return !c.plugins || ended == nil || time.Since(ended.Time) > settle
+	return c.plugins == nil || pluginrecords.Settled(backup, there.unfinished)
 }
 
 func notedRecords(backup *velerov1.Backup) (noted records, ok bool) {
@@ -257,9 +245,9 @@ func (c *Controller) syncPodVolumeBackups(ctx context.Context, stored backupstor
 		default:
 			continue
 		}
-		c.adoptRecord(record, backup)
+		backupstore.AdoptRecord(record, backup)
 		record.Spec.BackupStorageLocation = backup.Spec.StorageLocation
-		setLabel(record, velerov1.BackupUIDLabel, string(backup.UID))
+		backupstore.SetLabel(record, velerov1.BackupUIDLabel, string(backup.UID))
 		switch err := c.client.Create(ctx, record); {
 		case err == nil, apierrors.IsAlreadyExists(err):
 			count++
@@ -275,48 +263,11 @@ func (c *Controller) syncPodVolumeBackups(ctx context.Context, stored backupstor
 // syncVolumePluginBackups makes the VolumePluginBackups of a backup that the cluster lacks, brings their status up to
 // date, and returns how many it should have.
 func (c *Controller) syncVolumePluginBackups(ctx context.Context, stored backupstore.Backup, backup *velerov1.Backup) (int, error) {
-	if !c.plugins {
+	if c.plugins == nil {
 		return 0, nil
 	}
-	list, err := stored.VolumePluginBackups(ctx)
-	if err != nil && !errors.Is(err, backupstore.ErrNotFound) {
-		return 0, err
-	}
-	count := 0
-	for i := range list {
-		record := &list[i].Typed
-		c.adoptRecord(record, backup)
-		record.Spec.Backup = backup.Name
-		setLabel(record, v1alpha1.LabelSynced, v1alpha1.LabelValue(backup.Spec.StorageLocation))
-		switch err := c.putVolumePluginBackup(ctx, record); {
-		case err == nil:
-			count++
-		case apierrors.IsInvalid(err):
-			c.cfg.Logger.Warn("VolumePluginBackup of a backup cannot be made", "backup", backup.Name, "name", record.Name, "error", err)
-		default:
-			return count, fmt.Errorf("make VolumePluginBackup %q: %w", record.Name, err)
-		}
-	}
-	return count, nil
-}
-
-// putVolumePluginBackup makes a record, and in a second call its status, which a create leaves out. A record that was not
-// synced is this cluster's own, and newer than what the store has.
-func (c *Controller) putVolumePluginBackup(ctx context.Context, record *v1alpha1.VolumePluginBackup) error {
-	status, backup := record.Status, record.Spec.Backup
-	err := c.client.Create(ctx, record)
-	if apierrors.IsAlreadyExists(err) {
-		err = c.api.Get(ctx, client.ObjectKeyFromObject(record), record)
-	}
-	if err != nil {
-		return err
-	}
-	if _, synced := record.Labels[v1alpha1.LabelSynced]; !synced || record.Spec.Backup != backup || record.Status.Phase.Terminal() {
-		return nil
-	}
-	before := client.MergeFrom(record.DeepCopy())
-	record.Status = status
-	return c.client.Status().Patch(ctx, record, before)
+	imported, err := c.plugins.Import(ctx, stored, backup)
+	return imported.Records, err
 }
 
 // noteSynced writes down how many records the backup has, if that is new.
@@ -331,38 +282,6 @@ func (c *Controller) noteSynced(ctx context.Context, backup *velerov1.Backup, co
 		return fmt.Errorf("note on the Backup that its records are there: %w", err)
 	}
 	return nil
-}
-
-// adopt makes of an object of another cluster one that this cluster can create.
-func adopt(object client.Object, namespace string) {
-	object.SetNamespace(namespace)
-	object.SetUID("")
-	object.SetResourceVersion("")
-	object.SetGenerateName("")
-	object.SetGeneration(0)
-	object.SetCreationTimestamp(metav1.Time{})
-	object.SetDeletionTimestamp(nil)
-	object.SetManagedFields(nil)
-	object.SetOwnerReferences(nil) // a Schedule, which is not here
-	object.SetFinalizers(nil)      // of agents that do not know of it
-}
-
-// adoptRecord makes a record this cluster's own, and part of backup: that goes, and its records with it.
-func (c *Controller) adoptRecord(record client.Object, backup *velerov1.Backup) {
-	adopt(record, c.cfg.Namespace)
-	record.SetOwnerReferences([]metav1.OwnerReference{{
-		APIVersion: velerov1.SchemeGroupVersion.String(), Kind: "Backup", Name: backup.Name, UID: backup.UID, Controller: new(true),
-	}})
-	setLabel(record, velerov1.BackupNameLabel, v1alpha1.LabelValue(backup.Name))
-}
-
-func setLabel(object client.Object, key, value string) {
-	labels := maps.Clone(object.GetLabels())
-	if labels == nil {
-		labels = map[string]string{}
-	}
-	labels[key] = value
-	object.SetLabels(labels)
 }
 
 // encode is JSON of plain structs of our own, which cannot fail.

@@ -30,6 +30,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
+	"github.com/plimsoll-io/plimsoll/pkg/pluginrecords"
 	"github.com/plimsoll-io/plimsoll/pkg/repository"
 	"github.com/plimsoll-io/plimsoll/pkg/restore"
 )
@@ -88,8 +89,8 @@ type Controller struct {
 	api      client.Reader // reads everything else, and what must be fresh
 	resolver *repository.Resolver
 	metrics  *Metrics
-	// plugins says whether VolumePluginBackups are known to the API server.
-	plugins bool
+	// plugins brings VolumePluginBackups into the cluster; nil where the API server does not know them.
+	plugins *pluginrecords.Importer
 
 	validated, synced *rounds
 	missing           absences
@@ -125,9 +126,12 @@ func SetUp(mgr ctrl.Manager, cfg Config) (*Controller, error) {
 	c.resolver = &repository.Resolver{
 		Secrets: repository.SecretReaderFunc(c.secret), LookupEnv: os.LookupEnv, BucketRegion: repository.DetectRegion(nil),
 	}
-	var err error
-	if c.plugins, err = knowsVolumePlugins(mgr.GetRESTMapper()); err != nil {
+	known, err := knowsVolumePlugins(mgr.GetRESTMapper())
+	if err != nil {
 		return nil, fmt.Errorf("look for the CRDs of plimsoll.io: %w", err)
+	}
+	if known {
+		c.plugins = &pluginrecords.Importer{Client: c.client, API: c.api, Logger: cfg.Logger}
 	}
 	c.metrics.watch(c)
 	for _, watch := range []func(ctrl.Manager) error{c.watchLocations, c.watchBackups, c.watchRequests, c.watchRestores} {
@@ -143,7 +147,7 @@ func SetUp(mgr ctrl.Manager, cfg Config) (*Controller, error) {
 
 // KnowsVolumePlugins says whether the API server knew VolumePluginBackups when the Controller was set up. Otherwise those in
 // a location are left alone.
-func (c *Controller) KnowsVolumePlugins() bool { return c.plugins }
+func (c *Controller) KnowsVolumePlugins() bool { return c.plugins != nil }
 
 // knowsVolumePlugins says whether the CRDs of VolumePluginBackups are installed.
 func knowsVolumePlugins(mapper meta.RESTMapper) (bool, error) {

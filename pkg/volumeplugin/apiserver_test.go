@@ -375,8 +375,8 @@ func wrappedFailure(t *testing.T, c *cluster) {
 	later := &cloud{name: "later"}
 	later.fail.Store(true)
 	s = volumeplugin.Wrap(later, r.Recorder, volumeplugin.WrapOptions{Backups: later.poll, Wait: patience})
-	if _, err := s.CreateSnapshot("vol-1", "", tags("later")); err != nil {
-		t.Errorf("the snapshot was made, and the call says %v", err)
+	if _, err := s.CreateSnapshot("vol-1", "", tags("later")); err == nil || !strings.Contains(err.Error(), "storage says no") {
+		t.Errorf("got %v for a snapshot that has failed while the call waited, want why", err)
 	}
 	if b, _ := c.backup(t, "later-pv"); b.Status.Phase != v1alpha1.PhaseFailed || !strings.Contains(b.Status.Message, "storage says no") {
 		t.Errorf("it is %+v", b.Status)

@@ -162,6 +162,16 @@ func (o *Operation) hasEnded() bool {
 	return o.end != nil
 }
 
+// failure returns why the operation has failed, nil unless it has.
+func (o *Operation) failure() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.end == nil || o.end.phase != v1alpha1.PhaseFailed {
+		return nil
+	}
+	return fmt.Errorf("%s: %s", o.subject, o.end.message)
+}
+
 // run writes until the end is written or ctx ends: at once when the operation begins, when its total or its id becomes
 // known and when it ends, and else at each interval.
 func (o *Operation) run(ctx context.Context) {

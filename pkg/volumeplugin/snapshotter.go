@@ -20,9 +20,9 @@ type WrapOptions struct {
 	// Restores is asked about snapshots from the moment in which CreateVolumeFromSnapshot is called. Without it a restore
 	// counts as completed when that returns.
 	Restores Poller
-	// Wait is how long CreateSnapshot may wait until Backups says that the snapshot is complete. Velero ends the processes
-	// of its plugins soon after a backup; what is under way then is followed again only when the next one calls Init. 0: it
-	// does not wait.
+	// Wait is how long CreateSnapshot may wait until Backups says that the snapshot is complete; if it says that the snapshot
+	// has failed, CreateSnapshot returns that as an error. Velero ends the processes of its plugins soon after a backup; what
+	// is under way then is followed again only when the next one calls Init. 0: it does not wait.
 	Wait time.Duration
 }
 
@@ -74,6 +74,7 @@ func (s *Snapshotter) CreateSnapshot(volumeID, volumeAZ string, tags map[string]
 		defer timer.Stop()
 		select {
 		case <-ended:
+			return id, op.failure()
 		case <-timer.C:
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -122,12 +123,33 @@ func (c *cluster) testServerBacksUp(t *testing.T, s besideApps) {
 		if err := c.client.Get(t.Context(), types.NamespacedName{Namespace: veleroNamespace, Name: name}, backup); err != nil {
 			t.Fatal(err)
 		}
-		volumes := c.followBackups(t, backup, len(s), nil)
+		described := ""
+		volumes := c.followBackups(t, backup, len(s), func(volumes map[types.UID]*volumeHistory) {
+			if described == "" && isMoving(volumes) {
+				described = percentOf.FindString(c.velero(t, "backup", "describe", name, "--details"))
+			}
+		})
 		for _, v := range volumes {
 			v.checkCompleted(t)
 		}
+		if changed := name == beside+"-1"; changed && described == "" {
+			t.Errorf("velero backup describe --details of %s showed no percentage while the volumes moved", name)
+		}
 		c.checkServerBackup(t, backup, volumes)
 	}
+}
+
+// percentOf matches a volume under way in what Velero's CLI prints, such as "disk (42.17%)".
+var percentOf = regexp.MustCompile(`(disk|local) \(\d+\.\d\d%\)`)
+
+// isMoving reports whether a volume is between nothing and all.
+func isMoving(volumes map[types.UID]*volumeHistory) bool {
+	for _, v := range volumes {
+		if r := v.last(); !r.ended() && r.percent() > 0 && r.percent() < 100 {
+			return true
+		}
+	}
+	return false
 }
 
 // checkServerBackup waits for the server's end of a backup, and holds that it has taken everything from our objects.

@@ -53,10 +53,18 @@ func S3Server(tb testing.TB) string {
 	return path
 }
 
-// Velero returns the absolute path of Velero's program, for its commands.
+// Velero returns the absolute path of Velero's program: its commands, and its server.
 func Velero(tb testing.TB) string {
 	tb.Helper()
 	path, err := find("velero", "make bin/velero")
+	need(tb, err)
+	return path
+}
+
+// VeleroPluginForAWS returns the absolute path of Velero's object store plugin for S3.
+func VeleroPluginForAWS(tb testing.TB) string {
+	tb.Helper()
+	path, err := find("velero-plugin-for-aws", "make bin/velero-plugin-for-aws")
 	need(tb, err)
 	return path
 }

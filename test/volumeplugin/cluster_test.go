@@ -166,7 +166,7 @@ func (c *cluster) start(program string, args ...string) *process {
 		_ = p.Process.Kill()
 		_ = p.wait()
 		if c.t.Failed() {
-			c.t.Logf("%s %s said:\n%s", filepath.Base(program), strings.Join(args, " "), &p.log)
+			c.t.Logf("%s %s said:\n%s%s", filepath.Base(program), strings.Join(args, " "), &p.stdout, &p.log)
 		}
 	})
 	return p
