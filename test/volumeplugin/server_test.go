@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -39,6 +40,7 @@ func newServer(t *testing.T, bucket string, storage *s3.Server, dir string) *ser
 		Provider: "example.io/directories",
 		Config:   map[string]string{"dir": dir, "kubeconfig": s.kubeconfig, "limit": "150000", "interval": "100ms"},
 	}})
+	s.create(s.deployment())
 	for name, path := range map[string]string{"velero-plugin-for-aws": parts.VeleroPluginForAWS(t), "volume-plugin": parts.VolumePlugin(t)} {
 		if err := os.Symlink(path, filepath.Join(s.plugins, name)); err != nil {
 			t.Fatal(err)
@@ -46,6 +48,18 @@ func newServer(t *testing.T, bucket string, storage *s3.Server, dir string) *ser
 	}
 	s.start(parts.RestoreController(t), "records", "--kubeconfig="+s.admin, "--metrics-address="+loopback.ForTest(t))
 	return s
+}
+
+// deployment is the server's own, as `velero install` makes it: its restores read what image they run in.
+func (s *server) deployment() *appsv1.Deployment {
+	labels := map[string]string{"deploy": "velero"}
+	return &appsv1.Deployment{ObjectMeta: s.meta("velero"), Spec: appsv1.DeploymentSpec{
+		Selector: &metav1.LabelSelector{MatchLabels: labels},
+		Template: corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: labels},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "velero", Image: "velero/velero:v1.18.3"}}},
+		},
+	}}
 }
 
 // run runs the Velero server while do does something. Only one can run at a time: besides the addresses that flags set it
