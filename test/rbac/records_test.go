@@ -2,6 +2,7 @@ package rbac
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -104,6 +105,43 @@ func (s *pluginSite) backup(name, dir string) (records string) {
 	return filepath.Join(dir, name+"-volumepluginbackups.json.gz")
 }
 
+// importsBackup makes a Backup as the server's backup sync does, with two records in dir, of which the cluster has an object of
+// the name known already, and waits until the other one is there.
+func (s *pluginSite) importsBackup(name, known, dir string) {
+	s.t.Helper()
+	record := func(name string) string {
+		return `{"apiVersion": "plimsoll.io/v1alpha1", "kind": "VolumePluginBackup", "metadata": {"name": "` + name + `"},
+			"spec": {"backup": "elsewhere", "volume": "pv", "plugin": "example.io/disks"}, "status": {"phase": "Completed", "snapshotID": "snap"}}`
+	}
+	var packed bytes.Buffer
+	packer := gzip.NewWriter(&packed)
+	_, err := packer.Write([]byte("[" + record(known) + "," + record(name) + "]"))
+	dir = filepath.Join(dir, "backups", name)
+	file := filepath.Join(dir, name+"-volumepluginbackups.json.gz")
+	err = errors.Join(err, packer.Close(), os.MkdirAll(dir, 0o700))
+	if err := errors.Join(err, os.WriteFile(file, packed.Bytes(), 0o600)); err != nil {
+		s.t.Fatal(err)
+	}
+	meta := metav1.ObjectMeta{Namespace: namespace, Name: name}
+	s.create(&velerov1.Backup{
+		ObjectMeta: meta, Spec: velerov1.BackupSpec{StorageLocation: "default"},
+		Status: velerov1.BackupStatus{Phase: velerov1.BackupPhaseCompleted, VolumeSnapshotsAttempted: 1},
+	})
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.After(patience); ; {
+		var imported v1alpha1.VolumePluginBackup
+		if err := s.client.Get(s.t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &imported); err == nil && imported.Status.SnapshotID == "snap" {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			s.t.Fatalf("VolumePluginBackup %s is not imported", name)
+		}
+	}
+}
+
 // TestRightsOfRecords keeps records as the service account of deploy/records, with credentials in a Secret. Nothing may be
 // forbidden, and each right must have been needed.
 func TestRightsOfRecords(t *testing.T) {
@@ -127,6 +165,7 @@ func TestRightsOfRecords(t *testing.T) {
 		metrics, stop := s.start(variable)
 		file := s.backup(backup, server.Dir(bucket))
 		s.exists(file)
+		s.importsBackup("from-elsewhere-"+backup, backup, server.Dir(bucket))
 		if code, body, err := get(t.Context(), metrics, ""); err != nil || code != http.StatusOK || !strings.Contains(body, `plimsoll_volume_plugin_operations{`) {
 			t.Errorf("metrics: %d, %v: %.500s", code, err, body)
 		}
