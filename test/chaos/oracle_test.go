@@ -81,13 +81,25 @@ func (r *run) judgeUnreadable(v rig.Version) {
 
 // judgeRestored holds that what is Completed is there, and nothing else.
 func (r *run) judgeRestored(k *kubelet) {
+	r.judgeStarted(k)
+	if r.p.again && judgesNotes {
+		r.endAgent((*rig.Agent).Kill)
+		r.startAgent()
+		k.end()
+		k.begin()
+		r.judgeStarted(k)
+	}
+	r.compare()
+}
+
+// judgeStarted holds that the pod runs, and that its volume has nothing of ours.
+func (r *run) judgeStarted(k *kubelet) {
 	if !k.await(time.Minute) {
 		r.t.Errorf("the restore is Completed, and the init container still waits")
 	} else if k.code != 0 {
 		r.t.Errorf("the restore is Completed, and the init container ended with %d", k.code)
 	}
 	r.judgeNotes()
-	r.compare()
 }
 
 // judgeNotRestored holds that no pod runs whose volume was not restored.

@@ -19,7 +19,8 @@ type plan struct {
 	volume   volumePlan
 	source   string // what is mounted as the volume that is backed up: one of mounts
 	target   string // the same for the volume that is restored into
-	store    string // one of stores
+	store    string // one of inDirectory, inFUSE, inBucket
+	again    bool   // the node starts again after the restore, and with it the pod's init container
 	backup   []fault
 	restore  []fault
 }
@@ -52,6 +53,7 @@ func newPlan(seed uint64) plan {
 	p.volume = newVolumePlan(r, p)
 	p.backup = newSchedule(r, p, backup)
 	p.restore = newSchedule(r, p, restore)
+	p.again = chance(r, 4)
 	return p
 }
 
@@ -108,6 +110,9 @@ func (p plan) String() string {
 		for _, f := range p.of(op) {
 			fmt.Fprintf(&b, "  in the %s: %s\n", op, f)
 		}
+	}
+	if p.again {
+		b.WriteString("  after the restore the pod starts again\n")
 	}
 	return strings.TrimSuffix(b.String(), "\n")
 }

@@ -167,6 +167,7 @@ func (r *run) operate(op operation, o client.Object, faults []fault) rig.Version
 	w.begin()
 	r.f.Create(o)
 	close(created)
+	defer r.logVersions(o)
 	v := r.awaitEnd(op, o)
 	close(ended)
 	going.Wait()
@@ -216,6 +217,13 @@ func (r *run) awaitEnd(op operation, o client.Object) rig.Version {
 		case <-deadline:
 			r.t.Fatalf("the %s did not end: %v", op, rig.Last(r.f.History.Of(o)))
 		}
+	}
+}
+
+// logVersions logs what was said of an object.
+func (r *run) logVersions(o client.Object) {
+	for _, v := range r.f.History.Of(o) {
+		r.t.Logf("%s %s: %s %d of %d, %+v", v.Seen.Format("05.000"), o.GetName(), v.Phase, v.Done, v.Total, v.Snapshot)
 	}
 }
 
