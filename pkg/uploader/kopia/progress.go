@@ -35,6 +35,8 @@ type backupProgress struct {
 	current, lastError       atomic.Pointer[string]
 	storage                  atomic.Pointer[storageError] // the first one that cost a file
 
+	stopScan func() // waits until the scan has ended; nil without one
+
 	mu     sync.Mutex
 	failed []string
 }
@@ -135,7 +137,7 @@ func (p *backupProgress) expect(previous []*snapshot.Manifest) {
 	}
 }
 
-// scan counts the files, in parallel to the upload, until the function that it returns is called.
+// scan counts the files, in parallel to the upload, until finish or the function that it returns is called.
 func (p *backupProgress) scan(ctx context.Context, dir kopiafs.Directory, tree *policy.Tree) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var scanner sync.WaitGroup
@@ -145,10 +147,11 @@ func (p *backupProgress) scan(ctx context.Context, dir kopiafs.Directory, tree *
 			p.scanned.Store(true)
 		}
 	})
-	return func() {
+	p.stopScan = func() {
 		cancel()
 		scanner.Wait()
 	}
+	return p.stopScan
 }
 
 // count adds a directory's files. What it cannot read the upload reports.
@@ -174,8 +177,12 @@ func (p *backupProgress) count(ctx context.Context, dir kopiafs.Directory) {
 	}
 }
 
-// finish notes that all is read, which is not yet all stored.
+// finish notes that all is read, which is not yet all stored. The scan may be slower than an upload that reuses what an earlier
+// attempt has stored, and must not add to the snapshot's size.
 func (p *backupProgress) finish(summary kopiafs.DirectorySummary) {
+	if p.stopScan != nil {
+		p.stopScan()
+	}
 	p.totalBytes.Store(summary.TotalFileSize)
 	p.done.Store(summary.TotalFileSize)
 	p.stored.Store(true)

@@ -2,13 +2,16 @@ package kopia
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -100,6 +103,51 @@ func TestBackupTotal(t *testing.T) {
 	p.finish(rootSummary(manifestOf(5200, 3)))
 	wantReading(t, "when all is read", p, progress.Reading{
 		Stage: progress.StageFinishing, BytesDone: 5200, TotalBytes: 5200, TotalFinal: true, FilesTotal: 3,
+	})
+}
+
+// lateDir is a directory that lists its one file when the scan is told to stop.
+type lateDir struct {
+	kopiafs.Directory
+	kopiafs.DirectoryIterator
+	listed chan struct{} // closed when the scan asks for the file
+	once   sync.Once
+}
+
+func (d *lateDir) Iterate(ctx context.Context) (kopiafs.DirectoryIterator, error) {
+	var err error
+	d.DirectoryIterator, err = d.Directory.Iterate(ctx)
+	return d, err
+}
+
+func (d *lateDir) Next(ctx context.Context) (kopiafs.Entry, error) {
+	d.once.Do(func() { close(d.listed) })
+	<-ctx.Done()
+	return d.DirectoryIterator.Next(context.WithoutCancel(ctx))
+}
+
+func (d *lateDir) Close() { d.DirectoryIterator.Close() }
+
+// TestScanEndsBeforeTheTotal: an upload that reuses all it has stored before is faster than the scan, which must not add to
+// the size of the snapshot any more.
+func TestScanEndsBeforeTheTotal(t *testing.T) {
+	t.Parallel()
+	path := t.TempDir()
+	if err := os.WriteFile(filepath.Join(path, "file"), make([]byte, 12), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := localfs.NewEntry(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &backupProgress{job: newJob()}
+	late := &lateDir{Directory: dir.(kopiafs.Directory), listed: make(chan struct{})}
+	stop := p.scan(t.Context(), late, policy.BuildTree(nil, policy.DefaultPolicy))
+	<-late.listed
+	p.finish(rootSummary(manifestOf(1000, 10)))
+	stop()
+	wantReading(t, "when the scan has ended", p, progress.Reading{
+		Stage: progress.StageFinishing, BytesDone: 1000, TotalBytes: 1000, TotalFinal: true, FilesTotal: 1,
 	})
 }
 
