@@ -199,10 +199,18 @@ func serve(ctx context.Context, o serverOptions) error {
 	log.Info("Node agent starts", "version", version, "commit", commit, "restic", resticVersion, "kopia", moduleVersion(kopiaModule),
 		"node", o.nodeName, "namespace", o.namespace, "concurrency", o.concurrency, "landlock", worker.LandlockABI(),
 		"metadataGuard", worker.GuardsMetadata())
-	if worker.LandlockABI() == 0 {
-		log.Warn("This kernel has no Landlock: workers run unconfined")
-	}
+	warnUnconfined(log, worker.LandlockABI())
 	return mgr.Start(ctx)
+}
+
+// warnUnconfined logs what this kernel's version of Landlock does not confine.
+func warnUnconfined(log *slog.Logger, abi int) {
+	switch abi {
+	case 0:
+		log.Warn("This kernel has no Landlock: workers run unconfined")
+	case 1:
+		log.Warn("This kernel has Landlock 1 (Linux 5.13 to 5.18): restores run unconfined, backups are confined")
+	}
 }
 
 func newRestic(ctx context.Context, o serverOptions, log *slog.Logger) (*restic.Uploader, error) {
@@ -278,7 +286,7 @@ func readConcurrency(ctx context.Context, api client.Reader, o serverOptions) (i
 
 func buildInfo(resticVersion string) prometheus.Collector {
 	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "plimsoll_build_info", Help: "1, with the versions of the node agent and its data paths and the kernel's Landlock version (0: workers are not confined) as labels.",
+		Name: "plimsoll_build_info", Help: "1, with the versions of the node agent and its data paths and the kernel's Landlock version (0: workers are not confined, 1: restores are not) as labels.",
 	}, []string{"version", "commit", "restic", "kopia", "landlock"})
 	info.WithLabelValues(version, commit, resticVersion, moduleVersion(kopiaModule), strconv.Itoa(worker.LandlockABI())).Set(1)
 	return info
