@@ -11,11 +11,13 @@ import (
 	"os/exec" //nolint:depguard // looks the program up, starts nothing
 	"path/filepath"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -51,6 +53,7 @@ type serverOptions struct {
 	allowUnmounted   bool
 	resticPath       string
 	cacheDir         string
+	workerMemory     string
 	concurrency      int
 	initRepositories bool
 	partial          string
@@ -103,7 +106,8 @@ func (o *serverOptions) addFlags(cmd *cobra.Command) {
 	f.BoolVar(&o.allowUnmounted, "allow-unmounted", false, "take volumes of PersistentVolumes and CSI drivers also while nothing is mounted in their directories: for drivers that put files there without a mount")
 	f.StringVar(&o.resticPath, "restic-path", "restic", "the restic program, looked up in PATH")
 	f.StringVar(&o.cacheDir, "cache-dir", defaultCacheDir(), "where restic and kopia keep their caches, in a directory each")
-	f.IntVar(&o.concurrency, "concurrency", 0, "volumes at the same time; 0: what the ConfigMap says, else 1")
+	f.IntVar(&o.concurrency, "concurrency", 0, "volumes at the same time; 0: what the ConfigMap says, else 1; the agent reads that each minute")
+	f.StringVar(&o.workerMemory, "worker-memory", "", "how much memory restic or kopia try to keep within for one volume, such as 512Mi; 0: as much as they want; default: the container's memory limit but 192Mi, divided by the concurrency")
 	f.BoolVar(&o.initRepositories, "init-repositories", true, "create a repository that a backup needs and that does not exist")
 	f.StringVar(&o.partial, "partial", "complete", "what a backup is whose snapshot lacks files that could not be read: complete or fail")
 	f.DurationVar(&o.lockWait, "lock-wait", 35*time.Minute, "how long to wait for a locked repository; 0: not at all")
@@ -131,6 +135,11 @@ func (o *serverOptions) validate() error {
 		return fmt.Errorf("--concurrency=%d is negative", o.concurrency)
 	case o.maxAttempts < 1:
 		return fmt.Errorf("--max-attempts=%d: there must be at least one", o.maxAttempts)
+	}
+	if o.workerMemory != "" {
+		if q, err := resource.ParseQuantity(o.workerMemory); err != nil || q.Sign() < 0 {
+			return fmt.Errorf("--worker-memory=%s is not an amount of memory such as 512Mi", o.workerMemory)
+		}
 	}
 	for name, d := range map[string]time.Duration{
 		"progress-interval": o.progressInterval, "stall-after": o.stallAfter, "retry-delay": o.retryDelay, "resource-timeout": o.resourceTimeout,
@@ -161,14 +170,15 @@ func serve(ctx context.Context, o serverOptions) error {
 	if err != nil {
 		return err
 	}
-	if o.concurrency, err = readConcurrency(ctx, mgr.GetAPIReader(), o); err != nil {
+	slots := &concurrency{api: mgr.GetAPIReader(), options: o}
+	if _, err := slots.read(ctx); err != nil {
 		return err
 	}
-	resticData, err := newRestic(ctx, o, log)
+	resticData, err := newRestic(ctx, o, slots, log)
 	if err != nil {
 		return err
 	}
-	kopiaData, err := newKopia(o, log)
+	kopiaData, err := newKopia(o, slots, log)
 	if err != nil {
 		return err
 	}
@@ -177,7 +187,7 @@ func serve(ctx context.Context, o serverOptions) error {
 		NodeName: o.nodeName, Namespace: o.namespace, HostPods: o.hostPods, AllowUnmounted: o.allowUnmounted,
 		Uploaders:        map[string]uploader.Uploader{"restic": resticData, "kopia": kopiaData},
 		InitRepositories: o.initRepositories, FailPartial: o.partial == "fail",
-		Concurrency: o.concurrency, MaxAttempts: o.maxAttempts, RetryDelay: o.retryDelay,
+		Concurrency: slots.current(), ReadConcurrency: slots.read, MaxAttempts: o.maxAttempts, RetryDelay: o.retryDelay,
 		ProgressInterval: o.progressInterval, StallAfter: o.stallAfter, IdleTimeout: o.idleTimeout,
 		ResourceTimeout: o.resourceTimeout, LockWait: o.lockWait, BackupTimeout: o.backupTimeout, PrepareTimeout: o.prepareTimeout,
 		ShowPaths: o.http.Auth,
@@ -197,8 +207,8 @@ func serve(ctx context.Context, o serverOptions) error {
 	resticVersion := resticData.Version().String()
 	ctrlmetrics.Registry.MustRegister(operations, metrics.NewVolumes(agent.Volumes), buildInfo(resticVersion))
 	log.Info("Node agent starts", "version", version, "commit", commit, "restic", resticVersion, "kopia", moduleVersion(kopiaModule),
-		"node", o.nodeName, "namespace", o.namespace, "concurrency", o.concurrency, "landlock", worker.LandlockABI(),
-		"metadataGuard", worker.GuardsMetadata())
+		"node", o.nodeName, "namespace", o.namespace, "concurrency", slots.current(), "landlock", worker.LandlockABI(),
+		"metadataGuard", worker.GuardsMetadata(), "workerMemoryBytes", slots.workerMemory())
 	warnUnconfined(log, worker.LandlockABI())
 	return mgr.Start(ctx)
 }
@@ -213,31 +223,22 @@ func warnUnconfined(log *slog.Logger, abi int) {
 	}
 }
 
-func newRestic(ctx context.Context, o serverOptions, log *slog.Logger) (*restic.Uploader, error) {
+func newRestic(ctx context.Context, o serverOptions, slots *concurrency, log *slog.Logger) (*restic.Uploader, error) {
 	path, err := lookUp(o.resticPath)
 	if err != nil {
 		return nil, err
 	}
 	return restic.New(ctx, path, restic.Options{
 		CacheDir: filepath.Join(o.cacheDir, "restic"), Logger: log,
-		UploadLimit: o.perSlot(o.uploadLimit), DownloadLimit: o.perSlot(o.downloadLimit),
+		UploadLimit: o.uploadLimit, DownloadLimit: o.downloadLimit, Slots: slots.current, Memory: slots.workerMemory,
 	})
 }
 
-func newKopia(o serverOptions, log *slog.Logger) (*kopia.Uploader, error) {
+func newKopia(o serverOptions, slots *concurrency, log *slog.Logger) (*kopia.Uploader, error) {
 	return kopia.New(kopia.Options{
 		CacheDir: filepath.Join(o.cacheDir, "kopia"), Logger: log,
-		UploadLimit: o.perSlot(o.uploadLimit), DownloadLimit: o.perSlot(o.downloadLimit),
+		UploadLimit: o.uploadLimit, DownloadLimit: o.downloadLimit, Slots: slots.current, Memory: slots.workerMemory,
 	})
-}
-
-// perSlot is the share of a node's limit that one volume gets. It is fixed, since restic takes a limit only at its start:
-// so the node keeps the limit however many volumes run, and does not use all of it when there are few.
-func (o *serverOptions) perSlot(limit int64) int64 {
-	if limit == 0 {
-		return 0
-	}
-	return max(limit/int64(o.concurrency), 1)
 }
 
 func lookUp(program string) (string, error) {
@@ -274,14 +275,48 @@ func newManager(cfg *rest.Config, o serverOptions) (ctrl.Manager, error) {
 	return mgr, nil
 }
 
-func readConcurrency(ctx context.Context, api client.Reader, o serverOptions) (int, error) {
-	if o.concurrency > 0 {
-		return o.concurrency, nil
+// concurrency is how many volumes the node may move at the same time, as last read.
+type concurrency struct {
+	api     client.Reader
+	options serverOptions
+	number  atomic.Int64
+}
+
+const (
+	agentMemory     = 192 << 20 // what the agent needs of the container's limit, with the files in /tmp
+	minWorkerMemory = 128 << 20 // with less, restic and kopia would do little but collect garbage
+)
+
+// workerMemory returns how many bytes of memory a worker that starts now should keep within; 0: as many as it wants.
+func (c *concurrency) workerMemory() int64 {
+	if c.options.workerMemory != "" {
+		q := resource.MustParse(c.options.workerMemory) // validate has parsed it
+		return q.Value()
 	}
-	if o.configMap == "" {
-		return 1, nil
+	return memoryShare(worker.MemoryLimit(), c.current())
+}
+
+// memoryShare divides a container's limit among its workers; 0 is no limit.
+func memoryShare(limit int64, slots int) int64 {
+	if limit == 0 {
+		return 0
 	}
-	return nodeagent.Concurrency(ctx, api, o.namespace, o.configMap, o.nodeName)
+	return max((limit-agentMemory)/int64(slots), minWorkerMemory)
+}
+
+func (c *concurrency) current() int { return int(c.number.Load()) }
+
+// read returns what the flag says, else the ConfigMap, else 1.
+func (c *concurrency) read(ctx context.Context) (int, error) {
+	number, o := cmp.Or(c.options.concurrency, 1), c.options
+	if o.concurrency == 0 && o.configMap != "" {
+		var err error
+		if number, err = nodeagent.Concurrency(ctx, c.api, o.namespace, o.configMap, o.nodeName); err != nil {
+			return 0, err
+		}
+	}
+	c.number.Store(int64(number))
+	return number, nil
 }
 
 func buildInfo(resticVersion string) prometheus.Collector {

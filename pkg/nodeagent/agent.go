@@ -53,7 +53,11 @@ type Config struct {
 	InitRepositories bool                         // make a missing repository for a backup
 	FailPartial      bool                         // a backup with unreadable files is Failed instead of Completed
 
-	Concurrency      int           // volumes at the same time; default 1, as in Velero
+	Concurrency int // volumes at the same time; default 1, as in Velero
+	// ReadConcurrency returns the Concurrency that is wanted now. The agent asks each ConfigInterval (default 1 min); nil: it
+	// stays as it is.
+	ReadConcurrency  func(context.Context) (int, error)
+	ConfigInterval   time.Duration
 	MaxAttempts      int           // default 5; crashes of the agent count, planned stops do not
 	RetryDelay       time.Duration // before the second attempt, doubled for each further one; default 10 s
 	LockWait         time.Duration // how long an operation waits in all for a locked repository; 0: not at all
@@ -76,6 +80,9 @@ type Config struct {
 func (c *Config) setDefaults() {
 	if c.Concurrency <= 0 {
 		c.Concurrency = 1
+	}
+	if c.ConfigInterval <= 0 {
+		c.ConfigInterval = time.Minute
 	}
 	if c.MaxAttempts <= 0 {
 		c.MaxAttempts = 5
@@ -251,6 +258,9 @@ func (a *Agent) Start(ctx context.Context) error {
 	defer lock.Close()
 	a.started.Store(true) // the manager starts its caches first
 	close(a.alone)
+	if a.cfg.ReadConcurrency != nil {
+		a.running.Go(func() { a.followConcurrency(ctx) })
+	}
 	<-ctx.Done()
 	a.started.Store(false)
 	grace := time.AfterFunc(shutdownGrace, func() { a.cut(errShutdown) })

@@ -67,7 +67,7 @@ func (a *Agent) announce(op *operation, s progress.Snapshot) {
 	case s.State == progress.StateQueued && op.told.queued: // again for each attempt
 	case s.State == progress.StateQueued:
 		op.told.queued = true
-		a.event(op, normal, EventQueued, "%s of %s waits at position %d in the queue of node %s, which works on %s at a time", op.kind, op.subject, s.QueuePosition, a.cfg.NodeName, progress.Count(a.cfg.Concurrency, "volume", "volumes"))
+		a.event(op, normal, EventQueued, "%s of %s waits at position %d in the queue of node %s, which works on %s at a time", op.kind, op.subject, s.QueuePosition, a.cfg.NodeName, progress.Count(a.queue.size(), "volume", "volumes"))
 	case s.State == progress.StateStalled:
 		op.log.Warn("Operation is stalled", "bytesDone", s.BytesDone, "totalBytes", s.TotalBytes, "since", s.LastProgressTime)
 		op.told.stalls++

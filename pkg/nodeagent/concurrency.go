@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -56,6 +58,29 @@ func Concurrency(ctx context.Context, api client.Reader, namespace, configMap, n
 		return config.LoadConcurrency.GlobalConfig, nil
 	default:
 		return 1, nil
+	}
+}
+
+// followConcurrency changes the number of slots as cfg.ReadConcurrency says, until ctx ends. The agent has no right to watch
+// ConfigMaps, since the name of this one is not known when its rights are given.
+func (a *Agent) followConcurrency(ctx context.Context) {
+	failed := false
+	for {
+		select {
+		case <-time.After(wait.Jitter(a.cfg.ConfigInterval, 0.2)):
+		case <-ctx.Done():
+			return
+		}
+		number, err := a.cfg.ReadConcurrency(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil && !failed:
+			a.cfg.Logger.Warn("Cannot read the concurrency; keeping the last one", "concurrency", a.queue.size(), "error", err)
+		case err == nil && a.queue.resize(number):
+			a.cfg.Logger.Info("Concurrency changed; running volumes go on", "concurrency", a.queue.size())
+		}
+		failed = err != nil
 	}
 }
 

@@ -1,10 +1,16 @@
 package nodeagent
 
 import (
+	"context"
+	"fmt"
 	"testing"
+	"time"
 
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
 
 func TestConcurrency(t *testing.T) {
@@ -38,4 +44,94 @@ func TestConcurrency(t *testing.T) {
 	if _, err := Concurrency(t.Context(), c.client, c.ns, "missing", c.node); err == nil {
 		t.Error("no error for a ConfigMap that is missing")
 	}
+}
+
+// The number of slots follows the ConfigMap, and what runs goes on.
+func TestConcurrencyFollowsTheConfigMap(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, veleroLatest)
+	say := func(number int) map[string]string {
+		return map[string]string{"c": fmt.Sprintf(`{"loadConcurrency":{"globalConfig":%d}}`, number)}
+	}
+	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "node-agent-config"}, Data: say(1)}
+	c.create(config)
+	name := config.Name
+	hold := newHolding()
+	agent, _ := c.startAgent(hold.fake(t), func(cfg *Config) {
+		cfg.ConfigInterval = 50 * time.Millisecond
+		cfg.ReadConcurrency = func(ctx context.Context) (int, error) {
+			return Concurrency(ctx, c.client, c.ns, name, c.node)
+		}
+	})
+	pod := c.pod("source", "first", "second", "third")
+	first, second, third := c.newBackup(pod, "first"), c.newBackup(pod, "second"), c.newBackup(pod, "third")
+	c.create(first)
+	<-hold.started
+	c.create(second)
+	c.history.until(t, second, "queued", func(s subject) bool { return s.previous().State == progress.StateQueued })
+
+	change := func(data map[string]string) {
+		t.Helper()
+		config.Data = data
+		if err := c.client.Update(t.Context(), config); err != nil {
+			t.Fatal(err)
+		}
+	}
+	change(say(2))
+	<-hold.started // the second, beside the first
+	change(map[string]string{"c": "nonsense"})
+	change(say(1))
+	deadline := time.After(patience)
+	for agent.queue.size() != 1 {
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-deadline:
+			t.Fatal("the number of slots did not fall")
+		}
+	}
+	c.create(third)
+	c.history.until(t, third, "queued", func(s subject) bool { return s.previous().State == progress.StateQueued })
+	close(hold.release)
+	for _, pvb := range []*velerov1.PodVolumeBackup{first, second, third} {
+		if end := c.end(pvb); end.phase != phaseCompleted {
+			t.Errorf("ended as %s", describe([]subject{end}))
+		}
+	}
+}
+
+func TestQueueResize(t *testing.T) {
+	t.Parallel()
+	q := newQueue(3)
+	var releases []func()
+	take := func(ctx context.Context) {
+		t.Helper()
+		release, err := q.acquire(ctx, Backup, func(int) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		releases = append(releases, release)
+	}
+	for range 3 {
+		take(t.Context())
+	}
+	if !q.resize(1) || q.resize(1) || q.size() != 1 {
+		t.Error("the queue has not one slot")
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 2 { // two of three end, and the slots are still all taken
+		releases[0]()
+		releases = releases[1:]
+		if q.free > 0 {
+			t.Errorf("%d slots are free", q.free)
+		}
+		if _, err := q.acquire(ended, Backup, func(int) {}); err == nil {
+			t.Error("more run than there are slots")
+		}
+	}
+	releases[0]()
+	releases = releases[:0]
+	take(t.Context())
+	q.resize(2)
+	take(t.Context())
 }

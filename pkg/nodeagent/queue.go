@@ -10,7 +10,8 @@ import (
 // a large backup nor a large restore holds up the other.
 type queue struct {
 	mu    sync.Mutex
-	free  int
+	slots int
+	free  int // negative while more run than there are slots
 	lines map[Kind][]*ticket
 	turn  Kind // who comes first where both wait
 }
@@ -22,7 +23,29 @@ type ticket struct {
 }
 
 func newQueue(slots int) *queue {
-	return &queue{free: max(slots, 1), lines: map[Kind][]*ticket{}, turn: Backup}
+	slots = max(slots, 1)
+	return &queue{slots: slots, free: slots, lines: map[Kind][]*ticket{}, turn: Backup}
+}
+
+// size returns the number of slots.
+func (q *queue) size() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.slots
+}
+
+// resize changes the number of slots and reports whether it was another one. Whoever has a slot keeps it.
+func (q *queue) resize(slots int) bool {
+	slots = max(slots, 1)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if slots == q.slots {
+		return false
+	}
+	q.free += slots - q.slots
+	q.slots = slots
+	q.serve()
+	return true
 }
 
 // acquire waits for a slot. While it waits it tells placed the place in the line, 1 for the next, whenever that changes;

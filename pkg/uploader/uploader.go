@@ -161,6 +161,16 @@ type RestoreResult struct {
 	TotalBytes int64 // bytes of all files in the snapshot
 }
 
+// Share returns the part of a node's limit that one of its runs gets; 0 is no limit. It stays what it is while the run lasts,
+// since restic takes a limit only at its start: so the node keeps the limit however many volumes run, and does not use all
+// of it when there are few.
+func Share(limit int64, slots func() int) int64 {
+	if limit <= 0 || slots == nil {
+		return limit
+	}
+	return max(limit/int64(max(slots(), 1)), 1)
+}
+
 // Secret is a value that must not be seen: it prints as asterisks.
 type Secret string
 

@@ -36,6 +36,10 @@ type Command struct {
 	// Access lists the files that the worker may use besides Dir.
 	Access Access
 
+	// Memory is how many bytes a worker that is a Go program, as restic and kopia are, tries to keep within (GOMEMLIMIT); 0:
+	// as many as there are. It takes more where it has to: a large index then costs time, not the volume.
+	Memory int64
+
 	// Stdin is the place for secrets that a worker of our own needs; nil: empty. Its Read must not block for longer than
 	// the worker lives, so it is something like a strings.Reader.
 	Stdin io.Reader

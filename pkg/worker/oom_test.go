@@ -37,6 +37,50 @@ func TestOOMCounters(t *testing.T) {
 	}
 }
 
+func TestMemoryLimit(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		files []string
+		want  int64
+	}{
+		"none":                 {nil, 0},
+		"without end":          {[]string{"max\n"}, 0},
+		"without end, v1":      {[]string{"9223372036854771712\n"}, 0},
+		"the smallest":         {[]string{"max\n", "2147483648\n", "1073741824\n"}, 1 << 30},
+		"cannot be understood": {[]string{"", "-1\n", "much"}, 0},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			files := []string{filepath.Join(t.TempDir(), "missing")}
+			for i, content := range tt.files {
+				file := filepath.Join(t.TempDir(), strconv.Itoa(i))
+				if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				files = append(files, file)
+			}
+			if got := memoryLimit(files); got != tt.want {
+				t.Errorf("limit %d, want %d", got, tt.want)
+			}
+		})
+	}
+	want := []string{"/sys/fs/cgroup/pod/memory.max", "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/pod/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}
+	if diff := cmp.Diff(want, limitFiles("0::/pod\n4:memory:/pod\n")); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+}
+
+// A real Go program takes the limit that its Command has.
+func TestWorkerMemory(t *testing.T) {
+	t.Parallel()
+	c, r := command(t, self, "script-memory")
+	c.Memory = 300 << 20
+	if diff := cmp.Diff([]string{"314572800"}, runOK(t, c, r)); diff != "" {
+		t.Errorf("the worker's limit (-want +got):\n%s", diff)
+	}
+}
+
 func TestReadCounter(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "memory.events")

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -33,7 +34,11 @@ type process struct {
 // start starts the shim that becomes the worker. The calling goroutine must stay on its thread until the worker has ended.
 func start(c *Command) (_ *process, err error) {
 	guarded := c.Access.Volume == Write && GuardsMetadata()
-	ask, err := sendRequest(request{Path: c.Path, Args: c.Args, Env: c.Env, Access: c.Access, Guarded: guarded})
+	env := c.Env
+	if c.Memory > 0 {
+		env = append(slices.Clip(env), fmt.Sprintf("GOMEMLIMIT=%d", c.Memory))
+	}
+	ask, err := sendRequest(request{Path: c.Path, Args: c.Args, Env: env, Access: c.Access, Guarded: guarded})
 	if err != nil {
 		return nil, fmt.Errorf("write request: %w", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,6 +28,7 @@ var scripts = map[string]func(args []string) int{
 	"script-longline": writeLongLine,
 	"script-agent":    runAgent,
 	"script-try":      tryAccess,
+	"script-memory":   printMemory,
 	"script-restore":  restoreEverything,
 	"script-hog":      hogMemory,
 
@@ -232,6 +234,12 @@ func restoreEverything([]string) int {
 			fmt.Printf("%s: %s\n", step.what, outcome(err))
 		}
 	}
+	return 0
+}
+
+// printMemory prints the limit that this program's runtime keeps within.
+func printMemory([]string) int {
+	fmt.Println(debug.SetMemoryLimit(-1))
 	return 0
 }
 

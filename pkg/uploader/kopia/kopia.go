@@ -38,8 +38,12 @@ type Options struct {
 	CacheLimit int64
 	TempDir    string // where private directories are made; empty: the system's
 
-	UploadLimit   int64 // bytes per second for each run; 0: none
-	DownloadLimit int64 // bytes per second for each run; 0: none
+	UploadLimit   int64 // bytes per second; 0: none
+	DownloadLimit int64 // bytes per second; 0: none
+	// Slots returns the number of runs that share the limits, when one of them starts; nil: each has them for itself.
+	Slots func() int
+	// Memory returns how many bytes a run that starts tries to keep within (worker.Command); nil or 0: it takes what it wants.
+	Memory func() int64
 
 	// Parallel is how many files are read or written at the same time where a request does not say; default GOMAXPROCS,
 	// which follows the CPU quota.
@@ -79,6 +83,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.Grace.Interrupt == 0 {
 		o.Grace.Interrupt = 30 * time.Second
+	}
+	if o.Memory == nil {
+		o.Memory = func() int64 { return 0 }
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

@@ -81,7 +81,7 @@ func (u *Uploader) work(ctx context.Context, s *session, r run) (result, error) 
 	hide := func(text string) string { return secrets(strings.ReplaceAll(text, s.dir, "(private)")) }
 	out := &output{sink: r.sink, logger: u.options.Logger, hide: hide, stop: stop}
 	err := worker.Run(runCtx, worker.Command{
-		Path: program, Args: workerArgs, Env: []string{"HOME=" + s.dir, "TMPDIR=" + s.dir}, Dir: r.volume, Access: s.access,
+		Path: program, Args: workerArgs, Env: []string{"HOME=" + s.dir, "TMPDIR=" + s.dir}, Dir: r.volume, Access: s.access, Memory: u.options.Memory(),
 		Stdin: &stdin, Stdout: out.line,
 		Grace: u.options.Grace, Logger: u.options.Logger,
 	})
@@ -124,7 +124,7 @@ func (u *Uploader) prepare(s *session, r *run) error {
 	req.InsecureSkipTLSVerify, req.ReadOnly = repo.InsecureSkipTLSVerify, repo.ReadOnly
 	// Velero cuts white space off for kopia, and only for kopia (contracts/velero-node-agent.md 6.1).
 	req.Password = strings.TrimSpace(repo.Password.Reveal())
-	req.UploadLimit, req.DownloadLimit = o.UploadLimit, o.DownloadLimit
+	req.UploadLimit, req.DownloadLimit = uploader.Share(o.UploadLimit, o.Slots), uploader.Share(o.DownloadLimit, o.Slots)
 	req.ProgressInterval, req.CheckpointInterval = o.ProgressInterval, o.CheckpointInterval
 	if req.Parallel <= 0 {
 		req.Parallel = o.Parallel

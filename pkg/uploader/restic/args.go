@@ -65,10 +65,10 @@ func (u *Uploader) globalArgs(repo uploader.Repository) []string {
 	if repo.InsecureSkipTLSVerify {
 		args = append(args, "--insecure-tls")
 	}
-	if limit := kibibytes(u.options.UploadLimit); limit > 0 {
+	if limit := kibibytes(uploader.Share(u.options.UploadLimit, u.options.Slots)); limit > 0 {
 		args = append(args, "--limit-upload", strconv.FormatInt(limit, 10))
 	}
-	if limit := kibibytes(u.options.DownloadLimit); limit > 0 {
+	if limit := kibibytes(uploader.Share(u.options.DownloadLimit, u.options.Slots)); limit > 0 {
 		args = append(args, "--limit-download", strconv.FormatInt(limit, 10))
 	}
 	return args

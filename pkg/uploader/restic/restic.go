@@ -32,6 +32,10 @@ type Options struct {
 
 	UploadLimit   int64 // bytes per second; 0: none
 	DownloadLimit int64 // bytes per second; 0: none
+	// Slots returns the number of runs that share the limits, when one of them starts; nil: each has them for itself.
+	Slots func() int
+	// Memory returns how many bytes a run that starts tries to keep within (worker.Command); nil or 0: it takes what it wants.
+	Memory func() int64
 
 	ProgressInterval time.Duration // between two readings; default 1 s
 	Grace            worker.Grace  // for a canceled restic
@@ -41,6 +45,9 @@ type Options struct {
 func (o *Options) setDefaults() {
 	if o.ProgressInterval <= 0 {
 		o.ProgressInterval = time.Second
+	}
+	if o.Memory == nil {
+		o.Memory = func() int64 { return 0 }
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -161,7 +168,7 @@ func (u *Uploader) run(ctx context.Context, s *session, i invocation) error {
 	}}
 	err := worker.Run(ctx, worker.Command{
 		Path: u.path, Args: append(append([]string{i.command}, u.globalArgs(s.repository)...), i.args...),
-		Env: s.env, Dir: dir, Access: access,
+		Env: s.env, Dir: dir, Access: access, Memory: u.options.Memory(),
 		Stdout: i.stdout, Stderr: said.line,
 		Grace: u.options.Grace, Logger: u.options.Logger,
 	})
