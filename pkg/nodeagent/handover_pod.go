@@ -127,7 +127,7 @@ func (a *Agent) reconcilePod(ctx context.Context, req reconcile.Request) (reconc
 	if err != nil || len(records) == 0 {
 		return reconcile.Result{}, err
 	}
-	switch err := a.settleApart(ctx, &pod, records); {
+	switch err := a.settleApart(&pod, records); {
 	case err != nil && !errors.Is(err, errSettling):
 		return reconcile.Result{}, fmt.Errorf("settle the markers of pod %s: %w", req, err)
 	case err != nil || waitsNow(&pod):
@@ -142,8 +142,8 @@ func (a *Agent) reconcilePod(ctx context.Context, req reconcile.Request) (reconc
 var errSettling = errors.New("a volume of the pod is busy")
 
 // settleApart runs settle beside the controller, once at a time for each pod: the kernel may hold it for as long as a device or
-// a file server does not answer.
-func (a *Agent) settleApart(ctx context.Context, pod *corev1.Pod, records []handOverRecord) error {
+// a file server does not answer. A stopping agent waits for it as long, so that nothing is written after its end.
+func (a *Agent) settleApart(pod *corev1.Pod, records []handOverRecord) error {
 	if _, busy := a.settling.LoadOrStore(pod.UID, nil); busy {
 		return errSettling
 	}
@@ -161,8 +161,6 @@ func (a *Agent) settleApart(ctx context.Context, pod *corev1.Pod, records []hand
 		return err
 	case <-time.After(a.cfg.ProgressInterval):
 		return errSettling
-	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
 }
 
