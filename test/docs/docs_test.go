@@ -171,8 +171,8 @@ func TestMetrics(t *testing.T) {
 // fields are the names of a struct's fields in JSON.
 func fields(kind reflect.Type) []string {
 	var names []string
-	for i := range kind.NumField() {
-		if name, _, _ := strings.Cut(kind.Field(i).Tag.Get("json"), ","); name != "" && name != "-" {
+	for field := range kind.Fields() {
+		if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "" && name != "-" {
 			names = append(names, name)
 		}
 	}
