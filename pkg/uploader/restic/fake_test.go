@@ -24,7 +24,7 @@ import (
 const fakeProgram = "restic-fake"
 
 // fakeRestic does what the lines of the variable SCRIPT_<command>, or else SCRIPT, say: "out" and "err" print, the latter with variables, "torn" prints without a newline,
-// "exit" ends, "kill" ends by a signal, "hang" waits for one. First it writes down how it was called.
+// "exit" ends, "kill" ends by a signal, "hang" waits for one, "wait" for a file beside the calls. First it writes down how it was called.
 func fakeRestic(args []string) int {
 	if args[0] == "version" {
 		fmt.Println("restic 0.18.1 compiled with go1.25.1 on linux/amd64")
@@ -45,6 +45,11 @@ func fakeRestic(args []string) int {
 			return code
 		case "hang":
 			<-time.After(time.Minute)
+		case "wait":
+			for _, err := os.Stat(filepath.Join(os.Getenv("RESTIC_CACHE_DIR"), text)); err != nil; {
+				<-time.After(5 * time.Millisecond)
+				_, err = os.Stat(filepath.Join(os.Getenv("RESTIC_CACHE_DIR"), text))
+			}
 		case "kill":
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		}

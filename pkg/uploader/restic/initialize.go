@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
@@ -27,13 +28,29 @@ func (u *Uploader) Initialize(ctx context.Context, repo uploader.Repository) err
 		if !errors.Is(err, uploader.ErrRepositoryNotFound) {
 			return err
 		}
-		err = u.run(ctx, s, invocation{command: "init"})
+		err = u.runInit(ctx, s)
 		var exit *ExitError
 		if errors.As(err, &exit) && isInitialized(exit.Message) {
 			return u.checkPassword(ctx, s)
 		}
 		return err
 	})
+}
+
+// initGrace is how long restic init may go on after its context has ended: less than the Lease lasts that keeps others from
+// making the repository, and than the agent has to stop.
+const initGrace = 20 * time.Second
+
+// runInit runs restic init, and lets it end when the agent stops: restic stores the key before the configuration, and
+// neither opens nor makes a repository that has keys alone.
+func (u *Uploader) runInit(ctx context.Context, s *session) error {
+	lasting, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	defer context.AfterFunc(ctx, func() {
+		timer := time.AfterFunc(initGrace, func() { cancel(context.Cause(ctx)) })
+		context.AfterFunc(lasting, func() { timer.Stop() })
+	})()
+	return u.run(lasting, s, invocation{command: "init"})
 }
 
 // checkPassword finds out whether there is a repository that the password opens.
