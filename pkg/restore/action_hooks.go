@@ -1,6 +1,7 @@
 package restore
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -48,7 +49,7 @@ func addInitHooks(_ context.Context, s *session, in *actionInput) (actionOutput,
 		return actionOutput{}, err
 	}
 	removeObjects(spec, "initContainers", func(own map[string]any) bool {
-		return slices.ContainsFunc(containers, func(hook any) bool { return nameOf(hook) == own["name"] })
+		return slices.ContainsFunc(containers, func(hook any) bool { return nameOf(hook) == nameOf(own) })
 	})
 	own, _ := spec["initContainers"].([]any)
 	spec["initContainers"] = append(containers, own...)
@@ -59,10 +60,8 @@ func addInitHooks(_ context.Context, s *session, in *actionInput) (actionOutput,
 func (s *session) initHooks(pod *unstructured.Unstructured) (containers []any, err error) {
 	annotation := func(name string) string { return pod.GetAnnotations()[initHookAnnotation+name] }
 	if image := annotation("container-image"); image != "" {
-		container := map[string]any{"name": "velero-restore-init-hook", "image": image}
-		if name := annotation("container-name"); name != "" {
-			container["name"] = name
-		}
+		name := cmp.Or(annotation("container-name"), "velero-restore-init-hook")
+		container := map[string]any{"name": name, "image": image}
 		if command := annotation("command"); command != "" {
 			container["command"] = anySlice(parseCommand(command))
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-
 	"net/http"
 	"net/http/httptest"
 	"net/url"

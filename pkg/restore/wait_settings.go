@@ -57,11 +57,13 @@ func withTag(image, defaultImage string) string {
 
 // waitResources are requests and limits; 0 leaves one out.
 func waitResources(data map[string]string) (map[string]any, error) {
-	requirements := map[string]any{}
-	parsed := map[string]resource.Quantity{}
+	lists := map[string]map[string]any{"limits": {}, "requests": {}}
+	limits := map[string]resource.Quantity{}
 	for _, r := range []struct{ kind, name, key, otherwise string }{
-		{"limits", "cpu", "cpuLimit", "100m"}, {"limits", "memory", "memLimit", "128Mi"},
-		{"requests", "cpu", "cpuRequest", "100m"}, {"requests", "memory", "memRequest", "128Mi"},
+		{"limits", "cpu", "cpuLimit", "100m"},
+		{"limits", "memory", "memLimit", "128Mi"},
+		{"requests", "cpu", "cpuRequest", "100m"},
+		{"requests", "memory", "memRequest", "128Mi"},
 	} {
 		text := cmp.Or(data[r.key], r.otherwise)
 		quantity, err := resource.ParseQuantity(text)
@@ -71,14 +73,19 @@ func waitResources(data map[string]string) (map[string]any, error) {
 		if quantity.Sign() <= 0 {
 			continue
 		}
-		if limit, limited := parsed[r.name]; r.kind == "requests" && limited && quantity.Cmp(limit) > 0 {
+		if limit, limited := limits[r.name]; limited && quantity.Cmp(limit) > 0 {
 			return nil, fmt.Errorf("%s %q is more than the limit %s", r.key, text, limit.String())
 		}
-		parsed[r.name] = quantity
-		if requirements[r.kind] == nil {
-			requirements[r.kind] = map[string]any{}
+		if r.kind == "limits" {
+			limits[r.name] = quantity
 		}
-		requirements[r.kind].(map[string]any)[r.name] = text //nolint:forcetypeassert // made above
+		lists[r.kind][r.name] = text
+	}
+	requirements := map[string]any{}
+	for kind, list := range lists {
+		if len(list) > 0 {
+			requirements[kind] = list
+		}
 	}
 	return requirements, nil
 }
