@@ -1,7 +1,8 @@
 // Package faultfs is a real file system that fails on command, for tests of what reads and writes volumes.
 //
 // It is a FUSE file system that passes every call on to a backing directory, unless a Fault says otherwise. Nothing is
-// cached: each call of a program reaches the file system, and so the faults. It needs root and /dev/fuse.
+// cached: each call of a program reaches the file system, and so the faults. It needs root and /dev/fuse. Permissions are
+// not checked, as the server does everything as root; a Fault with EACCES takes their place.
 //
 //	volume, err := faultfs.Mount(filepath.Join(podDir, "volumes/kubernetes.io~csi/pv-1/mount"), backing)
 //	defer volume.Unmount()
@@ -126,11 +127,13 @@ func Mount(dir, backing string) (*FS, error) {
 		MountOptions: fuse.MountOptions{
 			// Without readdirplus a listing looks up none of its entries.
 			DirectMountStrict: true, DisableReadDirPlus: true, AllowOther: true, FsName: "faultfs", Name: "faultfs",
-			Options: []string{"default_permissions"},
 		},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("mount a file system that fails on command: %w", err)
+	}
+	if err := unix.Access(dir, unix.X_OK); err != nil { // see node.Access
+		return nil, errors.Join(fmt.Errorf("mount a file system that fails on command: %w", err), f.Unmount())
 	}
 	return f, nil
 }

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"sync"
 	"syscall"
@@ -201,4 +203,28 @@ func TestIsSafeForConcurrentUse(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// Programs that the process of the server starts in the volume get by without it until they run.
+func TestStartsPrograms(t *testing.T) {
+	t.Parallel()
+	volume, dir, _ := ForTest(t)
+	before := volume.Calls(Any)
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range 20 {
+				program := exec.CommandContext(t.Context(), "/bin/true")
+				program.Dir = dir
+				if err := program.Run(); err != nil {
+					t.Error(err)
+				}
+				runtime.GC()
+			}
+		})
+	}
+	wg.Wait()
+	if calls := volume.Calls(Any) - before; calls > 80 {
+		t.Errorf("%d calls for 80 programs", calls)
+	}
 }

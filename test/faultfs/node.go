@@ -51,6 +51,11 @@ func (n *node) callChild(op Op, name string) syscall.Errno {
 // maxOffset is beyond what any Fault.After lets pass: calls without an offset fail as a whole.
 const maxOffset = 1<<63 - 1
 
+// Access has the kernel never ask again, which it would for each chdir(2). A process that this one starts in the volume does
+// that before it is a process of its own: Go's runtime waits for it with a thread that it cannot stop, and so does the server,
+// should a garbage collection begin meanwhile.
+func (n *node) Access(context.Context, uint32) syscall.Errno { return syscall.ENOSYS }
+
 func (n *node) Statfs(ctx context.Context, out *fuse.StatfsOut) syscall.Errno {
 	if errno := n.call(Stat); errno != 0 {
 		return errno
