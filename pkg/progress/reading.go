@@ -29,7 +29,8 @@ type Reading struct {
 
 	BytesUploaded int64  // bytes sent to the repository, after deduplication and compression; 0 where the data path does not say
 	Errors        int64  // files that could not be read or written so far
-	LastError     string // the last of them, path included
+	Vanished      int64  // entries that were listed and then not there any more, at least
+	LastError     string // the last of the errors, path included
 	CurrentItem   string // a path in the volume that is being worked on
 
 	// Next is how long the next reading takes, where the data path knows that it is long. Nobody can see a stall before.

@@ -41,6 +41,7 @@ type Snapshot struct {
 	FilesTotal    int64  `json:"filesTotal,omitempty"`
 	BytesUploaded int64  `json:"bytesUploaded,omitempty"`
 	Errors        int64  `json:"errors,omitempty"`
+	Vanished      int64  `json:"vanished,omitempty"` // entries of the volume that went away while it was read, at least
 	LastError     string `json:"lastError,omitempty"`
 	CurrentItem   string `json:"currentItem,omitempty"`
 

@@ -74,7 +74,7 @@ func (t *Tracker) Begin(n int) {
 	t.begun, t.aliveSince = true, now
 	t.latest, t.rate = Reading{}, rateEstimator{}
 	t.snap.Attempt, t.snap.Uncounted, t.snap.QueuePosition = n, false, 0
-	t.snap.Errors, t.snap.LastError = 0, ""
+	t.snap.Errors, t.snap.Vanished, t.snap.LastError = 0, 0, ""
 	t.snap.TotalFinal = false
 	if t.snap.StartTime.IsZero() {
 		t.snap.StartTime = now.UTC()
@@ -228,7 +228,7 @@ func (t *Tracker) count(r Reading) {
 	if s.FilesTotal > 0 {
 		s.FilesDone = min(s.FilesDone, s.FilesTotal)
 	}
-	s.BytesUploaded, s.Errors = r.BytesUploaded, r.Errors
+	s.BytesUploaded, s.Errors, s.Vanished = r.BytesUploaded, r.Errors, r.Vanished
 	s.LastError = clip(r.LastError, maxText)
 	s.CurrentItem = clip(r.CurrentItem, maxItem)
 }

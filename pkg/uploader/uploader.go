@@ -33,6 +33,12 @@ var (
 	// written next, too, and the kernel reports a failed writeback only once. Until the pages are dropped the page cache
 	// shows what the disk does not have (Linux 6.18, ext4), so data paths drop them before they compare files.
 	ErrFlush = errors.New("what was written to the volume did not reach its disk")
+	// ErrVolumeIO comes from Backup and Restore when the volume's file system fails as a whole, as it does when its driver, its
+	// server or its disk is gone: what was or was not moved since then says nothing of the files. Backup leaves no snapshot
+	// that looks complete, but what it has stored. Another try may work.
+	ErrVolumeIO = errors.New("the volume's file system failed")
+	// ErrNothingRead comes from Backup when the volume has entries and none of its files could be read.
+	ErrNothingRead = errors.New("none of the volume's files could be read")
 	// ErrUnsupported comes when a request asks for what this data path, or the version of its program, cannot do.
 	ErrUnsupported = errors.New("not supported")
 )
@@ -54,10 +60,11 @@ func (e *LockedError) Unwrap() error { return e.Err }
 // p may be nil.
 type Uploader interface {
 	// Backup stores the volume as one snapshot. Files that cannot be read do not fail it: the snapshot is kept and
-	// BackupResult counts them. A volume without any entry gives no snapshot, and no error.
+	// BackupResult counts them. A volume without any entry gives no snapshot, and no error. ErrVolumeIO ends it.
 	Backup(ctx context.Context, req BackupRequest, p progress.Sink) (BackupResult, error)
 
-	// Restore writes a snapshot's files into the volume, over what is there. It ends at the first sign of a full volume.
+	// Restore writes a snapshot's files into the volume, over what is there. Paths that cannot be written do not fail it:
+	// RestoreResult counts them. It ends at the first sign of a full volume; ErrVolumeIO fails it.
 	Restore(ctx context.Context, req RestoreRequest, p progress.Sink) (RestoreResult, error)
 
 	// Initialize creates the repository, or does nothing where one exists already. Two processes must not initialize one
@@ -141,9 +148,13 @@ type BackupRequest struct {
 type BackupResult struct {
 	SnapshotID    string // empty for an empty volume
 	TotalBytes    int64  // bytes of all files in the snapshot
+	TotalFiles    int64  // files in the snapshot
 	BytesUploaded int64  // bytes added to the repository
-	Errors        int64  // files that could not be read; the snapshot lacks them
+	Errors        int64  // files and directories that could not be read; the snapshot lacks them
 	FailedPaths   []string
+	// Vanished counts the entries that were listed and then not there any more. They are no errors: files of a volume in use
+	// come and go. restic from 0.17 on does not name all of them, so there may have been more.
+	Vanished int64
 }
 
 // RestoreRequest is one snapshot to write into a volume.
@@ -158,7 +169,11 @@ type RestoreRequest struct {
 
 // RestoreResult is what a restore wrote.
 type RestoreResult struct {
-	TotalBytes int64 // bytes of all files in the snapshot
+	TotalBytes  int64 // bytes of all files in the snapshot
+	TotalFiles  int64 // files in the snapshot; 0 where the data path does not say
+	Errors      int64 // files and directories that could not be written, or not with all their attributes
+	FailedPaths []string
+	LastError   string // what was wrong with one of them
 }
 
 // Share returns the part of a node's limit that one of its runs gets; 0 is no limit. It stays what it is while the run lasts,

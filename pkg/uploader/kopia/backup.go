@@ -16,6 +16,8 @@ import (
 	"github.com/kopia/kopia/snapshot"
 	"github.com/kopia/kopia/snapshot/policy"
 	"github.com/kopia/kopia/snapshot/upload"
+
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
 // What Velero writes into its snapshots (contracts/velero-node-agent.md 6.4).
@@ -59,7 +61,9 @@ func (j *job) backup(ctx, stop context.Context, abort func()) (_ result, err err
 	case failed != nil: // what failed after it is its consequence
 		return result{}, fmt.Errorf("the repository's storage failed while files were stored: %w", failed)
 	case err != nil:
-		return result{}, err
+		return result{}, errors.Join(p.volumeError(), err)
+	case p.unusable(rootSummary(man)) != nil:
+		return result{}, p.unusable(rootSummary(man))
 	case man.IncompleteReason != "" && stop.Err() != nil:
 		return result{}, errCanceled
 	case man.IncompleteReason != "":
@@ -67,10 +71,36 @@ func (j *job) backup(ctx, stop context.Context, abort func()) (_ result, err err
 		return result{}, fmt.Errorf("backup ended early: %s", j.complain.String())
 	}
 	p.logOmitted()
+	summary := rootSummary(man)
 	return result{
-		SnapshotID: string(man.ID), TotalBytes: rootSummary(man).TotalFileSize, BytesUploaded: j.meter.uploaded.Load(),
-		Errors: p.errors.Load(), FailedPaths: p.failedPaths(),
+		SnapshotID: string(man.ID), TotalBytes: summary.TotalFileSize, TotalFiles: summary.TotalFileCount,
+		BytesUploaded: j.meter.uploaded.Load(), Errors: p.errors.Load(), FailedPaths: p.failedPaths(), Vanished: p.vanished.Load(),
 	}, nil
+}
+
+// volumeError is how the volume's file system failed, nil if it did not.
+func (p *backupProgress) volumeError() error {
+	if err := p.volume.Load(); err != nil {
+		return fmt.Errorf("read the volume: %w: %w", uploader.ErrVolumeIO, *err)
+	}
+	return nil
+}
+
+// unusable says why a snapshot must not be taken for a backup of the volume, nil if it may.
+func (p *backupProgress) unusable(summary kopiafs.DirectorySummary) error {
+	failed, vanished := p.errors.Load(), p.vanished.Load()
+	switch {
+	case p.volume.Load() != nil:
+		return p.volumeError()
+	case summary.TotalFileCount > 0:
+		return nil
+	case failed > 0:
+		return fmt.Errorf("%w: %d errors, such as %s", uploader.ErrNothingRead, failed, text(&p.lastError))
+	case vanished > 0:
+		return fmt.Errorf("%w: it lists entries, and says of each of them that it does not exist (%d)", uploader.ErrVolumeIO, vanished)
+	default:
+		return nil
+	}
 }
 
 // isEmpty says whether a directory has no entry.
@@ -114,15 +144,20 @@ func (j *job) snapshot(ctx, stop context.Context, w repo.RepositoryWriter, p *ba
 	defer p.scan(ctx, dir, tree)()
 
 	u := upload.NewUploader(w)
+	watched := &watchedDirectory{Directory: dir, path: ".", vanished: p.hasVanished}
 	u.Progress, u.ParallelUploads = p, j.Parallel
 	p.cancel = u.Cancel
 	u.CheckpointInterval, u.CheckpointLabels = j.CheckpointInterval, j.Tags
 	defer context.AfterFunc(stop, u.Cancel)()
-	man, err := u.Upload(ctx, dir, tree, source, previous...)
+	man, err := u.Upload(ctx, watched, tree, source, previous...)
 	if err != nil {
 		return nil, fmt.Errorf("upload: %w", err)
 	}
 	man.Tags, man.Description = j.Tags, description
+	if p.unusable(rootSummary(man)) != nil {
+		// It must not look complete, but the next backup finds what it has stored.
+		man.IncompleteReason = upload.IncompleteReasonCanceled
+	}
 	if man.IncompleteReason == "" {
 		p.finish(rootSummary(man))
 		man.Pins = []string{pin}

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,6 +36,8 @@ var causes = []struct {
 	{"no space", uploader.ErrNoSpace},
 	{"no scratch space", uploader.ErrScratchFull},
 	{"not flushed", uploader.ErrFlush},
+	{"volume failed", uploader.ErrVolumeIO},
+	{"nothing read", uploader.ErrNothingRead},
 	{"unsupported", uploader.ErrUnsupported},
 	{"canceled", errCanceled},
 }
@@ -84,8 +89,26 @@ func knownCause(err error) error {
 		return uploader.ErrNoSpace
 	case errors.Is(err, context.Canceled):
 		return errCanceled
+	case isVolumeIO(err):
+		return uploader.ErrVolumeIO
 	}
 	return err
+}
+
+// isVolumeIO reports whether the volume's file system fails as a whole. The paths of its files are relative, since it is
+// the working directory; those of a repository, a cache and temporary files are absolute.
+func isVolumeIO(err error) bool {
+	if !uploader.IsVolumeIO(err) {
+		return false
+	}
+	if path, ok := errors.AsType[*fs.PathError](err); ok {
+		return !filepath.IsAbs(path.Path)
+	}
+	if link, ok := errors.AsType[*os.LinkError](err); ok {
+		return !filepath.IsAbs(link.New)
+	}
+	_, network := errors.AsType[*net.OpError](err)
+	return !network // kopia lists directories with calls that name no path
 }
 
 // isBelow says whether an error is of a file in one of the directories.
@@ -104,9 +127,6 @@ func (f *failure) err(op operation, hide func(string) string) error {
 	}
 	return e
 }
-
-// hasVanished says whether a file could not be read because it is not there any more.
-func hasVanished(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
 // printable quotes what does not print in a path or a text, newlines among it.
 func printable(s string) string {

@@ -143,8 +143,8 @@ func (u *Uploader) Backup(ctx context.Context, req uploader.BackupRequest, p pro
 		return uploader.BackupResult{}, fmt.Errorf("back up %s: %w", req.Volume.Name(), err)
 	}
 	return uploader.BackupResult{
-		SnapshotID: r.SnapshotID, TotalBytes: r.TotalBytes, BytesUploaded: r.BytesUploaded, Errors: r.Errors,
-		FailedPaths: r.FailedPaths,
+		SnapshotID: r.SnapshotID, TotalBytes: r.TotalBytes, TotalFiles: r.TotalFiles, BytesUploaded: r.BytesUploaded,
+		Errors: r.Errors, FailedPaths: r.FailedPaths, Vanished: r.Vanished,
 	}, nil
 }
 
@@ -163,7 +163,9 @@ func (u *Uploader) Restore(ctx context.Context, req uploader.RestoreRequest, p p
 	if err != nil {
 		return uploader.RestoreResult{}, fmt.Errorf("restore snapshot %s into %s: %w", req.SnapshotID, req.Volume.Name(), err)
 	}
-	return uploader.RestoreResult{TotalBytes: r.TotalBytes}, nil
+	return uploader.RestoreResult{
+		TotalBytes: r.TotalBytes, TotalFiles: r.TotalFiles, Errors: r.Errors, FailedPaths: r.FailedPaths, LastError: r.LastError,
+	}, nil
 }
 
 // Initialize creates the repository as Velero's server does, up to the marker blob "udmrepo.Repository", which a server

@@ -68,6 +68,6 @@ func (o *output) finish(op operation) {
 	o.last.Stage, o.last.CurrentItem = progress.StageFinishing, ""
 	o.last.BytesDone, o.last.TotalBytes, o.last.TotalFinal = o.result.TotalBytes, o.result.TotalBytes, true
 	o.last.BytesUploaded = max(o.result.BytesUploaded, o.last.BytesUploaded)
-	o.last.Errors = o.result.Errors
+	o.last.Errors, o.last.Vanished = o.result.Errors, o.result.Vanished
 	o.sink.Report(o.last)
 }

@@ -3,6 +3,7 @@ package kopia
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -15,6 +16,7 @@ import (
 	"github.com/kopia/kopia/snapshot/upload"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
 // backupProgress counts what kopia does. Its methods are called for each 64 kB and only store numbers.
@@ -34,6 +36,7 @@ type backupProgress struct {
 	excluded, vanished       atomic.Int64
 	current, lastError       atomic.Pointer[string]
 	storage                  atomic.Pointer[storageError] // the first one that cost a file
+	volume                   atomic.Pointer[error]        // the first one of the volume's file system as a whole
 
 	stopScan func() // waits until the scan has ended; nil without one
 
@@ -74,8 +77,8 @@ func (p *backupProgress) ExcludedFile(string, int64) { p.excluded.Add(1) }
 // ExcludedDir is called for a directory that .kopiaignore names or that CACHEDIR.TAG marks.
 func (p *backupProgress) ExcludedDir(string) { p.excluded.Add(1) }
 
-// Error is called for what could not be read, which is the file's fault, or not be stored, which is not. A file that is not
-// there any more is no loss.
+// Error is called for what could not be read, which is the file's fault or that of the volume's file system, or not be
+// stored, which is neither. A file that is not there any more is no loss.
 func (p *backupProgress) Error(path string, err error, ignored bool) {
 	failed, storage := errors.AsType[*storageError](err)
 	switch {
@@ -83,13 +86,27 @@ func (p *backupProgress) Error(path string, err error, ignored bool) {
 		if p.storage.CompareAndSwap(nil, failed) {
 			p.cancel()
 		}
+	case isVolumeIO(err):
+		p.volumeFailed(fmt.Errorf("%s: %w", path, err))
 	case ignored:
-	case hasVanished(err):
-		p.vanished.Add(1)
-		p.job.note(slog.LevelInfo, path+" vanished before it was read")
+	case uploader.IsVanished(err):
+		p.hasVanished(path)
 	default:
 		p.fail(path, err)
 	}
+}
+
+// volumeFailed ends the upload: what else it would find unreadable says nothing of the files.
+func (p *backupProgress) volumeFailed(err error) {
+	if p.volume.CompareAndSwap(nil, &err) {
+		p.cancel()
+	}
+}
+
+// hasVanished counts an entry that was listed and is not there any more.
+func (p *backupProgress) hasVanished(path string) {
+	p.vanished.Add(1)
+	p.job.note(slog.LevelDebug, path+" vanished before it was read")
 }
 
 var errName = errors.New("the name is not UTF-8: kopia stores it with other characters")
@@ -196,7 +213,7 @@ func (p *backupProgress) reading() progress.Reading {
 		Stage: progress.StageTransferring, TotalFinal: scanned || stored,
 		BytesDone: p.done.Load(), TotalBytes: p.totalBytes.Load(),
 		FilesDone: p.files.Load(), FilesTotal: p.totalFiles.Load(),
-		BytesUploaded: max(p.job.meter.uploaded.Load(), 0), Errors: p.errors.Load(),
+		BytesUploaded: max(p.job.meter.uploaded.Load(), 0), Errors: p.errors.Load(), Vanished: p.vanished.Load(),
 		LastError: text(&p.lastError), CurrentItem: clip(printable(text(&p.current))),
 	}
 	if !r.TotalFinal {

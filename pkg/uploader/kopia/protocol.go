@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
@@ -69,9 +70,12 @@ type note struct {
 type result struct {
 	SnapshotID    string   `json:"snapshotID,omitempty"`
 	TotalBytes    int64    `json:"totalBytes"`
+	TotalFiles    int64    `json:"totalFiles,omitempty"`
 	BytesUploaded int64    `json:"bytesUploaded,omitempty"`
 	Errors        int64    `json:"errors,omitempty"`
+	Vanished      int64    `json:"vanished,omitempty"` // backup
 	FailedPaths   []string `json:"failedPaths,omitempty"`
+	LastError     string   `json:"lastError,omitempty"` // restore
 }
 
 // failure is why a worker has not done it.
@@ -131,17 +135,17 @@ func checkReading(r progress.Reading) error {
 	if err := checkText(r.Reason, r.LastError, r.CurrentItem); err != nil {
 		return err
 	}
-	return checkCounts(r.BytesDone, r.TotalBytes, r.FilesDone, r.FilesTotal, r.BytesUploaded, r.Errors)
+	return checkCounts(r.BytesDone, r.TotalBytes, r.FilesDone, r.FilesTotal, r.BytesUploaded, r.Errors, r.Vanished)
 }
 
 func (r *result) check() error {
 	if len(r.FailedPaths) > maxFailedPaths {
 		return fmt.Errorf("%d failed paths", len(r.FailedPaths))
 	}
-	if err := checkText(append(r.FailedPaths, r.SnapshotID)...); err != nil {
+	if err := checkText(append(slices.Clone(r.FailedPaths), r.SnapshotID, r.LastError)...); err != nil {
 		return err
 	}
-	return checkCounts(r.TotalBytes, r.BytesUploaded, r.Errors)
+	return checkCounts(r.TotalBytes, r.TotalFiles, r.BytesUploaded, r.Errors, r.Vanished)
 }
 
 func checkText(texts ...string) error {

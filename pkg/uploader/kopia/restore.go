@@ -39,7 +39,7 @@ func (j *job) restore(ctx context.Context) (_ result, err error) {
 		return result{}, fmt.Errorf("prepare the volume: %w", err)
 	}
 	p := newRestoreProgress(man, j.TotalBytes)
-	target.current, p.same = &p.current, &target.same
+	target.current, p.same, p.unwritten = &p.current, &target.same, &target.unwritten
 	defer j.reportOnTimer(p.reading)()
 
 	_, err = restore.Entry(ctx, r, target, root, restore.Options{
@@ -58,7 +58,11 @@ func (j *job) restore(ctx context.Context) (_ result, err error) {
 	if n := target.foreign.Load(); n > 0 {
 		j.note(slog.LevelWarn, "the volume does not permit to set owners: "+progress.Count(n, "file or directory does", "files and directories do")+" not have the one of the backup")
 	}
-	return result{TotalBytes: p.size()}, nil
+	lost := target.unwritten.counts()
+	return result{
+		TotalBytes: max(p.size()-lost.bytes, 0), TotalFiles: p.files,
+		Errors: lost.errors, FailedPaths: target.unwritten.named(), LastError: lost.last,
+	}, nil
 }
 
 // flush makes sure that the files are on the volume, as Velero does since 1.18. It also finds the errors that a file
@@ -87,10 +91,11 @@ type restoreProgress struct {
 	stats        atomic.Pointer[restore.Stats]
 	same         *atomic.Int64 // bytes that the volume had already
 	current      atomic.Pointer[string]
+	unwritten    *unwritten
 }
 
 func newRestoreProgress(man *snapshot.Manifest, expected int64) *restoreProgress {
-	p := &restoreProgress{total: max(expected, 0), same: new(atomic.Int64)}
+	p := &restoreProgress{total: max(expected, 0), same: new(atomic.Int64), unwritten: &unwritten{}}
 	p.stats.Store(&restore.Stats{})
 	if man.RootEntry != nil && man.RootEntry.DirSummary != nil {
 		summary := man.RootEntry.DirSummary
@@ -115,10 +120,10 @@ func (p *restoreProgress) size() int64 {
 
 // reading is what is known now. The last byte is done only when the restore has ended well.
 func (p *restoreProgress) reading() progress.Reading {
-	s := p.stats.Load()
+	s, lost := p.stats.Load(), p.unwritten.counts()
 	r := progress.Reading{
 		Stage: progress.StageTransferring, TotalFinal: p.known,
-		BytesDone: p.done(), TotalBytes: p.total,
+		BytesDone: max(p.done()-lost.bytes, 0), TotalBytes: p.total, Errors: lost.errors, LastError: lost.last,
 		FilesDone: int64(s.RestoredFileCount) + int64(s.SkippedCount), FilesTotal: p.files,
 		CurrentItem: clip(printable(text(&p.current))),
 	}

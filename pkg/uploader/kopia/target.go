@@ -26,9 +26,10 @@ import (
 type target struct {
 	*restore.FilesystemOutput
 	*comparison
-	foreign atomic.Int64 // entries that do not have their owner
-	current *atomic.Pointer[string]
-	times   sync.Map // of directories that are not finished: the time, by path
+	foreign   atomic.Int64 // entries that do not have their owner
+	current   *atomic.Pointer[string]
+	times     sync.Map // of directories that are not finished: the time, by path
+	unwritten unwritten
 }
 
 var _ restore.Output = (*target)(nil)
@@ -57,6 +58,18 @@ func (t *target) SymlinkExists(context.Context, string, kopiafs.Symlink) bool { 
 
 // BeginDirectory makes a directory, in place of whatever else has its name.
 func (t *target) BeginDirectory(ctx context.Context, path string, e kopiafs.Directory) error {
+	if t.unwritten.covers(path) {
+		return t.unwritten.add(path, 0, errParent)
+	}
+	err := t.beginDirectory(ctx, path, e)
+	if isUnwritable(err) && path != "" { // nothing can be written without the volume's root
+		t.unwritten.cover(path)
+		return t.unwritten.add(path, 0, err)
+	}
+	return err
+}
+
+func (t *target) beginDirectory(ctx context.Context, path string, e kopiafs.Directory) error {
 	if info, err := os.Lstat(filepath.Join(".", path)); err == nil && !info.IsDir() {
 		if err := os.Remove(path); err != nil {
 			return err
@@ -100,6 +113,17 @@ func (t *target) learnTimes(ctx context.Context, path string, e kopiafs.Director
 
 // FinishDirectory sets a directory's attributes.
 func (t *target) FinishDirectory(ctx context.Context, path string, e kopiafs.Directory) error {
+	if t.unwritten.covers(path) {
+		return nil
+	}
+	err := t.finishDirectory(ctx, path, e)
+	if isUnwritable(err) {
+		return t.unwritten.add(path, 0, err)
+	}
+	return err
+}
+
+func (t *target) finishDirectory(ctx context.Context, path string, e kopiafs.Directory) error {
 	if err := t.FilesystemOutput.FinishDirectory(ctx, path, e); err != nil {
 		return err
 	}
@@ -116,6 +140,22 @@ func (t *target) FinishDirectory(ctx context.Context, path string, e kopiafs.Dir
 // other names, here or elsewhere, may lead to it.
 func (t *target) WriteFile(ctx context.Context, path string, e kopiafs.File, progress restore.FileWriteProgress) error {
 	t.current.Store(&path)
+	if t.unwritten.covers(path) {
+		return t.unwritten.add(path, e.Size(), errParent)
+	}
+	err := t.writeFile(ctx, path, e, progress)
+	switch {
+	case !isUnwritable(err):
+		return err
+	case isOfAttribute(err):
+		return t.unwritten.add(path, 0, err)
+	default:
+		_ = remove(path) // what there is of it would be taken for the file
+		return t.unwritten.add(path, e.Size(), err)
+	}
+}
+
+func (t *target) writeFile(ctx context.Context, path string, e kopiafs.File, progress restore.FileWriteProgress) error {
 	if err := remove(path); err != nil {
 		return err
 	}
@@ -128,6 +168,17 @@ func (t *target) WriteFile(ctx context.Context, path string, e kopiafs.File, pro
 
 // CreateSymlink makes a symbolic link, in place of whatever else has its name.
 func (t *target) CreateSymlink(ctx context.Context, path string, e kopiafs.Symlink) error {
+	if t.unwritten.covers(path) {
+		return t.unwritten.add(path, 0, errParent)
+	}
+	err := t.createSymlink(ctx, path, e)
+	if isUnwritable(err) {
+		return t.unwritten.add(path, 0, err)
+	}
+	return err
+}
+
+func (t *target) createSymlink(ctx context.Context, path string, e kopiafs.Symlink) error {
 	if err := remove(path); err != nil {
 		return err
 	}
@@ -138,12 +189,14 @@ func (t *target) CreateSymlink(ctx context.Context, path string, e kopiafs.Symli
 	return setTime(path, e.ModTime()) // kopia drops the nanoseconds
 }
 
+const opSetTime = "set time of"
+
 // setTime sets the modification time of the entry itself, not of what it leads to.
 func setTime(path string, modified time.Time) error {
 	at := unix.NsecToTimespec(modified.UnixNano())
 	err := unix.UtimesNanoAt(unix.AT_FDCWD, path, []unix.Timespec{at, at}, unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil && !errors.Is(err, os.ErrPermission) {
-		return &os.PathError{Op: "set time of", Path: path, Err: err}
+		return &os.PathError{Op: opSetTime, Path: path, Err: err}
 	}
 	return nil
 }

@@ -52,18 +52,25 @@ func (u *Uploader) Backup(ctx context.Context, req uploader.BackupRequest, p pro
 // backup runs restic backup once.
 func (u *Uploader) backup(ctx context.Context, s *session, req uploader.BackupRequest, sink progress.Sink) (uploader.BackupResult, error) {
 	out := newBackupStream(sink, pathOf(req.Volume))
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	// restic would go on, save what is left as a snapshot, and exit with 3 as for single files.
+	out.volumeFailed = cancel
 	err := u.run(ctx, s, invocation{
 		command: "backup", args: u.backupArgs(req), volume: req.Volume, mode: worker.Read,
-		stdout: out.stdout, itemFail: out.itemFailed,
+		stdout: out.stdout, itemFail: out.itemFailed, itemGone: out.itemGone,
 	})
 	u.logMalformed(out)
+	if failed := out.volumeError(req.Volume); failed != nil {
+		return uploader.BackupResult{}, failed
+	}
 	var exit *ExitError
 	partial := errors.As(err, &exit) && exit.Code == exitPartial
 	switch {
-	case errors.Is(err, errEmpty) && out.reading.Errors == 0:
+	case errors.Is(err, errEmpty) && out.reading.Errors == 0 && out.gone() == 0:
 		return uploader.BackupResult{}, nil
-	case errors.Is(err, errEmpty):
-		return uploader.BackupResult{}, fmt.Errorf("nothing could be read, such as %s: %w", out.example(), err)
+	case errors.Is(err, errEmpty), out.summary != nil && out.summary.files == 0 && out.reading.Errors+out.gone() > 0:
+		return uploader.BackupResult{}, out.nothingRead()
 	case err != nil && !partial:
 		return uploader.BackupResult{}, err
 	case out.summary == nil || out.summary.snapshotID == "":
@@ -71,10 +78,10 @@ func (u *Uploader) backup(ctx context.Context, s *session, req uploader.BackupRe
 	}
 	out.finish(out.summary.bytes, out.summary.added)
 	result := uploader.BackupResult{
-		SnapshotID: out.summary.snapshotID, TotalBytes: out.summary.bytes, BytesUploaded: out.summary.added,
-		Errors: out.reading.Errors, FailedPaths: out.failed,
+		SnapshotID: out.summary.snapshotID, TotalBytes: out.summary.bytes, TotalFiles: out.summary.files,
+		BytesUploaded: out.summary.added, Errors: out.reading.Errors, FailedPaths: out.failed, Vanished: out.gone(),
 	}
-	if partial {
+	if partial && result.Vanished == 0 {
 		// Should restic not have named them, there is still at least one.
 		result.Errors = max(result.Errors, 1)
 	}

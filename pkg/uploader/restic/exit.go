@@ -77,6 +77,9 @@ func (s *session) exitError(v Version, command string, err error, fatal string) 
 		message = "…" + strings.ToValidUTF8(message[len(message)-exitMessageMaxBytes:], "")
 	}
 	why := cause(v, exit.Code, fatal)
+	if why == nil && s.saysVolumeIO(fatal) {
+		why = uploader.ErrVolumeIO
+	}
 	if errors.Is(why, uploader.ErrNoSpace) && s.namesScratch(fatal) {
 		why = uploader.ErrScratchFull
 	}
@@ -89,6 +92,14 @@ func (s *session) exitError(v Version, command string, err error, fatal string) 
 // namesScratch says whether a text names a file that only serves the run.
 func (s *session) namesScratch(text string) bool {
 	return slices.ContainsFunc(s.scratch, func(dir string) bool { return strings.Contains(text, dir+"/") })
+}
+
+// saysVolumeIO reports whether restic ended because it could not read the volume's root directory. Where the text names a
+// file of the repository, it is that.
+func (s *session) saysVolumeIO(fatal string) bool {
+	dir, local := s.repository.Local()
+	return strings.HasPrefix(fatal, "Fatal: unable to save snapshot: ") && uploader.SaysVolumeIO(fatal) && !s.namesScratch(fatal) &&
+		!strings.Contains(fatal, "(<") && (!local || !strings.Contains(fatal, dir+"/"))
 }
 
 // cause names why restic exited, by its exit code where it tells, else by its words; nil if neither does.

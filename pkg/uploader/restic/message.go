@@ -54,6 +54,8 @@ func (m *message) decode(line []byte) bool {
 	return json.Unmarshal(line, m) == nil
 }
 
+const noReason = "restic gives no reason"
+
 // errorText says what went wrong with an item. Up to restic 0.16 the error's text is lost: what remains of it is the
 // JSON form of Go's error value, as in {"Op":"open","Path":"un/noread","Err":13} or {}.
 func (m *message) errorText() string {
@@ -64,7 +66,7 @@ func (m *message) errorText() string {
 		Err     json.RawMessage
 	}
 	if json.Unmarshal(m.Error, &e) != nil {
-		return "restic gives no reason"
+		return noReason
 	}
 	errno, err := strconv.ParseUint(string(e.Err), 10, 16)
 	switch {
@@ -73,7 +75,7 @@ func (m *message) errorText() string {
 	case err == nil && e.Op != "":
 		return strings.TrimSpace(e.Op + " " + e.Path + ": " + syscall.Errno(errno).Error())
 	default:
-		return "restic gives no reason"
+		return noReason
 	}
 }
 

@@ -141,6 +141,7 @@ type invocation struct {
 
 	stdout   func(line []byte)
 	itemFail func(item, text string) // may be nil, as the following
+	itemGone func()                  // the scan has met an entry that is not there any more
 	fullDisk func()
 }
 
@@ -159,7 +160,7 @@ func (u *Uploader) run(ctx context.Context, s *session, i invocation) error {
 	access.Volume = i.mode
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	said := &stderr{itemFail: s.hiding(i.itemFail), fullDisk: i.fullDisk, fullRepository: func(line string) {
+	said := &stderr{itemFail: s.hiding(i.itemFail), itemGone: i.itemGone, fullDisk: i.fullDisk, fullRepository: func(line string) {
 		// It ends now, as a rule: one backup by 0.18.1 hung on a full disk, with nothing to tell why.
 		end := time.AfterFunc(cmp.Or(u.options.Grace.Interrupt, 10*time.Second), func() {
 			cancel(fmt.Errorf("%s: %w", s.hide(line), uploader.ErrNoSpace))

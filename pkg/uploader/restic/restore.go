@@ -4,6 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
@@ -81,11 +85,31 @@ func (u *Uploader) restore(ctx context.Context, s *session, req uploader.Restore
 	})
 	stop()
 	u.logMalformed(out)
-	if err != nil {
+	if out.volumeErr != nil && !errors.Is(err, uploader.ErrNoSpace) {
+		return uploader.RestoreResult{}, errors.Join(out.volumeErr, err)
+	}
+	if err != nil && !out.wentOn(err) {
 		return uploader.RestoreResult{}, out.explain(err)
 	}
 	out.finish(total, 0)
-	return uploader.RestoreResult{TotalBytes: total}, nil
+	slices.Sort(out.failed) // many files are written at the same time, and two attempts that fail alike are to say the same
+	return uploader.RestoreResult{
+		TotalBytes: total, TotalFiles: out.reading.FilesTotal,
+		Errors: out.reading.Errors, FailedPaths: out.failed, LastError: out.reading.LastError,
+	}, nil
+}
+
+// errorCount is how a restore ends that has written all that could be written (restic 0.14 to 0.19).
+var errorCount = regexp.MustCompile(`^Fatal: There were (\d+) errors$`)
+
+// wentOn reports whether a restore has come to its end, past paths that could not be written, all of which were counted.
+func (s *stream) wentOn(err error) bool {
+	exit, ok := errors.AsType[*ExitError](err)
+	if !ok || exit.Code != 1 || exit.cause != nil {
+		return false
+	}
+	said := errorCount.FindStringSubmatch(strings.TrimSpace(exit.Message))
+	return said != nil && said[1] == strconv.FormatInt(s.reading.Errors, 10)
 }
 
 // restoreOutput is nil for a restic that prints one line of text only.

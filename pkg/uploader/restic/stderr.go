@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"strings"
 	"sync"
+
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
 // stderr keeps of restic's stderr what an error message needs, in bounded memory: the last lines of plain text, and the
@@ -15,6 +17,7 @@ type stderr struct {
 	crash          string // the first line of what Go says of a crash; a stack trace follows, which helps nobody here
 	diskFull       bool
 	itemFail       func(item, text string)
+	itemGone       func()            // may be nil
 	fullRepository func(line string) // called when a file of the repository cannot be stored for that reason; may be nil
 
 	fullDisk func() // called once, when a write fails because the disk is full; may be nil
@@ -36,9 +39,12 @@ func (e *stderr) line(line []byte) {
 	}
 	switch m.Type {
 	case typeError:
-		// The scanner names the same item once more.
-		if m.During != "scan" {
+		// The scanner names the same item once more; of what has vanished, from 0.17 on, it alone speaks.
+		switch {
+		case m.During != "scan":
 			e.failed(m.Item, m.errorText())
+		case e.itemGone != nil && uploader.SaysVanished(m.errorText()):
+			e.itemGone()
 		}
 	case typeExitError:
 		e.mu.Lock()

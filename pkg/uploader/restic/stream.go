@@ -1,11 +1,16 @@
 package restic
 
 import (
+	"fmt"
+	"os"
+	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
 // idleLines is after how many equal status lines "everything known is read" counts as "everything is read".
@@ -27,9 +32,17 @@ type stream struct {
 	reading   progress.Reading
 	idle      int
 	failed    []string
+	unknown   []string // some of those for which restic gave no reason, as they are named
+	vanished  int64    // entries that the archiver did not find any more
+	scanned   int64    // entries that the scanner did not find any more
+	volumeErr error    // the first one of the volume's file system as a whole
 	malformed int64
 	closed    bool
 
+	// volumeFailed, if not nil, is called when the volume's file system fails as a whole.
+	volumeFailed func(error)
+
+	backsUp bool
 	// interpret takes a status or summary line into the reading.
 	interpret func(*stream, *message)
 	summary   *summary
@@ -48,7 +61,7 @@ type summary struct {
 }
 
 func newBackupStream(sink progress.Sink, volume string) *stream {
-	return &stream{sink: sink, volume: volume, interpret: (*stream).backupLine}
+	return &stream{sink: sink, volume: volume, interpret: (*stream).backupLine, backsUp: true}
 }
 
 func newRestoreStream(sink progress.Sink, volume string, total int64) *stream {
@@ -72,13 +85,96 @@ func (s *stream) stdout(line []byte) {
 func (s *stream) itemFailed(item, text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	name := strings.TrimPrefix(item, s.volume+"/")
+	item, text = s.inVolume(item), s.inVolume(text)
+	switch {
+	case uploader.SaysVolumeIO(text):
+		if s.volumeErr == nil {
+			s.volumeErr = fmt.Errorf("%w: %s: %s", uploader.ErrVolumeIO, item, text)
+			if s.volumeFailed != nil {
+				s.volumeFailed(s.volumeErr)
+			}
+		}
+	case s.backsUp && uploader.SaysVanished(text):
+		s.vanished++
+		return
+	case text == noReason && len(s.unknown) < maxFailedPaths:
+		s.unknown = append(s.unknown, name)
+	}
 	s.reading.Errors++
-	item = s.inVolume(item)
-	s.reading.LastError = s.inVolume(text)
+	s.reading.LastError = text
 	if item != "" && len(s.failed) < maxFailedPaths {
 		s.failed = append(s.failed, item)
 	}
 	s.report()
+}
+
+// itemGone takes an entry that restic's scanner has listed and then not found.
+func (s *stream) itemGone() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.scanned++
+}
+
+// gone is how many entries have vanished, at least. Scanner and archiver meet the same entries, and from 0.17 on the
+// archiver does not speak of all that it misses.
+func (s *stream) gone() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return max(s.vanished, s.scanned)
+}
+
+// volumeError is how the volume's file system failed, nil if it did not. Where restic gave no reason, as restic before 0.17
+// does of directories, the volume is asked.
+func (s *stream) volumeError(volume *os.File) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.volumeErr != nil {
+		return s.volumeErr
+	}
+	for _, name := range s.unknown {
+		switch err := look(volume, name); {
+		case uploader.IsVolumeIO(err):
+			return fmt.Errorf("%w: %w", uploader.ErrVolumeIO, err)
+		case uploader.IsVanished(err):
+			s.vanished++
+			s.reading.Errors--
+			s.failed = slices.DeleteFunc(s.failed, func(item string) bool { return item == printable(name) })
+		}
+	}
+	return nil
+}
+
+// look reads a little of an entry of the volume, to find out why restic could not.
+func look(volume *os.File, item string) error {
+	root, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", volume.Fd()))
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	info, err := root.Lstat(item)
+	if err != nil || !info.IsDir() && !info.Mode().IsRegular() {
+		return err
+	}
+	f, err := root.OpenFile(item, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if info.IsDir() {
+		_, err = f.Readdirnames(-1)
+		return err
+	}
+	_, err = f.Read(make([]byte, 1))
+	return err
+}
+
+// nothingRead is the error of a backup that has stored no file although there are entries.
+func (s *stream) nothingRead() error {
+	if s.reading.Errors == 0 {
+		return fmt.Errorf("%w: it lists entries, and says of each of them that it does not exist (%d)", uploader.ErrVolumeIO, s.gone())
+	}
+	return fmt.Errorf("%w: %d errors, such as %s", uploader.ErrNothingRead, s.reading.Errors, s.example())
 }
 
 // inVolume makes a path, or a text with paths, fit to be shown.
@@ -113,6 +209,7 @@ func (s *stream) finish(total, uploaded int64) {
 	s.reading.Stage = progress.StageFinishing
 	s.reading.BytesDone, s.reading.TotalBytes, s.reading.TotalFinal = total, total, true
 	s.reading.BytesUploaded, s.reading.CurrentItem = uploaded, ""
+	s.reading.Vanished = max(s.vanished, s.scanned)
 	s.report()
 }
 

@@ -1,0 +1,47 @@
+package uploader
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// volumeErrnos are the errors of a file system that is not there any more, or whose storage fails. They say nothing of the
+// file that they were met at: the same file may be read well when the driver or the server is back.
+var volumeErrnos = []syscall.Errno{
+	syscall.EIO,          // the disk, or a soft NFS mount whose server is silent
+	syscall.EREMOTEIO,    // the other end of a network file system
+	syscall.ENOTCONN,     // the FUSE driver has ended
+	syscall.ECONNABORTED, // the FUSE driver has ended, while a call ran
+	syscall.ESTALE,       // the NFS server does not know the volume any more
+	syscall.ESHUTDOWN,    // CephFS has lost its session, or the file system was shut down after an error
+}
+
+// vanishedErrnos are the errors of an entry that was listed and is not there any more.
+var vanishedErrnos = []syscall.Errno{syscall.ENOENT, syscall.ENOTDIR}
+
+// IsVolumeIO reports whether err is that of a file system that fails as a whole. The caller makes sure that it is the
+// volume's, and not the repository's.
+func IsVolumeIO(err error) bool { return isOneOf(err, volumeErrnos) }
+
+// IsVanished reports whether err means that an entry is not there any more.
+func IsVanished(err error) bool { return isOneOf(err, vanishedErrnos) }
+
+// SaysVolumeIO is IsVolumeIO for what another Go program says of an error. Only the end of the text counts: before it stand
+// paths, which anyone may name as they like.
+func SaysVolumeIO(text string) bool { return endsWithOneOf(text, volumeErrnos) }
+
+// SaysVanished is IsVanished for what another Go program says of an error.
+func SaysVanished(text string) bool { return endsWithOneOf(text, vanishedErrnos) }
+
+func isOneOf(err error, errnos []syscall.Errno) bool {
+	errno, ok := errors.AsType[syscall.Errno](err)
+	return ok && slices.Contains(errnos, errno)
+}
+
+func endsWithOneOf(text string, errnos []syscall.Errno) bool {
+	return slices.ContainsFunc(errnos, func(errno syscall.Errno) bool {
+		return text == errno.Error() || strings.HasSuffix(text, ": "+errno.Error())
+	})
+}

@@ -1,0 +1,41 @@
+package uploader
+
+import (
+	"fmt"
+	"io/fs"
+	"syscall"
+	"testing"
+)
+
+func TestErrorsOfTheVolume(t *testing.T) {
+	t.Parallel()
+	for errno, want := range map[syscall.Errno][2]bool{ // whether the volume fails, whether the file has vanished
+		syscall.EIO: {true, false}, syscall.ENOTCONN: {true, false}, syscall.ESTALE: {true, false},
+		syscall.ESHUTDOWN: {true, false}, syscall.EREMOTEIO: {true, false}, syscall.ECONNABORTED: {true, false},
+		syscall.ENOENT: {false, true}, syscall.ENOTDIR: {false, true},
+		syscall.EACCES: {false, false}, syscall.ENAMETOOLONG: {false, false}, syscall.ENOSPC: {false, false},
+	} {
+		err := fmt.Errorf("save: %w", &fs.PathError{Op: "open", Path: "some/file", Err: errno})
+		if got := [2]bool{IsVolumeIO(err), IsVanished(err)}; got != want {
+			t.Errorf("%v: got %v, want %v", err, got, want)
+		}
+		if got := [2]bool{SaysVolumeIO(err.Error()), SaysVanished(err.Error())}; got != want {
+			t.Errorf("%q: got %v, want %v", err, got, want)
+		}
+	}
+}
+
+// A volume's owner chooses the names of its files.
+func TestNamesAreNoErrorsOfTheVolume(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		"open input/output error: permission denied",
+		"open x: input/output error: permission denied",
+		"open dir/transport endpoint is not connected",
+		"chown stale file handle",
+	} {
+		if SaysVolumeIO(text) {
+			t.Errorf("%q is taken for an error of the volume", text)
+		}
+	}
+}
