@@ -57,6 +57,9 @@ type serverOptions struct {
 	concurrency      int
 	initRepositories bool
 	partial          string
+	partialRestore   string
+	mayLack          nodeagent.Partial // partial and partialRestore, once validated
+	restoreMayLack   nodeagent.Partial
 	lockWait         time.Duration
 	maxAttempts      int
 	retryDelay       time.Duration
@@ -109,7 +112,8 @@ func (o *serverOptions) addFlags(cmd *cobra.Command) {
 	f.IntVar(&o.concurrency, "concurrency", 0, "volumes at the same time; 0: what the ConfigMap says, else 1; the agent reads that each minute")
 	f.StringVar(&o.workerMemory, "worker-memory", "", "how much memory restic or kopia try to keep within for one volume, such as 512Mi; 0: as much as they want; default: the container's memory limit but 192Mi, divided by the concurrency")
 	f.BoolVar(&o.initRepositories, "init-repositories", true, "create a repository that a backup needs and that does not exist")
-	f.StringVar(&o.partial, "partial", "complete", "what a backup is whose snapshot lacks files that could not be read: complete or fail")
+	f.StringVar(&o.partial, "partial", "1%", "the share of its files that a Completed backup may lack because they could not be read, beyond five files: complete (any), fail (none) or a percentage; annotation plimsoll.io/partial of a Backup overrides it")
+	f.StringVar(&o.partialRestore, "partial-restore", "fail", "the share of its files that a Completed restore may lack because they could not be written, beyond five files: complete (any), fail (none) or a percentage; annotation plimsoll.io/partial of a Restore overrides it")
 	f.DurationVar(&o.lockWait, "lock-wait", 35*time.Minute, "how long to wait for a locked repository; 0: not at all")
 	f.IntVar(&o.maxAttempts, "max-attempts", 5, "how often a volume is tried; crashes of the agent count, planned stops do not")
 	f.DurationVar(&o.retryDelay, "retry-delay", 10*time.Second, "the pause before the second attempt, doubled before each further one")
@@ -126,11 +130,16 @@ func defaultCacheDir() string {
 }
 
 func (o *serverOptions) validate() error {
+	var err error
+	if o.mayLack, err = nodeagent.ParsePartial(o.partial); err != nil {
+		return fmt.Errorf("--partial=%s: %w", o.partial, err)
+	}
+	if o.restoreMayLack, err = nodeagent.ParsePartial(o.partialRestore); err != nil {
+		return fmt.Errorf("--partial-restore=%s: %w", o.partialRestore, err)
+	}
 	switch {
 	case o.nodeName == "":
 		return errors.New("environment variable NODE_NAME is not set: the agent must know which node it serves")
-	case o.partial != "complete" && o.partial != "fail":
-		return fmt.Errorf("--partial=%s is neither complete nor fail", o.partial)
 	case o.concurrency < 0:
 		return fmt.Errorf("--concurrency=%d is negative", o.concurrency)
 	case o.maxAttempts < 1:
@@ -186,7 +195,7 @@ func serve(ctx context.Context, o serverOptions) error {
 	agent, err := nodeagent.SetUp(ctx, mgr, nodeagent.Config{
 		NodeName: o.nodeName, Namespace: o.namespace, HostPods: o.hostPods, AllowUnmounted: o.allowUnmounted,
 		Uploaders:        map[string]uploader.Uploader{"restic": resticData, "kopia": kopiaData},
-		InitRepositories: o.initRepositories, FailPartial: o.partial == "fail",
+		InitRepositories: o.initRepositories, Partial: o.mayLack, PartialRestore: o.restoreMayLack,
 		Concurrency: slots.current(), ReadConcurrency: slots.read, MaxAttempts: o.maxAttempts, RetryDelay: o.retryDelay,
 		ProgressInterval: o.progressInterval, StallAfter: o.stallAfter, IdleTimeout: o.idleTimeout,
 		ResourceTimeout: o.resourceTimeout, LockWait: o.lockWait, BackupTimeout: o.backupTimeout, PrepareTimeout: o.prepareTimeout,

@@ -72,7 +72,11 @@ func (c *VolumeCase) explainEnd(e *Explanation) {
 	case v.Progress.State == progress.StateCanceled:
 		e.Why = "it was canceled: spec.cancel was set, as Velero servers do it when they are restarted"
 	case v.Progress.Errors > 0:
-		e.Why = "it has completed without " + progress.Count(v.Progress.Errors, "file", "files") + " that could not be read"
+		moved := "read"
+		if v.Kind == KindPodVolumeRestore {
+			moved = "written"
+		}
+		e.Why = "it has completed without " + progress.Count(v.Progress.Errors, "file", "files") + " that could not be " + moved
 		e.See = seeLacks
 	default:
 		e.Why = "it has completed"

@@ -51,7 +51,8 @@ type Config struct {
 
 	Uploaders        map[string]uploader.Uploader // by uploaderType
 	InitRepositories bool                         // make a missing repository for a backup
-	FailPartial      bool                         // a backup with unreadable files is Failed instead of Completed
+	Partial          Partial                      // what a Completed backup may lack
+	PartialRestore   Partial                      // what a Completed restore may lack
 
 	Concurrency int // volumes at the same time; default 1, as in Velero
 	// ReadConcurrency returns the Concurrency that is wanted now. The agent asks each ConfigInterval (default 1 min); nil: it

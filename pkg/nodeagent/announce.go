@@ -18,7 +18,7 @@ const (
 	EventStalled   = "Stalled"
 	EventResumed   = "Resumed" // bytes move again, or another agent has taken over
 	EventRetrying  = "Retrying"
-	EventPartial   = "Partial" // stored, without the files that could not be read
+	EventPartial   = "Partial" // completed, without some files
 	EventCompleted = "Completed"
 	EventFailed    = "Failed"
 	EventCanceled  = "Canceled"
@@ -108,7 +108,7 @@ func (a *Agent) announceEnd(op *operation, v verdict) {
 	case v.phase == phaseFailed:
 		log.Error("Operation failed", "reason", v.reason, "message", v.message)
 		a.event(op, warning, EventFailed, "%s", v.message)
-	case v.reason == ReasonUnreadableFiles:
+	case v.reason != "":
 		log.Warn("Operation completed without some files", "message", v.message)
 		a.event(op, warning, EventPartial, "%s", v.message)
 	default:
@@ -124,7 +124,7 @@ func (v verdict) result() string {
 		return metrics.Canceled
 	case v.phase == phaseFailed:
 		return metrics.Failed
-	case v.reason == ReasonUnreadableFiles:
+	case v.reason != "":
 		return metrics.Partial
 	default:
 		return metrics.Completed

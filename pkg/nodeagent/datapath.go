@@ -75,12 +75,19 @@ func (a *Agent) backup(ctx context.Context, op *operation) (outcome, error) {
 	if err := a.tornDown(ctx, op.subject); err != nil {
 		return out, fmt.Errorf("the volume was torn down while it was read, its snapshot is not complete: %w", err)
 	}
+	if err := a.acceptBackup(ctx, op, res); err != nil {
+		return out, err // without a snapshot id: a server would restore it otherwise (contracts/velero-node-agent.md 2.2)
+	}
 	out.snapshotID, out.totalBytes, out.newBytes, out.errors = res.SnapshotID, res.TotalBytes, res.BytesUploaded, res.Errors
+	out.vanished = isMass(res.Vanished, res.TotalFiles)
 	switch {
 	case res.SnapshotID == "":
 		out.message = "volume was empty so no snapshot was taken" // Velero's words, people search for them
 	case res.Errors > 0:
 		out.message = unreadable(res)
+	}
+	if res.Vanished > 0 {
+		out.message = strings.TrimPrefix(out.message+"; "+progress.Count(res.Vanished, "entry", "entries")+" of the volume vanished while it was read", "; ")
 	}
 	return out, nil
 }
@@ -110,19 +117,7 @@ func (a *Agent) tornDown(ctx context.Context, s subject) error {
 
 // unreadable counts and names the files that a snapshot lacks.
 func unreadable(res uploader.BackupResult) string {
-	message := fmt.Sprintf("snapshot %s was saved without %s that could not be read", res.SnapshotID, progress.Count(res.Errors, "file", "files"))
-	if len(res.FailedPaths) == 0 {
-		return message
-	}
-	var named []string
-	for _, path := range res.FailedPaths[:min(len(res.FailedPaths), maxNamedPaths)] {
-		named = append(named, progress.ShortPath(path))
-	}
-	message += ": " + strings.Join(named, ", ")
-	if more := res.Errors - int64(len(named)); more > 0 {
-		message += fmt.Sprintf(" and %d more", more)
-	}
-	return message
+	return fmt.Sprintf("snapshot %s was saved without %s", res.SnapshotID, missing("that could not be read", res.Errors, res.FailedPaths))
 }
 
 // restore writes one snapshot into its volume and hands the volume over to the pod.
@@ -163,10 +158,17 @@ func (a *Agent) restore(ctx context.Context, op *operation) (outcome, error) {
 	if err := stopped(ctx); err != nil { // it may have been left behind meanwhile
 		return outcome{}, err
 	}
+	if err := a.acceptRestore(ctx, op, res); err != nil {
+		return outcome{}, err
+	}
 	if err := a.handOver(op, pvr, req.Volume); err != nil {
 		return outcome{}, fmt.Errorf("tell the pod's init container that the data is there: %w", err)
 	}
-	return outcome{totalBytes: res.TotalBytes}, nil
+	out := outcome{totalBytes: res.TotalBytes, errors: res.Errors}
+	if res.Errors > 0 {
+		out.message = fmt.Sprintf("snapshot %s was restored without %s", pvr.Spec.SnapshotID, missing("that could not be written", res.Errors, res.FailedPaths))
+	}
+	return out, nil
 }
 
 // open finds the operation's volume and its repository, within the resource timeout.
@@ -196,6 +198,8 @@ func (a *Agent) openVolume(ctx context.Context, op *operation) (*os.File, error)
 	switch {
 	case err == nil:
 		return f, nil
+	case uploader.IsVolumeIO(err):
+		return nil, transient(ReasonVolumeIO, err)
 	case errors.Is(err, volume.ErrNotMounted) && dir.Mounted:
 		if ended := ending(pod); ended != nil {
 			return nil, permanent(ReasonPodGone, fmt.Errorf("%w, and its volume is not mounted any more: %w", ended, err))

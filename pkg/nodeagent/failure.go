@@ -31,7 +31,10 @@ const (
 	ReasonFlush              = "Flush"              // the volume's disk has lost what was written
 	ReasonOutOfMemory        = "OutOfMemory"        // the kernel ended the worker
 	ReasonIdle               = "Idle"               // no byte moved for the idle timeout
-	ReasonUnreadableFiles    = "UnreadableFiles"    // files were unreadable and --partial=fail
+	ReasonVolumeIO           = "VolumeIO"           // the volume's file system failed: disk, driver or server
+	ReasonUnreadableFiles    = "UnreadableFiles"    // files were unreadable: more than --partial allows, or the reason of result partial
+	ReasonUnwrittenFiles     = "UnwrittenFiles"     // files could not be written: more than --partial-restore allows, or the reason of result partial
+	ReasonVanishedFiles      = "VanishedFiles"      // the reason of result partial: many files vanished while the volume was read
 	ReasonTooManyAttempts    = "TooManyAttempts"    // the agent ended once too often while it ran
 	ReasonDataPath           = "DataPath"           // anything else that restic or kopia says
 )
@@ -93,6 +96,8 @@ func classify(err error) *failure {
 		{ReasonNoSpace, true, syscall.ENOSPC},
 		{ReasonNoSpace, true, syscall.EDQUOT},
 		{ReasonFlush, true, uploader.ErrFlush},
+		{ReasonVolumeIO, false, uploader.ErrVolumeIO},
+		{ReasonUnreadableFiles, true, uploader.ErrNothingRead},
 		{ReasonUnsupported, true, uploader.ErrUnsupported},
 	} {
 		if errors.Is(err, known.err) {
@@ -138,6 +143,13 @@ func advice(reason string) string {
 		return "look at the node with 'kubectl get node', and at the node agent's pod there; the next backup has the volume"
 	case ReasonPodNotReady:
 		return "look at the pod's events with 'kubectl describe pod', and at its init container restore-wait"
+	case ReasonVolumeIO:
+		return "check the volume's driver on this node, its disk or its server, and the kernel's log of the node"
+	case ReasonUnreadableFiles:
+		return "make the files readable, or accept a backup without them: annotate the Backup with " + PartialAnnotation + "=complete, or run the node agent with --partial=complete"
+	case ReasonUnwrittenFiles:
+		return "the other files are in the volume; to let the pod start without these, delete the pod and restore it again with " +
+			"'velero restore create --annotations " + PartialAnnotation + "=complete ...', or run the node agent with --partial-restore=complete"
 	case ReasonIdle:
 		return "check the storage and the network of this node, or raise --idle-timeout"
 	default:

@@ -36,12 +36,13 @@ type operation struct {
 	resumed   bool  // an earlier process had claimed the object, as it was when this one did
 	exhausted error // why a restore has no attempt left; its last one may have handed the volume over
 	podUID    types.UID
-	dir       volume.Dir // where the volume lies below the pod's directory, once it was found
-	gone      bool       // the object does not exist any more
-	hangs     bool       // its work did not end when it was told to, and was left behind
-	lockWait  waiting    // for the repository's lock
-	mountWait waiting    // for the volume to be mounted
-	faultWait waiting    // for one object with which the API server fails
+	dir       volume.Dir    // where the volume lies below the pod's directory, once it was found
+	gone      bool          // the object does not exist any more
+	hangs     bool          // its work did not end when it was told to, and was left behind
+	lockWait  waiting       // for the repository's lock
+	mountWait waiting       // for the volume to be mounted
+	faultWait waiting       // for one object with which the API server fails
+	lacks     restoreErrors // of the last attempt
 }
 
 // outcome is what an attempt has brought.
@@ -50,7 +51,8 @@ type outcome struct {
 	snapshotID string
 	totalBytes int64
 	newBytes   int64 // bytes that were not in the repository before
-	errors     int64 // unreadable files
+	errors     int64 // files that could not be read or written
+	vanished   bool  // so many entries vanished that people should look
 	message    string
 }
 

@@ -195,20 +195,24 @@ func TestFailures(t *testing.T) {
 
 func TestPartialBackup(t *testing.T) {
 	t.Parallel()
-	for name, failPartial := range map[string]bool{"complete": false, "fail": true} {
+	for name, failPartial := range map[string]bool{"complete": false, "fail": true, "5%": false, "4%": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := newCluster(t, veleroLatest)
 			data := uploadertest.NewFake(t.TempDir())
 			data.OnBackup = func(context.Context, uploader.BackupRequest, progress.Sink) (uploader.BackupResult, error) {
-				return uploader.BackupResult{SnapshotID: "1234abcd", TotalBytes: 7, Errors: 9, FailedPaths: []string{"secret/key", "b", "c", "d", "e", "f"}}, nil
+				return uploader.BackupResult{SnapshotID: "1234abcd", TotalBytes: 7, TotalFiles: 200, Errors: 9, FailedPaths: []string{"secret/key", "b", "c", "d", "e", "f"}}, nil
 			}
-			c.startAgent(data, func(cfg *Config) { cfg.FailPartial = failPartial })
+			allowed, err := ParsePartial(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.startAgent(data, func(cfg *Config) { cfg.Partial = allowed })
 			pvb := c.newBackup(c.pod("source", "data"), "data")
 			c.create(pvb)
 			end := c.end(pvb)
 			status := end.object.(*velerov1.PodVolumeBackup).Status
-			if !strings.Contains(status.Message, "9 files") || !strings.Contains(status.Message, "secret/key, b, c, d, e, …") {
+			if !strings.Contains(status.Message, "9 files") || !strings.Contains(status.Message, "secret/key, b, c, d, e and 4 more") {
 				t.Errorf("message %q", status.Message)
 			}
 			if failPartial {

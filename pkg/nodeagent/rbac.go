@@ -4,7 +4,7 @@ package nodeagent
 // own namespace first. deploy/ puts another namespace in place of velero where the agent runs elsewhere.
 //
 // +kubebuilder:rbac:groups=velero.io,namespace=velero,resources=podvolumebackups;podvolumerestores,verbs=get;list;watch;patch
-// +kubebuilder:rbac:groups=velero.io,namespace=velero,resources=backupstoragelocations;backups,verbs=get
+// +kubebuilder:rbac:groups=velero.io,namespace=velero,resources=backupstoragelocations;backups;restores,verbs=get
 // +kubebuilder:rbac:groups=velero.io,namespace=velero,resources=backuprepositories,verbs=list
 // +kubebuilder:rbac:groups="",namespace=velero,resources=secrets;configmaps,verbs=get
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=velero,resources=leases,verbs=get;create;update;delete

@@ -102,14 +102,8 @@ func (a *Agent) decide(ctx context.Context, op *operation, out outcome, err erro
 		err = fmt.Errorf("%w, and its worker does not end even when it is killed: the volume's device or file system hangs, see the kernel's log of node %s", err, a.cfg.NodeName)
 	}
 	v := verdict{out: out, message: out.message, ended: time.Now()}
-	if err == nil && out.errors > 0 {
-		v.reason = ReasonUnreadableFiles
-		if a.cfg.FailPartial {
-			err = permanent(ReasonUnreadableFiles, errors.New(out.message))
-			v.out.snapshotID = "" // a server would restore it otherwise (contracts/velero-node-agent.md 2.2)
-		}
-	}
 	if err == nil {
+		v.reason = out.reason(op.kind)
 		v.phase, v.snapshot = phaseCompleted, op.tracker.Complete(out.totalBytes)
 		return v
 	}
@@ -125,6 +119,20 @@ func (a *Agent) decide(ctx context.Context, op *operation, out outcome, err erro
 	}
 	v.snapshot = op.tracker.End(state, v.message)
 	return v
+}
+
+// reason is why people should look at an operation that has completed, empty if they need not.
+func (o outcome) reason(kind Kind) string {
+	switch {
+	case o.errors > 0 && kind == Restore:
+		return ReasonUnwrittenFiles
+	case o.errors > 0:
+		return ReasonUnreadableFiles
+	case o.vanished:
+		return ReasonVanishedFiles
+	default:
+		return ""
+	}
 }
 
 // patch is the terminal write: all there is to say about the operation, as servers store the object as it is then.

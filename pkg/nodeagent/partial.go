@@ -1,0 +1,184 @@
+package nodeagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+)
+
+// PartialAnnotation on a Backup, Restore, PodVolumeBackup or PodVolumeRestore holds a Partial that is used in place of the agent's.
+const PartialAnnotation = "plimsoll.io/partial"
+
+// Partial is the largest share of a volume's files, in percent, that a Completed backup or restore may lack. The zero value
+// allows none.
+type Partial float64
+
+// toleratedFiles may always be missing where any share is: in a small volume one file that nobody may read is a large share.
+// Five leaves room for lost+found, a socket's lock or an editor's left-overs, and is too few to be a database.
+const toleratedFiles = 5
+
+// ParsePartial reads "complete" (any share), "fail" (none), or a share such as "1%" or "0.5%".
+func ParsePartial(text string) (Partial, error) {
+	switch text {
+	case "complete":
+		return 100, nil
+	case "fail":
+		return 0, nil
+	}
+	number, ok := strings.CutSuffix(text, "%")
+	percent, err := strconv.ParseFloat(number, 64)
+	if !ok || err != nil || !(percent >= 0 && percent <= 100) {
+		return 0, fmt.Errorf("%q is neither complete, fail nor a percentage such as 1%%", text)
+	}
+	return Partial(percent), nil
+}
+
+// tolerates reports whether an operation may be Completed that has moved some files and failed at others. Except with 100 %,
+// at least half of them must have been moved.
+func (p Partial) tolerates(failed, moved int64) bool {
+	switch {
+	case failed == 0, p >= 100:
+		return true
+	case p <= 0, failed > moved:
+		return false
+	default:
+		return failed <= toleratedFiles || float64(failed)*100 <= float64(p)*float64(failed+moved)
+	}
+}
+
+// isMass reports whether so many entries have vanished that people should look: files of a volume in use come and go.
+func isMass(vanished, files int64) bool {
+	return vanished > 2*toleratedFiles && vanished*100 > files
+}
+
+// partial returns what an operation may lack: by its own annotation, else by that of its Backup or Restore, else as the agent
+// was told.
+func (a *Agent) partial(ctx context.Context, s subject) (Partial, error) {
+	text, ok := s.object.GetAnnotations()[PartialAnnotation]
+	if !ok {
+		owner, err := a.owner(ctx, s)
+		if err != nil {
+			return 0, err
+		}
+		text, ok = owner[PartialAnnotation]
+	}
+	switch {
+	case ok:
+		p, err := ParsePartial(text)
+		if err != nil {
+			return 0, permanent(ReasonInvalidSettings, fmt.Errorf("annotation %s: %w", PartialAnnotation, err))
+		}
+		return p, nil
+	case s.kind == Backup:
+		return a.cfg.Partial, nil
+	default:
+		return a.cfg.PartialRestore, nil
+	}
+}
+
+// owner returns the annotations of the Backup or Restore that the object was made for.
+func (a *Agent) owner(ctx context.Context, s subject) (map[string]string, error) {
+	for _, owner := range s.object.GetOwnerReferences() {
+		var object client.Object
+		switch owner.Kind {
+		case "Backup":
+			object = &velerov1.Backup{}
+		case "Restore":
+			object = &velerov1.Restore{}
+		default:
+			continue
+		}
+		err := a.patient.Get(ctx, types.NamespacedName{Namespace: a.cfg.Namespace, Name: owner.Name}, object)
+		switch {
+		case apierrors.IsNotFound(err), err == nil && object.GetUID() != owner.UID:
+			return nil, nil
+		case err != nil:
+			return nil, fmt.Errorf("get %s %s: %w", owner.Kind, owner.Name, err)
+		}
+		return object.GetAnnotations(), nil
+	}
+	return nil, nil
+}
+
+// acceptBackup fails a backup that lacks more than it may.
+func (a *Agent) acceptBackup(ctx context.Context, op *operation, res uploader.BackupResult) error {
+	if res.Errors == 0 {
+		return nil
+	}
+	allowed, err := a.partial(ctx, op.subject)
+	if err != nil {
+		return err
+	}
+	if allowed.tolerates(res.Errors, res.TotalFiles) {
+		return nil
+	}
+	return permanent(ReasonUnreadableFiles, errors.New(missing("could not be read", res.Errors, res.FailedPaths)))
+}
+
+// acceptRestore fails a restore that lacks more than it may, and first any that lacks something: another attempt may write it.
+// One that fails at the same paths again is as good as it gets.
+func (a *Agent) acceptRestore(ctx context.Context, op *operation, res uploader.RestoreResult) error {
+	if res.Errors == 0 {
+		return nil
+	}
+	text := missing("could not be written", res.Errors, res.FailedPaths)
+	if res.LastError != "" {
+		text += " (" + res.LastError + ")"
+	}
+	lacks := restoreErrors{count: res.Errors, paths: res.FailedPaths}
+	if !lacks.equal(op.lacks) && op.attempt < a.cfg.MaxAttempts {
+		op.lacks = lacks
+		return transient(ReasonUnwrittenFiles, errors.New(text))
+	}
+	allowed, err := a.partial(ctx, op.subject)
+	if err != nil {
+		return err
+	}
+	if restored := res.TotalFiles - res.Errors; allowed.tolerates(res.Errors, restored) && (restored > 0 || res.TotalFiles == 0) {
+		return nil
+	}
+	return permanent(ReasonUnwrittenFiles, errors.New(text))
+}
+
+// restoreErrors is at what an attempt of a restore has failed.
+type restoreErrors struct {
+	count int64
+	paths []string // not all of them, if there are many
+}
+
+// equal reports whether two attempts have failed at the same.
+func (e restoreErrors) equal(other restoreErrors) bool {
+	if e.count != other.count || e.count == 0 {
+		return false
+	}
+	all := int64(len(e.paths)) >= e.count && int64(len(other.paths)) >= other.count
+	return !all || slices.Equal(e.paths, other.paths)
+}
+
+// missing counts and names the files that an operation lacks.
+func missing(what string, count int64, paths []string) string {
+	message := progress.Count(count, "file", "files") + " " + what
+	if len(paths) == 0 {
+		return message
+	}
+	var named []string
+	for _, path := range paths[:min(len(paths), maxNamedPaths)] {
+		named = append(named, progress.ShortPath(path))
+	}
+	message += ": " + strings.Join(named, ", ")
+	if more := count - int64(len(named)); more > 0 {
+		message += fmt.Sprintf(" and %d more", more)
+	}
+	return message
+}

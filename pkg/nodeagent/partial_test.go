@@ -1,0 +1,189 @@
+package nodeagent
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
+	"github.com/plimsoll-io/plimsoll/test/faultfs"
+)
+
+func TestParsePartial(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]Partial{"complete": 100, "fail": 0, "1%": 1, "0.5%": 0.5, "0%": 0, "100%": 100} {
+		if got, err := ParsePartial(text); err != nil || got != want {
+			t.Errorf("%q: got %v, %v, want %v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "maybe", "1", "-1%", "101%", "NaN%", "%"} {
+		if got, err := ParsePartial(text); err == nil {
+			t.Errorf("%q: got %v, want an error", text, got)
+		}
+	}
+}
+
+func TestPartialTolerates(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		allowed       Partial
+		failed, moved int64
+		want          bool
+	}{
+		{0, 0, 0, true},
+		{0, 1, 1000, false},
+		{1, 1, 1, true},
+		{1, 2, 1, false}, // the most of the volume is missing
+		{1, 5, 20, true},
+		{1, 6, 20, false},
+		{1, 10, 990, true},
+		{1, 11, 989, false},
+		{1, 1, 0, false},
+		{100, 1000, 1, true},
+	} {
+		if got := c.allowed.tolerates(c.failed, c.moved); got != c.want {
+			t.Errorf("%v %% with %d failed and %d moved: got %v", c.allowed, c.failed, c.moved, got)
+		}
+	}
+}
+
+// TestPartialRestore: a path that cannot be written costs one more attempt, and then what the partial policy says.
+func TestPartialRestore(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		annotation string
+		phase      string
+		calls      int32
+	}{
+		"by default it fails":          {"", phaseFailed, 2},
+		"the Restore accepts anything": {"complete", phaseCompleted, 2},
+		"a share":                      {"10%", phaseCompleted, 2},
+		"too small a share":            {"1%", phaseCompleted, 2}, // five files are always tolerated
+		"nonsense":                     {"perhaps", phaseFailed, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, veleroLatest)
+			if tc.annotation != "" {
+				c.patch(c.restore.DeepCopy(), `{"metadata":{"annotations":{"`+PartialAnnotation+`":"`+tc.annotation+`"}}}`)
+			}
+			data := uploadertest.NewFake(t.TempDir())
+			var calls atomic.Int32
+			data.OnRestore = func(context.Context, uploader.RestoreRequest, progress.Sink) (uploader.RestoreResult, error) {
+				calls.Add(1)
+				return uploader.RestoreResult{TotalBytes: 7, TotalFiles: 30, Errors: 1, FailedPaths: []string{"too/deep"}, LastError: "file name too long"}, nil
+			}
+			c.startAgent(data, nil)
+			target := c.pod("target", "data")
+			pvr := c.newRestore(target, "data", "1234abcd")
+			c.create(pvr)
+			c.setInitContainer(target, running)
+			end := c.end(pvr)
+			if end.phase != tc.phase || calls.Load() != tc.calls {
+				t.Fatalf("ended as %s after %d calls, want %s after %d", describe([]subject{end}), calls.Load(), tc.phase, tc.calls)
+			}
+			if tc.phase == phaseFailed {
+				if tc.annotation == "" && (!strings.Contains(message(end), "too/deep") || !strings.Contains(message(end), "--annotations "+PartialAnnotation+"=complete")) {
+					t.Errorf("message %q does not name the file and the way out", message(end))
+				}
+				return
+			}
+			if !strings.Contains(message(end), "without 1 file that could not be written: too/deep") {
+				t.Errorf("message %q", message(end))
+			}
+			c.event(pvr, EventPartial)
+		})
+	}
+}
+
+// TestRestoreErrorsThatChangeAreTriedAgain: only what repeats identically is final.
+func TestRestoreErrorsThatChangeAreTriedAgain(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, veleroLatest)
+	data := uploadertest.NewFake(t.TempDir())
+	var calls atomic.Int32
+	data.OnRestore = func(context.Context, uploader.RestoreRequest, progress.Sink) (uploader.RestoreResult, error) {
+		switch calls.Add(1) {
+		case 1:
+			return uploader.RestoreResult{TotalFiles: 30, Errors: 1, FailedPaths: []string{"a"}}, nil
+		case 2:
+			return uploader.RestoreResult{TotalFiles: 30, Errors: 1, FailedPaths: []string{"b"}}, nil
+		default:
+			return uploader.RestoreResult{TotalBytes: 7, TotalFiles: 30}, nil
+		}
+	}
+	c.startAgent(data, nil)
+	target := c.pod("target", "data")
+	pvr := c.newRestore(target, "data", "1234abcd")
+	c.create(pvr)
+	c.setInitContainer(target, running)
+	if end := c.end(pvr); end.phase != phaseCompleted || calls.Load() != 3 {
+		t.Errorf("ended as %s after %d calls", describe([]subject{end}), calls.Load())
+	}
+}
+
+// TestVanishedFilesAreTold: they fail nothing, and a mass of them is a Warning.
+func TestVanishedFilesAreTold(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, veleroLatest)
+	data := uploadertest.NewFake(t.TempDir())
+	data.OnBackup = func(context.Context, uploader.BackupRequest, progress.Sink) (uploader.BackupResult, error) {
+		return uploader.BackupResult{SnapshotID: "1234abcd", TotalBytes: 7, TotalFiles: 200, Vanished: 40}, nil
+	}
+	c.startAgent(data, nil)
+	pvb := c.newBackup(c.pod("source", "data"), "data")
+	c.create(pvb)
+	end := c.end(pvb)
+	if status := end.object.(*velerov1.PodVolumeBackup).Status; end.phase != phaseCompleted || status.SnapshotID != "1234abcd" || status.Message != "40 entries of the volume vanished while it was read" {
+		t.Errorf("ended as %+v", status)
+	}
+	c.event(pvb, EventPartial)
+}
+
+// TestVolumeThatFails: on a real file system that fails for good, no data path brings a Completed backup, nor a snapshot that a
+// server would restore.
+func TestVolumeThatFails(t *testing.T) {
+	t.Parallel()
+	for _, data := range []string{"restic", "kopia"} {
+		for name, fault := range map[string]faultfs.Fault{
+			"a driver that has ended": {Errno: syscall.ENOTCONN, Path: "dir/**"},
+			"no file readable":        {Op: faultfs.Open, Path: "dir/**", Errno: syscall.EACCES},
+		} {
+			t.Run(data+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				c := newCluster(t, veleroLatest)
+				c.startAgent(nil, func(cfg *Config) {
+					cfg.Uploaders = map[string]uploader.Uploader{"restic": newRestic(t), "kopia": newKopia(t)}
+					cfg.MaxAttempts, cfg.Partial = 2, 100
+				})
+				pod, backing := c.pod("source", "data"), t.TempDir()
+				mkdir(t, filepath.Join(backing, "dir"))
+				write(t, filepath.Join(backing, "dir", "file"), "content")
+				volume, err := faultfs.Mount(c.dir(pod, "data"), backing)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() {
+					if err := volume.Unmount(); err != nil {
+						t.Error(err)
+					}
+				})
+				volume.Inject(fault)
+				pvb := c.newBackup(pod, "data")
+				pvb.Spec.UploaderType = data
+				c.create(pvb)
+				end := c.end(pvb)
+				if status := end.object.(*velerov1.PodVolumeBackup).Status; end.phase != phaseFailed || status.SnapshotID != "" {
+					t.Errorf("ended as %+v", status)
+				}
+			})
+		}
+	}
+}
