@@ -11,32 +11,33 @@ import (
 
 // The reasons of failures: constant words for metrics, logs and Events.
 const (
-	ReasonCanceled           = "Canceled"           // spec.cancel was set
-	ReasonDeleted            = "Deleted"            // the PodVolumeBackup or PodVolumeRestore was deleted
-	ReasonDeadline           = "Deadline"           // the server would have stopped waiting for all volumes
-	ReasonAgentLost          = "AgentLost"          // the node agent of the volume's node does not report, and cannot or did not come back
-	ReasonAPIServer          = "APIServer"          // the API server fails with one object, such as a Secret that it cannot decrypt
-	ReasonPodNotReady        = "PodNotReady"        // the pod's init container did not start
-	ReasonPodGone            = "PodGone"            // the pod was deleted, replaced or has ended
-	ReasonVolumeNotFound     = "VolumeNotFound"     // nothing, or more than one thing, where the volume should be
-	ReasonUnsupportedVolume  = "UnsupportedVolume"  // block device, hostPath
-	ReasonUnsupported        = "Unsupported"        // uploader type or option that this agent does not have
-	ReasonInvalidSettings    = "InvalidSettings"    // uploaderSettings that cannot be read
-	ReasonInvalidLocation    = "InvalidLocation"    // BackupStorageLocation, Secret or credentials missing or unusable
-	ReasonRepositoryNotFound = "RepositoryNotFound" // no repository at the address
-	ReasonWrongPassword      = "WrongPassword"      // the repository's password is another one
-	ReasonRepositoryLocked   = "RepositoryLocked"   // somebody else held the lock for too long
-	ReasonSnapshotNotFound   = "SnapshotNotFound"   // the repository does not know the snapshot
-	ReasonNoSpace            = "NoSpace"            // the volume or the repository is full
-	ReasonFlush              = "Flush"              // the volume's disk has lost what was written
-	ReasonOutOfMemory        = "OutOfMemory"        // the kernel ended the worker
-	ReasonIdle               = "Idle"               // no byte moved for the idle timeout
-	ReasonVolumeIO           = "VolumeIO"           // the volume's file system failed: disk, driver or server
-	ReasonUnreadableFiles    = "UnreadableFiles"    // files were unreadable: more than --partial allows, or the reason of result partial
-	ReasonUnwrittenFiles     = "UnwrittenFiles"     // files could not be written: more than --partial-restore allows, or the reason of result partial
-	ReasonVanishedFiles      = "VanishedFiles"      // the reason of result partial: many files vanished while the volume was read
-	ReasonTooManyAttempts    = "TooManyAttempts"    // the agent ended once too often while it ran
-	ReasonDataPath           = "DataPath"           // anything else that restic or kopia says
+	ReasonCanceled             = "Canceled"             // spec.cancel was set
+	ReasonDeleted              = "Deleted"              // the PodVolumeBackup or PodVolumeRestore was deleted
+	ReasonDeadline             = "Deadline"             // the server would have stopped waiting for all volumes
+	ReasonAgentLost            = "AgentLost"            // the node agent of the volume's node does not report, and cannot or did not come back
+	ReasonAPIServer            = "APIServer"            // the API server fails with one object, such as a Secret that it cannot decrypt
+	ReasonPodNotReady          = "PodNotReady"          // the pod's init container did not start
+	ReasonPodGone              = "PodGone"              // the pod was deleted, replaced or has ended
+	ReasonVolumeNotFound       = "VolumeNotFound"       // nothing, or more than one thing, where the volume should be
+	ReasonUnsupportedVolume    = "UnsupportedVolume"    // block device, hostPath
+	ReasonUnsupported          = "Unsupported"          // uploader type or option that this agent does not have
+	ReasonInvalidSettings      = "InvalidSettings"      // uploaderSettings that cannot be read
+	ReasonInvalidLocation      = "InvalidLocation"      // BackupStorageLocation, Secret or credentials missing or unusable
+	ReasonRepositoryNotFound   = "RepositoryNotFound"   // no repository at the address
+	ReasonRepositoryIncomplete = "RepositoryIncomplete" // data at the address, without the repository's configuration or keys
+	ReasonWrongPassword        = "WrongPassword"        // the repository's password is another one
+	ReasonRepositoryLocked     = "RepositoryLocked"     // somebody else held the lock for too long
+	ReasonSnapshotNotFound     = "SnapshotNotFound"     // the repository does not know the snapshot
+	ReasonNoSpace              = "NoSpace"              // the volume or the repository is full
+	ReasonFlush                = "Flush"                // the volume's disk has lost what was written
+	ReasonOutOfMemory          = "OutOfMemory"          // the kernel ended the worker
+	ReasonIdle                 = "Idle"                 // no byte moved for the idle timeout
+	ReasonVolumeIO             = "VolumeIO"             // the volume's file system failed: disk, driver or server
+	ReasonUnreadableFiles      = "UnreadableFiles"      // files were unreadable: more than --partial allows, or the reason of result partial
+	ReasonUnwrittenFiles       = "UnwrittenFiles"       // files could not be written: more than --partial-restore allows, or the reason of result partial
+	ReasonVanishedFiles        = "VanishedFiles"        // the reason of result partial: many files vanished while the volume was read
+	ReasonTooManyAttempts      = "TooManyAttempts"      // the agent ended once too often while it ran
+	ReasonDataPath             = "DataPath"             // anything else that restic or kopia says
 )
 
 // Why an operation's context ends before the operation does.
@@ -89,6 +90,7 @@ func classify(err error) *failure {
 		{ReasonPodGone, true, errPodGone},
 		{ReasonIdle, false, errIdle},
 		{ReasonRepositoryNotFound, true, uploader.ErrRepositoryNotFound},
+		{ReasonRepositoryIncomplete, true, uploader.ErrRepositoryIncomplete},
 		{ReasonWrongPassword, true, uploader.ErrWrongPassword},
 		{ReasonRepositoryLocked, true, uploader.ErrRepositoryLocked},
 		{ReasonSnapshotNotFound, true, uploader.ErrSnapshotNotFound},
@@ -125,6 +127,8 @@ func advice(reason string) string {
 		return "check key repository-password of Secret velero-repo-credentials: it must be the password that the repository was made with"
 	case ReasonRepositoryNotFound:
 		return "check bucket and prefix of the BackupStorageLocation; the agent makes missing repositories only for backups, and not with --init-repositories=false"
+	case ReasonRepositoryIncomplete:
+		return "bring the missing objects back from the bucket's versions, and take this prefix out of its lifecycle rules; to begin anew, empty the prefix or use another one"
 	case ReasonRepositoryLocked:
 		return "if the named owner does not run any more, remove its lock with 'restic unlock'"
 	case ReasonSnapshotNotFound:

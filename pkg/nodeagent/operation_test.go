@@ -294,6 +294,28 @@ func TestMissingRepositoryIsMadeOnce(t *testing.T) {
 	}
 }
 
+// A new repository over the data of another one would be the end of that.
+func TestIncompleteRepositoryIsFinal(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, veleroLatest)
+	data := uploadertest.NewFake(t.TempDir())
+	data.OnInitialize = func(context.Context, uploader.Repository) error {
+		return fmt.Errorf("%w: it has p0, but not kopia.repository", uploader.ErrRepositoryIncomplete)
+	}
+	c.startAgent(data, nil)
+	pod := c.pod("source", "data")
+	write(t, filepath.Join(c.dir(pod, "data"), "file"), "content")
+	pvb := c.newBackup(pod, "data")
+	c.create(pvb)
+	end := c.end(pvb)
+	if end.phase != phaseFailed || !strings.Contains(message(end), "but not kopia.repository") || !strings.Contains(message(end), "lifecycle rules") {
+		t.Errorf("ended as %s", describe([]subject{end}))
+	}
+	if p := annotated(t, end); p.Attempt != 1 {
+		t.Errorf("%d attempts", p.Attempt)
+	}
+}
+
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {

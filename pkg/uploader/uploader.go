@@ -16,6 +16,9 @@ import (
 var (
 	// ErrRepositoryNotFound comes from every method but Initialize when there is no repository at the address.
 	ErrRepositoryNotFound = errors.New("repository does not exist")
+	// ErrRepositoryIncomplete comes from Initialize when the address holds data, but not what a repository begins with: the
+	// repository that was there has lost its oldest objects. A new one would shut its snapshots off for good.
+	ErrRepositoryIncomplete = errors.New("the repository has lost its configuration or its keys, and still holds data")
 	// ErrWrongPassword comes from every method when no key of the repository opens with the password.
 	ErrWrongPassword = errors.New("wrong repository password")
 	// ErrRepositoryLocked comes when another process holds the repository's lock, as a *LockedError where it is known who.
@@ -67,8 +70,8 @@ type Uploader interface {
 	// RestoreResult counts them. It ends at the first sign of a full volume; ErrVolumeIO fails it.
 	Restore(ctx context.Context, req RestoreRequest, p progress.Sink) (RestoreResult, error)
 
-	// Initialize creates the repository, or does nothing where one exists already. Two processes must not initialize one
-	// repository at the same time: callers hold a lease.
+	// Initialize creates the repository, or does nothing where one exists already. It writes nothing where data of an earlier
+	// one is left. Two processes must not initialize one repository at the same time: callers hold a lease.
 	Initialize(ctx context.Context, repo Repository) error
 }
 

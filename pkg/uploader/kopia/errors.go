@@ -31,6 +31,7 @@ var causes = []struct {
 	err  error
 }{
 	{"repository not found", uploader.ErrRepositoryNotFound},
+	{"repository incomplete", uploader.ErrRepositoryIncomplete},
 	{"wrong password", uploader.ErrWrongPassword},
 	{"snapshot not found", uploader.ErrSnapshotNotFound},
 	{"no space", uploader.ErrNoSpace},

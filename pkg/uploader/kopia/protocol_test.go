@@ -125,7 +125,7 @@ func TestFailuresKeepTheirCause(t *testing.T) {
 	t.Parallel()
 	for _, want := range []error{
 		uploader.ErrRepositoryNotFound, uploader.ErrWrongPassword, uploader.ErrSnapshotNotFound, uploader.ErrNoSpace,
-		uploader.ErrScratchFull, uploader.ErrFlush, uploader.ErrUnsupported,
+		uploader.ErrScratchFull, uploader.ErrFlush, uploader.ErrUnsupported, uploader.ErrRepositoryIncomplete,
 	} {
 		f := failureOf(errors.Join(errors.New("open"), want))
 		err := f.err(opBackup, strings.ToUpper)

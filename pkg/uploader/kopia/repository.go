@@ -12,6 +12,7 @@ import (
 	"github.com/kopia/kopia/repo"
 	"github.com/kopia/kopia/repo/blob"
 	"github.com/kopia/kopia/repo/content"
+	"github.com/kopia/kopia/repo/format"
 	"github.com/kopia/kopia/repo/maintenance"
 
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
@@ -122,10 +123,11 @@ func (j *job) caching() *content.CachingOptions {
 func (j *job) initialize(ctx context.Context) (err error) {
 	r, err := j.open(ctx)
 	if errors.Is(err, uploader.ErrRepositoryNotFound) {
-		if err := j.create(ctx); err != nil {
-			return fmt.Errorf("create repository: %w", err)
+		created := j.create(ctx)
+		r, err = j.open(ctx) // which works, too, if another process has created it a moment ago
+		if created != nil && err != nil {
+			return fmt.Errorf("create repository: %w", created)
 		}
-		r, err = j.open(ctx)
 	}
 	if err != nil {
 		return err
@@ -146,7 +148,7 @@ func (j *job) initialize(ctx context.Context) (err error) {
 		})
 }
 
-// create makes the repository. That another agent has done so a moment ago is no error.
+// create makes the repository where the storage is empty.
 func (j *job) create(ctx context.Context) error {
 	info, err := j.storage()
 	if err != nil {
@@ -156,9 +158,30 @@ func (j *job) create(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = repo.Initialize(ctx, st, &repo.NewRepositoryOptions{}, j.Password)
-	if errors.Is(err, repo.ErrAlreadyInitialized) {
-		err = nil
+	if err = checkEmpty(ctx, st); err == nil {
+		err = repo.Initialize(ctx, st, &repo.NewRepositoryOptions{}, j.Password)
 	}
 	return errors.Join(err, st.Close(ctx))
+}
+
+// checkEmpty returns ErrRepositoryIncomplete if the storage holds anything. kopia itself only looks for the two objects that a
+// repository begins with, which expire first where a bucket's objects do.
+func checkEmpty(ctx context.Context, st blob.Storage) error {
+	var found blob.ID
+	errFound := errors.New("found")
+	err := st.ListBlobs(ctx, "", func(m blob.Metadata) error {
+		if m.BlobID == "" { // what consoles make in the place of a directory
+			return nil
+		}
+		found = m.BlobID
+		return errFound
+	})
+	switch {
+	case found != "":
+		return fmt.Errorf("%w: it has %s, but not %s", uploader.ErrRepositoryIncomplete, found, format.KopiaRepositoryBlobID)
+	case err != nil:
+		return fmt.Errorf("look for data of an earlier repository: %w", err)
+	default:
+		return nil
+	}
 }

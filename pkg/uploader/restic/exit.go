@@ -130,6 +130,8 @@ var words = []struct {
 }{
 	{"Fatal: wrong password or no key found", "", uploader.ErrWrongPassword},
 	{"Fatal: repository does not exist", "", uploader.ErrRepositoryNotFound},
+	{"Fatal: create key in repository", "repository already contains ", uploader.ErrRepositoryIncomplete},
+	{"Fatal: Fatal: create key in repository", "repository already contains ", uploader.ErrRepositoryIncomplete}, // 0.19
 	{"unable to create lock in backend", "repository is already locked", uploader.ErrRepositoryLocked},
 	{"Fatal: unable to create lock in backend", "repository is already locked", uploader.ErrRepositoryLocked},
 	{"no matching ID found for prefix", "", uploader.ErrSnapshotNotFound},

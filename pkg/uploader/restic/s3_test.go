@@ -19,16 +19,21 @@ func TestContractS3(t *testing.T) {
 			return newUploader(tb, parts.DefaultRestic, Options{UploadLimit: bytesPerSecond, DownloadLimit: bytesPerSecond})
 		},
 		Repository: func(tb testing.TB) uploader.Repository {
-			return uploader.Repository{
-				URL:      "s3:https://" + server.Endpoint + "/" + server.Bucket(tb) + "/velero/restic/shop",
-				Password: "static-passw0rd",
-				CACert:   server.CACert,
-				Env: map[string]uploader.Secret{
-					"AWS_ACCESS_KEY_ID": uploader.Secret(server.AccessKey), "AWS_SECRET_ACCESS_KEY": uploader.Secret(server.SecretKey),
-					"AWS_DEFAULT_REGION": "us-east-1",
-				},
-			}
+			return onS3(server, server.Bucket(tb))
 		},
 		Sparse: true,
 	})
+}
+
+// onS3 returns the address of a repository in a bucket.
+func onS3(server *s3.Server, bucket string) uploader.Repository {
+	return uploader.Repository{
+		URL:      "s3:https://" + server.Endpoint + "/" + bucket + "/velero/restic/shop",
+		Password: "static-passw0rd",
+		CACert:   server.CACert,
+		Env: map[string]uploader.Secret{
+			"AWS_ACCESS_KEY_ID": uploader.Secret(server.AccessKey), "AWS_SECRET_ACCESS_KEY": uploader.Secret(server.SecretKey),
+			"AWS_DEFAULT_REGION": "us-east-1",
+		},
+	}
 }
