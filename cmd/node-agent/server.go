@@ -53,6 +53,7 @@ type serverOptions struct {
 	allowUnmounted   bool
 	resticPath       string
 	cacheDir         string
+	cacheLimit       int64
 	workerMemory     string
 	concurrency      int
 	initRepositories bool
@@ -109,6 +110,7 @@ func (o *serverOptions) addFlags(cmd *cobra.Command) {
 	f.BoolVar(&o.allowUnmounted, "allow-unmounted", false, "take volumes of PersistentVolumes and CSI drivers also while nothing is mounted in their directories: for drivers that put files there without a mount")
 	f.StringVar(&o.resticPath, "restic-path", "restic", "the restic program, looked up in PATH")
 	f.StringVar(&o.cacheDir, "cache-dir", defaultCacheDir(), "where restic and kopia keep their caches, in a directory each")
+	f.Int64Var(&o.cacheLimit, "cache-limit", 10<<30, "bytes that the caches of all repositories may hold; when a volume is done, those that were not used for the longest time are removed until the others fit; 0: no limit")
 	f.IntVar(&o.concurrency, "concurrency", 0, "volumes at the same time; 0: what the ConfigMap says, else 1; the agent reads that each minute")
 	f.StringVar(&o.workerMemory, "worker-memory", "", "how much memory restic or kopia try to keep within for one volume, such as 512Mi; 0: as much as they want; default: the container's memory limit but 192Mi, divided by the concurrency")
 	f.BoolVar(&o.initRepositories, "init-repositories", true, "create a repository that a backup needs and that does not exist")
@@ -161,8 +163,8 @@ func (o *serverOptions) validate() error {
 	if err := o.log.Validate(); err != nil {
 		return err
 	}
-	if o.idleTimeout < 0 || o.lockWait < 0 || o.backupTimeout < 0 || o.uploadLimit < 0 || o.downloadLimit < 0 {
-		return errors.New("--idle-timeout, --lock-wait, --fs-backup-timeout, --upload-limit and --download-limit cannot be negative")
+	if o.idleTimeout < 0 || o.lockWait < 0 || o.backupTimeout < 0 || o.uploadLimit < 0 || o.downloadLimit < 0 || o.cacheLimit < 0 {
+		return errors.New("--idle-timeout, --lock-wait, --fs-backup-timeout, --upload-limit, --download-limit and --cache-limit cannot be negative")
 	}
 	return nil
 }
@@ -183,11 +185,12 @@ func serve(ctx context.Context, o serverOptions) error {
 	if _, err := slots.read(ctx); err != nil {
 		return err
 	}
-	resticData, err := newRestic(ctx, o, slots, log)
+	caches := uploader.NewCaches(o.cacheLimit, log, o.cacheOf("restic"), o.cacheOf("kopia"))
+	resticData, err := newRestic(ctx, o, slots, caches, log)
 	if err != nil {
 		return err
 	}
-	kopiaData, err := newKopia(o, slots, log)
+	kopiaData, err := newKopia(o, slots, caches, log)
 	if err != nil {
 		return err
 	}
@@ -214,7 +217,7 @@ func serve(ctx context.Context, o serverOptions) error {
 		return err
 	}
 	resticVersion := resticData.Version().String()
-	ctrlmetrics.Registry.MustRegister(operations, metrics.NewVolumes(agent.Volumes), buildInfo(resticVersion))
+	ctrlmetrics.Registry.MustRegister(operations, metrics.NewVolumes(agent.Volumes), metrics.NewCaches(caches.Size), buildInfo(resticVersion))
 	log.Info("Node agent starts", "version", version, "commit", commit, "restic", resticVersion, "kopia", moduleVersion(kopiaModule),
 		"node", o.nodeName, "namespace", o.namespace, "concurrency", slots.current(), "landlock", worker.LandlockABI(),
 		"metadataGuard", worker.GuardsMetadata(), "workerMemoryBytes", slots.workerMemory())
@@ -232,20 +235,23 @@ func warnUnconfined(log *slog.Logger, abi int) {
 	}
 }
 
-func newRestic(ctx context.Context, o serverOptions, slots *concurrency, log *slog.Logger) (*restic.Uploader, error) {
+// cacheOf returns the directory for the caches of a program.
+func (o *serverOptions) cacheOf(program string) string { return filepath.Join(o.cacheDir, program) }
+
+func newRestic(ctx context.Context, o serverOptions, slots *concurrency, caches *uploader.Caches, log *slog.Logger) (*restic.Uploader, error) {
 	path, err := lookUp(o.resticPath)
 	if err != nil {
 		return nil, err
 	}
 	return restic.New(ctx, path, restic.Options{
-		CacheDir: filepath.Join(o.cacheDir, "restic"), Logger: log,
+		CacheDir: o.cacheOf("restic"), Caches: caches, Logger: log,
 		UploadLimit: o.uploadLimit, DownloadLimit: o.downloadLimit, Slots: slots.current, Memory: slots.workerMemory,
 	})
 }
 
-func newKopia(o serverOptions, slots *concurrency, log *slog.Logger) (*kopia.Uploader, error) {
+func newKopia(o serverOptions, slots *concurrency, caches *uploader.Caches, log *slog.Logger) (*kopia.Uploader, error) {
 	return kopia.New(kopia.Options{
-		CacheDir: filepath.Join(o.cacheDir, "kopia"), Logger: log,
+		CacheDir: o.cacheOf("kopia"), Caches: caches, Logger: log,
 		UploadLimit: o.uploadLimit, DownloadLimit: o.downloadLimit, Slots: slots.current, Memory: slots.workerMemory,
 	})
 }

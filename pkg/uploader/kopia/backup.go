@@ -66,8 +66,10 @@ func (j *job) backup(ctx, stop context.Context, abort func()) (_ result, err err
 		return result{}, p.unusable(rootSummary(man))
 	case man.IncompleteReason != "" && stop.Err() != nil:
 		return result{}, errCanceled
-	case man.IncompleteReason != "":
+	case man.IncompleteReason != "" && j.meter.failed.Load() != nil:
 		// A checkpoint that fails looks like a cancellation, without an error.
+		return result{}, fmt.Errorf("backup ended early, because the repository's storage failed: %w", j.meter.failed.Load())
+	case man.IncompleteReason != "":
 		return result{}, fmt.Errorf("backup ended early: %s", j.complain.String())
 	}
 	p.logOmitted()

@@ -36,7 +36,8 @@ type Options struct {
 	// default 5000 MiB, as in Velero. A fifth of it is for metadata; of the rest, which Velero uses for data, 64 MiB at most
 	// are used. The indexes of the repository come on top.
 	CacheLimit int64
-	TempDir    string // where private directories are made; empty: the system's
+	Caches     *uploader.Caches // keeps CacheDir within the node's limit; nil: no limit
+	TempDir    string           // where private directories are made; empty: the system's
 
 	UploadLimit   int64 // bytes per second; 0: none
 	DownloadLimit int64 // bytes per second; 0: none

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -23,6 +24,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
+	"github.com/plimsoll-io/plimsoll/test/disk"
 	"github.com/plimsoll-io/plimsoll/test/s3"
 )
 
@@ -259,6 +261,48 @@ func TestRepositoryIsFull(t *testing.T) {
 	if !errors.Is(err, uploader.ErrNoSpace) {
 		t.Errorf("got %v, want ErrNoSpace", err)
 	}
+}
+
+// TestCheckpointFindsNoSpace: kopia ends a backup whose checkpoint fails as if it had been canceled.
+func TestCheckpointFindsNoSpace(t *testing.T) {
+	t.Parallel()
+	repository := newAddress(t)
+	full := smallVolume(t, "12M")
+	repository.URL = filepath.Join(full, "repository")
+	if err := newUploader(t, kopia.Options{}).Initialize(t.Context(), repository); err != nil {
+		t.Fatal(err)
+	}
+	disk.Fill(t, full)
+	// Less than a pack, so that nothing but a checkpoint stores anything.
+	_, err := newUploader(t, kopia.Options{CheckpointInterval: time.Millisecond, Parallel: 1}).Backup(t.Context(),
+		uploader.BackupRequest{Repository: repository, Volume: randomVolume(t, 500, 32<<10)}, nil)
+	if !errors.Is(err, uploader.ErrNoSpace) {
+		t.Errorf("got %v, want ErrNoSpace", err)
+	}
+}
+
+// TestCachesStayWithinTheLimit: a cache that alone is larger than the limit stays as long as its repository is used.
+func TestCachesStayWithinTheLimit(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	caches := uploader.NewCaches(1, slog.New(slog.DiscardHandler), dir)
+	u := newUploader(t, kopia.Options{CacheDir: dir, Caches: caches})
+	repository := initialized(t)
+	volume := randomVolume(t, 1, mib)
+	held := 0
+	backup(t, u, uploader.BackupRequest{Repository: repository, Volume: volume}, progress.SinkFunc(func(progress.Reading) {
+		if _, err := os.Stat(filepath.Join(dir, uploader.CacheName("kopia", repository))); err == nil {
+			held++
+		}
+	}))
+	if held == 0 {
+		t.Error("the cache was not there while the volume was backed up")
+	}
+	checkEmpty(t, dir)
+	if caches.Size() != 0 {
+		t.Errorf("%d bytes are left", caches.Size())
+	}
+	backup(t, u, uploader.BackupRequest{Repository: repository, Volume: volume}, nil) // without it
 }
 
 // TestSecretsStayPrivate: kopia insists on a file that says how to reach the storage. It holds no secret, only its owner

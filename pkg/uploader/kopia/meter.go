@@ -15,7 +15,8 @@ import (
 // size of a volume when the storage failed. Its own limits work through a bucket of 60 seconds, so that the first 120 MB
 // at 20 MB/s go unhindered (contracts/restic-kopia.md 9).
 type meter struct {
-	uploaded         atomic.Int64 // bytes stored, and those of the tries that are under way
+	uploaded         atomic.Int64                 // bytes stored, and those of the tries that are under way
+	failed           atomic.Pointer[storageError] // the first blob that was not stored
 	upload, download *rate.Limiter
 }
 
@@ -74,6 +75,7 @@ func (s *metered) PutBlob(ctx context.Context, id blob.ID, data blob.Bytes, opti
 	err := s.Storage.PutBlob(ctx, id, counted, options)
 	if err != nil {
 		counted.move(0)
+		s.meter.failed.CompareAndSwap(nil, &storageError{err})
 		return ofStorage(err)
 	}
 	counted.move(int64(data.Length()))

@@ -3,7 +3,6 @@ package kopia
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"encoding/gob"
 	"errors"
 	"fmt"
@@ -32,8 +31,9 @@ type run struct {
 
 // session is the private directory of one run, and what the worker may use.
 type session struct {
-	dir    string
-	access worker.Access
+	dir          string
+	access       worker.Access
+	releaseCache func()
 }
 
 // inherited are the variables that a worker gets from the agent's own environment: how to reach the network.
@@ -55,7 +55,8 @@ func (u *Uploader) run(ctx context.Context, r run) (result, error) {
 			u.options.Logger.Error("Cannot remove kopia's private directory, which may hold secrets", "directory", dir, "error", err)
 		}
 	}()
-	s := &session{dir: dir}
+	s := &session{dir: dir, releaseCache: func() {}}
+	defer func() { s.releaseCache() }()
 	if err := u.prepare(s, &r); err != nil {
 		return result{}, fmt.Errorf("prepare a run of kopia: %w", uploader.ScratchError(err))
 	}
@@ -134,13 +135,14 @@ func (u *Uploader) prepare(s *session, r *run) error {
 		req.CacheLimit = o.CacheLimit
 	}
 	if o.CacheDir != "" {
-		dir := filepath.Join(o.CacheDir, cacheName(repo))
-		switch err := os.MkdirAll(dir, 0o700); {
+		dir := filepath.Join(o.CacheDir, uploader.CacheName("kopia", repo))
+		switch release, err := o.Caches.Use(dir); {
 		case errors.Is(err, syscall.ENOSPC):
 			o.Logger.Warn("The cache's disk is full, going on without a cache", "error", err)
 		case err != nil:
 			return err
 		default:
+			s.releaseCache = release
 			req.CacheDir, s.access.ReadWrite = dir, append(s.access.ReadWrite, dir)
 		}
 	}
@@ -148,11 +150,6 @@ func (u *Uploader) prepare(s *session, r *run) error {
 	s.access.ReadOnly = append(s.access.ReadOnly, repo.ReadPaths...)
 	s.access.ReadWrite = append(s.access.ReadWrite, s.dir)
 	return s.fill(req, repo)
-}
-
-// cacheName is the name of a repository's cache: the same for each run, and its own for each repository.
-func cacheName(repo uploader.Repository) string {
-	return fmt.Sprintf("kopia-%x", sha256.Sum256([]byte(repo.URL)))[:len("kopia-")+32]
 }
 
 // fill writes the session's files and puts the worker's environment together.

@@ -57,12 +57,12 @@ func lockArgs(repo uploader.Repository) []string {
 }
 
 // globalArgs are the arguments of every command.
-func (u *Uploader) globalArgs(repo uploader.Repository) []string {
+func (u *Uploader) globalArgs(s *session) []string {
 	var args []string
-	if u.options.CacheDir == "" {
+	if s.cacheDir == "" {
 		args = append(args, "--no-cache")
 	}
-	if repo.InsecureSkipTLSVerify {
+	if s.repository.InsecureSkipTLSVerify {
 		args = append(args, "--insecure-tls")
 	}
 	if limit := kibibytes(uploader.Share(u.options.UploadLimit, u.options.Slots)); limit > 0 {

@@ -171,7 +171,11 @@ func TestOwnCAKeepsTheOthers(t *testing.T) {
 
 func readCall(t *testing.T, dir, command string) call {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join(dir, command+".json"))
+	files, err := filepath.Glob(filepath.Join(dir, "*", command+".json")) // one repository, one cache
+	if err != nil || len(files) != 1 {
+		t.Fatalf("calls of restic %s: %v, %v", command, files, err)
+	}
+	content, err := os.ReadFile(files[0])
 	if err != nil {
 		t.Fatal(err)
 	}

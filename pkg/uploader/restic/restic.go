@@ -27,8 +27,9 @@ import (
 
 // Options are settings of an Uploader. The zero value works.
 type Options struct {
-	CacheDir string // restic's cache, shared by all runs; empty: no cache
-	TempDir  string // where private directories are made; empty: the system's
+	CacheDir string           // holds restic's cache of each repository, shared by all runs; empty: no cache
+	Caches   *uploader.Caches // keeps CacheDir within the node's limit; nil: no limit
+	TempDir  string           // where private directories are made; empty: the system's
 
 	UploadLimit   int64 // bytes per second; 0: none
 	DownloadLimit int64 // bytes per second; 0: none
@@ -168,7 +169,7 @@ func (u *Uploader) run(ctx context.Context, s *session, i invocation) error {
 		context.AfterFunc(ctx, func() { end.Stop() })
 	}}
 	err := worker.Run(ctx, worker.Command{
-		Path: u.path, Args: append(append([]string{i.command}, u.globalArgs(s.repository)...), i.args...),
+		Path: u.path, Args: append(append([]string{i.command}, u.globalArgs(s)...), i.args...),
 		Env: s.env, Dir: dir, Access: access, Memory: u.options.Memory(),
 		Stdout: i.stdout, Stderr: said.line,
 		Grace: u.options.Grace, Logger: u.options.Logger,

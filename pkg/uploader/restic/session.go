@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
@@ -23,6 +24,8 @@ type session struct {
 	env        []string
 	access     worker.Access
 	hide       func(string) string // replaces secrets and names of temporary files
+	cacheDir   string              // of the repository; empty: no cache
+	release    func()              // of cacheDir
 	scratch    []string            // directories of what only serves runs: the private one and the cache
 }
 
@@ -39,18 +42,34 @@ func (u *Uploader) open(repo uploader.Repository) (*session, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a private directory for restic: %w", err)
 	}
-	s := &session{repository: repo, dir: private.Path, private: private, scratch: []string{private.Path}}
-	if u.options.CacheDir != "" {
-		s.scratch = append(s.scratch, u.options.CacheDir)
-	}
-	if err := s.fill(u); err != nil {
+	s := &session{repository: repo, dir: private.Path, private: private, release: func() {}, scratch: []string{private.Path}}
+	if err := errors.Join(s.useCache(u), s.fill(u)); err != nil {
 		return nil, errors.Join(fmt.Errorf("prepare a run of restic: %w", uploader.ScratchError(err)), s.close())
 	}
 	return s, nil
 }
 
+// useCache makes the repository's cache. Where there is no room for it, restic works without.
+func (s *session) useCache(u *Uploader) error {
+	if u.options.CacheDir == "" {
+		return nil
+	}
+	dir := filepath.Join(u.options.CacheDir, uploader.CacheName("restic", s.repository))
+	release, err := u.options.Caches.Use(dir)
+	if errors.Is(err, syscall.ENOSPC) {
+		u.options.Logger.Warn("The cache's disk is full, going on without a cache", "error", err)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("make the repository's cache: %w", err)
+	}
+	s.cacheDir, s.release, s.scratch = dir, release, append(s.scratch, dir)
+	return nil
+}
+
 // close removes the password and everything else that was made for the session.
 func (s *session) close() error {
+	s.release()
 	if err := s.private.Remove(); err != nil {
 		return fmt.Errorf("remove restic's private directory: %w", err)
 	}
@@ -74,7 +93,7 @@ func (s *session) fill(u *Uploader) error {
 			return err
 		}
 	}
-	s.setAccess(u, home, secrets)
+	s.setAccess(home, secrets)
 
 	// restic cuts white space from both ends of the file, as it does for Velero, which writes the Secret's bytes.
 	password := filepath.Join(secrets, "password")
@@ -108,8 +127,8 @@ func (s *session) fill(u *Uploader) error {
 	env["RESTIC_REPOSITORY"] = s.repository.URL
 	env["RESTIC_PASSWORD_FILE"] = password
 	env["RESTIC_PROGRESS_FPS"] = strconv.FormatFloat(1/u.options.ProgressInterval.Seconds(), 'f', 3, 64)
-	if u.options.CacheDir != "" {
-		env["RESTIC_CACHE_DIR"] = u.options.CacheDir
+	if s.cacheDir != "" {
+		env["RESTIC_CACHE_DIR"] = s.cacheDir
 	}
 	for name, value := range env {
 		s.env = append(s.env, name+"="+value)
@@ -121,11 +140,11 @@ func (s *session) fill(u *Uploader) error {
 	return nil
 }
 
-func (s *session) setAccess(u *Uploader, home, secrets string) {
+func (s *session) setAccess(home, secrets string) {
 	s.access.ReadOnly = append([]string{secrets}, s.repository.ReadPaths...)
 	s.access.ReadWrite = []string{home}
-	if u.options.CacheDir != "" {
-		s.access.ReadWrite = append(s.access.ReadWrite, u.options.CacheDir)
+	if s.cacheDir != "" {
+		s.access.ReadWrite = append(s.access.ReadWrite, s.cacheDir)
 	}
 	switch dir, local := s.repository.Local(); {
 	case local && s.repository.ReadOnly:
