@@ -50,7 +50,7 @@ func newTarget(ctx context.Context, r repo.DirectRepository, sparse bool) (*targ
 // all its bytes are the snapshot's. Size and time prove nothing: after a power loss files have both, and zeros in them.
 func (t *target) FileExists(ctx context.Context, path string, e kopiafs.File) bool {
 	t.current.Store(&path)
-	return t.comparison.isSame(ctx, path, e)
+	return t.isSame(ctx, path, e)
 }
 
 // SymlinkExists makes kopia write every link: it would not look where an existing one leads.
