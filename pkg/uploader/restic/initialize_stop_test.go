@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
 // A restic init that is interrupted after its first key leaves a repository that nobody can open, and that restic does not
@@ -20,6 +22,7 @@ func TestInitializeEndsThoughTheAgentStops(t *testing.T) {
 	defer stop()
 	result := make(chan error, 1)
 	go func() { result <- u.Initialize(ctx, repository) }()
+	calls = filepath.Join(calls, uploader.CacheName("restic", repository))
 	begun := filepath.Join(calls, "init.json")
 	for _, err := os.Stat(begun); err != nil; _, err = os.Stat(begun) {
 		select {
