@@ -39,6 +39,7 @@ type run struct {
 
 	mu    sync.Mutex // held while an agent begins or ends
 	agent *rig.Agent
+	down  bool       // a fault has ended the agent, and will start the next
 	clock *rig.Clock // of the agent, if it can be set
 
 	repo     *mount // nil unless the repository is in a FUSE directory
@@ -217,6 +218,7 @@ func (r *run) awaitEnd(op operation, o client.Object) rig.Version {
 		if v := rig.Last(r.f.History.Of(o)); v.Terminal() {
 			return v
 		}
+		r.restartAgent()
 		select {
 		case <-tick.C:
 		case <-deadline:
@@ -232,10 +234,21 @@ func (r *run) logVersions(o client.Object) {
 	}
 }
 
+// restartAgent does what kubelet does for an agent that has ended by itself: without an API server none begins.
+func (r *run) restartAgent() {
+	r.mu.Lock()
+	ended := !r.down && !r.agent.Running()
+	r.mu.Unlock()
+	if ended {
+		r.startAgent()
+	}
+}
+
 // startAgent starts an agent if none runs.
 func (r *run) startAgent() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.down = false
 	if r.agent != nil && r.agent.Running() {
 		return
 	}
@@ -254,6 +267,7 @@ func (r *run) endAgent(end func(*rig.Agent)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.agent.Running() {
+		r.down = true
 		end(r.agent)
 	}
 }
