@@ -57,7 +57,7 @@ func (l *located) Init(config map[string]string) error {
 		}
 	}
 	// Velero ends the process without a word when it has no more work for it.
-	ctx := context.Background()
+	ctx := context.Background() //nolint:forbidigo // Init is called over RPC and gets none
 	recorder, err := newRecorder(ctx, f)
 	if err != nil {
 		return err

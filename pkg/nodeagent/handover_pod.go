@@ -127,14 +127,15 @@ func (a *Agent) reconcilePod(ctx context.Context, req reconcile.Request) (reconc
 	if err != nil || len(records) == 0 {
 		return reconcile.Result{}, err
 	}
-	switch err := a.settleApart(&pod, records); {
-	case err != nil && !errors.Is(err, errSettling):
+	err = a.settleApart(&pod, records)
+	busy := errors.Is(err, errSettling)
+	if err != nil && !busy {
 		return reconcile.Result{}, fmt.Errorf("settle the markers of pod %s: %w", req, err)
-	case err != nil || waitsNow(&pod):
-		return reconcile.Result{RequeueAfter: a.cfg.ProgressInterval}, nil
-	default:
-		return reconcile.Result{}, nil
 	}
+	if busy || waitsNow(&pod) {
+		return reconcile.Result{RequeueAfter: a.cfg.ProgressInterval}, nil
+	}
+	return reconcile.Result{}, nil
 }
 
 // errSettling says that a volume has to be looked at again soon: it does not answer, which must not hold up the other pods, or is

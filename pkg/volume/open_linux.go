@@ -31,7 +31,7 @@ func (p *Pods) Open(podUID types.UID, dir Dir) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer unix.Close(parent)
+	defer func() { _ = unix.Close(parent) }()
 	if !dir.Mounted {
 		return f, nil
 	}

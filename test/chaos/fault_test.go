@@ -158,13 +158,17 @@ var kinds = []kind{
 	{"volume full", false, 3, writing, func(r *run, _ fault, op operation) func() {
 		return inject(r.volumes[op].fs, faultfs.Fault{Op: faultfs.Write, Errno: unix.ENOSPC}, faultfs.Fault{Op: faultfs.Create, Errno: unix.ENOSPC})
 	}},
-	{"volume really full", false, 6, func(p plan, op operation) bool { return op == restore && p.target == onRAM },
-		func(r *run, _ fault, op operation) func() { r.volumes[op].fill(r.t); return nil }},
+	{
+		"volume really full", false, 6, func(p plan, op operation) bool { return op == restore && p.target == onRAM },
+		func(r *run, _ fault, op operation) func() { r.volumes[op].fill(r.t); return nil },
+	},
 	{"volume loses what it flushes", false, 4, writing, func(r *run, f fault, op operation) func() {
 		return inject(r.volumes[op].fs, faultfs.Fault{Op: faultfs.Sync, Times: f.count, Errno: f.errno})
 	}},
-	{"power lost", true, 12, func(p plan, op operation) bool { return op == restore && p.target == onExt4 },
-		func(r *run, _ fault, op operation) func() { r.losePower(op); return r.startAgent }},
+	{
+		"power lost", true, 12, func(p plan, op operation) bool { return op == restore && p.target == onExt4 },
+		func(r *run, _ fault, op operation) func() { r.losePower(op); return r.startAgent },
+	},
 }
 
 func bucket(p plan, _ operation) bool     { return p.store == inBucket }

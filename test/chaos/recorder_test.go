@@ -26,8 +26,8 @@ type recorder struct {
 }
 
 // record runs f and its cleanups, and returns what it said.
-func record(t testing.TB, f func(*recorder)) *recorder {
-	r := &recorder{TB: t}
+func record(tb testing.TB, f func(*recorder)) *recorder {
+	r := &recorder{TB: tb}
 	r.await(func() { f(r) })
 	for {
 		r.mu.Lock()
@@ -82,6 +82,7 @@ func (r *recorder) Logf(format string, args ...any) {
 func (r *recorder) Error(args ...any) {
 	r.Errorf("%s", strings.TrimSuffix(fmt.Sprintln(args...), "\n"))
 }
+
 func (r *recorder) Log(args ...any)                   { r.Logf("%s", strings.TrimSuffix(fmt.Sprintln(args...), "\n")) }
 func (r *recorder) Fatal(args ...any)                 { r.Error(args...); runtime.Goexit() }
 func (r *recorder) Fatalf(format string, args ...any) { r.Errorf(format, args...); runtime.Goexit() }

@@ -281,7 +281,7 @@ func (r *run) workers() []int {
 	var pids []int
 	for _, list := range lists {
 		text, _ := os.ReadFile(list) // the thread may be gone
-		for _, field := range bytes.Fields(text) {
+		for field := range bytes.FieldsSeq(text) {
 			if pid, err := strconv.Atoi(string(field)); err == nil {
 				pids = append(pids, pid)
 			}

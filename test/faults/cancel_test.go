@@ -10,9 +10,8 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/plimsoll-io/plimsoll/test/s3"
-
 	"github.com/plimsoll-io/plimsoll/test/rig"
+	"github.com/plimsoll-io/plimsoll/test/s3"
 )
 
 // TestCancel: bytes stop, the lock goes, and the phase is one that the server can bear (contracts/velero-node-agent.md 5.6).

@@ -9,7 +9,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
-
 	"github.com/plimsoll-io/plimsoll/test/rig"
 )
 

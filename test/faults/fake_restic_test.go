@@ -73,14 +73,14 @@ func (f *fixture) fakeRestic(misbehavior string) string {
 	return linkToSelf(f.T, filepath.Join(f.Dir, fakePrefix+misbehavior))
 }
 
-func linkToSelf(t testing.TB, path string) string {
-	t.Helper()
+func linkToSelf(tb testing.TB, path string) string {
+	tb.Helper()
 	self, err := os.Executable()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if err := os.Symlink(self, path); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return path
 }

@@ -17,7 +17,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/plimsoll-io/plimsoll/pkg/nodeagent"
-
 	"github.com/plimsoll-io/plimsoll/test/rig"
 )
 

@@ -10,9 +10,8 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/plimsoll-io/plimsoll/test/s3"
-
 	"github.com/plimsoll-io/plimsoll/test/rig"
+	"github.com/plimsoll-io/plimsoll/test/s3"
 )
 
 // A limit makes a run last long enough to be interrupted anywhere.

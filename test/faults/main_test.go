@@ -11,7 +11,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/plimsoll-io/plimsoll/test/leaks"
-
 	"github.com/plimsoll-io/plimsoll/test/rig"
 )
 

@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
-
 	"github.com/plimsoll-io/plimsoll/test/rig"
 )
 

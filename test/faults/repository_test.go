@@ -23,9 +23,8 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/test/parts"
-	"github.com/plimsoll-io/plimsoll/test/s3"
-
 	"github.com/plimsoll-io/plimsoll/test/rig"
+	"github.com/plimsoll-io/plimsoll/test/s3"
 )
 
 // What goes wrong with the repository and with the disks that the data goes through.

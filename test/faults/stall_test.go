@@ -14,7 +14,6 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/pkg/nodeagent"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
-
 	"github.com/plimsoll-io/plimsoll/test/rig"
 )
 

@@ -14,9 +14,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/plimsoll-io/plimsoll/test/tree"
-
 	"github.com/plimsoll-io/plimsoll/test/rig"
+	"github.com/plimsoll-io/plimsoll/test/tree"
 )
 
 // smallVolume makes a fixture with a directory as its location, and a pod with a volume "data" that is soon done.
@@ -67,19 +66,19 @@ func fillLarge(t *testing.T, dir, uploader string) {
 }
 
 // fillFiles fills a directory with files of random data: always the same, so that one clean run measures them all.
-func fillFiles(t testing.TB, dir string, bytes int64) {
-	t.Helper()
+func fillFiles(tb testing.TB, dir string, bytes int64) {
+	tb.Helper()
 	const parts = 32
 	for i := range parts {
 		seed := [32]byte{byte(i)}
 		path, written := filepath.Join(dir, fmt.Sprintf("part-%02d", i)), time.Unix(int64(i), 0)
 		f, err := os.Create(path)
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		_, err = io.CopyN(f, rand.NewChaCha8(seed), bytes/parts)
 		if err := errors.Join(err, f.Close(), os.Chtimes(path, written, written)); err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 	}
 }

@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plimsoll-io/plimsoll/pkg/nodeagent"
-
 	"github.com/plimsoll-io/plimsoll/test/rig"
 )
 

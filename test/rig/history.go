@@ -100,7 +100,7 @@ func (f *Fixture) Watch() *History {
 			f.T.Fatal(err)
 		}
 		watching.Go(func() {
-			if err := h.follow(ctx, f, list, w); err != nil && ctx.Err() == nil {
+			if err := h.follow(ctx, f, list, w); ctx.Err() == nil {
 				f.T.Errorf("the history of %T has a hole: %v", list, err)
 			}
 		})
@@ -108,7 +108,8 @@ func (f *Fixture) Watch() *History {
 	return h
 }
 
-// follow keeps what watches bring, one after the other: the API server ends those of clients that are slow.
+// follow keeps what watches bring, one after the other: the API server ends those of clients that are slow. It returns why it
+// could not go on.
 func (h *History) follow(ctx context.Context, f *Fixture, list client.ObjectList, w watch.Interface) (err error) {
 	version := ""
 	for {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,7 +16,7 @@ func TestLiveLockOfAnotherClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s sightings
 		for renewal := range 100 {
-			owner := lockOwner{pid: 7, host: "node-b", since: fmt.Sprint(renewal), age: time.Hour}
+			owner := lockOwner{pid: 7, host: "node-b", since: strconv.Itoa(renewal), age: time.Hour}
 			for range 5 {
 				if seen := s.unchanged("repository", owner); owner.dead(seen) {
 					t.Fatalf("a lock that was renewed %d times is taken for dead after %s", renewal, seen)
