@@ -2,6 +2,7 @@ package uploader
 
 import (
 	"errors"
+	"io/fs"
 	"slices"
 	"strings"
 	"syscall"
@@ -26,7 +27,9 @@ var vanishedErrnos = []syscall.Errno{syscall.ENOENT, syscall.ENOTDIR}
 func IsVolumeIO(err error) bool { return isOneOf(err, volumeErrnos) }
 
 // IsVanished reports whether err means that an entry is not there any more.
-func IsVanished(err error) bool { return isOneOf(err, vanishedErrnos) }
+func IsVanished(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || isOneOf(err, vanishedErrnos)
+}
 
 // SaysVolumeIO is IsVolumeIO for what another Go program says of an error. Only the end of the text counts: before it stand
 // paths, which anyone may name as they like.

@@ -163,6 +163,9 @@ func TestFailedFilesAreNotFinished(t *testing.T) {
 	p.FinishedFile("c", os.ErrNotExist)
 	p.Error("c", &os.PathError{Op: "open", Path: "c", Err: os.ErrNotExist}, false) // vanished
 	wantReading(t, "after one of each", p, progress.Reading{Stage: progress.StageTransferring, FilesDone: 1, FilesTotal: 3, Errors: 1})
+	if n := p.vanished.Load(); n != 1 {
+		t.Errorf("%d vanished, want 1", n)
+	}
 	if diff := cmp.Diff([]string{"b"}, p.failedPaths()); diff != "" {
 		t.Error(diff)
 	}
