@@ -134,6 +134,9 @@ func (a *Agent) restore(ctx context.Context, op *operation) (outcome, error) {
 	if req.Parallel, err = op.setting(settingParallelDownload); err != nil {
 		return outcome{}, err
 	}
+	if _, err := a.partial(ctx, op.subject); err != nil { // a wrong annotation is told before the volume is written
+		return outcome{}, err
+	}
 	if done, err := a.alreadyRestored(ctx, op, pvr); done || err != nil {
 		return outcome{totalBytes: max(op.total, pvr.Spec.SnapshotSize)}, err
 	}

@@ -103,6 +103,9 @@ func (a *Agent) owner(ctx context.Context, s subject) (map[string]string, error)
 		switch {
 		case apierrors.IsNotFound(err), err == nil && object.GetUID() != owner.UID:
 			return nil, nil
+		case apierrors.IsForbidden(err): // no reason to hold back the data
+			a.cfg.Logger.Warn("Cannot read the annotations of a Backup or Restore; using the agent's own settings", "kind", owner.Kind, "name", owner.Name, "error", err)
+			return nil, nil
 		case err != nil:
 			return nil, fmt.Errorf("get %s %s: %w", owner.Kind, owner.Name, err)
 		}
