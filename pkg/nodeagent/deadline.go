@@ -70,13 +70,14 @@ func (a *Agent) deadlineOf(ctx context.Context, s subject) (*deadline, error) {
 	if backup == nil || backup.Status.Phase != velerov1.BackupPhaseInProgress || backup.Status.StartTimestamp == nil {
 		return nil, nil
 	}
-	ahead, err := a.clockAhead(ctx)
+	server, local, err := a.serverTime(ctx)
 	if err != nil {
 		return nil, err
 	}
 	timeout := a.backupTimeout(backup)
-	end, now := backup.Status.StartTimestamp.Add(timeout), time.Now()
-	return &deadline{backup: backup.Name, timeout: timeout, server: end, local: now.Add(end.Add(ahead).Sub(now))}, nil
+	end := backup.Status.StartTimestamp.Add(timeout)
+	// Added to a monotonic reading: this node's clock may be set at any time.
+	return &deadline{backup: backup.Name, timeout: timeout, server: end, local: local.Add(end.Sub(server))}, nil
 }
 
 // margin is how long before the server's timeout a backup is ended. A worker may need half a minute to end, and the clocks

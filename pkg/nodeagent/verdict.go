@@ -88,10 +88,18 @@ func (a *Agent) judge(ctx context.Context, op *operation, out outcome, err error
 		hint = "; " + advice // stays whole
 	}
 	v.message = shorten(text, maxMessage-len(hint)) + hint
-	if over := len(encode(v.patch(op.subject))) + writeSlack - maxWrite; over > 0 {
+	if v.excess(op) > 0 && v.phase == phaseFailed {
+		v.snapshot.LastError = "" // the message says why it failed; names that do not print take up to five bytes for each of theirs
+	}
+	if over := v.excess(op); over > 0 {
 		v.message = shorten(text, max(len(v.message)-over, minMessage)-len(hint)) + hint
 	}
 	return v
+}
+
+// excess returns by how many bytes the terminal write would be too long; not above 0 if it is not.
+func (v verdict) excess(op *operation) int {
+	return len(encode(v.patch(op.subject))) + writeSlack - maxWrite
 }
 
 func (a *Agent) decide(ctx context.Context, op *operation, out outcome, err error) verdict {
