@@ -65,7 +65,7 @@ func TestPartialRestore(t *testing.T) {
 		"by default it fails":          {"", phaseFailed, 2},
 		"the Restore accepts anything": {"complete", phaseCompleted, 2},
 		"a share":                      {"10%", phaseCompleted, 2},
-		"too small a share":            {"1%", phaseCompleted, 2}, // five files are always tolerated
+		"too small a share":            {"1%", phaseCompleted, 2},   // five files are always tolerated
 		"nonsense":                     {"perhaps", phaseFailed, 0}, // told before the volume is written
 	} {
 		t.Run(name, func(t *testing.T) {
