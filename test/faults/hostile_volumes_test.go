@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -79,6 +80,75 @@ func makeManyFiles(t *testing.T, dir string, n int) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// TestVolumeIsTooDeep has paths that are longer than the kernel takes (PATH_MAX, 4096 bytes): what lies there is missing in the
+// backup, which says so, and does not hold back the rest of the volume.
+func TestVolumeIsTooDeep(t *testing.T) {
+	t.Parallel()
+	for _, uploader := range []string{rig.Restic, rig.Kopia} {
+		t.Run(uploader, func(t *testing.T) {
+			newRow(t, "paths longer than the kernel takes, %s", uploader)
+			t.Parallel()
+			f, source := smallVolume(t, uploader)
+			makeDeep(t, f.Volume(source, "data"))
+			f.Start()
+			pvb := f.NewBackup(source, "data", uploader)
+			f.Create(pvb)
+			v := f.End(pvb)
+			if v.Phase != rig.Completed || v.Snapshot.Errors == 0 {
+				t.Fatalf("paths that cannot be read made it end as %v", v)
+			}
+			f.Event(pvb, nodeagent.EventPartial)
+			target := f.WaitingPod("target", "data")
+			pvr := f.NewRestore(target, "data", rig.SnapshotOf(v))
+			metav1.SetMetaDataAnnotation(&pvr.ObjectMeta, nodeagent.PartialAnnotation, "1%")
+			f.Create(pvr)
+			if r := f.Complete(pvr); r.Snapshot.Attempt > 2 {
+				t.Errorf("errors that repeat were tried again: %v", r)
+			}
+			// The init container still runs here, so its marker is there.
+			want, got := names(t, f.Volume(source, "data")), names(t, f.Volume(target, "data"))
+			if !slices.Equal(slices.DeleteFunc(got, func(name string) bool { return name == ".velero" }), want) {
+				t.Errorf("restored %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+// makeDeep makes a file whose path has more than 5000 bytes.
+func makeDeep(t *testing.T, dir string) {
+	t.Helper()
+	root, err := os.OpenRoot(dir)
+	name := strings.Repeat("d", 250)
+	for range 20 {
+		if err == nil {
+			err = root.Mkdir(name, 0o755)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		parent := root
+		root, err = parent.OpenRoot(name)
+		err = errors.Join(err, parent.Close())
+	}
+	if err := errors.Join(err, root.WriteFile("file", []byte("deep"), 0o644), root.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// names returns the names in a directory, sorted.
+func names(t *testing.T, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []string
+	for _, e := range entries {
+		list = append(list, e.Name())
+	}
+	return list
 }
 
 func TestVolumeHasOddNames(t *testing.T) {
