@@ -109,7 +109,7 @@ var kinds = []kind{
 	{"answer of the API server cut", true, 1, nil, func(r *run, f fault, _ operation) func() { return r.onAPI(f, rig.CutAnswer) }},
 	{"API server hangs", true, 1, nil, func(r *run, f fault, _ operation) func() { return r.onAPI(f, rig.Delay(f.lasts)) }},
 	{"watches reset", true, 1, nil, func(r *run, _ fault, _ operation) func() { r.f.API.ResetWatches(); return nil }},
-	{"canceled", false, 1, nil, func(r *run, _ fault, _ operation) func() { r.f.Patch(r.object, `{"spec":{"cancel":true}}`); return nil }},
+	{"canceled", false, 1, nil, func(r *run, _ fault, _ operation) func() { r.patch(`{"spec":{"cancel":true}}`); return nil }},
 
 	{"store down", true, 2, bucket, func(r *run, _ fault, _ operation) func() {
 		r.f.Store.Proxy.Down()

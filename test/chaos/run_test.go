@@ -263,6 +263,11 @@ func (r *run) startAgent() {
 	r.agent = r.f.StartWith(o)
 }
 
+// patch patches the object of the operation. The answer goes into a copy: others read the object meanwhile.
+func (r *run) patch(text string) {
+	r.f.Patch(r.object.DeepCopyObject().(client.Object), text)
+}
+
 func (r *run) endAgent(end func(*rig.Agent)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -37,7 +37,7 @@ func (s sabotage) strike(r *run) {
 		}
 	}
 	if s.object != "" {
-		r.f.Patch(r.object, s.object)
+		r.patch(s.object)
 	}
 }
 
