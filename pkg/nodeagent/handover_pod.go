@@ -138,7 +138,7 @@ func (a *Agent) reconcilePod(ctx context.Context, req reconcile.Request) (reconc
 	return reconcile.Result{}, nil
 }
 
-// errSettling says that a volume has to be looked at again soon: it does not answer, which must not hold up the other pods, or is
+// errSettling means that a volume must be checked again soon: it does not answer, which must not hold up the other pods, or is
 // still worked on.
 var errSettling = errors.New("a volume of the pod is busy")
 

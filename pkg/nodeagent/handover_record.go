@@ -164,7 +164,7 @@ func (r handOverRecords) list(pod types.UID) ([]handOverRecord, error) {
 	return found, nil
 }
 
-// handedOver returns the record that says that a PodVolumeRestore's data is complete in the pod's volume, nil without one.
+// handedOver returns the record of a PodVolumeRestore whose data is complete in the pod's volume, nil if there is none.
 func (r handOverRecords) handedOver(pod types.UID, pvr *velerov1.PodVolumeRestore) (*handOverRecord, error) {
 	if pod == "" {
 		return nil, nil

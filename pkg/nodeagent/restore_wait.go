@@ -18,7 +18,7 @@ var ErrRestoreFailed = errors.New("restore of a volume failed")
 
 // WaitForRestore is what the init container restore-wait does: it waits until every volume below root, /restores in a
 // pod, has the done file of the restore, and then removes these files where it may; elsewhere the agent does that. The error
-// wraps ErrRestoreFailed when the agent says that a volume failed; a Velero helper would wait for ever. It looks once a
+// wraps ErrRestoreFailed when the agent reports that a volume failed; Velero's helper would wait for ever. It looks once a
 // second: the done file comes through a mount of its own, and not every file system tells inotify of that.
 func WaitForRestore(ctx context.Context, root string, uid types.UID, log func(message string)) error {
 	tick := time.NewTicker(time.Second)

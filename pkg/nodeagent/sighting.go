@@ -18,7 +18,7 @@ type sighting struct {
 	changed  time.Time // when it last saw a change that it has not made itself
 	deleting time.Time // when it first saw that the object is being deleted; zero if it is not
 	noted    time.Time // when it last wrote a note on the object
-	note     string    // resourceVersion of that note; empty once somebody else has changed the object
+	note     string    // resourceVersion of that note; empty after another writer has changed the object
 	looked   time.Time // when it last looked after the object
 	looks    int       // how many looks in a row the API server has answered since somebody else changed the object
 }
