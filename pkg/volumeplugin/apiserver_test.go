@@ -47,6 +47,7 @@ func TestAPIServer(t *testing.T) {
 		"wrapped plugin":             wrapped,
 		"wrapped plugin that fails":  wrappedFailure,
 		"wrapped plugin is resumed":  wrappedIsResumed,
+		"wrapped restore is written": wrappedRestoreIsWrittenAtItsEnd,
 		"abandoned operations":       abandoned,
 		"table has percent and rate": table,
 	} {
@@ -356,6 +357,33 @@ func wrapped(t *testing.T, c *cluster) {
 	}
 	inner.done.Store(1000)
 	until(t, "the restore completes", func() bool { return restore().Status.Phase == v1alpha1.PhaseCompleted })
+}
+
+// wrappedRestoreIsWrittenAtItsEnd has a storage that cannot be asked any more once the method has returned: Velero may end the
+// plugin's process then.
+func wrappedRestoreIsWrittenAtItsEnd(t *testing.T, c *cluster) {
+	inner := &cloud{name: "short"}
+	inner.done.Store(1000)
+	var gone atomic.Bool
+	poll := func(ctx context.Context, id string) (done, total int64, err error) {
+		if gone.Load() {
+			return 0, 0, errors.New("too late")
+		}
+		return inner.poll(ctx, id)
+	}
+	s := volumeplugin.Wrap(inner, newRecorder(t, c.plugin()).Recorder, volumeplugin.WrapOptions{Restores: poll})
+	_, err := s.CreateVolumeFromSnapshot("snap/short", "", "", nil)
+	gone.Store(true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := &v1alpha1.VolumePluginRestoreList{}
+	if err := c.List(t.Context(), list, client.MatchingLabels{v1alpha1.LabelSnapshotID: "snap_short"}); err != nil || len(list.Items) != 1 {
+		t.Fatal(err, len(list.Items))
+	}
+	if s := list.Items[0].Status; s.Phase != v1alpha1.PhaseCompleted || s.Progress.BytesDone != 1000 {
+		t.Errorf("the restore is %+v", s)
+	}
 }
 
 func wrappedFailure(t *testing.T, c *cluster) {

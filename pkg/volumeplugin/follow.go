@@ -82,6 +82,14 @@ func (r *Recorder) ask(ctx context.Context, op *Operation, snapshotID string, po
 	return false
 }
 
+// askNow polls once, for at most FlushTimeout. Velero may end the plugin's process as soon as its method has returned, before
+// follow asks again: an operation that is complete by then would stay in progress.
+func (r *Recorder) askNow(op *Operation, snapshotID string, poll Poller) {
+	ctx, cancel := context.WithTimeout(context.Background(), r.FlushTimeout)
+	defer cancel()
+	r.ask(ctx, op, snapshotID, poll, true)
+}
+
 // Resume goes on with what earlier processes of the plugin have left in progress: it polls until the storage says that it
 // is done. What has no id yet, or no Poller, and whose process has not been heard of for five minutes, is failed. A Poller
 // may be nil. It returns at once; Wrap calls it in Init.

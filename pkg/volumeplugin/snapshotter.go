@@ -97,10 +97,12 @@ func (s *Snapshotter) CreateVolumeFromSnapshot(snapshotID, volumeType, volumeAZ 
 		return id, err
 	}
 	op.SetID(id)
-	close(returned)
 	if s.options.Restores == nil {
 		op.Complete()
+	} else {
+		s.recorder.askNow(op, snapshotID, s.options.Restores)
 	}
+	close(returned)
 	return id, nil
 }
 
