@@ -63,11 +63,7 @@ func TestExitCodes(t *testing.T) {
 		"bad URL":         {[]string{"server", "--download-url-base=localhost:8086"}, "p", 2, "--download-url-base=localhost:8086"},
 		"bad duration":    {[]string{"server", "--backup-sync-period=0s"}, "p", 2, "--backup-sync-period=0s is not positive"},
 		"bad number":      {[]string{"server", "--concurrency=0"}, "p", 2, "at least 1"},
-		"tokens in clear": {[]string{"server", "--plugin-endpoint=:8087"}, "p", 2, "tokens must not travel in clear text"},
-		"the same":        {[]string{"records", "--plugin-endpoint=localhost:8087"}, "p", 2, "tokens must not travel in clear text"},
-		"no port":         {[]string{"records", "--plugin-endpoint=127.0.0.1"}, "p", 2, "--plugin-endpoint"},
-		"no endpoint":     {[]string{"records", "--plugin-endpoint-audience=x"}, "p", 2, "go with --plugin-endpoint"},
-		"records nowhere": {[]string{"records", "--plugin-endpoint=127.0.0.1:0", "--kubeconfig", "/no/such/file"}, "", 1, "find the API server"},
+		"records nowhere": {[]string{"records", "--kubeconfig", "/no/such/file"}, "", 1, "find the API server"},
 		"unknown command": {[]string{"serve"}, "p", 2, `unknown command "serve"`},
 		"argument":        {[]string{"server", "now"}, "p", 2, "takes no arguments"},
 		"no API server":   {[]string{"server", "--kubeconfig", "/no/such/file"}, "p", 1, "find the API server"},
@@ -165,7 +161,7 @@ func (s *site) backUp(name string, n int) {
 // controller is a running process.
 type controller struct {
 	*exec.Cmd
-	metrics, download, plugins string // addresses
+	metrics, download string // addresses
 }
 
 // start starts a process, which the test ends.
@@ -177,10 +173,10 @@ func (s *site) start(args ...string) *controller {
 // startInPod starts a process that knows the name of its pod.
 func (s *site) startInPod(pod string, args ...string) *controller {
 	s.t.Helper()
-	c := &controller{metrics: loopback.ForTest(s.t), download: loopback.ForTest(s.t), plugins: loopback.ForTest(s.t)}
+	c := &controller{metrics: loopback.ForTest(s.t), download: loopback.ForTest(s.t)}
 	c.Cmd = exec.CommandContext(s.t.Context(), os.Args[0], append([]string{
 		"server", "--namespace", namespace, "--kubeconfig", s.plane.Kubeconfig(), "--restore-helper-image=agent", "--backup-sync-period=1s",
-		"--metrics-address", c.metrics, "--download-address", c.download, "--download-url-base", "http://" + c.download, "--plugin-endpoint", c.plugins,
+		"--metrics-address", c.metrics, "--download-address", c.download, "--download-url-base", "http://" + c.download,
 	}, args...)...)
 	c.Env = []string{asProgram + "=1", "TMPDIR=" + s.t.TempDir(), "POD_NAME=" + pod}
 	c.Stderr = s.t.Output()
@@ -303,9 +299,6 @@ func (s *site) checkHTTP(c *controller) {
 			s.t.Errorf("%s: %d %s", path, status, content)
 		}
 	}
-	if status, content := s.fetch("http://" + c.plugins + "/v1alpha1/volumepluginbackups/x"); status != http.StatusUnauthorized {
-		s.t.Errorf("endpoint for plugins: %d %s", status, content)
-	}
 	_, metrics := s.fetch("http://" + c.metrics + "/metrics")
 	for _, want := range []string{`plimsoll_restore_ended_total{phase="Completed"} 1`, `plimsoll_restore_location_available{location="default"} 1`, "plimsoll_restore_build_info"} {
 		if !strings.Contains(metrics, want) {
@@ -355,18 +348,6 @@ func TestLeaseOutlastsOutages(t *testing.T) {
 		holder := s.lease().HolderIdentity
 		return holder != "" && holder != lease.HolderIdentity
 	})
-}
-
-// TestEveryReplicaTakesReports starts two processes, of which one waits for the lease: a Service sends to both.
-func TestEveryReplicaTakesReports(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	for _, c := range []*controller{s.start(), s.start()} {
-		s.until("it answers plugins", func() bool {
-			status, _ := s.fetch("http://" + c.plugins + "/v1alpha1/volumepluginbackups/x")
-			return status == http.StatusUnauthorized
-		})
-	}
 }
 
 func TestRefusesToStartBesideVelero(t *testing.T) {

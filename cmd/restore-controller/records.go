@@ -28,7 +28,6 @@ type recordsOptions struct {
 	http           program.HTTP
 	log            program.Log
 	leaderElection bool
-	plugins        pluginEndpoint
 }
 
 func recordsCommand() *cobra.Command {
@@ -43,7 +42,7 @@ The namespace comes from VELERO_NAMESPACE (default velero).
 The API server is the one of --kubeconfig, of KUBECONFIG, or of the pod's service account.`,
 		Args: program.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := cmp.Or(o.log.Validate(), o.plugins.validate()); err != nil {
+			if err := o.log.Validate(); err != nil {
 				return program.Misused(err)
 			}
 			return keepRecords(cmd.Context(), o)
@@ -55,7 +54,6 @@ The API server is the one of --kubeconfig, of KUBECONFIG, or of the pod's servic
 	o.http.AddFlags(cmd, "/metrics")
 	o.log.AddFlags(cmd)
 	f.BoolVar(&o.leaderElection, "leader-elect", true, "take a Lease, so that of several processes one works")
-	o.plugins.addFlags(cmd)
 	return cmd
 }
 
@@ -79,9 +77,6 @@ func keepRecords(ctx context.Context, o recordsOptions) error {
 		if _, err := mgr.GetCache().GetInformer(ctx, kind, cache.BlockUntilSynced(false)); err != nil {
 			return fmt.Errorf("watch what plugins record: %w", err)
 		}
-	}
-	if err := o.plugins.serve(ctx, mgr, o.namespace, log); err != nil {
-		return err
 	}
 	err = program.Serve(mgr, map[string]http.Handler{
 		program.AlivePath: healthz.CheckHandler{Checker: healthz.Ping},

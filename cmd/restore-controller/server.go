@@ -51,7 +51,6 @@ type serverOptions struct {
 	itemConcurrency  int
 	podVolumeTimeout time.Duration
 	resourceTimeout  time.Duration
-	plugins          pluginEndpoint
 	validateEvery    time.Duration
 	syncEvery        time.Duration
 	qps              float32
@@ -99,13 +98,12 @@ func (o *serverOptions) addFlags(cmd *cobra.Command) {
 	f.DurationVar(&o.resourceTimeout, "resource-timeout", 10*time.Minute, "how long to wait for a CRD to be served, a namespace to be gone, a claim to be bound")
 	f.DurationVar(&o.validateEvery, "store-validation-frequency", time.Minute, "how often BackupStorageLocations are checked that do not say")
 	f.DurationVar(&o.syncEvery, "backup-sync-period", time.Minute, "how often backups are brought from BackupStorageLocations that do not say")
-	o.plugins.addFlags(cmd)
 	f.Float32Var(&o.qps, "client-qps", 0, "limit on a restore's requests per second to the API server; 0: none but the API server's own")
 	f.IntVar(&o.burst, "client-burst", 100, "requests that --client-qps lets through at once")
 }
 
 func (o *serverOptions) validate() error {
-	if err := cmp.Or(o.log.Validate(), o.plugins.validate()); err != nil {
+	if err := o.log.Validate(); err != nil {
 		return err
 	}
 	if o.helperImage == "" && o.podName == "" {
@@ -164,9 +162,6 @@ func serve(ctx context.Context, o serverOptions) error {
 		return err
 	}
 	if err := serveHTTP(ctx, mgr, o, controller); err != nil {
-		return err
-	}
-	if err := o.plugins.serve(ctx, mgr, o.namespace, log); err != nil {
 		return err
 	}
 	ctrlmetrics.Registry.MustRegister(metrics, buildInfo())

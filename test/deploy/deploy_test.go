@@ -39,7 +39,6 @@ restoreController:
   tolerations: [{key: dedicated, operator: Exists, effect: NoSchedule}]
 records:
   install: true
-  pluginEndpoint: {install: true, secretName: certificate}
   extraArgs: [--log-format=json]
   resources: {limits: {memory: 1Gi}}
   nodeSelector: {records: "yes"}
@@ -79,7 +78,6 @@ func TestAPIServerTakesEverything(t *testing.T) {
 		"some-nodes":              kustomize(t, "some-nodes"),
 		"volume plugins":          kustomize(t, "volume-plugin"),
 		"records":                 kustomize(t, "records"),
-		"plugin endpoint":         kustomizeText(t, "resources: [../volume-plugin, ../records]\ncomponents: [../plugin-endpoint]"),
 		"chart":                   chart(t, "velero"),
 		"chart, standalone":       chart(t, "plimsoll", "--set", "crds.install=true,restoreController.install=true"),
 		"chart, every value":      chart(t, "backup", "--values", values),
@@ -99,10 +97,9 @@ func TestChartGivesWhatTheBasesGive(t *testing.T) {
 	t.Parallel()
 	const monitoring = "monitoring.podMonitor.enabled=true,monitoring.prometheusRule.enabled=true,monitoring.dashboard.enabled=true"
 	tests := map[string]struct{ kustomization, namespace, values string }{
-		"beside Velero":   {"resources: [../node-agent]", "velero", ""},
-		"with records":    {"resources: [../node-agent, ../records]", "velero", "records.install=true"},
-		"plugin endpoint": {"resources: [../node-agent, ../records]\ncomponents: [../plugin-endpoint]", "velero", "records.install=true,records.pluginEndpoint.install=true"},
-		"standalone":      {"resources: [../standalone]", "plimsoll", "crds.install=true,restoreController.install=true"},
+		"beside Velero": {"resources: [../node-agent]", "velero", ""},
+		"with records":  {"resources: [../node-agent, ../records]", "velero", "records.install=true"},
+		"standalone":    {"resources: [../standalone]", "plimsoll", "crds.install=true,restoreController.install=true"},
 		"monitoring beside Velero": {
 			"resources: [../node-agent, ../records]\ncomponents: [../monitoring, ../monitoring/records]\nnamespace: velero",
 			"velero", "records.install=true," + monitoring,
@@ -145,7 +142,6 @@ func TestSchemaRefuses(t *testing.T) {
 		"label of the server":  {"podLabels: {role: x}", "/podLabels"},
 		"restores":             {"restoreController: {enabled: true}", "enabled"},
 		"records":              {"records: {enabled: true}", "enabled"},
-		"no certificate":       {"records: {pluginEndpoint: {secretName: ''}}", "/records/pluginEndpoint/secretName"},
 		"monitoring":           {"monitoring: {enabled: true}", "enabled"},
 		"truth of deeper ones": {"monitoring: {podMonitor: {enabled: 'yes'}}", "/monitoring/podMonitor/enabled"},
 		"truth":                {"crds: {install: 'yes'}", "/crds/install"},

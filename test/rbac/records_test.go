@@ -3,11 +3,8 @@ package rbac
 import (
 	"bytes"
 	"compress/gzip"
-	"context"
-	"crypto/tls"
-	"encoding/json"
 	"errors"
-	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"os/exec"
@@ -19,14 +16,15 @@ import (
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/volumeplugin"
 	"github.com/plimsoll-io/plimsoll/test/controlplane"
 	"github.com/plimsoll-io/plimsoll/test/loopback"
 	"github.com/plimsoll-io/plimsoll/test/parts"
@@ -191,116 +189,65 @@ func (s *pluginSite) exists(path string) {
 	}
 }
 
-// TestRightsOfPlugins reports over HTTP with the tokens of a plugin's account, which has the rights of deploy/volume-plugin,
-// and of one that has none. The endpoint itself writes with the same rights. It, and a plugin that is started with them, must
-// need each.
+// TestRightsOfPlugins reports as the service account of the Velero server, in whose name plugins run and which has the rights
+// of deploy/volume-plugin. Nothing may be forbidden, and each right must have been needed.
 func TestRightsOfPlugins(t *testing.T) {
 	t.Parallel()
 	runtime.LockOSThread() // as in TestRights
 	defer runtime.UnlockOSThread()
 	s := newPluginSite(t)
-	plugins := s.read("volume-plugin/rbac.yaml")
-	endpoint := s.read("plugin-endpoint/rbac.yaml")
-	s.apply(append(plugins, endpoint...))
-	s.create(&velerov1.Backup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "nightly"}})
-	plugin, stranger := s.user("array"), s.user("stranger")
-	s.create(&rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "array"},
-		RoleRef:    rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "Role", Name: "plimsoll-volume-plugin"},
-		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: namespace, Name: "array"}},
-	})
-	address := loopback.ForTest(t)
-	_, stop := s.start("", "--plugin-endpoint="+address, "--plugin-endpoint-cert-dir="+certify(t))
-	base := "https://" + address + "/v1alpha1/"
-	s.begins(base+"volumepluginbackups", plugin)
+	roles := s.read("volume-plugin/rbac.yaml")
+	server := client.ObjectKey{Namespace: namespace, Name: "velero"}
+	s.create(
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: server.Namespace, Name: server.Name}},
+		&velerov1.Backup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "nightly"}},
+	)
+	s.apply(append(roles, s.read("volume-plugin/rolebinding.yaml")...))
+	kubeconfig := s.kubeconfig(server)
+	s.report(kubeconfig)
 
-	begin := `{"plugin": "example.io/array", "backup": "nightly", "volume": "pv-1"}`
-	backup := s.ask(http.MethodPost, base+"volumepluginbackups", plugin, begin, http.StatusOK)
-	if again := s.ask(http.MethodPost, base+"volumepluginbackups", plugin, begin, http.StatusOK); again != backup {
-		t.Errorf("it begins %q and then %q", backup, again)
-	}
-	s.ask(http.MethodPatch, base+"volumepluginbackups/"+backup, plugin, `{"snapshotID": "snap-1", "bytesDone": 1, "totalBytes": 2}`, http.StatusOK)
-	s.ask(http.MethodPatch, base+"volumepluginbackups/"+backup, plugin, `{"phase": "Completed"}`, http.StatusOK)
-	restore := s.ask(http.MethodPost, base+"volumepluginrestores", plugin, `{"plugin": "example.io/array", "snapshotID": "snap-1", "volumeID": "v"}`, http.StatusOK)
-	if again := s.ask(http.MethodPost, base+"volumepluginrestores", plugin, `{"plugin": "example.io/array", "snapshotID": "snap-1", "volumeID": "v"}`, http.StatusOK); again != restore {
-		t.Errorf("it begins %q and then %q", restore, again)
-	}
-	s.ask(http.MethodPatch, base+"volumepluginrestores/"+restore, plugin, `{"phase": "Failed", "message": "no room"}`, http.StatusOK)
-	s.ask(http.MethodGet, base+"volumepluginbackups/"+backup, plugin, "", http.StatusOK)
-	for method, path := range map[string]string{http.MethodPost: "volumepluginbackups", http.MethodPatch: "volumepluginbackups/" + backup, http.MethodGet: "volumepluginrestores/" + restore} {
-		s.ask(method, base+path, stranger, `{}`, http.StatusForbidden)
-		s.ask(method, base+path, "made-up", `{}`, http.StatusUnauthorized)
-		s.ask(method, base+path, "", `{}`, http.StatusUnauthorized)
-	}
-	if code, _, _ := send(t.Context(), http.MethodGet, "http://"+address+"/v1alpha1/volumepluginbackups/"+backup, plugin, ""); code != http.StatusBadRequest {
-		t.Errorf("without TLS: %d", code)
-	}
-	var object v1alpha1.VolumePluginBackup
-	if err := s.client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: backup}, &object); err != nil {
-		t.Fatal(err)
-	}
-	if object.Status.Phase != v1alpha1.PhaseCompleted || object.Status.SnapshotID != "snap-1" || len(object.OwnerReferences) != 1 {
-		t.Errorf("it is %+v", object)
-	}
-	stop()
-	// What a plugin asks for when it starts, the endpoint does not.
-	sample := exec.CommandContext(t.Context(), parts.VolumePlugin(t), "-dir="+t.TempDir(), "-kubeconfig="+s.kubeconfig(client.ObjectKey{Namespace: namespace, Name: "array"}), "resume")
+	// What a plugin asks for when it starts.
+	sample := exec.CommandContext(t.Context(), parts.VolumePlugin(t), "-dir="+t.TempDir(), "-kubeconfig="+kubeconfig, "resume")
+	sample.Env = append(os.Environ(), "VELERO_NAMESPACE="+namespace)
 	if output, err := sample.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, output)
 	}
-	requests := readRequests(t, s.audit, "system:serviceaccount:"+s.account.Namespace+":"+s.account.Name)
-	judge(t, granted(t, append(plugins, endpoint...)), append(requests, readRequests(t, s.audit, "system:serviceaccount:"+namespace+":array")...))
+	judge(t, granted(t, roles), readRequests(t, s.audit, "system:serviceaccount:"+server.Namespace+":"+server.Name))
 }
 
-// begins waits until the endpoint is served.
-func (s *pluginSite) begins(url, token string) {
+// report backs up a volume and restores it, each twice: the second time the name is taken, and the object is read.
+func (s *pluginSite) report(kubeconfig string) {
 	s.t.Helper()
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.After(patience); ; {
-		code, _, err := send(s.t.Context(), http.MethodPost, url, token, `{}`)
-		if code == http.StatusBadRequest { // it was read
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			s.t.Fatalf("%s: %d, %v", url, code, err)
-		}
-	}
-}
-
-// ask sends a request and returns the name in the answer.
-func (s *pluginSite) ask(method, url, token, body string, want int) (name string) {
-	s.t.Helper()
-	code, text, err := send(s.t.Context(), method, url, token, body)
-	if err != nil || code != want {
-		s.t.Errorf("%s %s %s: %d, %v, want %d: %s", method, url, body, code, err, want, text)
-	}
-	var answer struct{ Name string }
-	if code == http.StatusOK {
-		if err := json.Unmarshal([]byte(text), &answer); err != nil || answer.Name == "" {
-			s.t.Fatalf("%s %s: %v: %s", method, url, err, text)
-		}
-	}
-	return answer.Name
-}
-
-func send(ctx context.Context, method, url, token, body string) (code int, text string, err error) {
-	request, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader([]byte(body)))
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
-		return 0, "", err
+		s.t.Fatal(err)
 	}
-	request.Header.Set("Content-Type", "application/json")
-	if token != "" {
-		request.Header.Set("Authorization", "Bearer "+token)
-	}
-	c := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
-	response, err := c.Do(request)
+	api, err := volumeplugin.NewClient(config)
 	if err != nil {
-		return 0, "", err
+		s.t.Fatal(err)
 	}
-	defer response.Body.Close()
-	content, err := io.ReadAll(response.Body)
-	return response.StatusCode, string(content), err
+	recorder := volumeplugin.New(s.t.Context(), volumeplugin.Options{
+		Plugin: "example.io/array", Client: api, Namespace: namespace, FlushTimeout: patience, Log: slog.New(slog.NewTextHandler(s.t.Output(), nil)),
+	})
+	defer recorder.Close(s.t.Context())
+	for range 2 {
+		backup := recorder.BeginBackup(volumeplugin.BackupRequest{Backup: "nightly", Volume: "pv-1"})
+		backup.SetID("snap-1")
+		backup.Update(1, 2)
+		backup.Complete()
+		recorder.BeginRestore(volumeplugin.RestoreRequest{SnapshotID: "snap-1", VolumeID: "vol-1"}).Fail("no room")
+	}
+	var backups v1alpha1.VolumePluginBackupList
+	if err := s.client.List(s.t.Context(), &backups, client.InNamespace(namespace)); err != nil || len(backups.Items) != 2 {
+		s.t.Fatalf("%d VolumePluginBackups, want 2: %v", len(backups.Items), err)
+	}
+	for i := range backups.Items {
+		if o := &backups.Items[i]; o.Status.Phase != v1alpha1.PhaseCompleted || o.Status.SnapshotID != "snap-1" || len(o.OwnerReferences) != 1 {
+			s.t.Errorf("VolumePluginBackup %+v", o)
+		}
+	}
+	var restores v1alpha1.VolumePluginRestoreList
+	if err := s.client.List(s.t.Context(), &restores, client.InNamespace(namespace)); err != nil || len(restores.Items) != 1 || restores.Items[0].Status.Phase != v1alpha1.PhaseFailed {
+		s.t.Errorf("VolumePluginRestores %+v: %v", restores.Items, err)
+	}
 }

@@ -3,10 +3,6 @@
 plimsoll-node-agent{{ if ne .Release.Namespace "velero" }}-{{ .Release.Namespace }}{{ end }}
 {{- end }}
 
-{{- define "plimsoll.endpointName" -}}
-plimsoll-plugin-endpoint{{ if ne .Release.Namespace "velero" }}-{{ .Release.Namespace }}{{ end }}
-{{- end }}
-
 {{- define "plimsoll.priorityClass" -}}
 {{ .Values.priorityClass.name | default (.Values.priorityClass.create | ternary (include "plimsoll.clusterName" .) "") }}
 {{- end }}
