@@ -44,9 +44,11 @@ func (e *Engine) Collect(ctx context.Context, input Input) (*Plan, error) {
 	plan.ledger.warn(plan.Problems)
 	if c.onePhase() {
 		plan.ledger.estimate(backupTotal(input.Backup))
+		c.leaveOut = plan.ledger.leaveOut
 		plan.TotalItems, plan.Estimate = plan.ledger.total(), true
 		return plan, nil
 	}
+	c.leaveOut = func(key) { plan.LeftOut++ }
 	for resource := range c.each {
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("collect the items of backup %s: %w", input.Backup.Name, context.Cause(ctx))
@@ -59,7 +61,7 @@ func (e *Engine) Collect(ctx context.Context, input Input) (*Plan, error) {
 			plan.ledger.plan(c.session.entryKey(item))
 		}
 	}
-	plan.TotalItems, plan.LeftOut = plan.ledger.total(), c.leftOut
+	plan.TotalItems = plan.ledger.total()
 	for _, p := range c.toldProblems() {
 		plan.Problems = append(plan.Problems, p.text)
 	}
@@ -79,8 +81,9 @@ type collector struct {
 	session  *session
 	catalog  *catalog
 	order    []schema.GroupResource
-	leftOut  int
-	problems []problem // the first ones of
+	passed   map[schema.GroupResource]bool // those whose items were looked at
+	leaveOut func(key)                     // told of each item that filters leave out
+	problems []problem                     // the first ones of
 	unread   int
 }
 
@@ -117,7 +120,7 @@ func newCollector(ctx context.Context, e *Engine, input Input) (*collector, erro
 	if err != nil {
 		return nil, err
 	}
-	c := &collector{session: newSession(e, input), catalog: known}
+	c := &collector{session: newSession(e, input), catalog: known, passed: map[schema.GroupResource]bool{}}
 	// A filter may name what only comes with the backup.
 	for item := range input.Archive.ItemsOf(customResourceDefinitions.String()) {
 		if crd, err := input.Archive.Object(item); err == nil {
@@ -153,14 +156,19 @@ func (c *collector) each(yield func(*PlannedResource) bool) {
 
 // collect looks at every item of a resource. What it decodes it forgets at once.
 func (c *collector) collect(resource schema.GroupResource) *PlannedResource {
-	planned := &PlannedResource{Resource: resource}
+	planned, left := &PlannedResource{Resource: resource}, 0
+	c.passed[resource] = true
 	takesResource := c.session.selection.takesResource(resource)
 	for item := range c.session.Archive.ItemsOf(resource.String()) {
 		if takesResource && c.session.selection.takesNamespace(resource, item.Namespace) && c.takes(resource, item) {
 			planned.add(item.Namespace, c.session.targetNamespace(item.Namespace), item.Name)
 		} else if resource != namespaces || !c.session.selection.namespaces.takes(item.Name) {
-			c.leftOut++ // a namespace comes back with the first item that is restored into it
+			left++ // a namespace comes back with the first item that is restored into it
+			c.leaveOut(key{resource, item.Namespace, item.Name})
 		}
+	}
+	if left > 0 {
+		c.session.Log.Info("left out by filters", "resource", resource.String(), "items", left)
 	}
 	return planned
 }

@@ -173,8 +173,11 @@ func (a *attempt) report(p Progress) {
 	if p.Total > 0 && p.Restored+p.Skipped > p.Total || p.Total == 0 && !p.Estimate {
 		a.tb.Errorf("restored %d and skipped %d of %d", p.Restored, p.Skipped, p.Total)
 	}
-	if n := len(a.reports); n > 0 && p.Restored < a.reports[n-1].Restored {
-		a.tb.Errorf("restored falls from %d to %d", a.reports[n-1].Restored, p.Restored)
+	if n := len(a.reports); n > 0 {
+		before := a.reports[n-1]
+		if p.Restored < before.Restored || p.Restored+p.Skipped < before.Restored+before.Skipped {
+			a.tb.Errorf("what was looked at falls from %+v to %+v", before, p)
+		}
 	}
 	a.reports = append(a.reports, p)
 }

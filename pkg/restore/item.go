@@ -131,7 +131,7 @@ func (r *run) restoreNeeded(ctx context.Context, i *item, needed key, by *chain)
 		return
 	}
 	if r.collector.onePhase() && r.collector.leavesOut(needed) {
-		r.ledger.bringBack(r.entryKey(needed))
+		r.ledger.bringBack(needed, r.collector.passed[needed.resource])
 	}
 	r.restore(ctx, needed, by)
 }

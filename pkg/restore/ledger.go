@@ -24,8 +24,7 @@ type ledger struct {
 	mu       sync.Mutex
 	entries  map[entryKey]*entry // nil for what is only planned
 	backedUp int                 // items that the backup says it has, in one-phase mode
-	leftOut  int                 // by filters until now, in one-phase mode
-	back     map[entryKey]bool   // those of them that others need
+	needed   map[key]bool        // items that filters leave out and others need, in one-phase mode; true: counted as left out
 	progress Progress
 	outcome  *Outcome
 	report   func(Progress)
@@ -114,7 +113,7 @@ func (f fate) listed() string {
 }
 
 func newLedger(log *slog.Logger) *ledger {
-	return &ledger{log: log, entries: map[entryKey]*entry{}, back: map[entryKey]bool{}, outcome: &Outcome{Resources: map[string][]string{}}}
+	return &ledger{log: log, entries: map[entryKey]*entry{}, needed: map[key]bool{}, outcome: &Outcome{Resources: map[string][]string{}}}
 }
 
 // plan notes an item that is going to be restored.
@@ -132,33 +131,33 @@ func (l *ledger) total() int {
 	case l.backedUp == 0:
 		return 0
 	default:
-		return max(l.backedUp, l.progress.Restored+l.progress.Skipped)
+		return max(l.backedUp, l.progress.Done())
 	}
 }
 
 // open begins to report.
 func (l *ledger) open(report func(Progress)) { l.report = report }
 
-// leaveOut says how many items were left out until now, which only one-phase mode counts: its total has them, too.
-func (l *ledger) leaveOut(items int) {
+// leaveOut counts an item that filters leave out, and reports that: one-phase mode, whose total has it, too. An item that
+// another one needs is restored instead.
+func (l *ledger) leaveOut(item key) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.leftOut = items
-	l.countSkipped()
+	if _, needed := l.needed[item]; needed {
+		return
+	}
+	l.progress.Skipped++
+	l.progress.Total = l.total()
+	l.report(l.progress)
 }
 
-// bringBack says that an item is restored after all that filters leave out, because another one needs it. It may be left out
-// only later, when its turn comes.
-func (l *ledger) bringBack(k entryKey) {
+// bringBack says that an item is going to be restored although filters leave it out, because another one needs it. Its turn
+// to be left out may still come, or be over: then it counts as left out until it was restored.
+func (l *ledger) bringBack(item key, counted bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.back[k] = true
-	l.countSkipped()
-}
-
-func (l *ledger) countSkipped() {
-	if l.progress.Estimate {
-		l.progress.Skipped = max(l.leftOut-len(l.back), 0)
+	if _, known := l.needed[item]; !known {
+		l.needed[item] = counted
 	}
 }
 
@@ -207,6 +206,10 @@ func (l *ledger) settle(k entryKey, e *entry, r result) {
 	defer l.mu.Unlock()
 	e.ended, e.by = r.fate, nil
 	close(e.done)
+	if l.needed[e.from] {
+		l.needed[e.from] = false
+		l.progress.Skipped--
+	}
 	l.progress.Restored++
 	l.progress.Counts.add(r.fate)
 	l.progress.Total = l.total()
@@ -264,7 +267,7 @@ func (l *ledger) collide(k entryKey, item, first key) {
 func (l *ledger) complete() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.progress.Total, l.progress.Current = l.progress.Restored+l.progress.Skipped, ""
+	l.progress.Total, l.progress.Current = l.progress.Done(), ""
 	l.report(l.progress)
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -46,5 +47,29 @@ func TestProgress(t *testing.T) {
 	again.input.Restore.Spec.LabelSelector = selectNames("c001", "c002", "c011")
 	if p := again.run().Progress; p.Total != 5 || p.Counts.Unchanged != 5 {
 		t.Errorf("the second time %+v", p)
+	}
+}
+
+// TestItemsThatAreLeftOutAreReported leaves out 5,000 items of a backup in one-phase mode, whose total has them: each of them
+// is progress, although nothing is restored meanwhile.
+func TestItemsThatAreLeftOutAreReported(t *testing.T) {
+	t.Parallel()
+	const left = 5000
+	a := newAttempt(t)
+	var files []archived
+	for i := range left {
+		files = append(files, of("secrets", fmt.Sprintf(`{apiVersion: v1, kind: Secret, metadata: {namespace: %s, name: s%d}}`, a.id, i)))
+	}
+	a.backup(append(files, configMap(a.id, "a", ""))...)
+	a.input.Restore.Annotations = map[string]string{ModeAnnotation: OnePhase}
+	a.input.Restore.Spec.ExcludedResources = []string{"secrets"}
+	a.input.Backup.Status.Progress = &velerov1.BackupProgress{TotalItems: left + 2}
+	if p := a.run().Progress; p.Skipped != left || p.Restored != 2 || p.Total != left+2 {
+		t.Errorf("%+v", p)
+	}
+	for i, p := range a.reports {
+		if looked := min(i+1, left+2); p.Restored+p.Skipped != looked || p.Total != left+2 {
+			t.Fatalf("report %d is %+v, want one for each item", i, p)
+		}
 	}
 }

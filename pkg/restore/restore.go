@@ -90,6 +90,9 @@ type Progress struct {
 	Estimate bool   `json:"estimate,omitempty"`
 }
 
+// Done is the number of items of Total that were looked at: tried, or left out by filters.
+func (p Progress) Done() int { return p.Restored + p.Skipped }
+
 // Outcome is what a restore has done.
 type Outcome struct {
 	Progress Progress

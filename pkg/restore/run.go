@@ -67,12 +67,10 @@ func (e *Engine) Run(ctx context.Context, plan *Plan, report func(Progress)) (*O
 
 func (r *run) restoreAll(ctx context.Context, plan *Plan) error {
 	for resource := range plan.resources() {
-		r.ledger.leaveOut(r.collector.leftOut)
 		if err := r.restoreResource(ctx, resource); err != nil {
 			return fmt.Errorf("restore %s: interrupted at %s: %w", r.Restore.Name, resource.Resource, err)
 		}
 	}
-	r.ledger.leaveOut(r.collector.leftOut)
 	r.ledger.complete()
 	return nil
 }
