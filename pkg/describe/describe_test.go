@@ -289,6 +289,10 @@ func TestItems(t *testing.T) {
 		if p := o.Items.Percent; p == nil || *p != share {
 			t.Errorf("%s: the controller says %v %%, we say %d %%", name, p, share)
 		}
+		r.Annotations = nil // as those see it who know Velero only
+		if s := r.Status.Progress; s != nil && (OfRestore(r).Items.Done != want.done || s.TotalItems != want.total) {
+			t.Errorf("%s: status.progress is %+v", name, s)
+		}
 	}
 }
 

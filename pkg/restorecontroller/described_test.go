@@ -2,13 +2,17 @@ package restorecontroller
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/pkg/describe"
 	"github.com/plimsoll-io/plimsoll/pkg/restore"
 )
 
@@ -25,12 +29,6 @@ func TestDescribedProgress(t *testing.T) {
 				p.Step, p.Items = StepRestoring, restore.Progress{Total: 120, Restored: 45, Skipped: 7, Estimate: true, Counts: some, Current: "v1/ConfigMap shop/settings"}
 			},
 		},
-		"one-phase-done": {
-			func(p *Progress) { p.Step, p.Items = StepRestoring, restore.Progress{Total: 3200, Estimate: true} },
-			func(p *Progress) { p.Items.Restored, p.Items.Skipped, p.Items.Counts.Created = 100, 2900, 100 },
-			func(p *Progress) { p.Items.Total, p.Step = 3000, StepVolumes }, // as ledger.complete ends it
-			func(p *Progress) { p.Step, p.Percent = StepDone, 100 },
-		},
 		"dry-run": {
 			func(p *Progress) { p.Step = StepCollecting },
 			func(p *Progress) { p.DryRun, p.Items.Total = true, 120 },
@@ -44,22 +42,110 @@ func TestDescribedProgress(t *testing.T) {
 		for _, step := range steps {
 			r.update(step)
 		}
-		got := encode(newProgressPatch("", r.now())) + "\n"
-		file := filepath.Join("..", "describe", "testdata", "restores", name+".json")
-		if *update {
-			if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(file)
-		if err != nil {
+		checkDescribed(t, name, newProgressPatch("", r.now()))
+	}
+}
+
+// checkDescribed compares what the controller writes into a Restore with a file that pkg/describe is tested with.
+func checkDescribed(t *testing.T, name string, patch progressPatch) {
+	t.Helper()
+	got := encode(patch) + "\n"
+	file := filepath.Join("..", "describe", "testdata", "restores", name+".json")
+	if *update {
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(string(want), got); diff != "" {
-			t.Errorf("%s differs; go test -update writes it anew:\n%s", file, diff)
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
 		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s differs; go test -update writes it anew:\n%s", file, diff)
+	}
+}
+
+// backUpMany puts a backup into the storage that says it has 3,200 items, and has 2,900 Secrets and 99 ConfigMaps in a namespace.
+func (c *cluster) backUpMany(name string) {
+	c.t.Helper()
+	c.backUp(name, func(b *velerov1.Backup) {
+		b.Status.Progress = &velerov1.BackupProgress{TotalItems: 3200, ItemsBackedUp: 3200}
+	})
+	files := map[string]string{
+		"metadata/version":                       "1.1.0\n",
+		"resources/namespaces/cluster/many.json": `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"many"}}`,
+	}
+	add := func(resource, kind string, items int) {
+		for i := range items {
+			files[fmt.Sprintf("resources/%s/namespaces/many/i%d.json", resource, i)] = fmt.Sprintf(`{"apiVersion":"v1","kind":%q,"metadata":{"name":"i%d","namespace":"many"}}`, kind, i)
+		}
+	}
+	add("secrets", "Secret", 2900)
+	add("configmaps", "ConfigMap", 99)
+	c.put("backups/"+name+"/"+name+".tar.gz", archive(files))
+}
+
+// TestOnePhaseAgrees restores a thirtieth of a backup in one-phase mode with the real engine, and looks at each state of the Restore
+// that the API server has: its status, the controller's percent and what pkg/describe shows are the same, and 100 % at the end.
+func TestOnePhaseAgrees(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	engine, err := restore.New(restore.Config{REST: c.rest, HelperImage: "agent"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.backUpMany("b1")
+	c.start(func(cfg *Config) { cfg.Engine, cfg.ProgressInterval = engine, time.Nanosecond })
+	eventually(c, c.newBackup("b1"), "synced", isSynced)
+	watch, err := c.client.Watch(t.Context(), &velerov1.RestoreList{}, client.InNamespace(c.ns))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watch.Stop()
+	c.create(c.newRestore("r1", func(r *velerov1.Restore) {
+		r.Annotations = map[string]string{restore.ModeAnnotation: restore.OnePhase}
+		r.Spec.ExcludedResources = []string{"secrets"}
+		r.Spec.NamespaceMapping = map[string]string{"many": c.ns + "-many"}
+	}))
+	moments := 0
+	for event := range watch.ResultChan() {
+		r, ok := event.Object.(*velerov1.Restore)
+		if !ok {
+			t.Fatalf("%v", event)
+		}
+		if r.Status.Progress != nil {
+			moments++
+			checkAgreement(t, r)
+		}
+		if !hasEnded(r) {
+			continue
+		}
+		if p := r.Status.Progress; r.Status.Phase != velerov1.RestorePhaseCompleted || p == nil || p.ItemsRestored != 3000 || p.TotalItems != 3000 {
+			t.Errorf("%s, %+v", r.Status.Phase, p)
+		}
+		var patch progressPatch
+		patch.Metadata.Annotations = map[string]string{ProgressAnnotation: r.Annotations[ProgressAnnotation]}
+		patch.Status.Progress = r.Status.Progress
+		checkDescribed(t, "one-phase-done", patch)
+		break
+	}
+	if moments < 5 {
+		t.Errorf("%d states with a status.progress were seen", moments)
+	}
+}
+
+// checkAgreement fails if two who say how far a Restore is do not say the same.
+func checkAgreement(t *testing.T, r *velerov1.Restore) {
+	t.Helper()
+	status, items, told := r.Status.Progress, describe.OfRestore(r).Items, progressOf(r)
+	share, known := items.Share()
+	if status.TotalItems != items.Total || status.ItemsRestored != items.Done || !known || share != 100*status.ItemsRestored/status.TotalItems {
+		t.Errorf("status.progress is %+v, and described are %d of %d, %d %%", *status, items.Done, items.Total, share)
+	}
+	if want := min(share, 99); told.Percent != want && !hasEnded(r) || hasEnded(r) && (told.Percent != 100 || share != 100) {
+		t.Errorf("%s: percent is %d, %d of %d", told.Step, told.Percent, status.ItemsRestored, status.TotalItems)
 	}
 }

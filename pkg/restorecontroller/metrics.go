@@ -44,7 +44,7 @@ func NewMetrics() *Metrics {
 		}, []string{"result"}),
 		available: prometheus.NewDesc("plimsoll_restore_location_available", "1 if the backup storage location can be used, else 0.", []string{"location"}, nil),
 		objects:   prometheus.NewDesc("plimsoll_restore_objects", "Number of Restores that there are, by phase.", []string{"phase"}, nil),
-		runningItems: prometheus.NewDesc("plimsoll_restore_running_items", "Items of a running Restore that were tried, by what became of them.",
+		runningItems: prometheus.NewDesc("plimsoll_restore_running_items", "Items of a running Restore that were tried, by what became of them, and those that filters have left out (one-phase mode).",
 			[]string{"restore", "result"}, nil),
 		runningTotal: prometheus.NewDesc("plimsoll_restore_running_items_all", "Items of a running Restore in all.", []string{"restore"}, nil),
 		volumeBytes:  prometheus.NewDesc("plimsoll_restore_volume_done_bytes", "Bytes that the volumes of a running Restore have got.", []string{"restore"}, nil),
@@ -111,7 +111,7 @@ func (m *Metrics) vectors() []prometheus.Collector {
 // collectRunning shows how far the running restores are.
 func (m *Metrics) collectRunning(ch chan<- prometheus.Metric, c *Controller) {
 	for name, p := range c.progress() {
-		for _, r := range outcomes(p.Items.Counts) {
+		for _, r := range append(outcomes(p.Items.Counts), result{"left_out", p.Items.Skipped}) {
 			ch <- prometheus.MustNewConstMetric(m.runningItems, prometheus.GaugeValue, float64(r.count), name, r.name)
 		}
 		if p.Items.Total > 0 { // else it is not known, and nobody shall divide by it

@@ -33,10 +33,11 @@ plimsoll_restore_location_available{location="default"} 1
 # HELP plimsoll_restore_objects Number of Restores that there are, by phase.
 # TYPE plimsoll_restore_objects gauge
 plimsoll_restore_objects{phase="InProgress"} 1
-# HELP plimsoll_restore_running_items Items of a running Restore that were tried, by what became of them.
+# HELP plimsoll_restore_running_items Items of a running Restore that were tried, by what became of them, and those that filters have left out (one-phase mode).
 # TYPE plimsoll_restore_running_items gauge
 plimsoll_restore_running_items{restore="r1",result="created"} 2
 plimsoll_restore_running_items{restore="r1",result="failed"} 1
+plimsoll_restore_running_items{restore="r1",result="left_out"} 0
 plimsoll_restore_running_items{restore="r1",result="skipped"} 0
 plimsoll_restore_running_items{restore="r1",result="unchanged"} 0
 plimsoll_restore_running_items{restore="r1",result="updated"} 0

@@ -114,7 +114,7 @@ func (p *Progress) percent() int {
 	}
 	percent := 99
 	if p.Items.Total > 0 {
-		percent = min(percent, 100*(p.Items.Restored+p.Items.Skipped)/p.Items.Total)
+		percent = min(percent, 100*p.Items.Done()/p.Items.Total)
 	}
 	if p.Volumes != nil {
 		percent = min(percent, p.Volumes.percent())
@@ -243,12 +243,13 @@ func newProgressPatch(uid types.UID, p Progress) progressPatch {
 	return patch
 }
 
-// statusProgress is what the velero CLI shows.
+// statusProgress is what the velero CLI shows. The CRD has no field for what filters leave out, and prunes one: where the total has
+// those items, in one-phase mode, they count as done.
 func statusProgress(p Progress) *velerov1.RestoreProgress {
 	if p.DryRun || p.Items.Total == 0 {
 		return nil
 	}
-	return &velerov1.RestoreProgress{TotalItems: p.Items.Total, ItemsRestored: p.Items.Restored}
+	return &velerov1.RestoreProgress{TotalItems: p.Items.Total, ItemsRestored: p.Items.Done()}
 }
 
 const progressTimeout = 30 * time.Second
