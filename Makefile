@@ -78,7 +78,7 @@ demo: bin/node-agent bin/restic-$(RESTIC_DEFAULT) $(CONTROLPLANE) velero-crds ##
 	go run ./test/demo
 
 .PHONY: e2e
-e2e: ## Run the suite that needs a real cluster: that of KUBECONFIG, or one that is made with the scripts in CLUSTER_DIR (as root).
+e2e: ## Run the suite that needs a real cluster: that of KUBECONFIG or, as root on Linux, one that test/cluster starts.
 	@test/e2e/run.sh
 
 ##@ Check
@@ -258,5 +258,5 @@ KUBERNETES_LDFLAGS := -s -w $(foreach p,k8s.io/component-base/version k8s.io/cli
 bin/controlplane/etcd: test/controlplane/etcd/go.mod test/controlplane/etcd/go.sum tools/build.sh ## etcd.
 	@tools/build.sh $(<D) go.etcd.io/etcd/server/v3 $@ '1 min' -ldflags '$(KUBERNETES_LDFLAGS)'
 
-bin/controlplane/kube%: $(KUBERNETES)/go.mod $(KUBERNETES)/go.sum tools/build.sh ## kube-apiserver, or kubectl to look into a control plane by hand.
+bin/controlplane/kube%: $(KUBERNETES)/go.mod $(KUBERNETES)/go.sum tools/build.sh ## kube-apiserver and the other programs of Kubernetes, such as kubectl to look into a control plane by hand.
 	@tools/build.sh $(<D) k8s.io/kubernetes/cmd/kube$* $@ '5 min' -ldflags '$(KUBERNETES_LDFLAGS)'

@@ -1,15 +1,13 @@
 #!/usr/bin/env bash
-# Runs the end-to-end suite on the cluster that KUBECONFIG names. Without KUBECONFIG it makes a cluster of two nodes with
-# the scripts in CLUSTER_DIR, where they are, and takes it down again. `make e2e` calls it.
+# Runs the end-to-end suite on the cluster that KUBECONFIG names. Without KUBECONFIG it starts a cluster of two nodes with
+# the scripts in test/cluster, as root, and takes it down again. `make e2e` calls it.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-repository=$PWD
-cluster=${CLUSTER_DIR:-../shared/cluster}
-root=${RK_ROOT:-${XDG_CACHE_HOME:-$HOME/.cache}/realk8s} # where the scripts keep what they build and run
+. test/cluster/common.sh # for cache, log, etc, init_pid
 suite=("$repository/bin/e2e.test" -test.v -test.timeout=30m)
 
-if [ -z "${KUBECONFIG:-}" ] && [ ! -x "$cluster/up.sh" ]; then
-  echo "*** e2e IS SKIPPED, NOTHING WAS TESTED: KUBECONFIG is not set, and there is no cluster to make in $cluster ***"
+if [ -z "${KUBECONFIG:-}" ] && [ "$(uname -s) $(id -u)" != 'Linux 0' ]; then
+  echo '*** e2e IS SKIPPED, NOTHING WAS TESTED: set KUBECONFIG, or run it as root on Linux, where it starts a cluster ***'
   exit 0
 fi
 
@@ -18,32 +16,29 @@ if [ -n "${KUBECONFIG:-}" ]; then
   KUBECONFIG=$(realpath "$KUBECONFIG") && cd test/e2e && exec "${suite[@]}"
 fi
 
-if [ -s "$root/run/ns.pid" ] && kill -0 "$(cat "$root/run/ns.pid")" 2>/dev/null; then
-  echo "e2e: a cluster runs already. Take it down with $cluster/down.sh, or set KUBECONFIG" >&2
+if init_pid >/dev/null; then
+  echo "e2e: a cluster runs already. End it with test/cluster/down.sh, or set KUBECONFIG" >&2
   exit 1
 fi
 images=(bin/image/node-agent.tar bin/image/e2e.tar bin/image/velero.tar)
 make --no-print-directory "${images[@]}"
-# RK_PROXY is left out: the suite needs no Services.
-export RK_NETNS=1 RK_IMAGES="${images[*]/#/$repository/}"
-"$cluster/build.sh"
+test/cluster/build.sh
 
 take_down() {
-  local code=$? said
+  local code=$? output
   trap - EXIT
   cd "$repository"
-  if [ "$code" -ne 0 ] && [ -d "$root/log" ]; then
-    rm -rf bin/e2e-log && cp -r "$root/log" bin/e2e-log && echo "e2e: the cluster's logs are in bin/e2e-log"
+  if [ "$code" -ne 0 ] && [ -d "$log" ]; then
+    rm -rf bin/e2e-log && cp -r "$log" bin/e2e-log && echo "e2e: the cluster's logs are in bin/e2e-log"
   fi
-  # It says nothing if all is well: the last line is the suite's.
-  said=$("$cluster/down.sh" --purge 2>&1) || code=1
-  if grep -qE '^left:|mounts left: [1-9]' <<<"$said"; then code=1; fi
-  [ "$code" -eq 0 ] || echo "e2e: taking the cluster down: $said"
+  # Its output is shown only if something is wrong: the last line is the suite's.
+  output=$(test/cluster/down.sh 2>&1) || code=1
+  [ "$code" -eq 0 ] || echo "e2e: taking the cluster down: $output"
   exit "$code"
 }
 trap take_down EXIT
 trap 'exit 130' INT TERM
-"$cluster/up.sh"
-"$cluster/join.sh" 2
+test/cluster/up.sh "${images[@]/#/$repository/}"
+test/cluster/join.sh 2 "${images[@]/#/$repository/}"
 cd test/e2e
-nsenter -t "$(cat "$root/run/ns.pid")" -n env KUBECONFIG="$root/etc/admin.kubeconfig" "${suite[@]}"
+nsenter --target "$(init_pid)" --net env KUBECONFIG="$etc/admin.kubeconfig" "${suite[@]}"
