@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"net"
 	"net/http"
 	"regexp"
 	"strings"
@@ -20,9 +21,15 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
-// responseTimeout is how long a storage may take to begin its answer. The answer itself may take as long as it takes:
-// the caller's ctx bounds it.
-const responseTimeout = 2 * time.Minute
+const (
+	// responseTimeout is how long a storage may take to begin its answer.
+	responseTimeout = 2 * time.Minute
+	// openTimeout is how long opening an object may take with all that a library tries again: Google's does until its ctx ends.
+	openTimeout = 10 * time.Minute
+	// stallTimeout is how long a storage may send, or take, nothing of an object. There is no limit on the time for all of it: that
+	// depends on its size.
+	stallTimeout = 2 * time.Minute
+)
 
 // bucket is where objects are. Keys are relative to the location's prefix.
 type bucket interface {
@@ -57,6 +64,7 @@ func openBucket(ctx context.Context, b repository.Bucket, config map[string]stri
 	c := &cloud{
 		address: strings.TrimSuffix(b.Address(), "/") + "/",
 		hide:    b.Hider(),
+		stall:   stallTimeout,
 		idle:    transport.CloseIdleConnections,
 	}
 	switch b.Storage.Type {
@@ -86,6 +94,14 @@ func newTransport(caCert []byte, insecure bool) (*http.Transport, error) {
 	}
 	transport = transport.Clone()
 	transport.ResponseHeaderTimeout = responseTimeout
+	dial := transport.DialContext
+	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return uploadConn{Conn: conn}, nil
+	}
 	transport.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: insecure} //nolint:gosec // G402: the location's insecureSkipTLSVerify
 	if len(caCert) == 0 {
 		return transport, nil
@@ -99,6 +115,17 @@ func newTransport(caCert []byte, insecure bool) (*http.Transport, error) {
 	return transport, nil
 }
 
+// uploadConn fails a write of which the other side takes nothing for stallTimeout: http.Transport counts only from when all of a
+// request is sent.
+type uploadConn struct{ net.Conn }
+
+func (c uploadConn) Write(p []byte) (int, error) {
+	if err := c.SetWriteDeadline(time.Now().Add(stallTimeout)); err != nil {
+		return 0, err
+	}
+	return c.Conn.Write(p)
+}
+
 // partSize is how much of an object is sent in one request, in bytes, and thus what writing one takes of memory.
 const partSize = 8 << 20
 
@@ -107,7 +134,8 @@ type cloud struct {
 	blobs   *blob.Bucket
 	address string
 	hide    func(string) string
-	idle    func() // closes idle connections
+	idle    func()        // closes idle connections
+	stall   time.Duration // stallTimeout, but for tests
 	// beforeWrite is what a provider wants done to the request, or nil.
 	beforeWrite func(as func(any) bool) error
 	// signer makes URLs, or is nil if the credentials cannot.
@@ -121,7 +149,10 @@ var libraryPrefix = regexp.MustCompile(`blob (\(key "[^"]*"\) )?\(code=[A-Za-z]+
 
 // fault says what went wrong with which object. Errors of HTTP clients quote URLs, which may hold an Azure token.
 func (c *cloud) fault(ctx context.Context, operation, key string, err error) error {
-	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, ErrStalled):
+		err = cause
+	case cause != nil && !errors.Is(err, cause):
 		err = fmt.Errorf("%w: %w", cause, err)
 	}
 	return &faultError{
@@ -164,28 +195,47 @@ func (c *cloud) list(ctx context.Context, prefix string, deep bool) iter.Seq2[en
 }
 
 func (c *cloud) open(ctx context.Context, key string) (io.ReadCloser, error) {
-	r, err := c.blobs.NewReader(ctx, key, nil)
+	ctx, cancel := context.WithCancelCause(ctx)
+	r := cloudReader{cancel: cancel, stall: c.stall, fault: func(err error) error { return c.fault(ctx, "read", key, err) }}
+	timer := r.limit(openTimeout)
+	var err error
+	r.r, err = c.blobs.NewReader(ctx, key, nil)
+	timer.Stop()
 	if err != nil {
-		return nil, c.fault(ctx, "read", key, err)
+		err = r.fault(err)
+		cancel(nil)
+		return nil, err
 	}
-	return cloudReader{r: r, fault: func(err error) error { return c.fault(ctx, "read", key, err) }}, nil
+	return r, nil
 }
 
-// cloudReader names the object in the errors of a reader.
+// cloudReader names the object in the errors of a reader, and gives up, with ErrStalled, when nothing comes for a while.
 type cloudReader struct {
-	r     io.ReadCloser
-	fault func(error) error
+	r      io.ReadCloser
+	cancel context.CancelCauseFunc // ends what r waits for
+	stall  time.Duration
+	fault  func(error) error
+}
+
+// limit gives up when d has passed, unless the timer is stopped.
+func (r cloudReader) limit(d time.Duration) *time.Timer {
+	return time.AfterFunc(d, func() { r.cancel(fmt.Errorf("nothing has come for %s: %w", d, ErrStalled)) })
 }
 
 func (r cloudReader) Read(p []byte) (int, error) {
+	timer := r.limit(r.stall) // for each read: what happens between two of them may take its time
 	n, err := r.r.Read(p)
+	timer.Stop()
 	if err != nil && !errors.Is(err, io.EOF) {
 		err = r.fault(err)
 	}
 	return n, err
 }
 
-func (r cloudReader) Close() error { return r.r.Close() }
+func (r cloudReader) Close() error {
+	r.cancel(nil)
+	return r.r.Close()
+}
 
 func (c *cloud) write(ctx context.Context, key string, fill func(io.Writer) error) error {
 	// A writer that is closed after its ctx has ended leaves no object.
