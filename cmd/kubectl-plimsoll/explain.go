@@ -199,7 +199,7 @@ func (s *scene) lookAtNode(ctx context.Context, c *describe.VolumeCase) {
 // timeoutAnnotation is how a Backup says how long its server waits for its volumes.
 const timeoutAnnotation = "velero.io/pod-volume-timeout"
 
-// serverTimeout is what Velero servers wait for if nobody says otherwise (contracts/velero-node-agent.md 2.3).
+// serverTimeout is what Velero servers wait for if nobody says otherwise (docs/contracts/velero-node-agent.md 2.3).
 const serverTimeout = 4 * time.Hour
 
 // deadline is when the server of a backup that runs gives up on its volumes.

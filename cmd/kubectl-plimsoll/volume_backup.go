@@ -143,7 +143,7 @@ type prepared struct {
 	ours  bool   // the agent that will see it is Plimsoll's
 }
 
-// prepare makes the PodVolumeBackup as a Velero server does (contracts/velero-node-agent.md 2.1), but without a Backup: there
+// prepare makes the PodVolumeBackup as a Velero server does (docs/contracts/velero-node-agent.md 2.1), but without a Backup: there
 // is none to own it, to label it and to tag its snapshot.
 func (o *volumeBackup) prepare(ctx context.Context, v *volumes) (prepared, error) {
 	location, err := v.location(ctx, o.location)
@@ -231,5 +231,5 @@ func newPodVolumeBackup(namespace string, pod *corev1.Pod, vol *corev1.Volume, i
 	return pvb
 }
 
-// pvcNameAnnotation names the claim of a PodVolumeBackup (contracts/velero-node-agent.md 1.5).
+// pvcNameAnnotation names the claim of a PodVolumeBackup (docs/contracts/velero-node-agent.md 1.5).
 const pvcNameAnnotation = "velero.io/pvc-name"

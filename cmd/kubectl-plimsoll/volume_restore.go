@@ -23,7 +23,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/describe"
 )
 
-// restoreWait is the init container in which a pod waits for its volumes (contracts/velero-node-agent.md 4.1).
+// restoreWait is the init container in which a pod waits for its volumes (docs/contracts/velero-node-agent.md 4.1).
 const restoreWait = "restore-wait"
 
 type volumeRestore struct {
@@ -283,7 +283,7 @@ func (o *volumeRestore) fits(b *velerov1.PodVolumeBackup) bool {
 	return pod.Name == o.target.pod && b.Spec.Volume == o.target.volume
 }
 
-// prepare makes the PodVolumeRestore as a Velero server does (contracts/velero-node-agent.md 2.2), for a pod that waits.
+// prepare makes the PodVolumeRestore as a Velero server does (docs/contracts/velero-node-agent.md 2.2), for a pod that waits.
 func (o *volumeRestore) prepare(ctx context.Context, v *volumes, from snapshot) (*velerov1.PodVolumeRestore, error) {
 	pod, vol, err := v.podOf(ctx, o.target)
 	if err != nil {

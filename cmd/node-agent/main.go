@@ -26,7 +26,7 @@ func main() {
 }
 
 // restoreHelper is the command of the init container that Velero servers give to restored pods, with the UID of the Restore
-// as its one argument (contracts/velero-node-agent.md 4.4). The image has this program under that name, too.
+// as its one argument (docs/contracts/velero-node-agent.md 4.4). The image has this program under that name, too.
 const restoreHelper = "velero-restore-helper"
 
 // arguments are those of the command line, or those that its name stands for.

@@ -89,7 +89,7 @@ func (p *Preflight) OK() bool {
 	return len(p.Problems) == 0 && !slices.ContainsFunc(p.Volumes, func(v PlannedVolume) bool { return v.Decision == DecisionCannot })
 }
 
-// PreflightBackup says what a backup will have, by the rules of Velero 1.18 (contracts/velero-node-agent.md 2.1; item_backupper.go,
+// PreflightBackup says what a backup will have, by the rules of Velero 1.18 (docs/contracts/velero-node-agent.md 2.1; item_backupper.go,
 // volume_policy_helper.go and podvolume/backupper.go of that version). It reads nothing but its argument. The error says that a
 // selector of the spec is not valid.
 func PreflightBackup(at time.Time, in *BackupInput) (*Preflight, error) {

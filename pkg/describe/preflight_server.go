@@ -37,7 +37,7 @@ func OfServer(d *appsv1.Deployment) Server {
 	}
 	s.Found, s.Version = true, imageVersion(containers[i].Image)
 	if s.Version != "" && !s.atLeast(1, 17) {
-		s.Uploader = uploaderRestic // contracts/velero-node-agent.md 2.1
+		s.Uploader = uploaderRestic // docs/contracts/velero-node-agent.md 2.1
 	}
 	s.readFlags(append(slices.Clone(containers[i].Command), containers[i].Args...))
 	return s
@@ -86,7 +86,7 @@ func (s *Server) is(major, minor uint) bool {
 	return s.atLeast(major, minor) && !s.atLeast(major, minor+1)
 }
 
-// finds says whether the server takes a pod for a running node agent (contracts/velero-node-agent.md 2.1). Where its version is
+// finds says whether the server takes a pod for a running node agent (docs/contracts/velero-node-agent.md 2.1). Where its version is
 // not known, a pod must have one of the labels.
 func (s *Server) finds(agent *corev1.Pod) bool {
 	name, role := agent.Labels["name"] == nodeAgent, agent.Labels["role"] == nodeAgent

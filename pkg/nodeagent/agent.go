@@ -5,7 +5,7 @@
 // Snapshots on the object. Operations that an agent leaves behind, because it was stopped or killed, are resumed by the
 // next agent of the node.
 //
-// contracts/velero-node-agent.md says what the servers of each Velero version expect; the rules of its sections 2.4 and
+// docs/contracts/velero-node-agent.md says what the servers of each Velero version expect; the rules of its sections 2.4 and
 // 2.5 are why the terminal write is made as it is.
 package nodeagent
 

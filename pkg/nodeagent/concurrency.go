@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// nodeAgentConfig is what this agent reads of Velero's node-agent ConfigMap (contracts/velero-node-agent.md 5.5). The other
+// nodeAgentConfig is what this agent reads of Velero's node-agent ConfigMap (docs/contracts/velero-node-agent.md 5.5). The other
 // keys are about pods that this agent does not need.
 type nodeAgentConfig struct {
 	LoadConcurrency *struct {

@@ -22,7 +22,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/volume"
 )
 
-// Keys of uploaderSettings (contracts/velero-node-agent.md 2.1 and 2.2).
+// Keys of uploaderSettings (docs/contracts/velero-node-agent.md 2.1 and 2.2).
 const (
 	settingParallelUpload   = "ParallelFilesUpload"
 	settingParallelDownload = "ParallelFilesDownload"
@@ -76,7 +76,7 @@ func (a *Agent) backup(ctx context.Context, op *operation) (outcome, error) {
 		return out, fmt.Errorf("the volume was torn down while it was read, its snapshot is not complete: %w", err)
 	}
 	if err := a.acceptBackup(ctx, op, res); err != nil {
-		return out, err // without a snapshot id: a server would restore it otherwise (contracts/velero-node-agent.md 2.2)
+		return out, err // without a snapshot id: a server would restore it otherwise (docs/contracts/velero-node-agent.md 2.2)
 	}
 	out.snapshotID, out.totalBytes, out.newBytes, out.errors = res.SnapshotID, res.TotalBytes, res.BytesUploaded, res.Errors
 	out.vanished = isMass(res.Vanished, res.TotalFiles)

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// timeoutAnnotation of a Backup says how long its server waits for the volumes (contracts/velero-node-agent.md 2.3).
+// timeoutAnnotation of a Backup says how long its server waits for the volumes (docs/contracts/velero-node-agent.md 2.3).
 const timeoutAnnotation = "velero.io/pod-volume-timeout"
 
 // deadline is when a server stops waiting for the volumes of a Backup.
@@ -22,7 +22,7 @@ type deadline struct {
 }
 
 // watchDeadline fails a backup shortly before its server gives up on all volumes of the Backup. A server that does loses
-// the records of those that completed, too (contracts/velero-node-agent.md 2.4; from 1.18.3 on it cancels the others and
+// the records of those that completed, too (docs/contracts/velero-node-agent.md 2.4; from 1.18.3 on it cancels the others and
 // keeps them, pkg/podvolume/backupper.go). Restores have no deadline: a pod whose volume comes late is better off than one
 // whose volume never comes, and the other restores are not affected.
 func (a *Agent) watchDeadline(ctx context.Context, op *operation) {

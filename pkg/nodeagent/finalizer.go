@@ -13,11 +13,11 @@ import (
 
 const (
 	// Finalizer keeps a claimed object until its end is written: a server that waits for it does not notice that an object
-	// vanishes, only how it ends (contracts/velero-node-agent.md 2.4, 5.6).
+	// vanishes, only how it ends (docs/contracts/velero-node-agent.md 2.4, 5.6).
 	Finalizer = "plimsoll.io/pod-volume-finalizer"
 
 	// veleroFinalizer is left on objects that Velero's own agent has touched since 1.17, also on copies of them that come
-	// from another cluster; whoever ends such an object has to take it off (contracts/velero-node-agent.md 5.4).
+	// from another cluster; whoever ends such an object has to take it off (docs/contracts/velero-node-agent.md 5.4).
 	veleroFinalizer = "velero.io/pod-volume-finalizer"
 )
 

@@ -14,7 +14,7 @@ import (
 )
 
 // The markers with which the agent tells a pod's init container how the restore of a volume went: files in the volume, because
-// that is all that the two have in common. The done file is Velero's protocol (contracts/velero-node-agent.md 4.4); the
+// that is all that the two have in common. The done file is Velero's protocol (docs/contracts/velero-node-agent.md 4.4); the
 // failed file is ours, Velero's own helper ignores it. settlePod takes them away again.
 const (
 	markerDir    = ".velero"

@@ -15,7 +15,7 @@ import (
 )
 
 // What Velero's own agents write into kopia's snapshots, and look for to continue a chain of them
-// (contracts/velero-node-agent.md 6.4).
+// (docs/contracts/velero-node-agent.md 6.4).
 const (
 	uploaderKopia    = "kopia"
 	requesterTag     = "snapshot-requester"

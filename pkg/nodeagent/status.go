@@ -188,7 +188,7 @@ func (a *Agent) publish(op *operation) func(context.Context, progress.Snapshot) 
 }
 
 // writeProgress tells s on the operation's object, unless that has ended: another agent ends it where this one was cut off
-// from the API server for too long, and nothing may be written after that (contracts/velero-node-agent.md 2.4). So a write
+// from the API server for too long, and nothing may be written after that (docs/contracts/velero-node-agent.md 2.4). So a write
 // names the version that it changes: the cache's, which costs no request, or else the one that the API server has.
 func (a *Agent) writeProgress(ctx context.Context, op *operation, s progress.Snapshot) error {
 	err := a.amend(ctx, a.client, op, s)
@@ -215,7 +215,7 @@ func (a *Agent) amend(ctx context.Context, reader client.Reader, op *operation, 
 	return a.write(ctx, op.object, p)
 }
 
-// finish makes the one terminal write, after which nothing is written any more (contracts/velero-node-agent.md 2.4). The
+// finish makes the one terminal write, after which nothing is written any more (docs/contracts/velero-node-agent.md 2.4). The
 // verdict is what was written in the end.
 func (a *Agent) finish(op *operation, v verdict) (verdict, error) {
 	select {

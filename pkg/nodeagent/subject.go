@@ -28,7 +28,7 @@ const (
 )
 
 // The phases of PodVolumeBackups and PodVolumeRestores. They have the same names; those from Accepted on exist since
-// Velero 1.17 (contracts/velero-node-agent.md 1.2).
+// Velero 1.17 (docs/contracts/velero-node-agent.md 1.2).
 const (
 	phaseNew        = string(velerov1.PodVolumeBackupPhaseNew)
 	phaseInProgress = string(velerov1.PodVolumeBackupPhaseInProgress)
@@ -172,7 +172,7 @@ func (s subject) flag(name string) (bool, error) {
 
 // unsettled is how long the operation may not become terminal yet. A server of Velero 1.14 to 1.15 counts a
 // PodVolumeBackup only after its create call has returned, and crashes over one that was faster than 2 s
-// (contracts/velero-node-agent.md 2.4). The agent's own clock is asked: that of the API server may be another one.
+// (docs/contracts/velero-node-agent.md 2.4). The agent's own clock is asked: that of the API server may be another one.
 func (op *operation) unsettled() time.Duration {
 	if op.kind == Restore || op.phase == phaseInProgress {
 		return 0

@@ -190,7 +190,7 @@ func (v verdict) asFailed(op *operation) verdict {
 }
 
 // mayBeCanceled says whether the operation may end in phase Canceled. A server of Velero 1.17 and 1.18 that waits for a
-// PodVolumeBackup does not count a canceled one, and waits until its timeout (contracts/velero-node-agent.md 2.4).
+// PodVolumeBackup does not count a canceled one, and waits until its timeout (docs/contracts/velero-node-agent.md 2.4).
 func (a *Agent) mayBeCanceled(op *operation) bool {
 	if op.kind == Restore {
 		return true

@@ -15,7 +15,7 @@ const (
 )
 
 // Reading is what a data path knows at one moment. Readings may arrive at any rate, may go backwards and may be
-// wrong in the ways that contracts/restic-kopia.md 10 lists; the Tracker makes a truthful Snapshot of them.
+// wrong in the ways that docs/contracts/restic-kopia.md 10 lists; the Tracker makes a truthful Snapshot of them.
 type Reading struct {
 	Stage  Stage
 	Reason string // why it waits, with StageWaiting: "locked by PID 7 on node-b"

@@ -108,7 +108,7 @@ func (t *Tracker) Report(r Reading) {
 }
 
 // move notes whether r says that anything moved. Lines alone are no sign of life: restic goes on printing the same numbers
-// while its backend does not answer (contracts/restic-kopia.md 4).
+// while its backend does not answer (docs/contracts/restic-kopia.md 4).
 func (t *Tracker) move(now time.Time, r Reading) {
 	if delta := r.BytesDone - t.latest.BytesDone; delta > 0 {
 		t.rate.record(now, delta)

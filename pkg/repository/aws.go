@@ -12,7 +12,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
-// restic takes the role to assume from here, since 0.17; before, it works as the role's source (contracts/restic-kopia.md 6).
+// restic takes the role to assume from here, since 0.17; before, it works as the role's source (docs/contracts/restic-kopia.md 6).
 const assumeRoleARN = "RESTIC_AWS_ASSUME_ROLE_ARN"
 
 // aws gives the worker S3 credentials: those of the location's own file, else keys in the agent's environment, else the

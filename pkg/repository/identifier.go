@@ -45,7 +45,7 @@ func checkNamespace(namespace string) error {
 }
 
 // resticPrefix is the address of all the location's restic repositories, slash for slash as Velero's server makes it
-// (contracts/velero-node-agent.md 6.2). For a file system, where Velero has none, it is laid out as in a bucket.
+// (docs/contracts/velero-node-agent.md 6.2). For a file system, where Velero has none, it is laid out as in a bucket.
 func (r *Resolver) resticPrefix(ctx context.Context, spec velerov1.BackupStorageLocationSpec) (string, error) {
 	if prefix := spec.Config["resticRepoPrefix"]; prefix != "" {
 		return prefix, nil

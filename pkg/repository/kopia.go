@@ -12,7 +12,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
-// kopia lays a repository out as Velero does (contracts/velero-node-agent.md 6.3). Request.Identifier plays no part: it
+// kopia lays a repository out as Velero does (docs/contracts/velero-node-agent.md 6.3). Request.Identifier plays no part: it
 // is empty for kopia, or left over from a Velero before 1.13.
 func (r *Resolver) kopia(ctx context.Context, location *velerov1.BackupStorageLocation, req Request) (uploader.Repository, error) {
 	repo, err := newRepository(location)

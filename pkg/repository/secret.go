@@ -10,7 +10,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
-// Where Velero keeps the password of all its repositories (contracts/velero-node-agent.md 6.1).
+// Where Velero keeps the password of all its repositories (docs/contracts/velero-node-agent.md 6.1).
 const (
 	passwordSecret = "velero-repo-credentials" //nolint:gosec // G101: the name of a Secret
 	passwordKey    = "repository-password"

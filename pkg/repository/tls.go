@@ -9,7 +9,7 @@ import (
 )
 
 // caCert is the bundle to trust besides the system's. The reference wins, as in Velero since 1.18
-// (contracts/velero-node-agent.md 3).
+// (docs/contracts/velero-node-agent.md 3).
 func (r *Resolver) caCert(ctx context.Context, location *velerov1.BackupStorageLocation) ([]byte, error) {
 	storage := location.Spec.ObjectStorage
 	if storage == nil {

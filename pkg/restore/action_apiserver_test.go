@@ -135,7 +135,7 @@ func TestRestoredItemsAreAccepted(t *testing.T) {
 	a.checkPodVolumeRestore(outcome, pod, claim)
 }
 
-// checkPodVolumeRestore compares with what Velero makes, field by field (contracts/velero-node-agent.md 2.2).
+// checkPodVolumeRestore compares with what Velero makes, field by field (docs/contracts/velero-node-agent.md 2.2).
 func (a *attempt) checkPodVolumeRestore(outcome *Outcome, pod, claim *unstructured.Unstructured) {
 	a.tb.Helper()
 	want := []velerov1.PodVolumeRestore{{

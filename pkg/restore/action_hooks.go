@@ -17,7 +17,7 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
-// Annotations that ask for hooks. Those of a pod count more than the Restore's (contracts/velero-restore.md 3.10).
+// Annotations that ask for hooks. Those of a pod count more than the Restore's (docs/contracts/velero-restore.md 3.10).
 const (
 	execHookAnnotation = "post.hook.restore.velero.io/"
 	initHookAnnotation = "init.hook.restore.velero.io/"

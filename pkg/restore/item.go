@@ -31,7 +31,7 @@ type item struct {
 // maxRounds is how often what stands in an item's way may vanish between two requests.
 const maxRounds = 3
 
-// restoreItem takes an item through everything that happens to it, in Velero's order (contracts/velero-restore.md 3.6). When
+// restoreItem takes an item through everything that happens to it, in Velero's order (docs/contracts/velero-restore.md 3.6). When
 // an object that stood in its way is gone, it starts over: what the actions decided may have rested on that object, such as
 // that a claim which exists keeps its data.
 func (r *run) restoreItem(ctx context.Context, k key, by *chain) result {

@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/util/retry"
 )
 
-// Names that Velero's node agents and ours know (contracts/velero-restore.md 3.8).
+// Names that Velero's node agents and ours know (docs/contracts/velero-restore.md 3.8).
 const (
 	restoreWait       = "restore-wait"
 	resticWait        = "restic-wait" // before Velero 1.10

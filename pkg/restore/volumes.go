@@ -146,7 +146,7 @@ func findItem(archive *backupstore.Archive, k key) map[string]any {
 }
 
 // sourceOf says where the claim of a PersistentVolume, which it must have been bound to, has its data from. Either may be
-// missing in the backup. It follows contracts/velero-restore.md 3.7.
+// missing in the backup. It follows docs/contracts/velero-restore.md 3.7.
 func (s *session) sourceOf(volume string, claim types.NamespacedName) source {
 	recorded := s.recordedSource(volume, claim)
 	restorePVs := s.Restore.Spec.RestorePVs == nil || *s.Restore.Spec.RestorePVs

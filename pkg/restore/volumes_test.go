@@ -12,7 +12,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/volumeinfo"
 )
 
-// TestVolumeDecisions goes through the table of contracts/velero-restore.md 3.7: what becomes of PersistentVolume pv-1 and of
+// TestVolumeDecisions goes through the table of docs/contracts/velero-restore.md 3.7: what becomes of PersistentVolume pv-1 and of
 // claim shop/data that was bound to it, for each way in which a backup has or has not their data. The cluster has neither.
 func TestVolumeDecisions(t *testing.T) {
 	t.Parallel()

@@ -19,7 +19,7 @@ type waitSettings struct {
 	security       map[string]any // nil: that of the pod, see waitSecurityContext
 }
 
-// parseWaitSettings reads the data of Velero's ConfigMap for the action velero.io/pod-volume-restore (contracts/velero-restore.md
+// parseWaitSettings reads the data of Velero's ConfigMap for the action velero.io/pod-volume-restore (docs/contracts/velero-restore.md
 // 3.8). What cannot be read is left at its default, with a warning.
 func parseWaitSettings(data map[string]string, defaultImage string) (w waitSettings, warnings []string) {
 	w = waitSettings{image: defaultImage, command: cmp.Or(data["command"], restoreHelper)}

@@ -84,7 +84,7 @@ type Repository struct {
 	Storage *Storage
 	// CacheLimit is how many bytes kopia may cache of this repository; 0: the data path's default.
 	CacheLimit int64
-	// Password opens the repository. It is used to the byte, trailing newlines included (contracts/velero-node-agent.md 6.1).
+	// Password opens the repository. It is used to the byte, trailing newlines included (docs/contracts/velero-node-agent.md 6.1).
 	Password Secret
 	// Env holds credentials and settings of the storage as environment variables, such as AWS_ACCESS_KEY_ID.
 	Env map[string]Secret
@@ -137,7 +137,7 @@ type BackupRequest struct {
 	Repository Repository
 	Volume     *os.File // the volume's root directory, opened; the worker's working directory
 	// Source is the path under which kopia files the snapshot; empty: the volume's name. Snapshots of one source and the
-	// same requester and uploader tags continue each other (contracts/velero-node-agent.md 6.4). restic takes no notice.
+	// same requester and uploader tags continue each other (docs/contracts/velero-node-agent.md 6.4). restic takes no notice.
 	Source   string
 	Tags     map[string]string // as in the PodVolumeBackup's spec.tags; for kopia with the requester's and the uploader's
 	Parent   string            // the snapshot to compare with; empty: the data path looks for one itself

@@ -21,7 +21,7 @@ var (
 )
 
 // Annotations of PersistentVolumes that name the driver where spec.csi is not set: kubelet mounts volumes of in-tree
-// plugins through the CSI driver that they migrated to (contracts/velero-node-agent.md 3).
+// plugins through the CSI driver that they migrated to (docs/contracts/velero-node-agent.md 3).
 const (
 	annotationProvisionedBy = "pv.kubernetes.io/provisioned-by"
 	annotationMigratedTo    = "pv.kubernetes.io/migrated-to"

@@ -11,7 +11,7 @@
 //
 // Measure adds up what lies in an opened directory. A Meter says how much of it a restore has written, for data paths
 // that do not say so themselves (restic before 0.16), and Watch repeats that at a pace that leaves the disk to the
-// restore. Neither the size of a file nor its blocks tell what is in it: restic preallocates (contracts/restic-kopia.md
+// restore. Neither the size of a file nor its blocks tell what is in it: restic preallocates (docs/contracts/restic-kopia.md
 // 8). Files that can be in flight are therefore measured by their data extents.
 //
 // # File systems

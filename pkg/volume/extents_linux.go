@@ -7,7 +7,7 @@ import (
 )
 
 // maxSingleBlob is the size in bytes up to which a file's size tells what is in it. restic preallocates a file when its
-// first blob arrives (contracts/restic-kopia.md 8); a file with one blob is full by the same write. restic's chunker cuts
+// first blob arrives (docs/contracts/restic-kopia.md 8); a file with one blob is full by the same write. restic's chunker cuts
 // nothing shorter than 512 KiB but the end of a file (chunker.MinSize of github.com/restic/chunker), so files up to
 // that size have one blob.
 const maxSingleBlob = 512 << 10

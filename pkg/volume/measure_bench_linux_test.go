@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// benchFiles is how many files BenchmarkMeasure walks over; VOLUME_BENCH_FILES=1000000 for the number of DESIGN 7.
+// benchFiles is how many files BenchmarkMeasure walks over; VOLUME_BENCH_FILES=1000000 for a large volume.
 const benchFiles = 50_000
 
 // BenchmarkMeasure compares a walk with what people would use: du -s --apparent-size on the same tree, in turn with

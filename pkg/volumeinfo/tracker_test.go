@@ -191,7 +191,7 @@ func TestTracker(t *testing.T) {
 	}
 }
 
-// want is field for field what Velero 1.18 writes (contracts/velero-restore.md 4.1), and what comes after it in an element.
+// want is field for field what Velero 1.18 writes (docs/contracts/velero-restore.md 4.1), and what comes after it in an element.
 const want = `
 [
   {

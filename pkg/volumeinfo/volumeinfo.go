@@ -1,5 +1,5 @@
 // Package volumeinfo says how the volumes of a backup and of a restore were handled: the elements of the lists that Velero
-// keeps as <name>-volumeinfo.json.gz (contracts/velero-restore.md 4 and 5), and the Tracker that makes a restore's list.
+// keeps as <name>-volumeinfo.json.gz (docs/contracts/velero-restore.md 4 and 5), and the Tracker that makes a restore's list.
 package volumeinfo
 
 import (

@@ -73,7 +73,7 @@ const (
 )
 
 // MaxLine is the longest line in bytes that is delivered. restic's longest status lines, two paths of PATH_MAX with each
-// invalid byte written as \ufffd, have 50 kB; an error line has the path three times (contracts/restic-kopia.md 1).
+// invalid byte written as \ufffd, have 50 kB; an error line has the path three times (docs/contracts/restic-kopia.md 1).
 const MaxLine = 1 << 20
 
 // Grace is how long a worker has after each signal before the next, stronger one. Zero values mean the defaults.

@@ -77,7 +77,7 @@ func start(c *Command) (_ *process, err error) {
 		SysProcAttr: &syscall.SysProcAttr{
 			Setpgid: true,
 			// SIGINT would not be kinder. With the agent its ends of the pipes are gone, and restic, which says on stderr that it
-			// was interrupted, dies of SIGPIPE before it has removed its lock (contracts/restic-kopia.md 1). And the worker must
+			// was interrupted, dies of SIGPIPE before it has removed its lock (docs/contracts/restic-kopia.md 1). And the worker must
 			// be gone for certain before a new agent starts the same operation again.
 			Pdeathsig: syscall.SIGKILL,
 		},

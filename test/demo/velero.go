@@ -26,7 +26,7 @@ const (
 )
 
 // server plays the Velero server: it makes the objects that the node agent serves, field for field as Velero 1.18 does
-// (newPodVolumeBackup and newPodVolumeRestore of its pkg/podvolume; contracts/velero-node-agent.md 2.1 and 2.2).
+// (newPodVolumeBackup and newPodVolumeRestore of its pkg/podvolume; docs/contracts/velero-node-agent.md 2.1 and 2.2).
 type server struct {
 	client       client.Client
 	repositories string // directory of the repositories, one for each namespace and data path

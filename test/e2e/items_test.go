@@ -539,7 +539,7 @@ func (c *cluster) checkVolumeInfo(t *testing.T, s *shop) {
 	}
 }
 
-// veleroKeys are what Velero 1.18 writes of a restored volume (contracts/velero-restore.md 4.1). Our own begin with
+// veleroKeys are what Velero 1.18 writes of a restored volume (docs/contracts/velero-restore.md 4.1). Our own begin with
 // "plimsoll", or are those that Velero has in the list of a backup.
 var veleroKeys = map[string][]string{
 	"": {

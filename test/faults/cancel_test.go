@@ -14,7 +14,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/test/s3"
 )
 
-// TestCancel: bytes stop, the lock goes, and the phase is one that the server can bear (contracts/velero-node-agent.md 5.6).
+// TestCancel: bytes stop, the lock goes, and the phase is one that the server can bear (docs/contracts/velero-node-agent.md 5.6).
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	server := s3.Start(t)

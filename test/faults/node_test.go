@@ -80,7 +80,7 @@ func TestManyBackupsAtOnce(t *testing.T) {
 		f.Complete(pvb)
 		writes += f.API.SentTo(pvb.Name).All
 	}
-	// DESIGN.md 7; in the queue it is one write in a minute.
+	// A claim, an end and a few reports of progress for each volume; in the queue one write in a minute.
 	if most := crowd * (int(time.Since(begin)/time.Minute) + 4); writes > most {
 		t.Errorf("%d writes for %d volumes, want at most %d", writes, crowd, most)
 	}

@@ -25,7 +25,7 @@ import (
 )
 
 // generation is how the servers of some versions of Velero count the volumes that they wait for
-// (contracts/velero-node-agent.md 2.4 and 2.5).
+// (docs/contracts/velero-node-agent.md 2.4 and 2.5).
 type generation struct {
 	versions string
 	crds     string // the version whose CRDs are used

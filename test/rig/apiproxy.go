@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// maxPatch is how many bytes a write of the agent may have (DESIGN.md 7).
+// maxPatch is how many bytes a write of the agent may have: thousands of volumes write to one etcd.
 const maxPatch = 1536
 
 // apiProxy stands between an agent and the API server, and counts what the agent writes.

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// Version is a version of Velero whose servers store backups in their own way (contracts/velero-restore.md 0.1 and 1).
+// Version is a version of Velero whose servers store backups in their own way (docs/contracts/velero-restore.md 0.1 and 1).
 type Version int
 
 // The versions that a store may hold backups of. What came in between writes as the one before it.

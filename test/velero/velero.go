@@ -1,5 +1,5 @@
 // Package velero makes what a Velero server makes, for tests and the demo, which have none: the objects for its node agents
-// (contracts/velero-node-agent.md 2.1 and 2.2) and the backups in its bucket. Callers add what only some objects have, and
+// (docs/contracts/velero-node-agent.md 2.1 and 2.2) and the backups in its bucket. Callers add what only some objects have, and
 // create them.
 package velero
 

@@ -20,7 +20,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
-// What Velero writes into its snapshots (contracts/velero-node-agent.md 6.4).
+// What Velero writes into its snapshots (docs/contracts/velero-node-agent.md 6.4).
 const (
 	description = "Kopia Uploader"
 	pin         = "velero-pin"
@@ -123,7 +123,7 @@ func isEmpty(name string) (bool, error) {
 }
 
 // snapshot uploads the working directory and saves its manifest, an incomplete one if stop ended meanwhile: the next
-// backup then finds all that was uploaded. Ending ctx instead would lose it (contracts/restic-kopia.md 9).
+// backup then finds all that was uploaded. Ending ctx instead would lose it (docs/contracts/restic-kopia.md 9).
 func (j *job) snapshot(ctx, stop context.Context, w repo.RepositoryWriter, p *backupProgress) (*snapshot.Manifest, error) {
 	source := snapshot.SourceInfo{UserName: identity, Host: identity, Path: j.Source}
 	previous, err := j.previous(ctx, w, source)

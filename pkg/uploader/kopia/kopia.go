@@ -1,12 +1,12 @@
 // Package kopia moves volumes with the kopia library, into and out of repositories as Velero 1.10 to 1.18 lays them out
-// (contracts/velero-node-agent.md 6.3 and 6.4).
+// (docs/contracts/velero-node-agent.md 6.3 and 6.4).
 //
 // Each call of an Uploader starts the running program once more as a worker: a confined process in the volume's
 // directory that makes the library's calls and says on stdout how far it is, one JSON value in a line. A crash in the
 // library or in the data, or the kernel's OOM killer, costs that one volume. Programs that use the package have to call
 // Main first.
 //
-// What the library gets wrong is in contracts/restic-kopia.md 9 and 10; the code that deals with a trap names it.
+// What the library gets wrong is in docs/contracts/restic-kopia.md 9 and 10; the code that deals with a trap names it.
 //
 // What kopia does not store: extended attributes, FIFOs, sockets and devices. Hard links become files of their own.
 // Names that are not UTF-8 come back with U+FFFD in them and count as errors.

@@ -13,7 +13,7 @@ import (
 //
 // kopia's own counter runs before a blob is sent, once for each blob and again for each try: it reached three times the
 // size of a volume when the storage failed. Its own limits work through a bucket of 60 seconds, so that the first 120 MB
-// at 20 MB/s go unhindered (contracts/restic-kopia.md 9).
+// at 20 MB/s go unhindered (docs/contracts/restic-kopia.md 9).
 type meter struct {
 	uploaded         atomic.Int64                 // bytes stored, and those of the tries that are under way
 	failed           atomic.Pointer[storageError] // the first blob that was not stored

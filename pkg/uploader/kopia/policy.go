@@ -17,7 +17,7 @@ import (
 const parallelAbove = 2 << 30
 
 // sourcePolicy is the policy that Velero keeps for each source: nothing expires, nothing is compressed, and sockets,
-// FIFOs and devices are left out (contracts/velero-node-agent.md 6.4).
+// FIFOs and devices are left out (docs/contracts/velero-node-agent.md 6.4).
 func sourcePolicy(parallel int) *policy.Policy {
 	all := policy.OptionalInt(math.MaxInt32)
 	parallelFiles, above, yes := policy.OptionalInt(parallel), policy.OptionalInt64(parallelAbove), policy.OptionalBool(true)

@@ -22,7 +22,7 @@ import (
 // backupProgress counts what kopia does. Its methods are called for each 64 kB and only store numbers.
 //
 // The total comes from a scan of our own. kopia's gives up at the first directory that it may not read, and says 0 if
-// the upload is over first (contracts/restic-kopia.md 9): NullUploadProgress.Enabled turns it off.
+// the upload is over first (docs/contracts/restic-kopia.md 9): NullUploadProgress.Enabled turns it off.
 type backupProgress struct {
 	upload.NullUploadProgress
 	job    *job

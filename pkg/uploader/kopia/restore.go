@@ -19,7 +19,7 @@ import (
 )
 
 // restore writes a snapshot into the working directory. ctx ends it at once: kopia's own way to cancel lets the files
-// that have been begun come to their end, and then returns no error (contracts/restic-kopia.md 9).
+// that have been begun come to their end, and then returns no error (docs/contracts/restic-kopia.md 9).
 func (j *job) restore(ctx context.Context) (_ result, err error) {
 	r, err := j.open(ctx)
 	if err != nil {
@@ -84,7 +84,7 @@ func syncVolume(dir int) error {
 }
 
 // restoreProgress makes readings of kopia's statistics. The total is the snapshot's own: kopia's grows while it lists
-// directories, and counts the targets of symbolic links, so that it is never reached (contracts/restic-kopia.md 9).
+// directories, and counts the targets of symbolic links, so that it is never reached (docs/contracts/restic-kopia.md 9).
 type restoreProgress struct {
 	total, files int64
 	known        bool // the total is the snapshot's

@@ -123,7 +123,7 @@ func (u *Uploader) prepare(s *session, r *run) error {
 		req.Storage = repo.Storage
 	}
 	req.InsecureSkipTLSVerify, req.ReadOnly = repo.InsecureSkipTLSVerify, repo.ReadOnly
-	// Velero cuts white space off for kopia, and only for kopia (contracts/velero-node-agent.md 6.1).
+	// Velero cuts white space off for kopia, and only for kopia (docs/contracts/velero-node-agent.md 6.1).
 	req.Password = strings.TrimSpace(repo.Password.Reveal())
 	req.UploadLimit, req.DownloadLimit = uploader.Share(o.UploadLimit, o.Slots), uploader.Share(o.DownloadLimit, o.Slots)
 	req.ProgressInterval, req.CheckpointInterval = o.ProgressInterval, o.CheckpointInterval

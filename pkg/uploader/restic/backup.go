@@ -89,7 +89,7 @@ func (u *Uploader) backup(ctx context.Context, s *session, req uploader.BackupRe
 }
 
 // repairIndex lets restic find what an interrupted backup has stored: it writes its index every ten minutes only, and
-// what is not in the index is sent again (contracts/restic-kopia.md 5). That takes the repository's exclusive lock, so it
+// what is not in the index is sent again (docs/contracts/restic-kopia.md 5). That takes the repository's exclusive lock, so it
 // is left alone while anybody else uses the repository. To fail is no harm: the backup then sends more.
 func (u *Uploader) repairIndex(ctx context.Context, s *session) {
 	err := u.tryRepairIndex(ctx, s)

@@ -54,7 +54,7 @@ func (e *ExitError) Unwrap() []error {
 	return []error{e.cause, e.worker}
 }
 
-// Exit codes of restic (contracts/restic-kopia.md 4).
+// Exit codes of restic (docs/contracts/restic-kopia.md 4).
 const (
 	exitPartial         = 3 // a snapshot was saved that lacks the files that could not be read
 	exitNoRepository    = 10

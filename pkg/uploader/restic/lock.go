@@ -128,7 +128,7 @@ func (g *gates) of(url string) *sync.RWMutex {
 
 // pastDeadLocks calls try, and once more after each dead lock that stood in its way and could be removed. The error is an
 // *uploader.LockedError if a lock is left. restic's own --retry-lock says nothing while it waits, and restic 0.14 does not
-// have it (contracts/restic-kopia.md 4): so the caller waits, who can say so and do something else meanwhile.
+// have it (docs/contracts/restic-kopia.md 4): so the caller waits, who can say so and do something else meanwhile.
 func (u *Uploader) pastDeadLocks(ctx context.Context, s *session, try func() error) error {
 	for range maxUnlocks {
 		gate := u.gates.of(s.repository.URL)

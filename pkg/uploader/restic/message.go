@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// message is one line of restic's JSON output: the union of what the versions print (contracts/restic-kopia.md 1 to 3).
+// message is one line of restic's JSON output: the union of what the versions print (docs/contracts/restic-kopia.md 1 to 3).
 // A field that a line lacks is zero.
 type message struct {
 	Type   string `json:"message_type"`

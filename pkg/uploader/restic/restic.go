@@ -1,7 +1,7 @@
 // Package restic moves volumes with the restic program, versions 0.14 to 0.19.
 //
 // Each call of an Uploader runs restic once or a few times, as a confined worker in the volume's directory, and makes
-// readings of what it prints. What restic gets wrong, by version, is in contracts/restic-kopia.md 1 to 8; the code that
+// readings of what it prints. What restic gets wrong, by version, is in docs/contracts/restic-kopia.md 1 to 8; the code that
 // deals with a trap names it.
 //
 // restic sees an environment of its own: the repository's address, credentials and settings (uploader.Repository), and

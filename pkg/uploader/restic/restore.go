@@ -77,7 +77,7 @@ func (u *Uploader) restore(ctx context.Context, s *session, req uploader.Restore
 	err = u.run(ctx, s, invocation{
 		command: "restore", args: u.restoreArgs(req), volume: req.Volume, mode: worker.Write,
 		stdout: u.restoreOutput(out), itemFail: out.itemFailed,
-		// restic goes on to 100 %, with an error for each blob (contracts/restic-kopia.md 2).
+		// restic goes on to 100 %, with an error for each blob (docs/contracts/restic-kopia.md 2).
 		fullDisk: func() {
 			out.close()
 			cancel(uploader.ErrNoSpace)

@@ -10,7 +10,7 @@ import (
 )
 
 // restoreSize asks restic how many bytes a restore of the snapshot writes, hard links once. The PodVolumeBackup's own
-// total counts them once for each link (contracts/restic-kopia.md 3).
+// total counts them once for each link (docs/contracts/restic-kopia.md 3).
 func (u *Uploader) restoreSize(ctx context.Context, s *session, req uploader.RestoreRequest) (int64, error) {
 	var last []byte // restic 0.19.0 prints text before the JSON
 	err := u.run(ctx, s, invocation{

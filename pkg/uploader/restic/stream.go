@@ -220,7 +220,7 @@ func (s *stream) report() {
 }
 
 // backupLine takes a line of a backup. Its total grows while restic scans; seconds_remaining is not printed before the
-// scan has ended, and is the only proof that it has (contracts/restic-kopia.md 1).
+// scan has ended, and is the only proof that it has (docs/contracts/restic-kopia.md 1).
 func (s *stream) backupLine(m *message) {
 	if m.Type == typeSummary {
 		s.summary = &summary{
@@ -275,7 +275,7 @@ func added(m *message) uint64 {
 }
 
 // restoreLine takes a line of a restore. From restic 0.17 on, bytes of files that were there already are left out of
-// the total; they are counted again here. On a full disk restic goes on to 100 % (contracts/restic-kopia.md 2): the
+// the total; they are counted again here. On a full disk restic goes on to 100 % (docs/contracts/restic-kopia.md 2): the
 // last byte is only reported when restic has exited without an error.
 func (s *stream) restoreLine(m *message) {
 	r := &s.reading

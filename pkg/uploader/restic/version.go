@@ -8,7 +8,7 @@ import (
 )
 
 // Version is a release of restic. What restic can do, and what it gets wrong, goes by its version
-// (contracts/restic-kopia.md 1 to 8).
+// (docs/contracts/restic-kopia.md 1 to 8).
 type Version struct{ Major, Minor, Patch int }
 
 // oldest is the first release that this package was tested with.
