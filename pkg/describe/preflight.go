@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
 
 // Decision says what a backup makes of a pod's volume.
@@ -314,4 +316,28 @@ func (p *planner) planNodes() {
 		}
 		p.Nodes = append(p.Nodes, n)
 	}
+	p.noteUnlimitedAgents()
+}
+
+// noteUnlimitedAgents says where an agent cannot know when to end a worker for its memory.
+func (p *planner) noteUnlimitedAgents() {
+	var nodes []string
+	for i := range p.Nodes {
+		if agent := p.agents[p.Nodes[i].Name]; agent != nil && !limitsMemory(agent) {
+			nodes = append(nodes, p.Nodes[i].Name)
+		}
+	}
+	if len(nodes) == 0 {
+		return
+	}
+	where := nodes[0]
+	if more := len(nodes) - 1; more > 0 {
+		where += " and " + progress.Count(more, "more node", "more nodes")
+	}
+	p.note("the node agent has no memory limit on %s: a huge volume may take all memory of its node", where)
+}
+
+// limitsMemory reports whether all containers of a pod have a memory limit.
+func limitsMemory(pod *corev1.Pod) bool {
+	return !slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Resources.Limits.Memory().IsZero() })
 }

@@ -11,6 +11,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -254,6 +255,13 @@ func TestPreflightOfABackup(t *testing.T) {
 		"resource policies": {change: func(in *BackupInput) {
 			in.Spec.ResourcePolicy = &corev1.TypedLocalObjectReference{Kind: "configmap", Name: "policies"}
 		}, note: "the resource policies of configmap policies are not evaluated here"},
+		"an agent without a memory limit": {change: func(in *BackupInput) {
+			in.Agents[0].Spec.Containers = []corev1.Container{{Name: "node-agent"}}
+		}, note: "the node agent has no memory limit on n1: a huge volume may take all memory of its node"},
+		"an agent with a memory limit": {change: func(in *BackupInput) {
+			limits := corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("2Gi")}
+			in.Agents[0].Spec.Containers = []corev1.Container{{Name: "node-agent", Resources: corev1.ResourceRequirements{Limits: limits}}}
+		}},
 		"volume policies of the server": {change: func(in *BackupInput) { in.Server.VolumePolicies = "all" }, note: "ConfigMap all are not evaluated"},
 		"resources":                     {change: func(in *BackupInput) { in.Spec.ExcludedResources = []string{"pods"} }, note: "the resources to include and exclude are not evaluated"},
 		"excludes what is not there": {change: both(all, func(in *BackupInput) {

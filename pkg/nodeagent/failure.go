@@ -30,7 +30,7 @@ const (
 	ReasonSnapshotNotFound     = "SnapshotNotFound"     // the repository does not know the snapshot
 	ReasonNoSpace              = "NoSpace"              // the volume or the repository is full
 	ReasonFlush                = "Flush"                // the volume's disk has lost what was written
-	ReasonOutOfMemory          = "OutOfMemory"          // the kernel ended the worker
+	ReasonOutOfMemory          = "OutOfMemory"          // the worker was killed for its memory
 	ReasonIdle                 = "Idle"                 // no byte moved for the idle timeout
 	ReasonVolumeIO             = "VolumeIO"             // the volume's file system failed: disk, driver or server
 	ReasonUnreadableFiles      = "UnreadableFiles"      // files were unreadable: more than --partial allows, or the reason of result partial

@@ -107,7 +107,10 @@ func (g *Grace) setDefaults() {
 // if the worker ended in another way, and wraps context.Cause(ctx) too if ctx ended before that. Any other error means
 // that the program never ran; it wraps fs.ErrNotExist if there is no such program.
 //
-// Run keeps its goroutine on one thread and uses three more goroutines, one more with Stdin, and one more with a guard.
+// A worker that is the largest one when the memory limit of the agent's container is nearly reached is killed: see
+// ExitError.OutOfMemory.
+//
+// Run keeps its goroutine on one thread and uses four more goroutines, one more with Stdin, and one more with a guard.
 func Run(ctx context.Context, c Command) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

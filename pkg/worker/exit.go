@@ -11,7 +11,8 @@ type ExitError struct {
 	Program string    // base name of the program
 	Code    int       // exit code; -1 if it was ended by Signal
 	Signal  os.Signal // nil if it exited by itself
-	// OutOfMemory says that the kernel ended it because its cgroup, or the node, was short of memory.
+	// OutOfMemory says that it was killed because its cgroup, or the node, was short of memory: by the kernel, or by Run before
+	// it came to that.
 	OutOfMemory bool
 	Stderr      string // the end of what it wrote to stderr, 4 KiB at most, without control characters
 }
@@ -27,7 +28,7 @@ func (e *ExitError) Error() string {
 	var how string
 	switch {
 	case e.OutOfMemory:
-		how = "killed by the kernel: out of memory"
+		how = "killed: out of memory"
 	case e.Signal != nil:
 		how = fmt.Sprintf("ended by signal: %v", e.Signal)
 	default:

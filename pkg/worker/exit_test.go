@@ -29,7 +29,7 @@ func TestExitErrorMessage(t *testing.T) {
 		{
 			"out of memory",
 			ExitError{Program: "restic", Code: -1, Signal: syscall.SIGKILL, OutOfMemory: true},
-			"restic: killed by the kernel: out of memory",
+			"restic: killed: out of memory",
 		},
 		{
 			"long stderr",

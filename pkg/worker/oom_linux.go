@@ -21,47 +21,6 @@ func oomKills() int {
 	return 0
 }
 
-// unlimited is what a limit of memory without end has at least: version 1 writes the largest number of whole pages for it.
-const unlimited = 1 << 62
-
-// MemoryLimit returns how many bytes of memory this process and its workers may take together, 0 where there is no limit or it
-// cannot be read.
-func MemoryLimit() int64 {
-	cgroups, _ := os.ReadFile("/proc/self/cgroup")
-	return memoryLimit(limitFiles(string(cgroups)))
-}
-
-// memoryLimit returns the smallest limit in the files that can be read.
-func memoryLimit(files []string) int64 {
-	limit := int64(unlimited)
-	for _, file := range files {
-		text, err := os.ReadFile(file) //nolint:gosec // the kernel says where the files of the own cgroup are
-		if err != nil {
-			continue
-		}
-		if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && n > 0 { // "max" is no number
-			limit = min(limit, n)
-		}
-	}
-	if limit == unlimited {
-		return 0
-	}
-	return limit
-}
-
-// limitFiles returns the files with a memory limit beside those of oomCounters.
-func limitFiles(cgroups string) []string {
-	files := oomCounters(cgroups)
-	for i, file := range files {
-		name := "memory.max"
-		if filepath.Base(file) == "memory.oom_control" {
-			name = "memory.limit_in_bytes"
-		}
-		files[i] = filepath.Join(filepath.Dir(file), name)
-	}
-	return files
-}
-
 // oomCounters returns the files to try for a /proc/self/cgroup. Inside a container without a cgroup namespace the paths
 // in it are the node's, and the container's own cgroup is the root of the mount.
 func oomCounters(cgroups string) []string {

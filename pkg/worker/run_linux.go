@@ -32,7 +32,7 @@ func (c *Command) run(ctx context.Context) error {
 	}
 	c.Logger.Debug("worker started", "program", c.Path, "args", c.Args, "dir", c.Dir.Name(), "pid", p.pid)
 
-	lastSignal := p.supervise(ctx, c)
+	lastSignal, overused := p.supervise(ctx, c)
 	p.logEnd(c)
 	if p.setupErr != nil {
 		return fmt.Errorf("start %s: %w", program, p.setupErr)
@@ -47,7 +47,7 @@ func (c *Command) run(ctx context.Context) error {
 	exit := &ExitError{Program: program, Code: state.ExitCode(), Stderr: p.tail.text()}
 	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 		exit.Signal = status.Signal()
-		exit.OutOfMemory = exit.Signal == syscall.SIGKILL && lastSignal != syscall.SIGKILL && oomKills() > killsBefore
+		exit.OutOfMemory = overused || exit.Signal == syscall.SIGKILL && lastSignal != syscall.SIGKILL && oomKills() > killsBefore
 	}
 	if lastSignal != 0 {
 		return fmt.Errorf("%w: %w", context.Cause(ctx), exit)
@@ -56,8 +56,8 @@ func (c *Command) run(ctx context.Context) error {
 }
 
 // supervise delivers the output and ends the worker when ctx does. It returns when the worker is gone, with the last
-// signal that was sent to it, 0 if there was none.
-func (p *process) supervise(ctx context.Context, c *Command) syscall.Signal {
+// signal that ctx has cost it, 0 if none, and whether it was killed for its memory.
+func (p *process) supervise(ctx context.Context, c *Command) (lastSignal syscall.Signal, overused bool) {
 	p.readers.Go(func() { p.readStdout() })
 	p.readers.Go(func() { p.readStderr() })
 	switch {
@@ -69,11 +69,13 @@ func (p *process) supervise(ctx context.Context, c *Command) syscall.Signal {
 	ended := make(chan struct{})
 	sent := make(chan syscall.Signal)
 	go func() { sent <- p.terminate(ctx, c, ended) }()
+	memory := make(chan bool)
+	go func() { memory <- p.watchMemory(c.Logger, ended) }()
 
 	// Until cmd.Wait the worker is a zombie. So its pid, and the number of its process group, cannot belong to others.
 	p.awaitEnd()
 	close(ended)
-	lastSignal := <-sent
+	lastSignal, overused = <-sent, <-memory
 	p.signalGroup(syscall.SIGKILL)
 	if p.guard != nil {
 		p.guard.stop()
@@ -81,7 +83,7 @@ func (p *process) supervise(ctx context.Context, c *Command) syscall.Signal {
 	p.setReadDeadline(time.Now().Add(strayDelay))
 	p.readers.Wait()
 	p.wait()
-	return lastSignal
+	return lastSignal, overused
 }
 
 // terminate waits for the end of ctx, then sends one signal after the other until the worker has ended, and returns the

@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -31,6 +32,9 @@ var scripts = map[string]func(args []string) int{
 	"script-memory":   printMemory,
 	"script-restore":  restoreEverything,
 	"script-hog":      hogMemory,
+	"script-grow":     growSlowly,
+	"script-keep":     keepMemory,
+	"script-two":      runTwoWorkers,
 
 	"script-metadata":    changeMetadata,
 	"script-directories": useDirectories,
@@ -92,7 +96,7 @@ func writeLongLine(args []string) int {
 // listens to its system calls already.
 func runAgent(args []string) int {
 	if dir, ok := strings.CutPrefix(args[0], "cgroup="); ok {
-		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte("0"), 0); err != nil {
+		if err := enterCgroup(dir); err != nil {
 			fmt.Println(err)
 			return 1
 		}
@@ -252,5 +256,72 @@ func hogMemory(args []string) int {
 	}
 	fmt.Println("took it all")
 	runtime.KeepAlive(data)
+	return 0
+}
+
+func enterCgroup(dir string) error {
+	return os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte("0"), 0)
+}
+
+// growSlowly takes the bytes of its first argument at once, and then 40 MiB a second up to those of the second.
+func growSlowly(args []string) int {
+	n, _ := strconv.Atoi(args[0])
+	end, _ := strconv.Atoi(args[1])
+	take(n)
+	const step = 4 << 20
+	for range time.Tick(100 * time.Millisecond) {
+		if n += step; n > end {
+			break
+		}
+		take(step)
+	}
+	fmt.Println("took it all")
+	return 0
+}
+
+// take takes so many bytes for good. The race detector does not see them: it would take several times as many.
+func take(n int) {
+	if _, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE); err != nil {
+		panic(err)
+	}
+}
+
+// keepMemory keeps so many bytes until it is interrupted.
+func keepMemory(args []string) int {
+	interrupted := make(chan os.Signal, 1)
+	signal.Notify(interrupted, syscall.SIGINT)
+	n, _ := strconv.Atoi(args[0])
+	take(n)
+	fmt.Println("ready")
+	<-interrupted
+	return 0
+}
+
+// runTwoWorkers enters the cgroup that its first argument names, runs a worker that keeps 40 MiB and another that grows to the
+// bytes of the second argument, and writes how they end.
+func runTwoWorkers(args []string) int {
+	if err := enterCgroup(args[0]); err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	dir, err := os.Open(".")
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	ctx, interrupt := context.WithCancel(context.Background()) //nolint:forbidigo // the main function of a process
+	defer interrupt()
+	ready, small := make(chan struct{}), make(chan error)
+	command := Command{Path: self, Dir: dir, Access: Access{ReadOnly: bin}, Logger: discard}
+	go func() {
+		c := command
+		c.Args, c.Stdout = []string{"script-keep", strconv.Itoa(40 << 20)}, func([]byte) { close(ready) }
+		small <- Run(ctx, c)
+	}()
+	<-ready
+	command.Args = []string{"script-grow", strconv.Itoa(256 << 20), args[1]}
+	fmt.Println("large:", Run(context.Background(), command)) //nolint:forbidigo // the main function of a process
+	interrupt()
+	fmt.Println("small:", <-small)
 	return 0
 }

@@ -18,7 +18,7 @@ type ExitError struct {
 	Command     string    // "backup", "restore", ...
 	Code        int       // the exit code; -1 if a signal ended it
 	Signal      os.Signal // the signal that ended it, or nil
-	OutOfMemory bool      // the kernel ended it for lack of memory
+	OutOfMemory bool      // it was killed for lack of memory
 	Message     string    // what restic said on stderr, without secrets; may be empty
 
 	cause  error // nil if it is unknown
@@ -37,7 +37,7 @@ func (e *ExitError) Error() string {
 	}
 	switch {
 	case e.OutOfMemory:
-		b.WriteString(" (ended by the kernel for lack of memory: raise the memory limit)")
+		b.WriteString(" (killed for lack of memory: raise the memory limit)")
 	case e.Signal != nil:
 		fmt.Fprintf(&b, " (ended by %v)", e.Signal)
 	default:
