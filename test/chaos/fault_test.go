@@ -126,13 +126,13 @@ var kinds = []kind{
 	}},
 
 	{"repository's disk fails", true, 4, repository, func(r *run, f fault, _ operation) func() {
-		return inject(r.repo.fs, faultfs.Fault{Op: pickOp(f, faultfs.Any, faultfs.Read, faultfs.Write, faultfs.Create, faultfs.Open), Times: f.count, Errno: f.errno})
+		return inject(r.repo.driver(), faultfs.Fault{Op: pickOp(f, faultfs.Any, faultfs.Read, faultfs.Write, faultfs.Create, faultfs.Open), Times: f.count, Errno: f.errno})
 	}},
 	{"repository's disk hangs", true, 2, repository, func(r *run, _ fault, _ operation) func() {
-		return inject(r.repo.fs, faultfs.Fault{Hang: true})
+		return inject(r.repo.driver(), faultfs.Fault{Hang: true})
 	}},
 	{"repository's disk full", false, 2, repository, func(r *run, _ fault, _ operation) func() {
-		return inject(r.repo.fs, faultfs.Fault{Op: faultfs.Write, Errno: unix.ENOSPC}, faultfs.Fault{Op: faultfs.Create, Errno: unix.ENOSPC})
+		return inject(r.repo.driver(), faultfs.Fault{Op: faultfs.Write, Errno: unix.ENOSPC}, faultfs.Fault{Op: faultfs.Create, Errno: unix.ENOSPC})
 	}},
 
 	{"volume fails", true, 10, volume, func(r *run, f fault, op operation) func() {
@@ -140,30 +140,30 @@ var kinds = []kind{
 		if op == restore {
 			ops = []faultfs.Op{faultfs.Any, faultfs.Create, faultfs.Write, faultfs.Setattr}
 		}
-		return inject(r.volumes[op].fs, faultfs.Fault{Op: pickOp(f, ops...), Times: f.count, Errno: f.errno})
+		return inject(r.volumes[op].driver(), faultfs.Fault{Op: pickOp(f, ops...), Times: f.count, Errno: f.errno})
 	}},
 	{"volume hangs", true, 3, volume, func(r *run, _ fault, op operation) func() {
-		return inject(r.volumes[op].fs, faultfs.Fault{Hang: true})
+		return inject(r.volumes[op].driver(), faultfs.Fault{Hang: true})
 	}},
 	{"driver of the volume dies", true, 8, volume, func(r *run, _ fault, op operation) func() { return r.remount(op) }},
 	{"volume is broken for good", false, 3, volume, func(r *run, f fault, op operation) func() {
-		return inject(r.volumes[op].fs, faultfs.Fault{Errno: f.errno})
+		return inject(r.volumes[op].driver(), faultfs.Fault{Errno: f.errno})
 	}},
 	{"files that may not be read", false, 4, reading, func(r *run, f fault, op operation) func() {
 		paths := []string{"a file", "files/1/**", "files/1", "big/*", "links/*"}
-		return inject(r.volumes[op].fs, faultfs.Fault{
+		return inject(r.volumes[op].driver(), faultfs.Fault{
 			Op: pickOp(f, faultfs.Open, faultfs.List, faultfs.Read), Path: paths[f.variant%len(paths)], Errno: unix.EACCES,
 		})
 	}},
 	{"volume full", false, 3, writing, func(r *run, _ fault, op operation) func() {
-		return inject(r.volumes[op].fs, faultfs.Fault{Op: faultfs.Write, Errno: unix.ENOSPC}, faultfs.Fault{Op: faultfs.Create, Errno: unix.ENOSPC})
+		return inject(r.volumes[op].driver(), faultfs.Fault{Op: faultfs.Write, Errno: unix.ENOSPC}, faultfs.Fault{Op: faultfs.Create, Errno: unix.ENOSPC})
 	}},
 	{
 		"volume really full", false, 6, func(p plan, op operation) bool { return op == restore && p.target == onRAM },
 		func(r *run, _ fault, op operation) func() { r.volumes[op].fill(r.t); return nil },
 	},
 	{"volume loses what it flushes", false, 4, writing, func(r *run, f fault, op operation) func() {
-		return inject(r.volumes[op].fs, faultfs.Fault{Op: faultfs.Sync, Times: f.count, Errno: f.errno})
+		return inject(r.volumes[op].driver(), faultfs.Fault{Op: faultfs.Sync, Times: f.count, Errno: f.errno})
 	}},
 	{
 		"power lost", true, 12, func(p plan, op operation) bool { return op == restore && p.target == onExt4 },

@@ -57,6 +57,13 @@ func (m *mount) mount() (err error) {
 	return err
 }
 
+// driver is the file system of the last mount of a FUSE.
+func (m *mount) driver() *faultfs.FS {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.fs
+}
+
 // unmount takes the file system away from under whoever uses it.
 func (m *mount) unmount() error {
 	m.mu.Lock()

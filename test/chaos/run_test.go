@@ -341,7 +341,7 @@ func (r *run) freeze(pids []int) func() {
 // remount lets a volume's driver die, and mounts the volume again.
 func (r *run) remount(op operation) func() {
 	m := r.volumes[op]
-	if err := m.fs.Abort(); err != nil {
+	if err := m.driver().Abort(); err != nil {
 		r.t.Error(err)
 	}
 	return func() {
@@ -354,11 +354,15 @@ func (r *run) remount(op operation) func() {
 
 // losePower takes the node away in the middle of what it does, with all that had not yet reached the disk.
 func (r *run) losePower(op operation) {
-	r.freeze(r.processes())
+	pids := r.processes()
+	r.freeze(pids)
 	for _, k := range r.kubelets {
 		k.end()
 	}
 	r.volumes[op].losePower(r.t)
+	for _, pid := range pids {
+		_ = unix.Kill(pid, unix.SIGKILL) // here, too: another fault may wait for the frozen agent to end
+	}
 	r.endAgent((*rig.Agent).Kill)
 	r.restartKubelets()
 }
@@ -465,7 +469,8 @@ func (w *watcher) due(event string, count int) (hits []*wait) {
 
 // follow counts the calls of a file system, as long as it is the one that is mounted.
 func (w *watcher) follow(m *mount, event string) {
-	fs, before := m.fs, m.fs.Calls("")
+	fs := m.driver()
+	before := fs.Calls("")
 	waits := false
 	for _, n := range w.waits {
 		waits = waits || n.event == event
