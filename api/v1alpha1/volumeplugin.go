@@ -44,7 +44,7 @@ type VolumeOperationStatus struct {
 	// +optional
 	Phase Phase `json:"phase,omitempty"`
 
-	// Message is for people: why the operation has failed, what it waits for.
+	// Message is for people: what an operation in progress waits for, or why it has failed. Empty once it has completed.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
@@ -197,6 +197,14 @@ type VolumePluginRestoreSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="is immutable"
 	SnapshotID string `json:"snapshotID"`
 
+	// Volume is the name of the PersistentVolume that the snapshot is restored for. Velero tells the plugin last, with
+	// SetVolumeID; until then it is what the VolumePluginBackup of the snapshot says, or empty. A PersistentVolume that Velero
+	// renames afterwards, because one of that name exists, has this name in its annotation velero.io/original-pv-name.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Volume string `json:"volume,omitempty"`
+
 	// Backup is the name of the Velero Backup. Empty: the plugin does not know it, since Velero does not tell.
 	//
 	// +kubebuilder:validation:MaxLength=253
@@ -234,6 +242,7 @@ type VolumePluginRestoreStatus struct {
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=vpr
 // +kubebuilder:printcolumn:name="Backup",type=string,JSONPath=`.spec.backup`
+// +kubebuilder:printcolumn:name="Volume",type=string,JSONPath=`.spec.volume`
 // +kubebuilder:printcolumn:name="Snapshot",type=string,JSONPath=`.spec.snapshotID`
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
 // +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.status.state`
@@ -241,7 +250,7 @@ type VolumePluginRestoreStatus struct {
 // +kubebuilder:printcolumn:name="Bytes/s",type=integer,JSONPath=`.status.bytesPerSecond`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Plugin",type=string,JSONPath=`.spec.plugin`,priority=1
-// +kubebuilder:printcolumn:name="Volume",type=string,JSONPath=`.status.volumeID`,priority=1
+// +kubebuilder:printcolumn:name="Volume-ID",type=string,JSONPath=`.status.volumeID`,priority=1
 // +kubebuilder:printcolumn:name="Done",type=integer,JSONPath=`.status.progress.bytesDone`,priority=1
 // +kubebuilder:printcolumn:name="Total",type=integer,JSONPath=`.status.progress.totalBytes`,priority=1
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.message`,priority=1

@@ -24,6 +24,9 @@ type note struct {
 	Total    int64 // bytes
 }
 
+// waitsForTurn is what people see as the message of a copy that has not begun.
+const waitsForTurn = volumeplugin.Waiting("waits for another copy to end")
+
 // copying is a copy of a directory under way. It takes directories and regular files; an example needs no more.
 type copying struct {
 	note
@@ -37,7 +40,7 @@ type copying struct {
 }
 
 func newCopying(n note, path string) *copying {
-	return &copying{note: n, path: path, ended: make(chan struct{})}
+	return &copying{note: n, path: path, ended: make(chan struct{}), err: waitsForTurn}
 }
 
 // progress returns what a volumeplugin.Poller does.
@@ -54,8 +57,15 @@ func (c *copying) add(n int64) {
 	c.done = min(c.done+n, max(0, c.Total-1))
 }
 
-func (c *copying) run(ctx context.Context, limiter *rate.Limiter) {
+// run copies as soon as it is this copy's turn.
+func (c *copying) run(ctx context.Context, limiter *rate.Limiter, turn chan struct{}) {
 	defer close(c.ended)
+	select {
+	case turn <- struct{}{}:
+		defer func() { <-turn }()
+	case <-ctx.Done():
+	}
+	c.say(nil)
 	err := c.copyAll(ctx, limiter)
 	if ctx.Err() != nil {
 		return // the next process goes on
@@ -63,13 +73,18 @@ func (c *copying) run(ctx context.Context, limiter *rate.Limiter) {
 	if err == nil {
 		err = os.Remove(c.path)
 	}
+	if err != nil {
+		c.say(fmt.Errorf("%w: %w", volumeplugin.ErrFailed, err))
+	} else {
+		c.say(volumeplugin.ErrCompleted)
+	}
+}
+
+// say sets the error that progress returns.
+func (c *copying) say(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err != nil {
-		c.err = fmt.Errorf("%w: %w", volumeplugin.ErrFailed, err)
-	} else {
-		c.err = volumeplugin.ErrCompleted
-	}
+	c.err = err
 }
 
 func (c *copying) copyAll(ctx context.Context, limiter *rate.Limiter) error {

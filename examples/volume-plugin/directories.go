@@ -39,13 +39,14 @@ type directories struct {
 
 var _ volumesnapshotter.VolumeSnapshotter = (*directories)(nil)
 
-// newDirectories returns a plugin that copies limit bytes a second until ctx ends.
+// newDirectories returns a plugin that makes one copy after the other, limit bytes a second, until ctx ends.
 func newDirectories(ctx context.Context, volumes, snapshots string, limit int) *directories {
 	d := &directories{volumes: volumes, snapshots: snapshots, limiter: rate.NewLimiter(rate.Inf, burst), copies: map[string]*copying{}}
 	if limit > 0 {
 		d.limiter.SetLimit(rate.Limit(limit))
 	}
-	d.start = func(c *copying) { d.group.Go(func() { c.run(ctx, d.limiter) }) }
+	turn := make(chan struct{}, 1)
+	d.start = func(c *copying) { d.group.Go(func() { c.run(ctx, d.limiter, turn) }) }
 	return d
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -80,7 +81,7 @@ func TestSnapshotIsWatchedLive(t *testing.T) {
 	if err := w.List(t.Context(), list); err != nil || len(list.Items) != 1 {
 		t.Fatal(err, len(list.Items))
 	}
-	if r := list.Items[0]; r.Status.Phase != v1alpha1.PhaseCompleted || r.Status.VolumeID != volume || r.Spec.Backup != "nightly" || r.Spec.SnapshotID != after.Status.SnapshotID {
+	if r := list.Items[0]; r.Status.Phase != v1alpha1.PhaseCompleted || r.Status.VolumeID != volume || r.Spec.Backup != "nightly" || r.Spec.Volume != "shop" || r.Spec.SnapshotID != after.Status.SnapshotID {
 		t.Errorf("the restore is %+v", r)
 	}
 	w.same("volumes/shop", "volumes/"+volume)
@@ -100,6 +101,39 @@ func TestSnapshotThatFailsIsSaidToHaveFailed(t *testing.T) {
 	}
 	if s := w.backup().Status; s.Phase != v1alpha1.PhaseFailed || !strings.Contains(s.Message, "link is neither a file nor a directory") {
 		t.Errorf("it is %+v", s)
+	}
+}
+
+// TestSecondCopySaysThatItWaits has a copy that takes an hour, and another one.
+func TestSecondCopySaysThatItWaits(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	source := filepath.Join(dir, "volumes", "shop")
+	if err := errors.Join(os.MkdirAll(source, 0o755), os.WriteFile(filepath.Join(source, "file"), nil, 0o600), os.Truncate(filepath.Join(source, "file"), 3600*fileSize)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	d := newDirectories(ctx, filepath.Join(dir, "volumes"), filepath.Join(dir, "snapshots"), fileSize)
+	defer d.wait()
+	defer cancel()
+	waiting := 0
+	for range 2 {
+		if _, err := d.CreateSnapshot("shop", "", nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for deadline := time.After(longest); waiting != 1; {
+		waiting = 0
+		for id := range d.copies {
+			if _, total, err := d.backupProgress(ctx, id); errors.Is(err, waitsForTurn) && total == 3600*fileSize {
+				waiting++
+			}
+		}
+		select {
+		case <-time.After(time.Millisecond):
+		case <-deadline:
+			t.Fatalf("%d copies wait, want 1", waiting)
+		}
 	}
 }
 

@@ -329,7 +329,7 @@ func pluginRestores() []Volume {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "snap-77", CreationTimestamp: *ago(8 * time.Minute)},
 		Spec:       v1alpha1.VolumePluginRestoreSpec{SnapshotID: "snap-77", Backup: "nightly", Plugin: "example.io/disks"},
 	}
-	ended.Status.VolumeID = "vol-8"
+	ended.Spec.Volume, ended.Status.VolumeID = "pv-8", "vol-8"
 	ended.Status.VolumeOperationStatus = v1alpha1.VolumeOperationStatus{
 		Phase: v1alpha1.PhaseFailed, Message: "quota exceeded", Progress: v1alpha1.VolumeOperationProgress{TotalBytes: 4 << 30, BytesDone: 1 << 30},
 		StartTimestamp: ago(8 * time.Minute), CompletionTimestamp: ago(7 * time.Minute),

@@ -50,7 +50,7 @@ type Volume struct {
 	Node         string `json:"node,omitempty"`
 	PodNamespace string `json:"podNamespace,omitempty"`
 	Pod          string `json:"pod,omitempty"`
-	Volume       string `json:"volume"`             // of the pod; of a plugin, the PersistentVolume
+	Volume       string `json:"volume"`             // of the pod; of a plugin, the PersistentVolume, or while that is not known, the storage's id
 	Uploader     string `json:"uploader,omitempty"` // restic, kopia, or the plugin
 	SnapshotID   string `json:"snapshotID,omitempty"`
 
@@ -118,7 +118,7 @@ func OfVolumePluginBackup(b *v1alpha1.VolumePluginBackup) Volume {
 func OfVolumePluginRestore(r *v1alpha1.VolumePluginRestore) Volume {
 	v := newVolume(KindVolumePluginRestore, r)
 	v.setOwner(r, KindBackup, r.Spec.Backup, "")
-	v.Volume, v.Uploader, v.SnapshotID = r.Status.VolumeID, r.Spec.Plugin, r.Spec.SnapshotID
+	v.Volume, v.Uploader, v.SnapshotID = cmp.Or(r.Spec.Volume, r.Status.VolumeID), r.Spec.Plugin, r.Spec.SnapshotID
 	v.PluginSpecific = r.Spec.PluginSpecific
 	v.setPluginStatus(&r.Status.VolumeOperationStatus)
 	return v

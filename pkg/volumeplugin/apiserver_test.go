@@ -16,6 +16,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -352,11 +353,18 @@ func wrapped(t *testing.T, c *cluster) {
 	}
 	inner.done.Store(600)
 	until(t, "the restore says 60 %", func() bool { p := restore().Status.Percent; return p != nil && *p == 60 })
-	if got := restore(); got.Spec.Backup != "wrapped" || got.Status.VolumeID != volume || got.Spec.SnapshotID != id {
+	if got := restore(); got.Spec.Backup != "wrapped" || got.Spec.Volume != "wrapped-pv" || got.Status.VolumeID != volume || got.Spec.SnapshotID != id {
 		t.Errorf("the restore is %+v", got)
 	}
 	inner.done.Store(1000)
 	until(t, "the restore completes", func() bool { return restore().Status.Phase == v1alpha1.PhaseCompleted })
+	pv := &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"name": "of-the-cluster"}}}
+	if changed, err := s.SetVolumeID(pv, volume); err != nil || changed != runtime.Unstructured(pv) {
+		t.Fatal(changed, err)
+	}
+	if got := restore(); got.Spec.Volume != "of-the-cluster" || got.Labels[v1alpha1.LabelVolume] != "of-the-cluster" || got.Status.Phase != v1alpha1.PhaseCompleted {
+		t.Errorf("with its PersistentVolume the restore is %+v", got)
+	}
 }
 
 // wrappedRestoreIsWrittenAtItsEnd has a storage that cannot be asked any more once the method has returned: Velero may end the

@@ -68,6 +68,13 @@ func (c *complaints) noEvent(err error) {
 	}
 }
 
+// unnamed says that a restore is recorded without its PersistentVolume.
+func (c *complaints) unnamed(err error) {
+	if c.first("volume: " + reasonOf(err)) {
+		c.log.Warn("The PersistentVolume of a restore is not recorded", "reason", reasonOf(err), "error", err)
+	}
+}
+
 func (c *complaints) first(key string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -17,8 +17,15 @@ import (
 var ErrCompleted = errors.New("the operation is complete")
 
 // ErrFailed is wrapped by the error of a Poller when the operation that it is asked about will not complete any more. Every
-// error but these two says that it could not be asked just now.
+// error but these two and Waiting says that it could not be asked just now.
 var ErrFailed = errors.New("the operation has failed")
+
+// Waiting is wrapped by the error of a Poller that knows what the operation waits for, such as Waiting("a slot of the array").
+// People see it as the message of the operation until the Poller returns without it. The numbers that come with it count.
+type Waiting string
+
+// Error returns what the operation waits for.
+func (w Waiting) Error() string { return string(w) }
 
 // Poller asks the storage how many bytes of a snapshot are stored, or restored, of how many. With done equal to total the
 // operation is complete; total is 0 while it is not known. It has to return when ctx ends.
@@ -30,15 +37,7 @@ const abandonedAfter = 5 * progress.DefaultHeartbeat
 // follow polls until the operation ends, and closes the channel that it returns then. The operation completes only after
 // returned is closed; nil: at once.
 func (r *Recorder) follow(op *Operation, snapshotID string, poll Poller, returned <-chan struct{}) (ended <-chan struct{}) {
-	done := make(chan struct{})
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		close(done)
-		return done
-	}
-	r.spawn(func(ctx context.Context) {
-		defer close(done)
+	return r.begun(func(ctx context.Context) {
 		for !r.ask(ctx, op, snapshotID, poll, returned == nil) {
 			timer := time.NewTimer(r.Interval)
 			select {
@@ -49,6 +48,21 @@ func (r *Recorder) follow(op *Operation, snapshotID string, poll Poller, returne
 			}
 			timer.Stop()
 		}
+	})
+}
+
+// begun runs f in the background, unless the Recorder is closed, and closes the channel that it returns when f has returned.
+func (r *Recorder) begun(f func(ctx context.Context)) <-chan struct{} {
+	done := make(chan struct{})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		close(done)
+		return done
+	}
+	r.spawn(func(ctx context.Context) {
+		defer close(done)
+		f(ctx)
 	})
 	return done
 }
@@ -70,12 +84,15 @@ func (r *Recorder) ask(ctx context.Context, op *Operation, snapshotID string, po
 			op.Complete()
 		}
 		return mayComplete
-	case err != nil:
+	}
+	var waiting Waiting
+	if err != nil && !errors.As(err, &waiting) {
 		r.log.log.Debug("Progress is not known", "operation", op.subject, "error", err)
 		return false
 	}
+	op.SetMessage(string(waiting))
 	op.Update(done, total)
-	if mayComplete && total > 0 && done >= total {
+	if mayComplete && waiting == "" && total > 0 && done >= total {
 		op.Complete()
 		return true
 	}
@@ -85,9 +102,11 @@ func (r *Recorder) ask(ctx context.Context, op *Operation, snapshotID string, po
 // askNow polls once, for at most FlushTimeout. Velero may end the plugin's process as soon as its method has returned, before
 // follow asks again: an operation that is complete by then would stay in progress.
 func (r *Recorder) askNow(op *Operation, snapshotID string, poll Poller) {
-	ctx, cancel := context.WithTimeout(context.Background(), r.FlushTimeout)
-	defer cancel()
-	r.ask(ctx, op, snapshotID, poll, true)
+	<-r.begun(func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, r.FlushTimeout)
+		defer cancel()
+		r.ask(ctx, op, snapshotID, poll, true)
+	})
 }
 
 // Resume goes on with what earlier processes of the plugin have left in progress: it polls until the storage says that it

@@ -1,6 +1,7 @@
 package volumeplugin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -106,19 +107,22 @@ func (r *Recorder) owner(ctx context.Context, backup string) []metav1.OwnerRefer
 // openRestore makes the object of a restore, or finds it under its name.
 func (r *Recorder) openRestore(name string, req RestoreRequest) opener {
 	return func(ctx context.Context) (opened, error) {
-		backup, size := r.backupOf(ctx, req.SnapshotID)
-		if req.Backup != "" {
-			backup = req.Backup
-		}
+		source, size := r.backupOf(ctx, req.SnapshotID)
+		backup := cmp.Or(req.Backup, source.Backup)
 		labels := map[string]string{
 			v1alpha1.LabelPlugin: v1alpha1.LabelValue(r.Plugin), v1alpha1.LabelSnapshotID: v1alpha1.LabelValue(req.SnapshotID),
 		}
 		if backup != "" {
 			labels[v1alpha1.LabelBackup] = v1alpha1.LabelValue(backup)
 		}
+		if source.Volume != "" {
+			labels[v1alpha1.LabelVolume] = v1alpha1.LabelValue(source.Volume)
+		}
 		object := &v1alpha1.VolumePluginRestore{
 			ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: name, Labels: labels, OwnerReferences: r.owner(ctx, backup)},
-			Spec:       v1alpha1.VolumePluginRestoreSpec{SnapshotID: req.SnapshotID, Backup: backup, Plugin: r.Plugin, PluginSpecific: req.PluginSpecific},
+			Spec: v1alpha1.VolumePluginRestoreSpec{
+				SnapshotID: req.SnapshotID, Volume: source.Volume, Backup: backup, Plugin: r.Plugin, PluginSpecific: req.PluginSpecific,
+			},
 		}
 		err := r.Client.Create(ctx, object)
 		if err == nil {
@@ -135,14 +139,14 @@ func (r *Recorder) openRestore(name string, req RestoreRequest) opener {
 }
 
 // backupOf returns what is known about a snapshot from the time when it was made, here or in another cluster.
-func (r *Recorder) backupOf(ctx context.Context, snapshotID string) (backup string, size int64) {
+func (r *Recorder) backupOf(ctx context.Context, snapshotID string) (spec v1alpha1.VolumePluginBackupSpec, size int64) {
 	list := &v1alpha1.VolumePluginBackupList{}
 	labels := client.MatchingLabels{
 		v1alpha1.LabelPlugin: v1alpha1.LabelValue(r.Plugin), v1alpha1.LabelSnapshotID: v1alpha1.LabelValue(snapshotID),
 	}
 	if err := r.Client.List(ctx, list, client.InNamespace(r.Namespace), labels); err != nil {
 		r.log.log.Debug("Nothing is known about the backup of a snapshot", "snapshot", snapshotID, "error", err)
-		return "", 0
+		return spec, 0
 	}
 	for i := range list.Items {
 		o := &list.Items[i]
@@ -152,7 +156,7 @@ func (r *Recorder) backupOf(ctx context.Context, snapshotID string) (backup stri
 		if o.Status.Phase == v1alpha1.PhaseCompleted {
 			size = o.Status.Progress.TotalBytes
 		}
-		return o.Spec.Backup, size
+		return o.Spec, size
 	}
-	return "", 0
+	return spec, 0
 }

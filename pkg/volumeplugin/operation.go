@@ -31,9 +31,12 @@ type Operation struct {
 	open     opener
 	wake     chan struct{}
 	over     chan struct{} // closed when nothing more is written
+	found    chan struct{} // closed when object is set
+	object   client.Object // with its key alone; nobody changes it
 
 	mu      sync.Mutex
 	id      string
+	message string        // what it waits for
 	saved   chan struct{} // closed when id is written, or nobody can write it; nil: it is
 	total   int64         // the best total that is known, 0 if none
 	end     *ending
@@ -56,7 +59,7 @@ func newOperation(r *Recorder, subject, id string, open opener) *Operation {
 	op := &Operation{
 		recorder: r, subject: subject, id: shorten(id, maxIDLength), open: open,
 		tracker: progress.NewTracker(progress.Options{StallAfter: r.StallAfter}),
-		wake:    make(chan struct{}, 1), over: make(chan struct{}),
+		wake:    make(chan struct{}, 1), over: make(chan struct{}), found: make(chan struct{}),
 	}
 	op.tracker.Begin(1)
 	return op
@@ -74,6 +77,14 @@ func (o *Operation) Update(done, total int64) {
 		o.total = total
 	}
 	o.tracker.Report(progress.Reading{BytesDone: done, TotalBytes: o.total, TotalFinal: o.total > 0})
+}
+
+// SetMessage says what the operation waits for, such as "waits for a slot of the array"; "" if it waits for nothing any more.
+// It is written with the next report, while the operation is in progress only. It returns at once.
+func (o *Operation) SetMessage(message string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.message = shorten(message, maxMessage)
 }
 
 // SetID says what the plugin returns to Velero: the id of the snapshot that is made, or of the volume that is restored to.
@@ -247,6 +258,8 @@ func (o *Operation) find(ctx context.Context) error {
 		return err
 	}
 	o.written, o.told = found.record, told(found)
+	o.object = found.record.key()
+	close(o.found)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.total == 0 && found.knownSize > 0 && o.end == nil {
@@ -259,11 +272,11 @@ func (o *Operation) find(ctx context.Context) error {
 // publish sends what has changed: the label of a new id, then the status.
 func (o *Operation) publish(ctx context.Context) (over bool, err error) {
 	o.mu.Lock()
-	id, end := o.id, o.end
+	id, message, end := o.id, o.message, o.end
 	o.mu.Unlock()
 	snapshot := o.tracker.Snapshot()
 	after := o.written.copy()
-	after.tell(snapshot, id, end)
+	after.tell(snapshot, id, message, end)
 	due := !o.told.begun || o.written.sinceHeartbeat() >= progress.DefaultHeartbeat
 	if !due && !news(o.written, after) {
 		o.release(id)
@@ -274,7 +287,7 @@ func (o *Operation) publish(ctx context.Context) (over bool, err error) {
 	}
 	before := o.written
 	after = before.copy() // with what the label has changed
-	after.tell(snapshot, id, end)
+	after.tell(snapshot, id, message, end)
 	if err := o.recorder.Client.Status().Patch(ctx, after.Object, client.MergeFrom(before.Object)); err != nil {
 		return false, err
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -416,11 +417,79 @@ func TestRestoreKnowsItsBackup(t *testing.T) {
 			t.Fatal(err, list.Items)
 		}
 		got := list.Items[0]
+		if got.Spec.Volume != request.Volume || got.Labels[v1alpha1.LabelVolume] != request.Volume {
+			t.Errorf("restore of volume %q, labels %v", got.Spec.Volume, got.Labels)
+		}
 		if got.Spec.Backup != "nightly" || got.Status.Progress.TotalBytes != 1000 || got.Status.Progress.BytesDone != 250 ||
 			*got.Status.Percent != 25 || got.Status.VolumeID != "vol-9" || got.Labels[v1alpha1.LabelBackup] != "nightly" {
 			t.Errorf("restore %+v", got)
 		}
 		op.Complete()
+	})
+}
+
+func TestMessageIsThereWhileTheOperationWaits(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, s *store, r *Recorder, _ *bytes.Buffer) {
+		op := r.BeginBackup(request)
+		op.SetMessage("waits for a slot of the array")
+		pass(r.Interval)
+		if got := s.backups(t)[0].Status; got.Message != "waits for a slot of the array" || got.Phase != v1alpha1.PhaseInProgress {
+			t.Errorf("while it waits: %+v", got)
+		}
+		op.SetMessage("")
+		pass(r.Interval)
+		if got := s.backups(t)[0].Status; got.Message != "" {
+			t.Errorf("when it waits for nothing: %+v", got)
+		}
+		op.SetMessage("waits again")
+		pass(r.Interval)
+		op.Complete()
+		if got := s.backups(t)[0].Status; got.Message != "" || got.Phase != v1alpha1.PhaseCompleted {
+			t.Errorf("in the end: %+v", got)
+		}
+	})
+}
+
+// TestPollerSaysWhatItWaitsFor has a Poller that waits, cannot be asked, waits for nothing any more, and completes.
+func TestPollerSaysWhatItWaitsFor(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, s *store, r *Recorder, _ *bytes.Buffer) {
+		answers := []struct {
+			done    int64
+			err     error
+			message string
+		}{
+			{10, fmt.Errorf("snapshot: %w", Waiting("waits for a slot of the array")), "waits for a slot of the array"},
+			{0, errors.New("the storage is away"), "waits for a slot of the array"},
+			{100, Waiting("waits for a checksum"), "waits for a checksum"}, // and so is not complete
+			{20, nil, ""},
+		}
+		asked := make(chan struct{})
+		op := r.BeginBackup(request)
+		done := r.follow(op, "snap-1", func(ctx context.Context, _ string) (int64, int64, error) {
+			select {
+			case <-asked:
+			case <-ctx.Done():
+			}
+			if len(answers) == 0 {
+				return 0, 0, ErrCompleted
+			}
+			return answers[0].done, 100, answers[0].err
+		}, nil)
+		for len(answers) > 0 {
+			asked <- struct{}{}
+			pass(r.Interval)
+			if got := s.backups(t)[0].Status; got.Message != answers[0].message || got.Phase != v1alpha1.PhaseInProgress {
+				t.Errorf("%v: %+v", answers[0].err, got)
+			}
+			answers = answers[1:]
+		}
+		close(asked)
+		<-done
+		if got := s.backups(t)[0].Status; got.Message != "" || got.Phase != v1alpha1.PhaseCompleted {
+			t.Errorf("in the end: %+v", got)
+		}
 	})
 }
 

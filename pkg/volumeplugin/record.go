@@ -46,9 +46,18 @@ type ending struct {
 	at      time.Time
 }
 
+// key returns an object of the same kind that has the name alone.
+func (r *record) key() client.Object {
+	meta := metav1.ObjectMeta{Namespace: r.GetNamespace(), Name: r.GetName()}
+	if _, restores := r.Object.(*v1alpha1.VolumePluginRestore); restores {
+		return &v1alpha1.VolumePluginRestore{ObjectMeta: meta}
+	}
+	return &v1alpha1.VolumePluginBackup{ObjectMeta: meta}
+}
+
 // tell brings the status up to date with what is known now. What it says already is the floor: bytes done do not fall,
-// whoever wrote them.
-func (r *record) tell(s progress.Snapshot, id string, end *ending) {
+// whoever wrote them. message is what an operation in progress waits for.
+func (r *record) tell(s progress.Snapshot, id, message string, end *ending) {
 	status := r.status
 	if id != "" {
 		*r.id = id
@@ -60,7 +69,7 @@ func (r *record) tell(s progress.Snapshot, id string, end *ending) {
 		status.LastProgressTimestamp = stamp(s.LastProgressTime)
 	}
 	status.HeartbeatTimestamp = stamp(s.Heartbeat)
-	status.Phase, status.State = v1alpha1.PhaseInProgress, string(s.State)
+	status.Phase, status.State, status.Message = v1alpha1.PhaseInProgress, string(s.State), message
 	status.BytesPerSecond, status.ETASeconds = s.BytesPerSecond, s.ETASeconds
 	status.Progress = merge(status.Progress, s)
 	if end != nil {

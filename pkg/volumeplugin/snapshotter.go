@@ -1,9 +1,12 @@
 package volumeplugin
 
 import (
+	"sync"
 	"time"
 
 	volumesnapshotter "github.com/vmware-tanzu/velero/pkg/plugin/velero/volumesnapshotter/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // The tags that Velero gives to a snapshot.
@@ -32,13 +35,16 @@ type Snapshotter struct {
 
 	recorder *Recorder
 	options  WrapOptions
+
+	mu       sync.Mutex
+	restored map[string]*Operation // by volume id, until SetVolumeID tells the PersistentVolume
 }
 
 var _ volumesnapshotter.VolumeSnapshotter = (*Snapshotter)(nil)
 
 // Wrap returns a VolumeSnapshotter that does what inner does, and reports it.
 func Wrap(inner volumesnapshotter.VolumeSnapshotter, r *Recorder, o WrapOptions) *Snapshotter {
-	return &Snapshotter{VolumeSnapshotter: inner, recorder: r, options: o}
+	return &Snapshotter{VolumeSnapshotter: inner, recorder: r, options: o, restored: map[string]*Operation{}}
 }
 
 // Init initialises the plugin, and goes on with what its earlier processes have left in progress.
@@ -103,7 +109,27 @@ func (s *Snapshotter) CreateVolumeFromSnapshot(snapshotID, volumeType, volumeAZ 
 		s.recorder.askNow(op, snapshotID, s.options.Restores)
 	}
 	close(returned)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.restored[id] = op
 	return id, nil
+}
+
+// SetVolumeID puts the volume into the PersistentVolume, and the name of that into the report of the volume's restore: Velero
+// tells it here only, after CreateVolumeFromSnapshot (Velero 1.18.3, pkg/restore/pv_restorer.go).
+func (s *Snapshotter) SetVolumeID(pv runtime.Unstructured, volumeID string) (runtime.Unstructured, error) {
+	changed, err := s.VolumeSnapshotter.SetVolumeID(pv, volumeID)
+	s.mu.Lock()
+	op := s.restored[volumeID]
+	delete(s.restored, volumeID)
+	s.mu.Unlock()
+	if err != nil || op == nil || changed == nil {
+		return changed, err
+	}
+	if name, _, _ := unstructured.NestedString(changed.UnstructuredContent(), "metadata", "name"); name != "" {
+		op.SetVolume(name)
+	}
+	return changed, nil
 }
 
 // specific makes a map of keys and values, without the values that are empty.

@@ -235,7 +235,9 @@ func (s *pluginSite) report(kubeconfig string) {
 		backup.SetID("snap-1")
 		backup.Update(1, 2)
 		backup.Complete()
-		recorder.BeginRestore(volumeplugin.RestoreRequest{SnapshotID: "snap-1", VolumeID: "vol-1"}).Fail("no room")
+		restore := recorder.BeginRestore(volumeplugin.RestoreRequest{SnapshotID: "snap-1", VolumeID: "vol-1"})
+		restore.Fail("no room")
+		restore.SetVolume("pv-2")
 	}
 	var backups v1alpha1.VolumePluginBackupList
 	if err := s.client.List(s.t.Context(), &backups, client.InNamespace(namespace)); err != nil || len(backups.Items) != 2 {
@@ -247,7 +249,8 @@ func (s *pluginSite) report(kubeconfig string) {
 		}
 	}
 	var restores v1alpha1.VolumePluginRestoreList
-	if err := s.client.List(s.t.Context(), &restores, client.InNamespace(namespace)); err != nil || len(restores.Items) != 1 || restores.Items[0].Status.Phase != v1alpha1.PhaseFailed {
+	if err := s.client.List(s.t.Context(), &restores, client.InNamespace(namespace)); err != nil || len(restores.Items) != 1 || restores.Items[0].Status.Phase != v1alpha1.PhaseFailed ||
+		restores.Items[0].Spec.Volume != "pv-2" {
 		s.t.Errorf("VolumePluginRestores %+v: %v", restores.Items, err)
 	}
 }

@@ -226,7 +226,7 @@ func (s *server) checkRestore(t *testing.T, dir, snapshotID string) {
 	}
 	r := s.restore()
 	if r.Status.Phase != v1alpha1.PhaseCompleted || r.Status.Progress.BytesDone != total || r.Spec.Backup != "nightly" ||
-		r.Spec.SnapshotID != snapshotID || filepath.Base(volume.Spec.Local.Path) != r.Status.VolumeID {
+		r.Spec.SnapshotID != snapshotID || r.Spec.Volume != volume.Name || filepath.Base(volume.Spec.Local.Path) != r.Status.VolumeID {
 		t.Errorf("the record of the restore is %+v, the volume is on %s", r, volume.Spec.Local.Path)
 	}
 	if diff := cmp.Diff(contents(t, filepath.Join(dir, "volumes", "shop")), contents(t, volume.Spec.Local.Path)); diff != "" {
