@@ -25,7 +25,7 @@ type note struct {
 }
 
 // waitsForTurn is what people see as the message of a copy that has not begun.
-const waitsForTurn = volumeplugin.Waiting("waits for another copy to end")
+const waitsForTurn = "waits for another copy to end"
 
 // copying is a copy of a directory under way. It takes directories and regular files; an example needs no more.
 type copying struct {
@@ -40,7 +40,7 @@ type copying struct {
 }
 
 func newCopying(n note, path string) *copying {
-	return &copying{note: n, path: path, ended: make(chan struct{}), err: waitsForTurn}
+	return &copying{note: n, path: path, ended: make(chan struct{}), err: volumeplugin.Waiting(waitsForTurn)}
 }
 
 // progress returns what a volumeplugin.Poller does.

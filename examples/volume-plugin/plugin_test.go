@@ -125,7 +125,7 @@ func TestSecondCopySaysThatItWaits(t *testing.T) {
 	for deadline := time.After(longest); waiting != 1; {
 		waiting = 0
 		for id := range d.copies {
-			if _, total, err := d.backupProgress(ctx, id); errors.Is(err, waitsForTurn) && total == 3600*fileSize {
+			if _, total, err := d.backupProgress(ctx, id); errors.Is(err, volumeplugin.Waiting(waitsForTurn)) && total == 3600*fileSize {
 				waiting++
 			}
 		}

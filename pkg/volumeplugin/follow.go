@@ -20,12 +20,13 @@ var ErrCompleted = errors.New("the operation is complete")
 // error but these two and Waiting says that it could not be asked just now.
 var ErrFailed = errors.New("the operation has failed")
 
-// Waiting is wrapped by the error of a Poller that knows what the operation waits for, such as Waiting("a slot of the array").
-// People see it as the message of the operation until the Poller returns without it. The numbers that come with it count.
-type Waiting string
+// Waiting returns the error, to be wrapped or not, of a Poller that knows what the operation waits for. People see what as the
+// message of the operation until the Poller returns without it. The numbers that come with it count.
+func Waiting(what string) error { return waitingError(what) }
 
-// Error returns what the operation waits for.
-func (w Waiting) Error() string { return string(w) }
+type waitingError string
+
+func (w waitingError) Error() string { return string(w) }
 
 // Poller asks the storage how many bytes of a snapshot are stored, or restored, of how many. With done equal to total the
 // operation is complete; total is 0 while it is not known. It has to return when ctx ends.
@@ -85,7 +86,7 @@ func (r *Recorder) ask(ctx context.Context, op *Operation, snapshotID string, po
 		}
 		return mayComplete
 	}
-	var waiting Waiting
+	var waiting waitingError
 	if err != nil && !errors.As(err, &waiting) {
 		r.log.log.Debug("Progress is not known", "operation", op.subject, "error", err)
 		return false
