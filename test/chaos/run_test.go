@@ -282,6 +282,11 @@ func (r *run) workers() []int {
 	r.mu.Lock()
 	pid := r.agent.Cmd.Process.Pid
 	r.mu.Unlock()
+	return workersOf(pid)
+}
+
+// workersOf returns the child processes of an agent.
+func workersOf(pid int) []int {
 	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	var pids []int
 	for _, list := range lists {
@@ -354,16 +359,21 @@ func (r *run) remount(op operation) func() {
 
 // losePower takes the node away in the middle of what it does, with all that had not yet reached the disk.
 func (r *run) losePower(op operation) {
-	pids := r.processes()
-	r.freeze(pids)
+	r.mu.Lock() // until the end: another fault would wait for the frozen agent to stop
+	defer r.mu.Unlock()
+	running := r.agent.Running()
+	if running {
+		pid := r.agent.Cmd.Process.Pid
+		r.freeze(append(workersOf(pid), pid))
+	}
 	for _, k := range r.kubelets {
 		k.end()
 	}
 	r.volumes[op].losePower(r.t)
-	for _, pid := range pids {
-		_ = unix.Kill(pid, unix.SIGKILL) // here, too: another fault may wait for the frozen agent to end
+	if running {
+		r.down = true
+		r.agent.Kill()
 	}
-	r.endAgent((*rig.Agent).Kill)
 	r.restartKubelets()
 }
 
