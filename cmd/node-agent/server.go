@@ -186,11 +186,11 @@ func serve(ctx context.Context, o serverOptions) error {
 		return err
 	}
 	caches := uploader.NewCaches(o.cacheLimit, log, o.cacheOf("restic"), o.cacheOf("kopia"))
-	resticData, err := newRestic(ctx, o, slots, caches, log)
+	kopiaData, err := newKopia(o, slots, caches, log)
 	if err != nil {
 		return err
 	}
-	kopiaData, err := newKopia(o, slots, caches, log)
+	resticData, err := newRestic(ctx, o, slots, caches, kopiaData, log)
 	if err != nil {
 		return err
 	}
@@ -238,7 +238,7 @@ func warnUnconfined(log *slog.Logger, abi int) {
 // cacheOf returns the directory for the caches of a program.
 func (o *serverOptions) cacheOf(program string) string { return filepath.Join(o.cacheDir, program) }
 
-func newRestic(ctx context.Context, o serverOptions, slots *concurrency, caches *uploader.Caches, log *slog.Logger) (*restic.Uploader, error) {
+func newRestic(ctx context.Context, o serverOptions, slots *concurrency, caches *uploader.Caches, kopiaData *kopia.Uploader, log *slog.Logger) (*restic.Uploader, error) {
 	path, err := lookUp(o.resticPath)
 	if err != nil {
 		return nil, err
@@ -246,6 +246,7 @@ func newRestic(ctx context.Context, o serverOptions, slots *concurrency, caches 
 	return restic.New(ctx, path, restic.Options{
 		CacheDir: o.cacheOf("restic"), Caches: caches, Logger: log,
 		UploadLimit: o.uploadLimit, DownloadLimit: o.downloadLimit, Slots: slots.current, Memory: slots.workerMemory,
+		ClearUnfinished: kopiaData.ClearUnfinished,
 	})
 }
 

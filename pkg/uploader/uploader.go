@@ -71,7 +71,7 @@ type Uploader interface {
 	Restore(ctx context.Context, req RestoreRequest, p progress.Sink) (RestoreResult, error)
 
 	// Initialize creates the repository, or does nothing where one exists already. It writes nothing where data of an earlier
-	// one is left. Two processes must not initialize one repository at the same time: callers hold a lease.
+	// one is left, and removes what a creation has left that was killed half-way. Two processes must not initialize one repository at the same time: callers hold a lease.
 	Initialize(ctx context.Context, repo Repository) error
 }
 

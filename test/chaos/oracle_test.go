@@ -66,19 +66,9 @@ func (r *run) judgeEnd(op operation, v rig.Version, faults []fault) {
 		r.t.Errorf("the %s is Completed with %d of %d bytes", op, v.Done, v.Total)
 	case v.Phase != rig.Completed && v.Message == "":
 		r.t.Errorf("the %s is %s without a reason", op, v.Phase)
-	case v.Phase != rig.Completed && killedInInit(v.Message, faults):
-		r.t.Logf("the creation of the repository was killed half-way: people have to remove what it left, docs/faults.md")
 	case v.Phase != rig.Completed && recoverable(faults):
 		r.t.Errorf("the %s is %s although it could have recovered from %s: %s", op, v.Phase, names(faults), v.Message)
 	}
-}
-
-// killedInInit reports whether a backup failed because the creation of its repository was killed half-way. restic and kopia cannot
-// go on from there, nor tell it from a repository that has lost its configuration, over which none may be made.
-func killedInInit(message string, faults []fault) bool {
-	killed := slices.ContainsFunc(faults, func(f fault) bool { return strings.HasSuffix(f.kind.name, "killed") })
-	return killed && (strings.Contains(message, "already contains keys") || strings.Contains(message, "has lost its configuration") ||
-		strings.Contains(message, "format blob is not found"))
 }
 
 // judgeUnreadable holds that a backup names files as unreadable only where there are any.

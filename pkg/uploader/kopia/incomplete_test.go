@@ -4,7 +4,9 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
@@ -67,5 +69,50 @@ func move(t *testing.T, from, to string, names []string) {
 		if err := os.Rename(filepath.Join(from, name), filepath.Join(to, name)); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestInitializeAfterKilledCreation: a creation that is killed half-way leaves kopia.blobcfg, over which kopia creates nothing.
+func TestInitializeAfterKilledCreation(t *testing.T) {
+	t.Parallel()
+	server := s3.Start(t)
+	local, remote := newAddress(t), bucketAddress(t, server)
+	for name, left := range map[string]struct {
+		repository uploader.Repository
+		dir, lost  string
+	}{
+		"directory": {local, local.URL, "kopia.repository.f"},
+		"bucket":    {remote, filepath.Join(server.Dir(remote.Storage.Bucket), remote.Storage.Prefix), "kopia.repository"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			u := newUploader(t, kopia.Options{CreationQuiet: time.Millisecond})
+			if err := u.Initialize(t.Context(), left.repository); err != nil {
+				t.Fatal(err)
+			}
+			// Of what a creation writes only the first object stays.
+			entries, err := os.ReadDir(left.dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, entry := range entries {
+				if !strings.HasPrefix(entry.Name(), "kopia.blobcfg") {
+					if err := os.RemoveAll(filepath.Join(left.dir, entry.Name())); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if err := u.Initialize(t.Context(), left.repository); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := os.Lstat(filepath.Join(left.dir, left.lost)); err != nil {
+				t.Error(err)
+			}
+			volume := randomVolume(t, 2, mib)
+			snapshot := backup(t, u, uploader.BackupRequest{Repository: left.repository, Volume: volume}, nil)
+			target := open(t, t.TempDir())
+			restore(t, u, uploader.RestoreRequest{Repository: left.repository, Volume: target, SnapshotID: snapshot.SnapshotID})
+			wantFiles(t, volume.Name(), target.Name(), 2)
+		})
 	}
 }

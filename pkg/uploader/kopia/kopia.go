@@ -53,6 +53,9 @@ type Options struct {
 	// it is killed; default 1 minute, at most 45. A canceled backup keeps everything.
 	CheckpointInterval time.Duration
 
+	// CreationQuiet is uploader.Remains.Quiet; default uploader.DefaultCreationQuiet.
+	CreationQuiet time.Duration
+
 	ProgressInterval time.Duration // between two readings; default 1 s
 	// Grace is how long a canceled worker has. A backup uses it to store what it has in hand, up to 40 MB, so it is longer
 	// than usual by default: 30 s after SIGINT, 5 s after SIGTERM, at which it gives that up.
@@ -79,6 +82,9 @@ func (o *Options) setDefaults() {
 		o.CheckpointInterval = time.Minute
 	}
 	o.CheckpointInterval = min(o.CheckpointInterval, maxCheckpoint)
+	if o.CreationQuiet <= 0 {
+		o.CreationQuiet = uploader.DefaultCreationQuiet
+	}
 	if o.ProgressInterval <= 0 {
 		o.ProgressInterval = time.Second
 	}

@@ -94,6 +94,8 @@ func (j *job) do(ctx, stop context.Context, abort func()) (result, error) {
 		return j.restore(stop)
 	case opInitialize:
 		return result{}, j.initialize(stop)
+	case opClear:
+		return result{}, j.clearOther(stop)
 	default:
 		return result{}, errors.New("unknown operation")
 	}

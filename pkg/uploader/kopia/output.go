@@ -62,7 +62,7 @@ func (o *output) log(n note) {
 
 // finish reports that all is done, after the worker has exited without an error.
 func (o *output) finish(op operation) {
-	if op == opInitialize {
+	if op != opBackup && op != opRestore {
 		return
 	}
 	o.last.Stage, o.last.CurrentItem = progress.StageFinishing, ""

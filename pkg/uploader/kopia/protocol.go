@@ -21,6 +21,7 @@ const (
 	opBackup     operation = "backup"
 	opRestore    operation = "restore"
 	opInitialize operation = "initialize"
+	opClear      operation = "clear"
 )
 
 // request is all that a worker is told. It travels on stdin, secrets included, as gob because JSON would change bytes
@@ -50,6 +51,10 @@ type request struct {
 	Snapshot   string // restore
 	TotalBytes int64  // restore
 	Sparse     bool   // restore
+
+	Parts      []string      // clear
+	Unfinished string        // clear
+	Quiet      time.Duration // initialize, clear: see uploader.Remains
 }
 
 // message is one line of a worker's stdout. Exactly one of its fields is set; a result or a failure is the last one.

@@ -12,7 +12,6 @@ import (
 	"github.com/kopia/kopia/repo"
 	"github.com/kopia/kopia/repo/blob"
 	"github.com/kopia/kopia/repo/content"
-	"github.com/kopia/kopia/repo/format"
 	"github.com/kopia/kopia/repo/maintenance"
 
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
@@ -148,7 +147,7 @@ func (j *job) initialize(ctx context.Context) (err error) {
 		})
 }
 
-// create makes the repository where the storage is empty.
+// create makes the repository where the storage is empty, but for what an unfinished creation has left.
 func (j *job) create(ctx context.Context) error {
 	info, err := j.storage()
 	if err != nil {
@@ -158,30 +157,8 @@ func (j *job) create(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err = checkEmpty(ctx, st); err == nil {
+	if err = j.clear(ctx, st, []string{""}, firstBlob); err == nil {
 		err = repo.Initialize(ctx, st, &repo.NewRepositoryOptions{}, j.Password)
 	}
 	return errors.Join(err, st.Close(ctx))
-}
-
-// checkEmpty returns ErrRepositoryIncomplete if the storage holds anything. kopia itself only looks for the two objects that a
-// repository begins with, which expire first where a bucket's objects do.
-func checkEmpty(ctx context.Context, st blob.Storage) error {
-	var found blob.ID
-	errFound := errors.New("found")
-	err := st.ListBlobs(ctx, "", func(m blob.Metadata) error {
-		if m.BlobID == "" { // what consoles make in the place of a directory
-			return nil
-		}
-		found = m.BlobID
-		return errFound
-	})
-	switch {
-	case found != "":
-		return fmt.Errorf("%w: it has %s, but not %s", uploader.ErrRepositoryIncomplete, found, format.KopiaRepositoryBlobID)
-	case err != nil:
-		return fmt.Errorf("look for data of an earlier repository: %w", err)
-	default:
-		return nil
-	}
 }

@@ -130,11 +130,12 @@ func (u *Uploader) prepare(s *session, r *run) error {
 	if req.Parallel <= 0 {
 		req.Parallel = o.Parallel
 	}
+	req.Quiet = o.CreationQuiet
 	req.CacheLimit = repo.CacheLimit
 	if req.CacheLimit <= 0 {
 		req.CacheLimit = o.CacheLimit
 	}
-	if o.CacheDir != "" {
+	if o.CacheDir != "" && req.Operation != opClear {
 		dir := filepath.Join(o.CacheDir, uploader.CacheName("kopia", repo))
 		switch release, err := o.Caches.Use(dir); {
 		case errors.Is(err, syscall.ENOSPC):

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -30,12 +28,11 @@ func (u *Uploader) Initialize(ctx context.Context, repo uploader.Repository) err
 		if !errors.Is(err, uploader.ErrRepositoryNotFound) {
 			return err
 		}
-		if err := u.checkEmpty(repo); err != nil {
-			return err
+		if err = u.clearRemains(ctx, repo); err == nil {
+			err = u.runInit(ctx, s)
 		}
-		err = u.runInit(ctx, s)
-		var exit *ExitError
-		if !errors.As(err, &exit) || !isInitialized(exit.Message) && !errors.Is(err, uploader.ErrRepositoryIncomplete) {
+		exit, ok := errors.AsType[*ExitError](err)
+		if !errors.Is(err, uploader.ErrRepositoryIncomplete) && (!ok || !isInitialized(exit.Message)) {
 			return err
 		}
 		// Another process may have made it meanwhile.
@@ -60,32 +57,6 @@ func (u *Uploader) runInit(ctx context.Context, s *session) error {
 		context.AfterFunc(lasting, func() { timer.Stop() })
 	})()
 	return u.run(lasting, s, invocation{command: "init"})
-}
-
-// checkEmpty returns ErrRepositoryIncomplete if data of an earlier repository is left in a directory. On other storages
-// restic itself looks for keys and snapshots from 0.17 on (measured with a directory and versitygw); 0.14 and 0.16 write a
-// new configuration beside the old data, so they may not make a repository there.
-func (u *Uploader) checkEmpty(repo uploader.Repository) error {
-	dir, local := repo.Local()
-	if !local && u.version.looksBeforeInit() {
-		return nil
-	}
-	if !local {
-		return fmt.Errorf("restic %v does not look for data of an earlier repository before it makes one: %w; "+
-			"use restic 0.17 or later, or run \"restic init\" where there is no data", u.version, uploader.ErrUnsupported)
-	}
-	for _, part := range []string{"keys", "snapshots", "index", "data"} {
-		err := filepath.WalkDir(filepath.Join(dir, part), func(path string, entry fs.DirEntry, err error) error {
-			if err != nil || entry.IsDir() {
-				return err
-			}
-			return fmt.Errorf("%w: it has %s, but no config", uploader.ErrRepositoryIncomplete, path)
-		})
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("look for data of an earlier repository: %w", err)
-		}
-	}
-	return nil
 }
 
 // checkPassword finds out whether there is a repository that the password opens.

@@ -38,6 +38,13 @@ type Options struct {
 	// Memory returns how many bytes a run that starts tries to keep within (worker.Command); nil or 0: it takes what it wants.
 	Memory func() int64
 
+	// ClearUnfinished makes room for a new repository in a bucket, whose Storage is set, see uploader.Remains: restic lists no
+	// repository that it cannot open. parts are how the names of its objects begin, unfinished how those begin that may be
+	// removed. Where it is nil or returns ErrUnsupported, restic itself looks for keys and snapshots, from 0.17 on.
+	ClearUnfinished func(ctx context.Context, repo uploader.Repository, parts []string, unfinished string) error
+	// CreationQuiet is uploader.Remains.Quiet for a directory; default uploader.DefaultCreationQuiet.
+	CreationQuiet time.Duration
+
 	ProgressInterval time.Duration // between two readings; default 1 s
 	Grace            worker.Grace  // for a canceled restic
 	Logger           *slog.Logger  // nil: no log
@@ -46,6 +53,9 @@ type Options struct {
 func (o *Options) setDefaults() {
 	if o.ProgressInterval <= 0 {
 		o.ProgressInterval = time.Second
+	}
+	if o.CreationQuiet <= 0 {
+		o.CreationQuiet = uploader.DefaultCreationQuiet
 	}
 	if o.Memory == nil {
 		o.Memory = func() int64 { return 0 }
