@@ -65,6 +65,10 @@ func (e *Engine) Collect(ctx context.Context, input Input) (*Plan, error) {
 	for _, p := range c.toldProblems() {
 		plan.Problems = append(plan.Problems, p.text)
 	}
+	if n := plan.intoOwnNamespace(); n > 0 {
+		plan.Problems = append(plan.Problems, fmt.Sprintf("%s not be restored: nothing is restored into %s, the restore controller's own namespace",
+			progress.Count(n, "item will", "items will"), c.session.ownNamespace()))
+	}
 	return plan, nil
 }
 

@@ -108,7 +108,15 @@ func (r *run) isOurs(object *unstructured.Unstructured) bool {
 
 // reconcile compares an item with the object that exists in its place, and does what the restore's policy says.
 func (r *run) reconcile(ctx context.Context, i *item, existing *unstructured.Unstructured) {
-	update := r.Restore.Spec.ExistingResourcePolicy == velerov1.PolicyTypeUpdate
+	update, own := r.Restore.Spec.ExistingResourcePolicy == velerov1.PolicyTypeUpdate, false
+	if update {
+		var err error
+		if own, err = r.isOwn(ctx, i.resource, existing); err != nil {
+			i.fail("find out whether the restore controller itself depends on it: %v", err)
+			return
+		}
+		update = !own
+	}
 	present, wanted := existing.DeepCopy(), i.object.DeepCopy()
 	reset(present)
 	reset(wanted)
@@ -130,6 +138,9 @@ func (r *run) reconcile(ctx context.Context, i *item, existing *unstructured.Uns
 		i.warn("it exists and belongs to another claim, which it is left to")
 	case update:
 		r.patch(ctx, i, mergePatch(unlabelled.Object, wanted.Object))
+	case own:
+		i.fate = failed
+		i.warn("it exists, differs from the backup's, and is left as it is: the restore controller or its node agents depend on it")
 	default:
 		i.fate = failed
 		i.warn("could not restore, %s %q already exists. Warning: the in-cluster version is different than the backed-up version",

@@ -206,13 +206,18 @@ func (a *attempt) get(resource, namespace, name string) *unstructured.Unstructur
 // create makes an object from a manifest.
 func (a *attempt) create(resource, manifest string) *unstructured.Unstructured {
 	a.tb.Helper()
-	object := &unstructured.Unstructured{}
-	if err := yaml.Unmarshal([]byte(manifest), &object.Object); err != nil {
-		a.tb.Fatal(err)
-	}
+	object := &unstructured.Unstructured{Object: decodeManifest(a.tb, manifest)}
 	object, err := a.resource(resource).Namespace(object.GetNamespace()).Create(a.tb.Context(), object, metav1.CreateOptions{})
 	if err != nil {
 		a.tb.Fatal(err)
+	}
+	return object
+}
+
+func decodeManifest(tb testing.TB, manifest string) (object map[string]any) {
+	tb.Helper()
+	if err := yaml.Unmarshal([]byte(manifest), &object); err != nil {
+		tb.Fatal(err)
 	}
 	return object
 }

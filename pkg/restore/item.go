@@ -67,6 +67,11 @@ func (r *run) prepare(ctx context.Context, i *item, by *chain) bool {
 		i.fail("%v", err)
 		return false
 	}
+	if r.goesIntoOwnNamespace(i.namespace) {
+		i.fate, i.reason = skipped, "it belongs into the restore controller's own namespace"
+		i.warn("not restored: nothing is restored into %s, the restore controller's own namespace. To restore it into another one, use spec.namespaceMapping", r.ownNamespace())
+		return false
+	}
 	if i.namespace != "" && r.restore(ctx, key{resource: namespaces, name: i.namespace}, by) == failed {
 		i.fail("namespace %s cannot be used, see its own error", r.targetNamespace(i.namespace))
 		return false

@@ -58,6 +58,9 @@ func (p *Plan) VolumeBytes() int64 {
 			continue
 		}
 		for pod := range p.Resources[i].items() {
+			if p.collector.session.goesIntoOwnNamespace(pod.namespace) {
+				continue
+			}
 			for _, record := range p.collector.session.podVolumeBackups(pod.namespace, pod.name) {
 				sum += max(record.Status.Progress.TotalBytes, 0)
 			}
@@ -171,6 +174,19 @@ func (p *Plan) addNamespaces() {
 	slices.Sort(names)
 	names = slices.Compact(names)
 	p.Resources[i] = PlannedResource{Resource: namespaces, TotalItems: len(names), Namespaces: []PlannedNamespace{{Items: names}}}
+}
+
+// intoOwnNamespace is the number of planned items that Run is going to skip with a warning.
+func (p *Plan) intoOwnNamespace() int {
+	n := 0
+	for i := range p.Resources {
+		for _, namespace := range p.Resources[i].Namespaces {
+			if p.collector.session.goesIntoOwnNamespace(namespace.Namespace) {
+				n += len(namespace.Items)
+			}
+		}
+	}
+	return n
 }
 
 func namesOf(r *PlannedResource) iter.Seq[string] {

@@ -24,6 +24,12 @@ type run struct {
 	hopeless resourceSet // whose requests fail for longer than anybody waits
 	stuck    resourceSet // of which something is being deleted but does not go
 
+	ownRoles struct { // see ownClusterRoles
+		once  sync.Once
+		names map[string]bool
+		err   error
+	}
+
 	mu       sync.Mutex
 	expected []schema.GroupVersionKind // of CustomResourceDefinitions that were restored
 }

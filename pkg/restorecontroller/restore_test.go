@@ -235,6 +235,13 @@ func TestWhatIsNotValidIsRefused(t *testing.T) {
 			"Invalid included/excluded namespace lists: excludes list cannot contain '*'",
 			"Invalid included/excluded namespace lists: excludes list cannot contain an item in the includes list: shop",
 		}},
+		"own-namespace": {func(r *velerov1.Restore) {
+			r.Spec.IncludedNamespaces = []string{"shop", r.Namespace}
+			r.Spec.NamespaceMapping = map[string]string{"shop": r.Namespace, "b": "c"}
+		}, []string{
+			"Invalid included namespace " + c.ns + ": nothing is restored into the restore controller's own namespace",
+			"Invalid namespace mapping shop:" + c.ns + ": nothing is restored into the restore controller's own namespace",
+		}},
 		"selectors": {func(r *velerov1.Restore) {
 			r.Spec.LabelSelector, r.Spec.OrLabelSelectors = &metav1.LabelSelector{}, []*metav1.LabelSelector{{}}
 		}, []string{"encountered labelSelector as well as orLabelSelectors in restore spec, only one can be specified"}},

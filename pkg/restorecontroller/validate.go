@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -92,6 +93,9 @@ func checkSpec(r *velerov1.Restore) (problems []string) {
 	for _, err := range checkLists(r.Spec.IncludedNamespaces, r.Spec.ExcludedNamespaces) {
 		complain("Invalid included/excluded namespace lists: %s", err)
 	}
+	for _, err := range checkOwnNamespace(r) {
+		complain("%s", err)
+	}
 	if r.Spec.OrLabelSelectors != nil && r.Spec.LabelSelector != nil {
 		complain("encountered labelSelector as well as orLabelSelectors in restore spec, only one can be specified")
 	}
@@ -139,6 +143,21 @@ func checkLists(includes, excludes []string) (problems []string) {
 	for _, item := range both {
 		if slices.Contains(includes, item) {
 			problems = append(problems, "excludes list cannot contain an item in the includes list: "+item)
+		}
+	}
+	return problems
+}
+
+// checkOwnNamespace refuses what asks by name for a restore into the namespace of the controller. Where a pattern, or no list at
+// all, leads there, the engine warns of each item.
+func checkOwnNamespace(r *velerov1.Restore) (problems []string) {
+	const reason = "nothing is restored into the restore controller's own namespace"
+	if _, mapped := r.Spec.NamespaceMapping[r.Namespace]; !mapped && slices.Contains(r.Spec.IncludedNamespaces, r.Namespace) {
+		problems = append(problems, fmt.Sprintf("Invalid included namespace %s: %s. To restore it into another one, use spec.namespaceMapping", r.Namespace, reason))
+	}
+	for _, from := range slices.Sorted(maps.Keys(r.Spec.NamespaceMapping)) {
+		if r.Spec.NamespaceMapping[from] == r.Namespace {
+			problems = append(problems, fmt.Sprintf("Invalid namespace mapping %s:%s: %s", from, r.Namespace, reason))
 		}
 	}
 	return problems
