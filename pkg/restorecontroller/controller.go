@@ -7,6 +7,7 @@ package restorecontroller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -53,6 +54,7 @@ type Config struct {
 	ValidationFrequency time.Duration // of locations that do not say; default 1 min
 	SyncPeriod          time.Duration // of locations that do not say; default 1 min
 	ProgressInterval    time.Duration // between two writes of a Restore's progress; default 1 s
+	AlonePeriod         time.Duration // between two looks for a Velero server in the namespace; default 15 s
 	RefusedPause        time.Duration // before a Restore is tried again that the API server does not let begin or end; default 30 s
 	DownloadURLBase     string        // where people reach the Controller as an http.Handler; without a slash at the end
 	TempDir             string        // for archives and logs; default os.TempDir
@@ -67,7 +69,7 @@ func (c *Config) setDefaults() {
 	}
 	for d, standard := range map[*time.Duration]time.Duration{
 		&c.PodVolumeTimeout: 4 * time.Hour, &c.ValidationFrequency: time.Minute, &c.SyncPeriod: time.Minute, &c.ProgressInterval: time.Second,
-		&c.RefusedPause: 30 * time.Second,
+		&c.RefusedPause: 30 * time.Second, &c.AlonePeriod: 15 * time.Second,
 	} {
 		if *d <= 0 {
 			*d = standard
@@ -216,17 +218,25 @@ func (c *Controller) watchRestores(mgr ctrl.Manager) error {
 	return nil
 }
 
-// Start runs until ctx ends, and then until the running restores have recorded what they did.
+// Start runs until ctx ends, or a Velero server comes into the namespace, which is an error, and then until the running restores
+// have recorded what they did.
 func (c *Controller) Start(ctx context.Context) error {
-	<-ctx.Done()
+	reason := c.watchAlone(ctx)
+	interruption := reason
+	if errors.Is(reason, ErrBesideVelero) {
+		interruption = fmt.Errorf("%w. What was restored until then is there, and volumes that are being restored go on", reason)
+	}
 	c.mu.Lock()
 	close(c.stopped)
 	for _, op := range c.operations {
-		op.stop(errStopped)
+		op.stop(interruption)
 	}
 	c.mu.Unlock()
 	c.running.Wait()
-	return nil
+	if errors.Is(reason, errStopped) {
+		return nil
+	}
+	return reason
 }
 
 func (c *Controller) isStopped() bool {

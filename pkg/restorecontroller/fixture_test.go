@@ -75,6 +75,8 @@ type cluster struct {
 	ns       string
 	location *velerov1.BackupStorageLocation
 	dir      string // what the storage keeps, below the location's prefix
+	// failed is called when a controller ends with an error; without it the test fails.
+	failed func(error)
 	// intercept changes calls of controllers that are started after it was set.
 	intercept interceptor.Funcs
 }
@@ -175,7 +177,11 @@ func (c *cluster) start(tune func(*Config)) (controller *Controller, stop func()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := mgr.Start(ctx); err != nil {
+		err := mgr.Start(ctx)
+		switch {
+		case c.failed != nil:
+			c.failed(err)
+		case err != nil:
 			c.t.Error(err)
 		}
 	}()

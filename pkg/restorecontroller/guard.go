@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -18,15 +19,8 @@ var ErrBesideVelero = errors.New("a Velero server runs in this namespace, and bo
 
 // CheckAlone refuses, with ErrBesideVelero, a namespace in which a Velero server runs, or is about to.
 func CheckAlone(ctx context.Context, api client.Reader, namespace string) error {
-	var deployments appsv1.DeploymentList
-	if err := api.List(ctx, &deployments, client.InNamespace(namespace)); err != nil {
-		return fmt.Errorf("look for a Velero server: list the deployments of namespace %q: %w", namespace, err)
-	}
-	for i := range deployments.Items {
-		d := &deployments.Items[i]
-		if stopped := d.Spec.Replicas != nil && *d.Spec.Replicas == 0; !stopped && runsVelero(&d.Spec.Template.Spec) {
-			return fmt.Errorf("namespace %q, deployment %q: %w", namespace, d.Name, ErrBesideVelero)
-		}
+	if err := checkDeployments(ctx, api, namespace); err != nil {
+		return err
 	}
 	var pods corev1.PodList
 	if err := api.List(ctx, &pods, client.InNamespace(namespace)); err != nil {
@@ -39,6 +33,42 @@ func CheckAlone(ctx context.Context, api client.Reader, namespace string) error 
 		}
 	}
 	return nil
+}
+
+// checkDeployments is the part of CheckAlone that costs the same on any number of nodes, each of which has a pod of the agent here.
+func checkDeployments(ctx context.Context, api client.Reader, namespace string) error {
+	var deployments appsv1.DeploymentList
+	if err := api.List(ctx, &deployments, client.InNamespace(namespace)); err != nil {
+		return fmt.Errorf("look for a Velero server: list the deployments of namespace %q: %w", namespace, err)
+	}
+	for i := range deployments.Items {
+		d := &deployments.Items[i]
+		if stopped := d.Spec.Replicas != nil && *d.Spec.Replicas == 0; !stopped && runsVelero(&d.Spec.Template.Spec) {
+			return fmt.Errorf("namespace %q, deployment %q: %w", namespace, d.Name, ErrBesideVelero)
+		}
+	}
+	return nil
+}
+
+// watchAlone looks for a Velero server as long as the controller works, and returns ErrBesideVelero when there is one, or
+// errStopped when ctx has ended: a server may be installed, or brought up by what a restore has restored, at any time.
+func (c *Controller) watchAlone(ctx context.Context) error {
+	ticker := time.NewTicker(c.cfg.AlonePeriod)
+	defer ticker.Stop()
+	for {
+		err := checkDeployments(ctx, c.api, c.cfg.Namespace)
+		switch {
+		case errors.Is(err, ErrBesideVelero):
+			return err
+		case err != nil && ctx.Err() == nil:
+			c.cfg.Logger.Warn("Cannot look for a Velero server, trying again", "error", err)
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return errStopped
+		}
+	}
 }
 
 // runsVelero says whether a pod runs `velero server`, as Velero's installer and its chart write it. Its node agent runs

@@ -1,13 +1,18 @@
 package restorecontroller
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plimsoll-io/plimsoll/pkg/restore"
 )
 
 func TestVeleroServersAreSeen(t *testing.T) {
@@ -28,15 +33,7 @@ func TestVeleroServersAreSeen(t *testing.T) {
 			t.Parallel()
 			c := newNamespace(t)
 			tc.container.Name, tc.container.Image = "main", "image"
-			labels := map[string]string{"a": "b"}
-			deployment := &appsv1.Deployment{
-				ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "velero"},
-				Spec: appsv1.DeploymentSpec{
-					Selector: &metav1.LabelSelector{MatchLabels: labels},
-					Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{tc.container}}},
-				},
-			}
-			c.create(deployment)
+			deployment := c.deploy("velero", tc.container)
 			check := func(want bool, what string) {
 				t.Helper()
 				if err := CheckAlone(t.Context(), c.client, c.ns); errors.Is(err, ErrBesideVelero) != want || (err != nil && !strings.Contains(err.Error(), what)) {
@@ -54,6 +51,63 @@ func TestVeleroServersAreSeen(t *testing.T) {
 				t.Fatal(err)
 			}
 			check(false, "")
+		})
+	}
+}
+
+// deploy creates a Deployment of a container.
+func (c *cluster) deploy(name string, container corev1.Container) *appsv1.Deployment {
+	c.t.Helper()
+	labels := map[string]string{"a": "b"}
+	deployment := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: name},
+		Spec: appsv1.DeploymentSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{container}}},
+		},
+	}
+	c.create(deployment)
+	return deployment
+}
+
+// TestVeleroServerThatComesLater has a Velero server come into the namespace while one Restore runs and another one waits: the
+// first ends as Failed and says why, the other is left to the server, and the controller ends.
+func TestVeleroServerThatComesLater(t *testing.T) {
+	t.Parallel()
+	for _, step := range []string{StepCollecting, StepRestoring, StepVolumes} {
+		t.Run(step, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t)
+			ended := make(chan error, 1)
+			c.failed = func(err error) { ended <- err }
+			e := withVolumes(c)
+			switch block := func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) }; step {
+			case StepCollecting:
+				e = &script{collect: func(ctx context.Context, _ restore.Input) (*restore.Plan, error) { return nil, block(ctx) }}
+			case StepRestoring:
+				e = &script{run: func(ctx context.Context, _ *restore.Plan, _ func(restore.Progress)) (*restore.Outcome, error) {
+					return nil, block(ctx)
+				}}
+			}
+			restorable(c, e, func(cfg *Config) { cfg.AlonePeriod = 10 * time.Millisecond })
+			first := c.newRestore("r1", nil)
+			c.create(first)
+			eventually(c, first, step, func(r *velerov1.Restore, err error) bool { return err == nil && progressOf(r).Step == step })
+			second := c.newRestore("r2", nil)
+			c.create(second)
+			c.deploy("velero", corev1.Container{Name: "velero", Image: "velero", Command: []string{"/velero"}, Args: []string{"server"}})
+			c.ended(first)
+			if s := first.Status; s.Phase != velerov1.RestorePhaseFailed || !strings.Contains(s.FailureReason, "a Velero server runs in this namespace") ||
+				!strings.Contains(s.FailureReason, `deployment "velero"`) {
+				t.Errorf("%+v", s)
+			}
+			if err := <-ended; !errors.Is(err, ErrBesideVelero) {
+				t.Errorf("the controller ended with %v", err)
+			}
+			eventually(c, second, "there", func(_ *velerov1.Restore, err error) bool { return err == nil })
+			if isBegun(second) {
+				t.Errorf("the Restore that waited: %+v", second.Status)
+			}
 		})
 	}
 }
