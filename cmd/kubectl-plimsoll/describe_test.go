@@ -368,3 +368,18 @@ func TestDescribeWithOldVelero(t *testing.T) {
 		t.Errorf("exit code %d: %s%s", code, out, errOut)
 	}
 }
+
+// TestNoList: who is told why there is no list of volumes must be told the right reason.
+func TestNoList(t *testing.T) {
+	t.Parallel()
+	for want, o := range map[string]describe.Operation{
+		"since 1.13":     {Kind: describe.KindBackup},
+		"since 1.14":     {Kind: describe.KindRestore},
+		"a dry run":      {Kind: describe.KindRestore, Items: describe.Items{Step: "Done", DryRun: true}},
+		"in the cluster": {Kind: describe.KindRestore, Items: describe.Items{Step: "Done"}},
+	} {
+		if got := noList(&o); !strings.Contains(got, want) {
+			t.Errorf("%+v: %q, want %q", o, got, want)
+		}
+	}
+}

@@ -119,7 +119,7 @@ func (d *downloads) addTo(ctx context.Context, to *describe.Description) error {
 	to.Records, err = d.records(ctx, &to.Operation)
 	switch {
 	case errors.Is(err, errNoFile):
-		to.Notes = append(to.Notes, "no list of volumes is stored: Velero before 1.13 stores none for backups, before 1.14 none for restores")
+		to.Notes = append(to.Notes, noList(&to.Operation))
 	case errors.Is(err, volumeinfo.ErrDamaged):
 		to.Notes = append(to.Notes, shorten(fmt.Sprintf("of the stored list only what could be read is shown: %v", err)))
 	case err != nil:
@@ -133,6 +133,19 @@ func (d *downloads) addTo(ctx context.Context, to *describe.Description) error {
 		to.Notes = append(to.Notes, shorten(fmt.Sprintf("the stored errors and warnings cannot be read: %v", err)))
 	}
 	return context.Cause(ctx)
+}
+
+// noList says why there is no list of volumes.
+func noList(o *describe.Operation) string {
+	switch {
+	case o.Kind != describe.KindRestore:
+		return "no list of volumes is stored: Velero stores one for backups since 1.13"
+	case o.Items.DryRun:
+		return "a dry run has no list of volumes"
+	case o.Items.Step != "": // our restore controller tells it
+		return "no list of volumes is stored, neither in the backup storage location nor in the cluster: the restore controller's log may say why"
+	}
+	return "no list of volumes is stored: Velero stores one for restores since 1.14"
 }
 
 // noteLimit is how much of an error is shown.

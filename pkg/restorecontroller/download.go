@@ -1,6 +1,7 @@
 package restorecontroller
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -13,6 +14,7 @@ import (
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -64,8 +66,21 @@ func (c *Controller) reconcileDownload(ctx context.Context, req reconcile.Reques
 	return after(downloadTTL), nil
 }
 
-// downloadURL is the storage's own URL, or one of this controller's where the storage gives none.
+// downloadURL is the storage's own URL, or one of this controller's where the storage gives none, or the cluster keeps the file.
 func (c *Controller) downloadURL(ctx context.Context, target velerov1.DownloadTarget) (url string, err error) {
+	if isOfRestore(target.Kind) {
+		var restore velerov1.Restore
+		if err := c.client.Get(ctx, c.name(target.Name), &restore); err != nil {
+			return "", fmt.Errorf("get the restore %q: %w", target.Name, err)
+		}
+		kept, err := c.kept(ctx, restore.UID, target.Kind)
+		if err != nil {
+			return "", err
+		}
+		if kept != nil {
+			return c.cfg.DownloadURLBase + c.downloads.offer(offer{target: target, keptFor: restore.UID}), nil
+		}
+	}
 	location, err := c.locationOf(ctx, target)
 	if err != nil {
 		return "", err
@@ -77,7 +92,7 @@ func (c *Controller) downloadURL(ctx context.Context, target velerov1.DownloadTa
 	defer func() { err = errors.Join(err, store.Close()) }()
 	url, err = store.DownloadURL(ctx, target, downloadTTL)
 	if errors.Is(err, backupstore.ErrNoURL) {
-		return c.cfg.DownloadURLBase + c.downloads.offer(location.Name, target), nil
+		return c.cfg.DownloadURLBase + c.downloads.offer(offer{target: target, location: location.Name}), nil
 	}
 	return url, err
 }
@@ -128,8 +143,9 @@ type downloads struct {
 }
 
 type offer struct {
-	location string
 	target   velerov1.DownloadTarget
+	location string    // that has the file
+	keptFor  types.UID // of the Restore, if the cluster keeps the file
 	expires  time.Time
 }
 
@@ -137,17 +153,18 @@ type offer struct {
 const DownloadPath = "/download/"
 
 // offer returns the path of a file.
-func (d *downloads) offer(location string, target velerov1.DownloadTarget) string {
+func (d *downloads) offer(o offer) string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := time.Now()
-	for token, o := range d.offers {
-		if now.After(o.expires) {
+	for token, earlier := range d.offers {
+		if now.After(earlier.expires) {
 			delete(d.offers, token)
 		}
 	}
 	token := rand.Text()
-	d.offers[token] = offer{location, target, now.Add(downloadTTL)}
+	o.expires = now.Add(downloadTTL)
+	d.offers[token] = o
 	return DownloadPath + token
 }
 
@@ -192,6 +209,17 @@ func (c *Controller) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // serve answers with the file. An error that comes after its first byte ends the connection: a cut-off file must not look
 // whole.
 func (c *Controller) serve(w http.ResponseWriter, r *http.Request, o offer) (err error) {
+	if o.keptFor != "" {
+		kept, err := c.kept(r.Context(), o.keptFor, o.target.Kind)
+		if err != nil {
+			return err
+		}
+		if kept == nil {
+			return fmt.Errorf("%s of %q is not in the cluster any more: %w", o.target.Kind, o.target.Name, backupstore.ErrNotFound)
+		}
+		c.send(w, o, bytes.NewReader(kept))
+		return nil
+	}
 	location, err := c.location(r.Context(), o.location)
 	if err != nil {
 		return err
@@ -206,11 +234,16 @@ func (c *Controller) serve(w http.ResponseWriter, r *http.Request, o offer) (err
 		return err
 	}
 	defer file.Close()
+	c.send(w, o, file)
+	return nil
+}
+
+// send writes a file, and ends the connection where that breaks off.
+func (c *Controller) send(w http.ResponseWriter, o offer, file io.Reader) {
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Cache-Control", "no-store")
 	if _, err := io.Copy(w, file); err != nil {
 		c.cfg.Logger.Warn("Download broke off", "name", o.target.Name, "error", err)
 		panic(http.ErrAbortHandler)
 	}
-	return nil
 }

@@ -43,6 +43,9 @@ type Progress struct {
 	Items   restore.Progress `json:"items"`
 	Volumes *VolumeProgress  `json:"volumes,omitempty"` // nil: there are none
 	Hooks   *restore.Hooks   `json:"hooks,omitempty"`   // exec hooks; nil: there are none
+	// Errors and Warnings are how many there were when all items had been tried, and at the end.
+	Errors   int `json:"errors,omitempty"`
+	Warnings int `json:"warnings,omitempty"`
 }
 
 // MarshalJSON leaves out a percentage that nobody knows.

@@ -7,7 +7,9 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"time"
 
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"github.com/vmware-tanzu/velero/pkg/util/results"
 
 	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
@@ -33,8 +35,8 @@ func (s *session) logResults(ctx context.Context) {
 	s.journal.Info("restore completed")
 }
 
-// recordAtEnd records the outcome. That the log cannot be stored is an error of the restore, as in Velero; that the rest
-// cannot is only logged, since it is told nowhere else.
+// recordAtEnd records the outcome. What can be stored neither in the location nor in the cluster is an error of the restore,
+// as a log that cannot be stored is in Velero.
 func (s *session) recordAtEnd(ctx context.Context) {
 	if s.location == nil {
 		return // taken over without having looked for it
@@ -42,52 +44,160 @@ func (s *session) recordAtEnd(ctx context.Context) {
 	if s.resumed && s.canBeResumed() && !s.recalled {
 		return // what the earlier process has recorded is more than what is known here
 	}
-	store, err := s.c.openStore(ctx, s.location) // anew: credentials may have changed in a long restore
-	if err != nil {
-		addError(&s.outcome.Results, fmt.Sprintf("error opening the store for the log and the results: %v", err))
-		return
+	store, problem := s.c.openStore(ctx, s.location) // anew: credentials may have changed in a long restore
+	if problem == nil {
+		defer store.Close()
 	}
-	defer store.Close()
-	err = s.storeLog(ctx, store)
-	switch {
-	case errors.Is(err, backupstore.ErrReadOnly): // people make a location read-only to restore from it in peace
-		addWarning(&s.outcome.Results, "log and results of this restore are not stored: "+err.Error())
-		return
-	case err != nil:
-		addError(&s.outcome.Results, fmt.Sprintf("error uploading log file to backup storage: %v", err))
+	r := &recorder{session: s, store: store, problem: problem}
+	for _, err := range r.saveFiles(ctx) {
+		addError(&s.outcome.Results, fmt.Sprintf("error uploading files of the restore to backup storage: %v", err))
 	}
-	if err := s.storeResults(ctx, store); err != nil {
-		s.op.log.Error("Restore's files were not stored", "error", err)
+	if r.problem != nil && !errors.Is(r.problem, backupstore.ErrReadOnly) { // people make a location read-only to restore from it in peace
+		addWarning(&s.outcome.Results, fmt.Sprintf("log and results of this restore are kept in the cluster, since the backup storage location does not take them: %v", r.problem))
+	}
+	if err := r.save(ctx, s.resultsFile()); err != nil {
+		s.op.log.Error("Restore's results were not stored", "error", err)
+		addError(&s.outcome.Results, fmt.Sprintf("error uploading the results to backup storage: %v", err))
 	}
 }
 
-// storeLog stores what was logged so far.
-func (s *session) storeLog(ctx context.Context, store *backupstore.Store) error {
-	directory, err := store.Restore(s.restore.Name)
+// record records what was done until now, so that another process can go on from there.
+func (s *session) record(ctx context.Context, store *backupstore.Store) error {
+	r := &recorder{session: s, store: store}
+	err := errors.Join(append(r.saveFiles(ctx), r.save(ctx, s.resultsFile()))...)
+	if err == nil {
+		return nil
+	}
+	s.journal.Warn("Cannot record yet what was done", "error", err)
+	s.op.log.Warn("Cannot record yet what a restore has done", "error", err)
+	if ctx.Err() != nil {
+		return context.Cause(ctx) // no other process is to go on without it
+	}
+	return nil
+}
+
+// storeTimeout bounds the time that a location has to take a file, before that is kept in the cluster.
+const storeTimeout = 10 * time.Minute
+
+// recorder puts a restore's files into its location or, from the first that it does not take, into the cluster.
+type recorder struct {
+	*session
+
+	store   *backupstore.Store // nil if there is a problem
+	problem error              // why the location takes no files
+}
+
+// file is one of those that DownloadRequests ask for.
+type file struct {
+	kind velerov1.DownloadTargetKind
+	put  func(context.Context, backupstore.Restore) error
+	pack func() ([]byte, error)
+}
+
+// save stores or keeps a file. The error says that neither was possible, or that the cluster has an older version still.
+func (r *recorder) save(ctx context.Context, f file) error {
+	if r.problem == nil {
+		r.problem = r.put(ctx, f)
+		if r.problem == nil {
+			if !r.resumed && !r.keeps[f.kind] {
+				return nil
+			}
+			return r.c.forgetKept(ctx, r.op.uid, f.kind, "")
+		}
+		r.op.log.Info("The backup storage location does not take the restore's files; they are kept in the cluster", "reason", r.problem)
+	}
+	packed, err := f.pack()
 	if err != nil {
 		return err
 	}
-	if !s.dryRun() {
-		s.tracker.Populate(ctx, s.outcome.Resources) // it says in the log what it cannot find out
+	if err := r.c.keep(ctx, r.restore, f.kind, packed); err != nil {
+		return fmt.Errorf("%w; %w", r.problem, err)
 	}
+	r.keeps[f.kind] = true
+	return nil
+}
+
+func (r *recorder) put(ctx context.Context, f file) error {
+	directory, err := r.store.Restore(r.restore.Name)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := portion(ctx, storeTimeout)
+	defer cancel()
+	return f.put(ctx, directory)
+}
+
+// saveFiles saves all but the results, which have what this returns.
+func (r *recorder) saveFiles(ctx context.Context) (errs []error) {
+	if !r.dryRun() {
+		r.tracker.Populate(ctx, r.outcome.Resources) // it says in the log what it cannot find out
+	}
+	for _, f := range r.files() {
+		if err := r.save(ctx, f); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if r.problem != nil {
+		return errs // the list of item operations is always empty: there is nothing to keep
+	}
+	if directory, err := r.store.Restore(r.restore.Name); err == nil {
+		r.problem = directory.PutItemOperations(ctx, nil)
+	}
+	return errs
+}
+
+// files are those of the restore, as far as the outcome is known, without the results.
+func (s *session) files() []file {
+	files := []file{{
+		kind: velerov1.DownloadTargetKindRestoreLog,
+		put: func(ctx context.Context, d backupstore.Restore) error {
+			log, err := s.journal.content()
+			if err != nil {
+				return err
+			}
+			return d.PutLog(ctx, log)
+		},
+		pack: s.packLog,
+	}}
+	if s.dryRun() {
+		return files
+	}
+	volumes := s.tracker.Result()
+	return append(files, file{
+		kind: velerov1.DownloadTargetKindRestoreResourceList,
+		put: func(ctx context.Context, d backupstore.Restore) error {
+			return d.PutResourceList(ctx, s.outcome.Resources)
+		},
+		pack: func() ([]byte, error) { return packJSON(s.outcome.Resources) },
+	}, file{
+		kind: velerov1.DownloadTargetKindRestoreVolumeInfo,
+		put:  func(ctx context.Context, d backupstore.Restore) error { return d.PutVolumeInfos(ctx, volumes) },
+		pack: func() ([]byte, error) { return packJSON(volumes) },
+	})
+}
+
+func (s *session) resultsFile() file {
+	return file{
+		kind: velerov1.DownloadTargetKindRestoreResults,
+		put: func(ctx context.Context, d backupstore.Restore) error {
+			return d.PutResults(ctx, s.outcome.Results)
+		},
+		pack: func() ([]byte, error) { return packJSON(s.outcome.Results) },
+	}
+}
+
+// packLog packs what was logged so far, to be kept in the cluster.
+func (s *session) packLog() ([]byte, error) {
 	log, err := s.journal.content()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return directory.PutLog(ctx, log)
-}
-
-// storeResults stores the other files, as far as the outcome is known.
-func (s *session) storeResults(ctx context.Context, store *backupstore.Store) error {
-	directory, err := store.Restore(s.restore.Name)
-	if err != nil {
-		return err
+	packed, cut, err := packLog(log, keptLimit)
+	if cut && !s.logCut {
+		s.logCut = true
+		addWarning(&s.outcome.Results, "the log of this restore is cut off: it is kept in the cluster, which has no room for all of it")
 	}
-	errs := []error{directory.PutResults(ctx, s.outcome.Results), directory.PutItemOperations(ctx, nil)}
-	if !s.dryRun() {
-		errs = append(errs, directory.PutResourceList(ctx, s.outcome.Resources), directory.PutVolumeInfos(ctx, s.tracker.Result()))
-	}
-	return errors.Join(errs...)
+	return packed, err
 }
 
 func addError(r *backupstore.Results, message string) {

@@ -34,7 +34,9 @@ type session struct {
 	journal *journal
 	tracker *volumeinfo.Tracker
 
-	recalled bool // what an earlier process has recorded was read back
+	recalled bool                                 // what an earlier process has recorded was read back
+	keeps    map[velerov1.DownloadTargetKind]bool // files that this process keeps in the cluster
+	logCut   bool                                 // the log is too long for that
 	plan     *restore.Plan
 	outcome  *restore.Outcome
 }
@@ -47,7 +49,8 @@ func (s *session) run(ctx context.Context) (err error) {
 	}
 	defer s.journal.Close()
 	s.journal.Logger = s.journal.With("restore", s.op.name.String())
-	s.tracker = volumeinfo.NewTracker(s.restore, s.c.api, s.journal.Logger)
+	s.tracker = volumeinfo.NewTracker(s.c.api, s.journal.Logger)
+	s.keeps = map[velerov1.DownloadTargetKind]bool{}
 
 	writing, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
 	var writer sync.WaitGroup
@@ -191,6 +194,12 @@ func (s *session) restoreItems(ctx context.Context, store *backupstore.Store) (e
 	if s.outcome == nil {
 		s.outcome = &restore.Outcome{}
 	}
+	for _, v := range s.outcome.Unfilled {
+		s.trackUnfilled(v)
+	}
+	for i := range s.outcome.PodVolumes {
+		s.tracker.TrackPodVolume(&s.outcome.PodVolumes[i])
+	}
 	if err != nil {
 		return fmt.Errorf("restore items: %w", err)
 	}
@@ -198,21 +207,13 @@ func (s *session) restoreItems(ctx context.Context, store *backupstore.Store) (e
 	items.Current = ""
 	s.op.progress.update(func(p *Progress) {
 		p.Items = items
+		p.Errors, p.Warnings = countOf(s.outcome.Results.Errors), countOf(s.outcome.Results.Warnings)
 		if len(s.outcome.PodVolumes) == 0 {
 			p.Volumes = nil // the pods that had any were there already, or failed
 		}
 	})
 	s.c.metrics.countItems(items.Counts)
-	for _, v := range s.outcome.Unfilled {
-		s.trackUnfilled(v)
-	}
-	for i := range s.outcome.PodVolumes {
-		s.tracker.TrackPodVolume(&s.outcome.PodVolumes[i])
-	}
-	if err := errors.Join(s.storeLog(ctx, store), s.storeResults(ctx, store)); err != nil {
-		s.journal.Warn("Cannot record yet what was done", "error", err)
-	}
-	return nil
+	return s.record(ctx, store)
 }
 
 // finalize waits for and completes what only exists when volumes do.
@@ -246,6 +247,7 @@ func (s *session) end(ctx context.Context, failure error) error {
 	}
 	if failure != nil {
 		addError(&s.outcome.Results, fmt.Sprintf("restore execution failed: %v", failure))
+		s.trackVolumes(ctx)
 	}
 	if s.journal != nil {
 		s.logResults(ctx)
@@ -261,6 +263,7 @@ func (s *session) end(ctx context.Context, failure error) error {
 	}
 	s.op.progress.update(func(p *Progress) {
 		p.Items.Current = ""
+		p.Errors, p.Warnings = errorCount, warningCount
 		if failure == nil {
 			p.Step = StepDone
 		}

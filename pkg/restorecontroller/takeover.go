@@ -1,6 +1,7 @@
 package restorecontroller
 
 import (
+	"bytes"
 	"compress/flate"
 	"compress/gzip"
 	"context"
@@ -8,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -127,17 +129,27 @@ func (s *session) withStore(ctx context.Context, do func(context.Context, *backu
 // recall reads back what an earlier process has recorded when all items were tried. It can be called again after an error.
 func (s *session) recall(ctx context.Context, store *backupstore.Store) error {
 	s.outcome = &restore.Outcome{Progress: s.op.progress.now().Items}
-	if err := s.recallDocument(ctx, store, velerov1.DownloadTargetKindRestoreResults, &s.outcome.Results); err != nil {
-		return err
-	}
-	if err := s.recallDocument(ctx, store, velerov1.DownloadTargetKindRestoreResourceList, &s.outcome.Resources); err != nil {
-		return err
-	}
-	volumes, err := s.volumes(ctx)
+	told := s.op.progress.now()
+	lost, err := s.recallDocument(ctx, store, velerov1.DownloadTargetKindRestoreResults, &s.outcome.Results)
 	if err != nil {
 		return err
 	}
-	s.outcome.PodVolumes = volumes
+	if lost != nil {
+		s.tellLost(s.hadErrors(), "%d errors and %d warnings. %v", told.Errors, told.Warnings, lost)
+	}
+	lost, err = s.recallDocument(ctx, store, velerov1.DownloadTargetKindRestoreResourceList, &s.outcome.Resources)
+	if err != nil {
+		return err
+	}
+	if lost != nil {
+		s.tellLost(told.Items.Counts.Created > 0, "the list of created objects. New volumes keep reclaim policy and labels of their storage class: look at them. %v", lost)
+	}
+	if s.outcome.PodVolumes, err = s.volumes(ctx); err != nil {
+		return err
+	}
+	if err := s.recallVolumes(ctx, store); err != nil {
+		return err
+	}
 	err = s.recallLog(ctx, store)
 	if err != nil && !errors.Is(err, backupstore.ErrNotFound) && !isDamage(err) {
 		return fmt.Errorf("read the restore's log back: %w", err)
@@ -147,7 +159,6 @@ func (s *session) recall(ctx context.Context, store *backupstore.Store) error {
 	if err != nil {
 		s.journal.Warn("Cannot read back what the one before has logged", "error", err)
 	}
-	s.recallUnfilled(ctx, store)
 	return nil
 }
 
@@ -170,18 +181,41 @@ func (s *session) recallHooks() {
 	}
 }
 
-// recallUnfilled reads back which claims got no data; the other volumes are found in the cluster.
-func (s *session) recallUnfilled(ctx context.Context, store *backupstore.Store) {
-	err := s.recallFile(ctx, store, velerov1.DownloadTargetKindRestoreVolumeInfo, func(r io.Reader) error {
-		volumes, err := volumeinfo.DecodeRestore(r)
-		for _, v := range volumes {
-			s.trackUnfilled(v.Typed)
-		}
+// recallVolumes reads back which claims got no data, and which PodVolumeRestores were made: one that is gone meanwhile is an error.
+func (s *session) recallVolumes(ctx context.Context, store *backupstore.Store) error {
+	var volumes []volumeinfo.Volume[volumeinfo.RestoredVolume]
+	err := s.recallFile(ctx, store, velerov1.DownloadTargetKindRestoreVolumeInfo, func(r io.Reader) (err error) {
+		volumes, err = volumeinfo.DecodeRestore(r)
 		return err
 	})
-	if err != nil {
-		s.journal.Warn("Cannot read the list of volumes back", "error", err)
+	if errors.Is(err, backupstore.ErrNotFound) || errors.Is(err, volumeinfo.ErrDamaged) || isDamage(err) {
+		s.tellLost(false, "the list of volumes. %v", err)
+	} else if err != nil {
+		return fmt.Errorf("read the list of volumes back: %w", err)
 	}
+	for i := range volumes {
+		v := &volumes[i].Typed
+		s.trackUnfilled(*v)
+		if v.PodVolume == nil || v.Result == volumeinfo.ResultSucceeded || slices.ContainsFunc(s.outcome.PodVolumes, func(pvr velerov1.PodVolumeRestore) bool {
+			return pvr.Spec.Pod.Namespace == v.PodVolume.PodNamespace && pvr.Spec.Pod.Name == v.PodVolume.PodName && pvr.Spec.Volume == v.PodVolume.VolumeName
+		}) {
+			continue
+		}
+		gone := &velerov1.PodVolumeRestore{}
+		gone.Spec.Pod.Namespace, gone.Spec.Pod.Name, gone.Spec.Volume = v.PodVolume.PodNamespace, v.PodVolume.PodName, v.PodVolume.VolumeName
+		_, problem := verdict(nil, gone)
+		addError(&s.outcome.Results, problem)
+	}
+	return nil
+}
+
+// tellLost adds what an earlier process has recorded and nobody can read back, as an error if it matters.
+func (s *session) tellLost(matters bool, format string, args ...any) {
+	add := addWarning
+	if matters {
+		add = addError
+	}
+	add(&s.outcome.Results, "a restore controller ended during this restore, and what it had to say is lost: "+fmt.Sprintf(format, args...))
 }
 
 // trackUnfilled notes a claim that got no data.
@@ -194,22 +228,16 @@ func (s *session) trackUnfilled(v volumeinfo.RestoredVolume) {
 // recallLimit bounds what is read back: somebody else may have written it.
 const recallLimit = 256 << 20
 
-// recallDocument reads a file back. One that is damaged or not there, because the location is read-only or was away, gives
-// a warning, and an error where it may have told of errors.
-func (s *session) recallDocument(ctx context.Context, store *backupstore.Store, kind velerov1.DownloadTargetKind, value any) error {
-	err := s.recallFile(ctx, store, kind, func(r io.Reader) error { return json.NewDecoder(r).Decode(value) })
+// recallDocument reads a file back. lost says that it is damaged or not there.
+func (s *session) recallDocument(ctx context.Context, store *backupstore.Store, kind velerov1.DownloadTargetKind, value any) (lost, err error) {
+	err = s.recallFile(ctx, store, kind, func(r io.Reader) error { return json.NewDecoder(r).Decode(value) })
 	if errors.Is(err, backupstore.ErrNotFound) || isDamage(err) {
-		add := addWarning
-		if s.hadErrors() {
-			add = addError
-		}
-		add(&s.outcome.Results, fmt.Sprintf("a restore controller ended during this restore, and what it had to say is lost: %v", err))
-		return nil
+		return err, nil
 	}
 	if err != nil {
-		return fmt.Errorf("read what was recorded back: %w", err)
+		return nil, fmt.Errorf("read what was recorded back: %w", err)
 	}
-	return nil
+	return nil, nil
 }
 
 // isDamage says whether a file is what it is, and will not be another one if it is read again.
@@ -223,7 +251,8 @@ func isDamage(err error) bool {
 
 // hadErrors says whether the earlier process may have had errors to tell, as far as the Restore itself knows.
 func (s *session) hadErrors() bool {
-	return s.restore.Status.Phase == velerov1.RestorePhaseFinalizingPartiallyFailed || s.outcome.Progress.Counts.Failed > 0
+	return s.restore.Status.Phase == velerov1.RestorePhaseFinalizingPartiallyFailed || s.outcome.Progress.Counts.Failed > 0 ||
+		s.op.progress.now().Errors > 0
 }
 
 func (s *session) recallLog(ctx context.Context, store *backupstore.Store) error {
@@ -243,10 +272,17 @@ func (s *session) recallFile(ctx context.Context, store *backupstore.Store, kind
 	return err
 }
 
+// readFile reads what the cluster keeps of a file, else what the location has.
 func (s *session) readFile(ctx context.Context, store *backupstore.Store, kind velerov1.DownloadTargetKind, read func(io.Reader) error) error {
-	file, err := store.OpenDownload(ctx, velerov1.DownloadTarget{Kind: kind, Name: s.restore.Name})
+	kept, err := s.c.kept(ctx, s.op.uid, kind)
 	if err != nil {
 		return err
+	}
+	file := io.NopCloser(bytes.NewReader(kept))
+	if kept == nil {
+		if file, err = store.OpenDownload(ctx, velerov1.DownloadTarget{Kind: kind, Name: s.restore.Name}); err != nil {
+			return err
+		}
 	}
 	defer file.Close()
 	unpacked, err := gzip.NewReader(file)

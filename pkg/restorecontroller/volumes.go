@@ -23,6 +23,20 @@ func (s *session) volumes(ctx context.Context) ([]velerov1.PodVolumeRestore, err
 	return list.Items, nil
 }
 
+// trackVolumes notes the restore's PodVolumeRestores as they are now, also those of an earlier process.
+func (s *session) trackVolumes(ctx context.Context) {
+	if s.tracker == nil {
+		return
+	}
+	volumes, err := s.volumes(ctx)
+	if err != nil {
+		s.journal.Warn("Restore volume info is not complete", "error", err)
+	}
+	for i := range volumes {
+		s.tracker.TrackPodVolume(&volumes[i])
+	}
+}
+
 // followVolumes tells the progress of volumes while items are still restored.
 func (s *session) followVolumes(ctx context.Context) {
 	for {

@@ -5,8 +5,10 @@ import (
 	"compress/gzip"
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/pkg/restore"
 	"github.com/plimsoll-io/plimsoll/pkg/volumeinfo"
@@ -274,21 +277,117 @@ func TestWaitContainerIsConfigured(t *testing.T) {
 	}
 }
 
-// TestNextControllerInReadOnlyLocation has nothing that the first controller has recorded but what is in the cluster.
-func TestNextControllerInReadOnlyLocation(t *testing.T) {
+// withErrors is withVolumes, with errors of the items and a claim that was created.
+func withErrors(c *cluster) *script {
+	engine := withVolumes(c)
+	items := engine.run
+	engine.run = func(ctx context.Context, plan *restore.Plan, report func(restore.Progress)) (*restore.Outcome, error) {
+		outcome, err := items(ctx, plan, report)
+		if err == nil {
+			outcome.Resources["v1/PersistentVolumeClaim"] = []string{"shop/data(created)"}
+			outcome.Results.Errors.Cluster = []string{"a CRD was not established"}
+			outcome.Results.Errors.Add("shop", errors.New("a PodVolumeRestore could not be made"))
+		}
+		return outcome, err
+	}
+	return engine
+}
+
+// TestNextControllerKnowsErrors ends a controller whose location does not take what it has to record, for one reason or
+// another: the next one knows the errors and the claims that were created.
+func TestNextControllerKnowsErrors(t *testing.T) {
+	t.Parallel()
+	for name, readOnly := range map[string]bool{"read-only": true, "away for a moment": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t)
+			engine, obstacle := withErrors(c), filepath.Join(c.dir, "restores")
+			if readOnly {
+				c.patch(c.location, `{"spec":{"accessMode":"ReadOnly"}}`)
+			} else {
+				items := engine.run
+				engine.run = func(ctx context.Context, plan *restore.Plan, report func(restore.Progress)) (*restore.Outcome, error) {
+					outcome, err := items(ctx, plan, report)
+					return outcome, errors.Join(err, os.WriteFile(obstacle, nil, 0o600)) // a file where a directory would be
+				}
+			}
+			_, stop := restorable(c, engine, nil)
+			r := c.created("r1")
+			c.waitForItems(r)
+			stop()
+			if !readOnly {
+				if err := os.Remove(obstacle); err != nil {
+					t.Fatal(err)
+				}
+			}
+			claims := make(chan []string, 1)
+			c.start(func(cfg *Config) {
+				cfg.Engine = &script{finalize: func(_ context.Context, _ *restore.Plan, o *restore.Outcome) error {
+					claims <- o.Resources["v1/PersistentVolumeClaim"]
+					return nil
+				}}
+			})
+			c.patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
+			c.patch(c.volume("b"), `{"status":{"phase":"Completed"}}`)
+			if c.ended(r); r.Status.Phase != velerov1.RestorePhasePartiallyFailed || r.Status.Errors != 2 || r.Status.Warnings != 1 {
+				t.Errorf("%+v", r.Status)
+			}
+			if diff := cmp.Diff([]string{"shop/data(created)"}, <-claims); diff != "" {
+				t.Errorf("created claims (-want +got):\n%s", diff)
+			}
+			if readOnly {
+				return
+			}
+			if log := c.stored("restores/r1/restore-r1-logs.gz"); strings.Count(log, "step="+StepRestoring) != 1 {
+				t.Errorf("the first one's log is not there once: %s", log)
+			}
+			if kept := c.keptFiles(r); len(kept) > 0 {
+				t.Errorf("what is stored is still kept: %v", slices.Collect(maps.Keys(kept)))
+			}
+		})
+	}
+}
+
+// TestNextControllerMissesErrors has an API server that refuses ConfigMaps, and a location that refuses files: that something is lost
+// is an error.
+func TestNextControllerMissesErrors(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	c.patch(c.location, `{"spec":{"accessMode":"ReadOnly"}}`)
-	_, stop := restorable(c, withVolumes(c), nil)
-	r := c.newRestore("r1", nil)
-	c.create(r)
+	c.intercept.Create = func(ctx context.Context, api client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+		if _, ok := o.(*corev1.ConfigMap); ok {
+			return apierrors.NewForbidden(corev1.Resource("configmaps"), o.GetName(), errors.New("exceeded quota"))
+		}
+		return api.Create(ctx, o, opts...)
+	}
+	_, stop := restorable(c, withErrors(c), nil)
+	r := c.created("r1")
 	c.waitForItems(r)
 	stop()
 	c.start(nil)
 	c.patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
 	c.patch(c.volume("b"), `{"status":{"phase":"Completed"}}`)
-	if c.ended(r); r.Status.Phase != velerov1.RestorePhaseCompleted || r.Status.Warnings != 3 || r.Status.Progress.ItemsRestored != 2 {
+	if c.ended(r); r.Status.Phase != velerov1.RestorePhasePartiallyFailed {
 		t.Errorf("%+v", r.Status)
+	}
+}
+
+// TestNextControllerMissesAVolume deletes a PodVolumeRestore while no controller runs: its data is not there.
+func TestNextControllerMissesAVolume(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	_, stop := restorable(c, withVolumes(c), nil)
+	r := c.created("r1")
+	c.waitForItems(r)
+	stop()
+	c.patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
+	c.delete(c.volume("b"))
+	c.start(nil)
+	if c.ended(r); r.Status.Phase != velerov1.RestorePhasePartiallyFailed || r.Status.Errors != 1 {
+		t.Errorf("%+v", r.Status)
+	}
+	if results := c.stored("restores/r1/restore-r1-results.gz"); !strings.Contains(results, "pod volume restore was deleted: volume data of pod shop/b") {
+		t.Error(results)
 	}
 }
 
@@ -444,6 +543,63 @@ func TestStoppedWhileItRestores(t *testing.T) {
 	}
 	if list := c.stored("restores/r1/restore-r1-resource-list.json.gz"); !strings.Contains(list, "shop/settings(created)") {
 		t.Errorf("resource list %s", list)
+	}
+}
+
+// TestStoppedRestoreListsItsVolumes stops a controller in the middle of the items: the list has the volumes that node agents were
+// asked for, and the claims that got no data.
+func TestStoppedRestoreListsItsVolumes(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	engine := withVolumes(c)
+	items := engine.run
+	engine.run = func(ctx context.Context, plan *restore.Plan, report func(restore.Progress)) (*restore.Outcome, error) {
+		outcome, err := items(ctx, plan, report)
+		<-ctx.Done()
+		return outcome, errors.Join(err, ctx.Err())
+	}
+	_, stop := restorable(c, engine, nil)
+	r := c.created("r1")
+	eventually(c, r, "under way", func(r *velerov1.Restore, _ error) bool { return progressOf(r).Items.Restored == 2 })
+	stop()
+	if c.ended(r); r.Status.Phase != velerov1.RestorePhaseFailed {
+		t.Errorf("%+v", r.Status)
+	}
+	c.lists(r, `"podName":"a"`, `"podName":"b"`, string(volumeinfo.OutcomeEmpty))
+}
+
+// TestKilledRestoreListsItsVolumes has what a process leaves that was killed while it restored items: the next one lists the
+// volumes that node agents were asked for, as they are.
+func TestKilledRestoreListsItsVolumes(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	_, stop := restorable(c, &script{}, nil)
+	stop()
+	r := c.newRestore("r1", func(r *velerov1.Restore) {
+		r.Annotations = map[string]string{LocationAnnotation: "default", ProgressAnnotation: encode(Progress{Step: StepRestoring})}
+		r.Status = velerov1.RestoreStatus{Phase: velerov1.RestorePhaseInProgress, StartTimestamp: new(metav1.Now())}
+	})
+	c.create(r)
+	v := c.volume("a")
+	v.Labels = map[string]string{velerov1.RestoreUIDLabel: string(r.UID)}
+	v.Spec = velerov1.PodVolumeRestoreSpec{Volume: "data", Pod: corev1.ObjectReference{Namespace: "shop", Name: "a"}}
+	v.Status.Phase = velerov1.PodVolumeRestorePhaseCompleted
+	c.create(v)
+	c.start(nil)
+	if c.ended(r); r.Status.Phase != velerov1.RestorePhaseFailed {
+		t.Errorf("%+v", r.Status)
+	}
+	c.lists(r, `"podName":"a"`, `"result":"succeeded"`)
+}
+
+// lists says what is not in the stored list of a restore's volumes.
+func (c *cluster) lists(r *velerov1.Restore, want ...string) {
+	c.t.Helper()
+	list := c.stored("restores/" + r.Name + "/" + r.Name + "-volumeinfo.json.gz")
+	for _, want := range want {
+		if !strings.Contains(list, want) {
+			c.t.Errorf("%s is not in the list of volumes: %s", want, list)
+		}
 	}
 }
 

@@ -12,11 +12,7 @@ import (
 	"sync"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
-	"github.com/vmware-tanzu/velero/pkg/label"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -26,14 +22,14 @@ import (
 
 // Tracker collects, while a restore runs, how its volumes are restored. It is safe for concurrent use.
 //
-// It never fails: what cannot be found out goes to the restore's log, and the list has what is known.
+// It never fails: what cannot be found out goes to the restore's log, and the list has what is known. It has pod volumes, CSI
+// snapshots and claims that got no data. Velero's lists also have native snapshots and moved data, which only a Velero server
+// restores.
 type Tracker struct {
-	restore *velerov1.Restore
-	reader  client.Reader
-	log     *slog.Logger
+	reader client.Reader
+	log    *slog.Logger
 
 	mu         sync.Mutex
-	native     map[string]NativeSnapshotInfo // by PersistentVolume
 	podVolumes map[types.UID]*velerov1.PodVolumeRestore
 	outcomes   map[claimKey]outcome
 	found      found // by the last Populate
@@ -47,20 +43,12 @@ type outcome struct {
 	reason string
 }
 
-// NewTracker returns a tracker for a restore. The reader must see the namespaces that are restored, PersistentVolumes and,
-// in the Restore's namespace, DataDownloads; one that reads from a cache is best. The log is the restore's own.
-func NewTracker(restore *velerov1.Restore, reader client.Reader, log *slog.Logger) *Tracker {
+// NewTracker returns a tracker for a restore. The reader must see the namespaces that are restored. The log is the restore's own.
+func NewTracker(reader client.Reader, log *slog.Logger) *Tracker {
 	return &Tracker{
-		restore: restore, reader: reader, log: log,
-		native: map[string]NativeSnapshotInfo{}, podVolumes: map[types.UID]*velerov1.PodVolumeRestore{}, outcomes: map[claimKey]outcome{},
+		reader: reader, log: log,
+		podVolumes: map[types.UID]*velerov1.PodVolumeRestore{}, outcomes: map[claimKey]outcome{},
 	}
-}
-
-// TrackNativeSnapshot notes that a PersistentVolume was made of a native snapshot.
-func (t *Tracker) TrackNativeSnapshot(volume string, info NativeSnapshotInfo) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.native[volume] = info
 }
 
 // TrackPodVolume notes a PodVolumeRestore as it is now: when it has been created, and again when it has ended.
@@ -95,14 +83,8 @@ func (t *Tracker) Result() []RestoredVolume {
 	for _, pvr := range t.podVolumes {
 		add(t.found.claimOf(pvr), podVolume(pvr))
 	}
-	for volume, info := range t.native {
-		add(t.found.claimBoundTo(volume), RestoredVolume{PVName: volume, RestoreMethod: MethodNativeSnapshot, NativeSnapshot: &info})
-	}
 	for claim, snapshot := range t.found.snapshots {
 		add(claim, RestoredVolume{RestoreMethod: MethodCSISnapshot, CSISnapshot: &snapshot})
-	}
-	for claim, download := range t.found.downloads {
-		add(claim, movedVolume(download))
 	}
 	for claim, o := range t.outcomes {
 		if !listed[claim] {
@@ -149,23 +131,10 @@ func podVolume(pvr *velerov1.PodVolumeRestore) RestoredVolume {
 	return v
 }
 
-// movedVolume is what a DataDownload says of its volume.
-func movedVolume(download *velerov2alpha1.DataDownload) RestoredVolume {
-	return RestoredVolume{
-		PVName: download.Spec.TargetVolume.PV, RestoreMethod: MethodCSISnapshot, SnapshotDataMoved: true,
-		StartTimestamp: download.Status.StartTimestamp, CompletionTimestamp: download.Status.CompletionTimestamp,
-		DataMovement: &DataMovementInfo{
-			DataMover: cmp.Or(download.Spec.DataMover, "velero"), UploaderType: "kopia", SnapshotHandle: download.Spec.SnapshotID,
-			OperationID: download.Labels[velerov1.AsyncOperationIDLabel], Size: download.Status.Progress.TotalBytes,
-		},
-	}
-}
-
 // found is what the cluster says of the claims of a restore.
 type found struct {
 	claims    map[claimKey]*corev1.PersistentVolumeClaim
-	snapshots map[claimKey]CSISnapshotInfo              // of claims whose data a CSI driver restores
-	downloads map[claimKey]*velerov2alpha1.DataDownload // of claims whose data a data mover restores
+	snapshots map[claimKey]CSISnapshotInfo // of claims whose data a CSI driver restores
 	pods      map[types.NamespacedName]*corev1.Pod
 }
 
@@ -184,15 +153,6 @@ func (f *found) claimOf(pvr *velerov1.PodVolumeRestore) claimKey {
 			return claimKey{Namespace: pod.Namespace, Name: v.PersistentVolumeClaim.ClaimName}
 		case v.Ephemeral != nil:
 			return claimKey{Namespace: pod.Namespace, Name: pod.Name + "-" + v.Name}
-		}
-	}
-	return claimKey{}
-}
-
-func (f *found) claimBoundTo(volume string) claimKey {
-	for key, claim := range f.claims {
-		if claim.Spec.VolumeName == volume {
-			return key
 		}
 	}
 	return claimKey{}
@@ -222,15 +182,12 @@ func (t *Tracker) Populate(ctx context.Context, resources map[string][]string) {
 
 	f := found{
 		claims: map[claimKey]*corev1.PersistentVolumeClaim{}, snapshots: map[claimKey]CSISnapshotInfo{},
-		downloads: map[claimKey]*velerov2alpha1.DataDownload{}, pods: map[types.NamespacedName]*corev1.Pod{},
+		pods: map[types.NamespacedName]*corev1.Pod{},
 	}
 	for _, namespace := range slices.Sorted(maps.Keys(namespaces)) {
 		if err := t.look(ctx, &f, namespace, wanted); err != nil {
 			t.log.Warn("Restore volume info is not complete", "namespace", namespace, "error", err)
 		}
-	}
-	if err := t.lookForDownloads(ctx, &f); err != nil {
-		t.log.Warn("Restore volume info is not complete", "error", err)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -307,21 +264,4 @@ func csiSnapshot(snapshot *unstructured.Unstructured) CSISnapshotInfo {
 		info.ReadyToUse = &ready
 	}
 	return info
-}
-
-// lookForDownloads finds the DataDownloads of the restore.
-func (t *Tracker) lookForDownloads(ctx context.Context, f *found) error {
-	var list velerov2alpha1.DataDownloadList
-	err := t.reader.List(ctx, &list, client.InNamespace(t.restore.Namespace), client.MatchingLabels{velerov1.RestoreNameLabel: label.GetValidName(t.restore.Name)})
-	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
-		return nil // a Velero before 1.12 has none
-	}
-	if err != nil {
-		return fmt.Errorf("list DataDownloads: %w", err)
-	}
-	for i := range list.Items {
-		target := list.Items[i].Spec.TargetVolume
-		f.downloads[claimKey{Namespace: target.Namespace, Name: target.PVC}] = &list.Items[i]
-	}
-	return nil
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/vmware-tanzu/velero/pkg/apis/velero/shared"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -42,7 +41,7 @@ func newCluster(t *testing.T) *cluster {
 		t.Fatal(err)
 	}
 	scheme := runtime.NewScheme()
-	err = errors.Join(clientgoscheme.AddToScheme(scheme), velerov1.AddToScheme(scheme), velerov2alpha1.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme))
+	err = errors.Join(clientgoscheme.AddToScheme(scheme), velerov1.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,8 +63,7 @@ func (c *cluster) create(object client.Object) {
 }
 
 func (c *cluster) tracker() *volumeinfo.Tracker {
-	restore := &velerov1.Restore{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "r1"}}
-	return volumeinfo.NewTracker(restore, c.client, slog.New(slog.NewTextHandler(&c.log, nil)))
+	return volumeinfo.NewTracker(c.client, slog.New(slog.NewTextHandler(&c.log, nil)))
 }
 
 // claim makes a claim, bound to the volume that is named.
@@ -138,12 +136,11 @@ func TestTracker(t *testing.T) {
 	c := newCluster(t)
 	c.serveSnapshots()
 	c.snapshot("hash-1")
-	for name, volume := range map[string]string{"copied": "", "kept": "disk-9", "native": "disk-8", "empty": "", "old": "disk-7"} {
+	for name, volume := range map[string]string{"copied": "", "kept": "disk-9", "empty": "", "old": "disk-7"} {
 		c.claim(name, volume, nil)
 	}
 	group := "snapshot.storage.k8s.io"
 	c.claim("snapped", "", &corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: "hash-1"})
-	c.claim("moved", "", nil)
 	c.create(&corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: "web"},
 		Spec: corev1.PodSpec{
@@ -153,29 +150,22 @@ func TestTracker(t *testing.T) {
 			}}},
 		},
 	})
-	c.create(&velerov2alpha1.DataDownload{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "dd", Labels: map[string]string{velerov1.RestoreNameLabel: "r1", velerov1.AsyncOperationIDLabel: "dd-1"}},
-		Spec: velerov2alpha1.DataDownloadSpec{
-			TargetVolume: velerov2alpha1.TargetVolumeSpec{Namespace: shop, PVC: "moved"}, SnapshotID: "5f", SourceNamespace: shop, BackupStorageLocation: "default",
-		},
-	})
 
 	tracker := c.tracker()
 	pvr := podVolumeRestore()
 	tracker.TrackPodVolume(pvr)
-	tracker.TrackNativeSnapshot("disk-8", volumeinfo.NativeSnapshotInfo{SnapshotHandle: "snap-2", VolumeType: "gp3", IOPS: "0"})
 	tracker.TrackOutcome(shop, "empty", "", volumeinfo.OutcomeEmpty, "the volume was not backed up")
 	tracker.TrackOutcome(shop, "kept", "disk-9", volumeinfo.OutcomeKept, "its reclaim policy is Retain")
 	tracker.TrackOutcome(shop, "copied", "", volumeinfo.OutcomeEmpty, "it is filled later")
-	if list := tracker.Result(); len(list) != 5 {
-		t.Errorf("before anything was asked there are %d volumes, want the 5 that were tracked: %+v", len(list), list)
+	if list := tracker.Result(); len(list) != 4 {
+		t.Errorf("before anything was asked there are %d volumes, want the 4 that were tracked: %+v", len(list), list)
 	}
 
 	pvr.Status.Phase, pvr.Status.Progress = velerov1.PodVolumeRestorePhaseCompleted, shared.DataMoveOperationProgress{TotalBytes: 5, BytesDone: 5}
 	pvr.Status.CompletionTimestamp = new(metav1.NewTime(pvr.Status.StartTimestamp.Add(time.Minute)))
 	tracker.TrackPodVolume(pvr)
 	var resources []string
-	for _, claim := range []string{"copied", "kept", "native", "empty", "snapped", "moved"} {
+	for _, claim := range []string{"copied", "kept", "empty", "snapped"} {
 		resources = append(resources, shop+"/"+claim+"(created)")
 	}
 	tracker.Populate(t.Context(), map[string][]string{"v1/PersistentVolumeClaim": append(resources, shop+"/old(skipped)", "nonsense", "(")})
@@ -226,34 +216,6 @@ const want = `
     "snapshotDataMoved": false,
     "plimsollOutcome": "Kept",
     "plimsollReason": "its reclaim policy is Retain"
-  },
-  {
-    "pvcName": "moved",
-    "pvcNamespace": "shop",
-    "restoreMethod": "CSISnapshot",
-    "snapshotDataMoved": true,
-    "snapshotDataMovementInfo": {
-      "dataMover": "velero",
-      "uploaderType": "kopia",
-      "snapshotHandle": "5f",
-      "operationID": "dd-1",
-      "size": 0,
-      "Phase": ""
-    }
-  },
-  {
-    "pvcName": "native",
-    "pvcNamespace": "shop",
-    "pvName": "disk-8",
-    "restoreMethod": "NativeSnapshot",
-    "snapshotDataMoved": false,
-    "nativeSnapshotInfo": {
-      "snapshotHandle": "snap-2",
-      "volumeType": "gp3",
-      "volumeAZ": "",
-      "iops": "0",
-      "Phase": ""
-    }
   },
   {
     "pvcName": "snapped",

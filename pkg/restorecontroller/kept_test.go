@@ -1,0 +1,194 @@
+package restorecontroller
+
+import (
+	"bytes"
+	"context"
+	"math/rand/v2"
+	"net/http"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/pkg/restore"
+	"github.com/plimsoll-io/plimsoll/test/parts"
+)
+
+// keptFiles are the kinds of files of a Restore that the cluster keeps, with the ConfigMaps of each.
+func (c *cluster) keptFiles(r *velerov1.Restore) map[string][]corev1.ConfigMap {
+	c.t.Helper()
+	var list corev1.ConfigMapList
+	if err := c.client.List(c.t.Context(), &list, client.InNamespace(c.ns), client.MatchingLabels{keptForLabel: string(r.UID)}); err != nil {
+		c.t.Fatal(err)
+	}
+	kept := map[string][]corev1.ConfigMap{}
+	for _, o := range list.Items {
+		kept[o.Labels[keptFileLabel]] = append(kept[o.Labels[keptFileLabel]], o)
+	}
+	return kept
+}
+
+// velero runs Velero's own CLI as an administrator.
+func (c *cluster) velero(args ...string) string {
+	c.t.Helper()
+	cmd := exec.CommandContext(c.t.Context(), parts.Velero(c.t), append(args, "--namespace="+c.ns, "--kubeconfig="+plane.Get(c.t).Kubeconfig())...)
+	cmd.Env = []string{"HOME=" + c.t.TempDir()}
+	output, err := cmd.CombinedOutput()
+	if err != nil {
+		c.t.Errorf("velero %s: %v\n%s", strings.Join(args, " "), err, output)
+	}
+	return string(output)
+}
+
+// TestReadOnlyLocation restores from a location that nobody may write to: log, results and lists are in the cluster, belong to the
+// Restore, and Velero's own CLI shows them.
+func TestReadOnlyLocation(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.patch(c.location, `{"spec":{"accessMode":"ReadOnly"}}`)
+	engine := &script{run: func(_ context.Context, _ *restore.Plan, report func(restore.Progress)) (*restore.Outcome, error) {
+		p := restore.Progress{Total: 1, Restored: 1, Counts: restore.Counts{Created: 1}}
+		report(p)
+		outcome := &restore.Outcome{Progress: p, Resources: map[string][]string{"v1/ConfigMap": {"shop/settings(created)"}}}
+		outcome.Results.Warnings.Cluster = []string{"a finalizer was there"}
+		return outcome, nil
+	}}
+	base, serve := serveDownloads(t)
+	controller, _ := restorable(c, engine, func(cfg *Config) { cfg.DownloadURLBase = base })
+	serve(controller)
+	r := c.created("r1")
+	if c.ended(r); r.Status.Phase != velerov1.RestorePhaseCompleted || r.Status.Warnings != 1 || c.has("restores") {
+		t.Errorf("%+v", r.Status)
+	}
+	kept := c.keptFiles(r)
+	for _, kind := range []velerov1.DownloadTargetKind{
+		velerov1.DownloadTargetKindRestoreLog, velerov1.DownloadTargetKindRestoreResults,
+		velerov1.DownloadTargetKindRestoreResourceList, velerov1.DownloadTargetKindRestoreVolumeInfo,
+	} {
+		objects := kept[string(kind)]
+		if len(objects) != 1 {
+			t.Fatalf("%s: %d ConfigMaps", kind, len(objects))
+		}
+		if owners := objects[0].OwnerReferences; len(owners) != 1 || owners[0].UID != r.UID {
+			t.Errorf("%s: owners %+v", kind, owners)
+		}
+	}
+	if log := c.velero("restore", "logs", r.Name); !strings.Contains(log, "a finalizer was there") {
+		t.Errorf("velero restore logs: %s", log)
+	}
+	if text := c.velero("restore", "describe", r.Name, "--details"); !strings.Contains(text, "a finalizer was there") || !strings.Contains(text, "shop/settings(created)") {
+		t.Errorf("velero restore describe: %s", text)
+	}
+	c.delete(r)
+	eventually(c, r, "gone", func(_ *velerov1.Restore, err error) bool { return client.IgnoreNotFound(err) == nil && err != nil })
+}
+
+// TestReadOnlyDryRun has its plan in the log, which the cluster keeps.
+func TestReadOnlyDryRun(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.patch(c.location, `{"spec":{"accessMode":"ReadOnly"}}`)
+	engine, err := restore.New(restore.Config{REST: c.rest})
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, serve := serveDownloads(t)
+	controller, _ := restorable(c, engine, func(cfg *Config) { cfg.DownloadURLBase = base })
+	serve(controller)
+	r := c.newRestore("r1", func(r *velerov1.Restore) { r.Annotations = map[string]string{DryRunAnnotation: "true"} })
+	c.create(r)
+	if c.ended(r); r.Status.Phase != velerov1.RestorePhaseCompleted || r.Status.Warnings != 0 {
+		t.Errorf("%+v", r.Status)
+	}
+	status, content := c.get(c.request(velerov1.DownloadTargetKindRestoreLog, "r1").Status.DownloadURL)
+	if status != http.StatusOK {
+		t.Fatalf("%d %s", status, content)
+	}
+	if log := unpack(t, content); !strings.Contains(log, "settings") {
+		t.Errorf("the plan is not in the log: %s", log)
+	}
+}
+
+// TestKeep keeps a file in several parts, and another version of it.
+func TestKeep(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	controller, _ := c.start(nil)
+	r := c.newRestore("r1", func(r *velerov1.Restore) { r.Status.Phase = velerov1.RestorePhaseCompleted })
+	c.create(r)
+	const kind = velerov1.DownloadTargetKindRestoreLog
+	content := func(seed byte, size int) []byte {
+		b := make([]byte, size)
+		_, _ = rand.NewChaCha8([32]byte{seed}).Read(b)
+		return b
+	}
+	check := func(what string, want []byte) {
+		t.Helper()
+		got, err := controller.kept(t.Context(), r.UID, kind)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, want) {
+			t.Errorf("%s: %d bytes, want %d", what, len(got), len(want))
+		}
+	}
+	check("nothing", nil)
+	for seed, size := range map[byte]int{1: keptLimit, 2: partBytes, 3: 2*partBytes + 1} {
+		want := content(seed, size)
+		if err := controller.keep(t.Context(), r, kind, want); err != nil {
+			t.Fatal(err)
+		}
+		check("kept", want)
+		if parts := c.keptFiles(r)[string(kind)]; len(parts) != (size+partBytes-1)/partBytes {
+			t.Errorf("%d ConfigMaps for %d bytes: older ones are still there", len(parts), size)
+		}
+	}
+	last := content(4, 2*partBytes)
+	if err := controller.keep(t.Context(), r, kind, last); err != nil {
+		t.Fatal(err)
+	}
+	newer := controller.keptPart(r, kind, "9223372036854775807", 1, 2, []byte("and no second part"))
+	c.create(newer)
+	check("a version that is not whole", last)
+	if err := controller.keep(t.Context(), r, kind, make([]byte, keptLimit+1)); err == nil || !strings.Contains(err.Error(), "too big") {
+		t.Errorf("too much: %v", err)
+	}
+	if err := controller.forgetKept(t.Context(), r.UID, kind, ""); err != nil {
+		t.Fatal(err)
+	}
+	check("forgotten", nil)
+}
+
+func TestPackLog(t *testing.T) {
+	t.Parallel()
+	noise := make([]byte, 1<<20)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(noise)
+	for name, tc := range map[string]struct {
+		log []byte
+		cut bool
+	}{"empty": {nil, false}, "short": {[]byte("one line\n"), false}, "in bounds": {noise[:900<<10], false}, "too long": {noise, true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const limit = 1 << 20
+			packed, cut, err := packLog(bytes.NewReader(tc.log), limit)
+			if err != nil || cut != tc.cut || len(packed) > limit {
+				t.Fatalf("cut %v, %d bytes, error %v", cut, len(packed), err)
+			}
+			text := unpack(t, packed)
+			if tc.cut {
+				head, _, told := strings.Cut(text, "\ntime=")
+				if !told || !strings.Contains(text, "The log is cut off here") || !strings.HasPrefix(string(tc.log), head) {
+					t.Error("it does not say that it is cut off")
+				}
+				return
+			}
+			if diff := cmp.Diff(string(tc.log), text); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
