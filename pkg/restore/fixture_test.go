@@ -86,7 +86,7 @@ type attempt struct {
 	config  Config
 	input   Input
 	cluster dynamic.Interface
-	id      string // for names that no other test has
+	id      string // for names that no other test has; never a number, which would be none in a manifest
 
 	mu      sync.Mutex
 	reports []Progress
@@ -94,7 +94,7 @@ type attempt struct {
 
 func newAttempt(tb testing.TB) *attempt {
 	tb.Helper()
-	a := &attempt{tb: tb, id: rand.String(6)}
+	a := &attempt{tb: tb, id: "t" + rand.String(5)}
 	a.connect(apiServer(tb))
 	a.input = Input{
 		Restore: &velerov1.Restore{ObjectMeta: metav1.ObjectMeta{Namespace: "plimsoll", Name: "r-" + a.id, UID: "restore-uid"}},
