@@ -53,14 +53,10 @@ func (o ArchiveOptions) withDefaults() ArchiveOptions {
 }
 
 // OpenArchive reads an archive as Velero makes it, a packed tar file, from r: its items go into a temporary file, and
-// what stays in memory are their names. The archive must be whole. An archive that holds anything but files and
-// directories, or names that lead out of it, is ErrDamaged, one beyond the options ErrTooLarge. No name in it becomes the
-// name of a file.
-func OpenArchive(ctx context.Context, r io.Reader, options ArchiveOptions) (*Archive, error) {
-	return readArchive(ctx, "archive", r, options)
-}
-
-func readArchive(ctx context.Context, key string, raw io.Reader, options ArchiveOptions) (*Archive, error) {
+// what stays in memory are their names. Errors call it key. The archive must be whole. An archive that holds anything but
+// files and directories, or names that lead out of it, is ErrDamaged, one beyond the options ErrTooLarge. No name in it
+// becomes the name of a file.
+func OpenArchive(ctx context.Context, key string, r io.Reader, options ArchiveOptions) (*Archive, error) {
 	spool, err := newSpool(options.Dir)
 	if err != nil {
 		return nil, fmt.Errorf("unpack %s: %w", key, err)
@@ -69,7 +65,7 @@ func readArchive(ctx context.Context, key string, raw io.Reader, options Archive
 		key: key, options: options.withDefaults(), spool: bufio.NewWriterSize(spool, 1<<20),
 		names: map[string]string{}, resources: map[string]*Resource{}, archive: &Archive{key: key, spool: spool},
 	}
-	if err := x.read(ctx, raw); err != nil {
+	if err := x.read(ctx, r); err != nil {
 		_ = spool.Close()
 		return nil, err
 	}

@@ -18,7 +18,7 @@ import (
 func openArchive(t *testing.T, packed []byte, options backupstore.ArchiveOptions) (*backupstore.Archive, error) {
 	t.Helper()
 	options.Dir = t.TempDir()
-	a, err := backupstore.OpenArchive(t.Context(), bytes.NewReader(packed), options)
+	a, err := backupstore.OpenArchive(t.Context(), "archive", bytes.NewReader(packed), options)
 	if left, readErr := os.ReadDir(options.Dir); readErr != nil || len(left) > 0 {
 		t.Errorf("left in the temporary directory: %v, %v", left, readErr)
 	}
@@ -395,7 +395,7 @@ func TestArchiveStorageFails(t *testing.T) {
 	t.Parallel()
 	packed := archive(tarEntry{name: "resources/pods/namespaces/shop/a.json", content: strings.Repeat("velero", 100_000)})
 	for _, n := range []int{0, 1, 5, 20, len(packed) / 2, len(packed) - 1, len(packed)} {
-		_, err := backupstore.OpenArchive(t.Context(), brokenReader{bytes.NewReader(packed[:n])}, backupstore.ArchiveOptions{Dir: t.TempDir()})
+		_, err := backupstore.OpenArchive(t.Context(), "archive", brokenReader{bytes.NewReader(packed[:n])}, backupstore.ArchiveOptions{Dir: t.TempDir()})
 		if !errors.Is(err, errPipe) || errors.Is(err, backupstore.ErrDamaged) {
 			t.Errorf("after %d bytes: got %v, want %v only", n, err, errPipe)
 		}
@@ -404,7 +404,7 @@ func TestArchiveStorageFails(t *testing.T) {
 
 func TestArchiveNoTemporaryDirectory(t *testing.T) {
 	t.Parallel()
-	_, err := backupstore.OpenArchive(t.Context(), bytes.NewReader(archive()), backupstore.ArchiveOptions{Dir: t.TempDir() + "/none"})
+	_, err := backupstore.OpenArchive(t.Context(), "archive", bytes.NewReader(archive()), backupstore.ArchiveOptions{Dir: t.TempDir() + "/none"})
 	wantError(t, err, os.ErrNotExist, "unpack")
 }
 
@@ -420,7 +420,7 @@ func FuzzOpenArchive(f *testing.F) {
 			data = pack(string(data))
 		}
 		dir := t.TempDir()
-		a, err := backupstore.OpenArchive(t.Context(), bytes.NewReader(data), backupstore.ArchiveOptions{
+		a, err := backupstore.OpenArchive(t.Context(), "archive", bytes.NewReader(data), backupstore.ArchiveOptions{
 			Dir: dir, MaxItemBytes: 1 << 16, MaxBytes: 1 << 20, MaxEntries: 1000,
 		})
 		if left, readErr := os.ReadDir(dir); readErr != nil || len(left) > 0 {
@@ -475,7 +475,7 @@ func BenchmarkOpenArchive(b *testing.B) {
 	b.SetBytes(int64(len(packed)))
 	b.ReportAllocs()
 	for b.Loop() {
-		a, err := backupstore.OpenArchive(b.Context(), bytes.NewReader(packed), backupstore.ArchiveOptions{Dir: dir})
+		a, err := backupstore.OpenArchive(b.Context(), "archive", bytes.NewReader(packed), backupstore.ArchiveOptions{Dir: dir})
 		if err != nil || a.Len() != items {
 			b.Fatal(err)
 		}

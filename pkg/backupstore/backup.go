@@ -176,7 +176,7 @@ func (b Backup) OpenArchive(ctx context.Context, options ArchiveOptions) (*Archi
 		return nil, err
 	}
 	defer raw.Close()
-	return readArchive(ctx, key, raw, options)
+	return OpenArchive(ctx, key, raw, options)
 }
 
 const archiveFile = ".tar.gz"

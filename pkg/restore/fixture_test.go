@@ -72,7 +72,7 @@ func archive(tb testing.TB, files ...archived) *backupstore.Archive {
 			tb.Fatal(err)
 		}
 	}
-	a, err := backupstore.OpenArchive(tb.Context(), &packed, backupstore.ArchiveOptions{Dir: tb.TempDir()})
+	a, err := backupstore.OpenArchive(tb.Context(), "archive", &packed, backupstore.ArchiveOptions{Dir: tb.TempDir()})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -58,7 +58,7 @@ func restoreBackupOf(t *testing.T, version velero.Version, items []velero.Item, 
 		t.Fatal(err)
 	}
 	a := newAttempt(t)
-	a.input.Archive, err = backupstore.OpenArchive(t.Context(), bytes.NewReader(files["backups/b1/b1.tar.gz"]), backupstore.ArchiveOptions{Dir: t.TempDir()})
+	a.input.Archive, err = backupstore.OpenArchive(t.Context(), "archive", bytes.NewReader(files["backups/b1/b1.tar.gz"]), backupstore.ArchiveOptions{Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}

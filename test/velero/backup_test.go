@@ -58,7 +58,7 @@ func checkArchive(t *testing.T, version velero.Version, items []velero.Item) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	archive, err := backupstore.OpenArchive(t.Context(), bytes.NewReader(files["backups/b1/b1.tar.gz"]), backupstore.ArchiveOptions{Dir: t.TempDir()})
+	archive, err := backupstore.OpenArchive(t.Context(), "archive", bytes.NewReader(files["backups/b1/b1.tar.gz"]), backupstore.ArchiveOptions{Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
