@@ -41,8 +41,9 @@ const (
 	partBytes = 512 << 10
 	// keptLimit bounds a file, packed: etcd has 2 GiB for everything.
 	keptLimit = 4 << 20
-	// keepTimeout bounds the wait for an API server that does not take what is to be kept.
-	keepTimeout = 10 * time.Minute
+	// keepTimeout bounds the wait for an API server that does not take what is to be kept. One that is away for longer has cost the
+	// controller its Lease before.
+	keepTimeout = 3 * time.Minute
 )
 
 // errTooBig says that a file has more than keptLimit.
@@ -160,7 +161,7 @@ func untilAnswered(ctx context.Context, do func() error) error {
 	backoff := newBackoff()
 	for {
 		err := do()
-		if err == nil || apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err) || apierrors.IsRequestEntityTooLargeError(err) {
+		if err == nil || apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsNotFound(err) || apierrors.IsRequestEntityTooLargeError(err) {
 			return err
 		}
 		select {

@@ -15,6 +15,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 
 	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/restore"
 	"github.com/plimsoll-io/plimsoll/pkg/volumeinfo"
 )
@@ -135,7 +136,7 @@ func (s *session) recall(ctx context.Context, store *backupstore.Store) error {
 		return err
 	}
 	if lost != nil {
-		s.tellLost(s.hadErrors(), "%d errors and %d warnings. %v", told.Errors, told.Warnings, lost)
+		s.tellLost(s.hadErrors(), "%s and %s. %v", progress.Count(told.Errors, "error", "errors"), progress.Count(told.Warnings, "warning", "warnings"), lost)
 	}
 	lost, err = s.recallDocument(ctx, store, velerov1.DownloadTargetKindRestoreResourceList, &s.outcome.Resources)
 	if err != nil {

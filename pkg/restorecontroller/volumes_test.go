@@ -20,6 +20,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/plimsoll-io/plimsoll/pkg/restore"
 	"github.com/plimsoll-io/plimsoll/pkg/volumeinfo"
@@ -364,11 +365,22 @@ func TestNextControllerMissesErrors(t *testing.T) {
 	r := c.created("r1")
 	c.waitForItems(r)
 	stop()
+	c.intercept = interceptor.Funcs{}
 	c.start(nil)
 	c.patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
 	c.patch(c.volume("b"), `{"status":{"phase":"Completed"}}`)
-	if c.ended(r); r.Status.Phase != velerov1.RestorePhasePartiallyFailed {
+	if c.ended(r); r.Status.Phase != velerov1.RestorePhasePartiallyFailed || r.Status.Errors != 2 {
 		t.Errorf("%+v", r.Status)
+	}
+	results := c.keptFiles(r)[string(velerov1.DownloadTargetKindRestoreResults)]
+	if len(results) != 1 {
+		t.Fatalf("%d ConfigMaps with results", len(results))
+	}
+	text := unpack(t, results[0].BinaryData[keptKey])
+	for _, lost := range []string{"2 errors and 1 warning", "the list of created objects"} {
+		if !strings.Contains(text, lost) {
+			t.Errorf("the results do not say that %s are lost: %s", lost, text)
+		}
 	}
 }
 
