@@ -2,6 +2,7 @@ package docs
 
 import (
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -64,7 +65,7 @@ var (
 	heading = regexp.MustCompile(`(?m)^#{2,4} ([0-9]+(?:\.[0-9]+)*)\b`)
 )
 
-// TestContractCitations checks that each section of a contract page that code cites is there.
+// TestContractCitations checks that each section of a contract page that code or another page cites is there.
 func TestContractCitations(t *testing.T) {
 	t.Parallel()
 	sections := map[string]map[string]bool{}
@@ -79,7 +80,11 @@ func TestContractCitations(t *testing.T) {
 		}
 	}
 	cited := 0
-	for path, text := range sources(t) {
+	all := sources(t)
+	maps.Copy(all, texts(t, func(path string) bool {
+		return filepath.Ext(path) == ".md" && path != filepath.Join("docs", "contracts", "README.md")
+	}))
+	for path, text := range all {
 		for _, found := range citation.FindAllStringSubmatch(wrapped.ReplaceAllString(text, " "), -1) {
 			cited++
 			page := found[2]

@@ -143,7 +143,7 @@ func constants(t *testing.T, dir, prefix string) []string {
 
 func TestReasons(t *testing.T) {
 	t.Parallel()
-	for prefix, page := range map[string]string{"Event": "docs/node-agent.md", "Reason": "docs/ARCHITECTURE.md"} {
+	for prefix, page := range map[string]string{"Event": "docs/node-agent.md", "Reason": "docs/failures.md"} {
 		text := read(t, page)
 		for _, reason := range constants(t, "pkg/nodeagent", prefix) {
 			if !regexp.MustCompile(`\b` + reason + `\b`).MatchString(text) {
