@@ -60,7 +60,7 @@ func (c *cluster) backUp(b *velerov1.Backup, pod string, size int) *velerov1.Pod
 }
 
 func snapshotOf(o client.Object) (s progress.Snapshot) {
-	_ = json.Unmarshal([]byte(o.GetAnnotations()[describe.ProgressAnnotation]), &s)
+	_ = json.Unmarshal([]byte(o.GetAnnotations()[v1alpha1.AnnotationProgress]), &s)
 	return s
 }
 
@@ -192,7 +192,7 @@ func newStored(t *testing.T) *stored {
 	c.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "authority"}, Data: map[string][]byte{"ca.crt": server.CACert}})
 	c.create(location)
 	s := &stored{cluster: c, dir: filepath.Join(server.Dir(bucket), "restores", "shop"), restore: &velerov1.Restore{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "shop", Annotations: map[string]string{restorecontroller.LocationAnnotation: "s3"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "shop", Annotations: map[string]string{v1alpha1.AnnotationStorageLocation: "s3"}},
 		Spec:       velerov1.RestoreSpec{BackupName: "nightly"},
 		Status:     velerov1.RestoreStatus{Phase: velerov1.RestorePhasePartiallyFailed, Errors: 1},
 	}}

@@ -196,9 +196,6 @@ func (s *scene) lookAtNode(ctx context.Context, c *describe.VolumeCase) {
 	}
 }
 
-// timeoutAnnotation is how a Backup says how long its server waits for its volumes.
-const timeoutAnnotation = "velero.io/pod-volume-timeout"
-
 // serverTimeout is what Velero servers wait for if nobody says otherwise (docs/contracts/velero-node-agent.md 2.3).
 const serverTimeout = 4 * time.Hour
 
@@ -210,7 +207,7 @@ func (s *scene) deadline(ctx context.Context, v *describe.Volume) time.Time {
 	if err != nil || !owner.Owns(v) || backup.Status.Phase != velerov1.BackupPhaseInProgress || backup.Status.StartTimestamp == nil {
 		return time.Time{} // without a Backup that runs there is none
 	}
-	timeout, err := time.ParseDuration(backup.Annotations[timeoutAnnotation])
+	timeout, err := time.ParseDuration(backup.Annotations[velerov1.PodVolumeOperationTimeoutAnnotation])
 	if err != nil {
 		timeout = serverTimeout
 	}

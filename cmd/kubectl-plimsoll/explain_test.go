@@ -95,7 +95,7 @@ func TestExplainSilence(t *testing.T) {
 	b := c.newBackup("nightly")
 	pvb := velero.PodVolumeBackup(b, c.pod("web", "data"), "data", "restic")
 	pvb.Annotations = map[string]string{
-		describe.ProgressAnnotation: `{"state": "Transferring", "bytesDone": 5, "totalBytes": 10, "bytesPerSecond": 2, "etaSeconds": 3, "heartbeat": "2020-01-01T00:00:00Z"}`,
+		v1alpha1.AnnotationProgress: `{"state": "Transferring", "bytesDone": 5, "totalBytes": 10, "bytesPerSecond": 2, "etaSeconds": 3, "heartbeat": "2020-01-01T00:00:00Z"}`,
 	}
 	pvb.Status.Phase = velerov1.PodVolumeBackupPhaseInProgress
 	c.create(pvb)

@@ -127,7 +127,7 @@ func TestVolumeRights(t *testing.T) {
 	c.create(owner)
 	waits = shop.podWith("db-2", shop.claim("data-db-2"), func(p *corev1.Pod) {
 		p.Spec.InitContainers = waits.Spec.InitContainers
-		p.Spec.InitContainers[0].Args = []string{restoreWait, string(owner.UID)}
+		p.Spec.InitContainers[0].Args = []string{v1alpha1.ContainerRestoreWait, string(owner.UID)}
 	})
 	shop.waits(waits)
 

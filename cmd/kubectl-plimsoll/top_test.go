@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/describe"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/test/velero"
@@ -92,7 +93,7 @@ func TestTop(t *testing.T) {
 	backup := &velerov1.Backup{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "nightly"}}
 	c.create(backup)
 	pvb := velero.PodVolumeBackup(backup, c.pod("web", "data"), "data", "restic")
-	pvb.Annotations = map[string]string{describe.ProgressAnnotation: `{"state": "Transferring", "bytesDone": 5, "totalBytes": 10, "bytesPerSecond": 2}`}
+	pvb.Annotations = map[string]string{v1alpha1.AnnotationProgress: `{"state": "Transferring", "bytesDone": 5, "totalBytes": 10, "bytesPerSecond": 2}`}
 	pvb.Status = velerov1.PodVolumeBackupStatus{Phase: velerov1.PodVolumeBackupPhaseInProgress, StartTimestamp: &metav1.Time{Time: time.Now()}}
 	c.create(pvb)
 	agent := c.pod("node-agent-x")

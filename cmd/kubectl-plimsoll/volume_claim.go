@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/describe"
 )
 
@@ -161,7 +162,7 @@ func (h *helper) pod(name, image string, claim *corev1.PersistentVolumeClaim, pv
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 	}
 	wait, end := container, container
-	wait.Name, wait.Args = restoreWait, []string{restoreWait, string(pvr.UID)}
+	wait.Name, wait.Args = v1alpha1.ContainerRestoreWait, []string{v1alpha1.ContainerRestoreWait, string(pvr.UID)}
 	wait.VolumeMounts = []corev1.VolumeMount{{Name: helperVolume, MountPath: "/restores/" + helperVolume}}
 	end.Name, end.Args = "end", []string{"version"}
 	pod := &corev1.Pod{

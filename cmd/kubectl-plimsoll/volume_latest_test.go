@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/describe"
 )
 
@@ -37,7 +38,7 @@ func TestVolumeLatest(t *testing.T) {
 	}
 	ofPod := func(b *velerov1.PodVolumeBackup) { b.Annotations, b.Spec.Pod.Name = nil, pod.Name }
 	backup("a-newest", 20, func(b *velerov1.PodVolumeBackup) {
-		b.Annotations[describe.ProgressAnnotation], b.Status.Message = `{"state": "Completed", "errors": 3}`, "saved without 3 files"
+		b.Annotations[v1alpha1.AnnotationProgress], b.Status.Message = `{"state": "Completed", "errors": 3}`, "saved without 3 files"
 	})
 	backup("z-older", 10, nil)
 	backup("with-kopia", 5, func(b *velerov1.PodVolumeBackup) { b.Spec.UploaderType = uploaderKopia })
@@ -100,7 +101,7 @@ func TestBackupsThatLackFiles(t *testing.T) {
 		"failed":         {velerov1.PodVolumeBackupPhaseFailed, "", "no room", "Failed", "PodVolumeBackup b is Failed: its snapshot may not be complete: no room"},
 	} {
 		b := &velerov1.PodVolumeBackup{
-			ObjectMeta: metav1.ObjectMeta{Name: "b", Annotations: map[string]string{describe.ProgressAnnotation: test.told}},
+			ObjectMeta: metav1.ObjectMeta{Name: "b", Annotations: map[string]string{v1alpha1.AnnotationProgress: test.told}},
 			Status:     velerov1.PodVolumeBackupStatus{Phase: test.phase, Message: test.message},
 		}
 		if got := remarkOn(b); got != test.remark {

@@ -19,12 +19,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
 	"github.com/plimsoll-io/plimsoll/pkg/describe"
 )
-
-// restoreWait is the init container in which a pod waits for its volumes (docs/contracts/velero-node-agent.md 4.1).
-const restoreWait = "restore-wait"
 
 type volumeRestore struct {
 	output
@@ -341,24 +339,24 @@ func waitsFor(pod *corev1.Pod, vol *corev1.Volume) (types.UID, error) {
 	if vol.PersistentVolumeClaim != nil {
 		hint = fmt.Sprintf("scale down what uses it, and restore with --into-claim %s/%s", pod.Namespace, vol.PersistentVolumeClaim.ClaimName)
 	}
-	i := slices.IndexFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == restoreWait })
+	i := slices.IndexFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == v1alpha1.ContainerRestoreWait })
 	if i < 0 {
-		return "", fmt.Errorf("the pod has no init container %s, it does not wait for its volumes: %s", restoreWait, hint)
+		return "", fmt.Errorf("the pod has no init container %s, it does not wait for its volumes: %s", v1alpha1.ContainerRestoreWait, hint)
 	}
 	c := &pod.Spec.InitContainers[i]
 	switch {
 	case !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == vol.Name }):
-		return "", fmt.Errorf("the pod's init container %s does not mount the volume: it would not wait for it", restoreWait)
+		return "", fmt.Errorf("the pod's init container %s does not mount the volume: it would not wait for it", v1alpha1.ContainerRestoreWait)
 	case len(c.Args) == 0:
-		return "", fmt.Errorf("the pod's init container %s has no argument that says for which Restore it waits", restoreWait)
+		return "", fmt.Errorf("the pod's init container %s has no argument that says for which Restore it waits", v1alpha1.ContainerRestoreWait)
 	case pod.DeletionTimestamp != nil:
 		return "", errors.New("the pod is being deleted")
 	case pod.Status.Phase != corev1.PodPending && pod.Status.Phase != "":
 		return "", fmt.Errorf("the pod does not wait for its volumes any more: it is %s; %s", pod.Status.Phase, hint)
 	}
 	for j := range pod.Status.InitContainerStatuses {
-		if s := &pod.Status.InitContainerStatuses[j]; s.Name == restoreWait && s.State.Terminated != nil && s.State.Terminated.ExitCode == 0 {
-			return "", fmt.Errorf("the pod's init container %s has ended already: the pod starts with what is in its volumes; %s", restoreWait, hint)
+		if s := &pod.Status.InitContainerStatuses[j]; s.Name == v1alpha1.ContainerRestoreWait && s.State.Terminated != nil && s.State.Terminated.ExitCode == 0 {
+			return "", fmt.Errorf("the pod's init container %s has ended already: the pod starts with what is in its volumes; %s", v1alpha1.ContainerRestoreWait, hint)
 		}
 	}
 	return types.UID(c.Args[len(c.Args)-1]), nil

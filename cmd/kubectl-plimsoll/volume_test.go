@@ -24,7 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/plimsoll-io/plimsoll/pkg/describe"
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/nodeagent"
 	"github.com/plimsoll-io/plimsoll/test/tree"
 	"github.com/plimsoll-io/plimsoll/test/velero"
@@ -92,7 +92,7 @@ func (c *cluster) waits(pod *corev1.Pod) {
 	c.change(pod, func() {
 		pod.Status.Phase = corev1.PodPending
 		pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{
-			Name: restoreWait, Image: "agent", ImageID: "agent", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
+			Name: v1alpha1.ContainerRestoreWait, Image: "agent", ImageID: "agent", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
 		}}
 	})
 }
@@ -167,13 +167,13 @@ func (c *cluster) waitAsHelper(pod *corev1.Pod, dir string) error {
 		return err
 	}
 	wait := &pod.Spec.InitContainers[0]
-	if wait.Name != restoreWait || wait.Image != "plimsoll:test" || wait.Args[0] != restoreWait || len(wait.Args) != 2 || wait.VolumeMounts[0].MountPath != "/restores/volume" {
+	if wait.Name != v1alpha1.ContainerRestoreWait || wait.Image != "plimsoll:test" || wait.Args[0] != v1alpha1.ContainerRestoreWait || len(wait.Args) != 2 || wait.VolumeMounts[0].MountPath != "/restores/volume" {
 		return fmt.Errorf("the init container is %+v", wait)
 	}
 	status := func(state corev1.ContainerState, phase corev1.PodPhase) error {
 		before := client.MergeFrom(pod.DeepCopy())
 		pod.Status.Phase = phase
-		pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: restoreWait, Image: "agent", ImageID: "agent", State: state}}
+		pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: v1alpha1.ContainerRestoreWait, Image: "agent", ImageID: "agent", State: state}}
 		return c.api.Status().Patch(ctx, pod, before)
 	}
 	if err := status(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}, corev1.PodPending); err != nil {
@@ -249,7 +249,7 @@ func testVolume(t *testing.T, uploader string) {
 	}
 	c.change(pod, func() {
 		pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{
-			Name: restoreWait, Image: "agent", ImageID: "agent", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}},
+			Name: v1alpha1.ContainerRestoreWait, Image: "agent", ImageID: "agent", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}},
 		}}
 	})
 	for deadline := time.Now().Add(patience); ; pause(t) { // the agent removes what was for the init container
@@ -271,7 +271,7 @@ func (c *cluster) waitingPod() (pod *corev1.Pod, dir string) {
 	claim := c.claim("data-db-1")
 	pod = c.podWith("db-1", claim, func(p *corev1.Pod) {
 		p.Spec.InitContainers = []corev1.Container{{
-			Name: restoreWait, Image: "agent", Args: []string{restoreWait, string(restore.UID)},
+			Name: v1alpha1.ContainerRestoreWait, Image: "agent", Args: []string{v1alpha1.ContainerRestoreWait, string(restore.UID)},
 			VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/restores/data"}},
 		}}
 	})
@@ -491,7 +491,7 @@ func TestVolumeWaitsInSilence(t *testing.T) {
 	c := newCluster(t)
 	pvb := &velerov1.PodVolumeBackup{
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "silent", Annotations: map[string]string{
-			describe.ProgressAnnotation: `{"state": "Transferring", "bytesDone": 5, "totalBytes": 10, "bytesPerSecond": 2, "etaSeconds": 3, "heartbeat": "2020-01-01T00:00:00Z"}`,
+			v1alpha1.AnnotationProgress: `{"state": "Transferring", "bytesDone": 5, "totalBytes": 10, "bytesPerSecond": 2, "etaSeconds": 3, "heartbeat": "2020-01-01T00:00:00Z"}`,
 		}},
 		Status: velerov1.PodVolumeBackupStatus{Phase: velerov1.PodVolumeBackupPhaseInProgress},
 	}
@@ -523,7 +523,7 @@ func TestVolumeRefuses(t *testing.T) {
 	}))
 	c.podWith("lonely", c.claim("lonely"), func(p *corev1.Pod) {
 		p.Spec.InitContainers = []corev1.Container{{
-			Name: restoreWait, Image: "agent", Args: []string{"no-uid"}, VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/restores/data"}},
+			Name: v1alpha1.ContainerRestoreWait, Image: "agent", Args: []string{"no-uid"}, VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/restores/data"}},
 		}}
 	})
 	c.claim("free")

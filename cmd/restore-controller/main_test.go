@@ -28,6 +28,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/restorecontroller"
 	"github.com/plimsoll-io/plimsoll/test/controlplane"
 	"github.com/plimsoll-io/plimsoll/test/loopback"
@@ -268,7 +269,7 @@ func TestKilledWhileItRestores(t *testing.T) {
 	s.create(again)
 	s.until("ended", func() bool { return s.get(again) == nil && hasEnded(again) })
 	var p restorecontroller.Progress
-	if err := json.Unmarshal([]byte(again.Annotations[restorecontroller.ProgressAnnotation]), &p); err != nil {
+	if err := json.Unmarshal([]byte(again.Annotations[v1alpha1.AnnotationProgress]), &p); err != nil {
 		t.Fatal(err)
 	}
 	if again.Status.Phase != velerov1.RestorePhaseCompleted || p.Items.Counts.Created+p.Items.Counts.Updated+p.Items.Counts.Unchanged < 300 || p.Items.Counts.Failed > 0 {

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
 
@@ -50,7 +51,7 @@ func manyRestores() []VolumeCase {
 					Reason: "ImagePullBackOff", Message: fmt.Sprintf("Back-off pulling image \"registry.example/node-agent:v2\" for pod %s_shop(%s)", c.Pod.Name, c.Pod.UID),
 				}}}}
 			}
-			r.Annotations = map[string]string{ProgressAnnotation: encode(told)}
+			r.Annotations = map[string]string{v1alpha1.AnnotationProgress: encode(told)}
 		}))
 	}
 	return all

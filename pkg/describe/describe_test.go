@@ -81,7 +81,7 @@ func podVolumeBackup(state progress.State) *velerov1.PodVolumeBackup {
 		b.Status.SnapshotID = "4f3c1d2e"
 	}
 	b.Status.Phase = phase
-	b.Annotations = map[string]string{ProgressAnnotation: encode(snapshots[state])}
+	b.Annotations = map[string]string{v1alpha1.AnnotationProgress: encode(snapshots[state])}
 	return b
 }
 
@@ -239,12 +239,12 @@ func descriptions(t *testing.T) map[string]*Description {
 	d.Notes = []string{"nobody answered the DownloadRequest within 10s"}
 
 	hostile := restore(velerov1.RestorePhaseInProgress)
-	hostile.Annotations = map[string]string{ProgressAnnotation: encode(map[string]any{
+	hostile.Annotations = map[string]string{v1alpha1.AnnotationProgress: encode(map[string]any{
 		"step": "\x1b[2J", "percent": -5, "message": "a\nPhase: Completed", "items": map[string]any{"totalItems": -1, "itemsRestored": 7, "current": "\u202egnp.exe"},
 	})}
 	evil := podVolumeRestore()
 	evil.Spec.Pod.Name, evil.Spec.Volume, evil.Status.Message = "web\x1b]0;owned\a", "a\tb", "\u009b31m"
-	evil.Annotations = map[string]string{ProgressAnnotation: encode(progress.Snapshot{
+	evil.Annotations = map[string]string{v1alpha1.AnnotationProgress: encode(progress.Snapshot{
 		State: "Transferring\r", BytesDone: 9e18, TotalBytes: 1, BytesPerSecond: -1, ETASeconds: new(int64(-9e18)), LastError: "open \xff\x1b[A: no", CurrentItem: "\u2066x", Attempt: -3,
 		QueuePosition: -1, LastProgressTime: now.Add(1e18), Heartbeat: now.Add(1e18),
 	})}
@@ -301,7 +301,7 @@ func TestTotalThatIsNotKnown(t *testing.T) {
 	t.Parallel()
 	r := restore(velerov1.RestorePhaseInProgress)
 	r.Status.Progress = nil
-	r.Annotations = map[string]string{ProgressAnnotation: `{"step":"Restoring","items":{"totalItems":0,"itemsRestored":7,"estimate":true}}`}
+	r.Annotations = map[string]string{v1alpha1.AnnotationProgress: `{"step":"Restoring","items":{"totalItems":0,"itemsRestored":7,"estimate":true}}`}
 	d := Description{Operation: OfRestore(r)}
 	var text strings.Builder
 	p := newPage(&text)
@@ -341,7 +341,7 @@ func podVolumeRestore() *velerov1.PodVolumeRestore {
 	return &velerov1.PodVolumeRestore{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "velero", Name: "shop-1", CreationTimestamp: *ago(10 * time.Minute), Labels: map[string]string{velerov1.RestoreNameLabel: "shop"},
-			Annotations: map[string]string{ProgressAnnotation: encode(snapshots[progress.StateTransferring])},
+			Annotations: map[string]string{v1alpha1.AnnotationProgress: encode(snapshots[progress.StateTransferring])},
 		},
 		Spec: velerov1.PodVolumeRestoreSpec{
 			Pod: corev1.ObjectReference{Namespace: "shop", Name: "web-0"}, Volume: "data", UploaderType: "restic", SnapshotID: "4f3c1d2e", SourceNamespace: "shop",

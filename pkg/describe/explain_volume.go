@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
 
@@ -172,7 +173,7 @@ func (c *VolumeCase) node() string {
 }
 
 // The names that Velero gives the init container in which a restored pod waits for its volumes.
-var waitingContainers = map[string]bool{"restore-wait": true, "restic-wait": true}
+var waitingContainers = map[string]bool{v1alpha1.ContainerRestoreWait: true, "restic-wait": true}
 
 // podHolds finds out whether a restore waits for its pod: it is begun when the pod runs its init container.
 func (c *VolumeCase) podHolds(e *Explanation) bool {

@@ -8,6 +8,8 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 )
 
 // The kinds of operations.
@@ -118,7 +120,7 @@ func OfRestore(r *velerov1.Restore) Operation {
 	if s.Progress != nil {
 		o.Items.Done, o.Items.Total = s.Progress.ItemsRestored, s.Progress.TotalItems
 	}
-	o.Items.setProgress(r.Annotations[ProgressAnnotation])
+	o.Items.setProgress(r.Annotations[v1alpha1.AnnotationProgress])
 	return o
 }
 

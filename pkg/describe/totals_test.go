@@ -6,6 +6,7 @@ import (
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
 
@@ -45,7 +46,7 @@ func TestPhaseBeatsAnnotation(t *testing.T) {
 		velerov1.PodVolumeBackupPhaseCompleted: progress.StateCompleted, velerov1.PodVolumeBackupPhaseInProgress: progress.StateTransferring,
 	} {
 		pvb := &velerov1.PodVolumeBackup{Status: velerov1.PodVolumeBackupStatus{Phase: phase}}
-		pvb.Annotations = map[string]string{ProgressAnnotation: `{"state":"Transferring","bytesDone":5,"totalBytes":10,"bytesPerSecond":3,"etaSeconds":2}`}
+		pvb.Annotations = map[string]string{v1alpha1.AnnotationProgress: `{"state":"Transferring","bytesDone":5,"totalBytes":10,"bytesPerSecond":3,"etaSeconds":2}`}
 		v := OfPodVolumeBackup(pvb)
 		moves := v.Progress.BytesPerSecond > 0 || v.Progress.ETASeconds != nil
 		if v.Progress.State != want || v.Ended() != want.Terminal() || moves == want.Terminal() || v.Progress.BytesDone != 5 {

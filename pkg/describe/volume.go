@@ -17,9 +17,6 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
 
-// ProgressAnnotation is where the node agent tells a progress.Snapshot on PodVolumeBackups and PodVolumeRestores.
-const ProgressAnnotation = "plimsoll.io/progress"
-
 // Source says who told how far a volume is.
 type Source string
 
@@ -151,7 +148,7 @@ func (v *Volume) setStatus(phase, message string, started, completed *metav1.Tim
 // setProgress takes the annotation, or where there is none, what the status says.
 func (v *Volume) setProgress(o metav1.Object, done, total int64) {
 	var told progress.Snapshot
-	if err := json.Unmarshal([]byte(o.GetAnnotations()[ProgressAnnotation]), &told); err == nil && told.State != "" {
+	if err := json.Unmarshal([]byte(o.GetAnnotations()[v1alpha1.AnnotationProgress]), &told); err == nil && told.State != "" {
 		v.Progress, v.Source = told, SourceAnnotation
 		v.endProgress()
 		return

@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
@@ -217,7 +218,7 @@ func (c *cluster) podOn(node, name string, volumes ...string) *corev1.Pod {
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: name},
 		Spec: corev1.PodSpec{
 			NodeName:       node,
-			InitContainers: []corev1.Container{{Name: restoreWait, Image: "agent"}},
+			InitContainers: []corev1.Container{{Name: v1alpha1.ContainerRestoreWait, Image: "agent"}},
 			Containers:     []corev1.Container{{Name: "main", Image: "main"}},
 		},
 	}
@@ -243,7 +244,7 @@ func (c *cluster) setInitContainer(pod *corev1.Pod, state corev1.ContainerState)
 	c.t.Helper()
 	before := client.MergeFrom(pod.DeepCopy())
 	pod.Status.Phase = corev1.PodPending
-	pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: restoreWait, State: state, Image: "agent", ImageID: "agent"}}
+	pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: v1alpha1.ContainerRestoreWait, State: state, Image: "agent", ImageID: "agent"}}
 	if err := c.client.Status().Patch(c.t.Context(), pod, before); err != nil {
 		c.t.Fatal(err)
 	}
@@ -397,9 +398,9 @@ func (c *cluster) checkEnded() {
 func annotated(t *testing.T, s subject) progress.Snapshot {
 	t.Helper()
 	var p progress.Snapshot
-	text, ok := s.object.GetAnnotations()[ProgressAnnotation]
+	text, ok := s.object.GetAnnotations()[v1alpha1.AnnotationProgress]
 	if !ok {
-		t.Errorf("%s has no annotation %s", s.object.GetName(), ProgressAnnotation)
+		t.Errorf("%s has no annotation %s", s.object.GetName(), v1alpha1.AnnotationProgress)
 		return p
 	}
 	if err := json.Unmarshal([]byte(text), &p); err != nil {

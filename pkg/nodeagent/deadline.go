@@ -10,9 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// timeoutAnnotation of a Backup says how long its server waits for the volumes (docs/contracts/velero-node-agent.md 2.3).
-const timeoutAnnotation = "velero.io/pod-volume-timeout"
-
 // deadline is when a server stops waiting for the volumes of a Backup.
 type deadline struct {
 	backup  string
@@ -86,13 +83,13 @@ func margin(timeout time.Duration) time.Duration { return min(2*time.Minute, tim
 
 // backupTimeout is how long the server waits, from the start of the Backup.
 func (a *Agent) backupTimeout(backup *velerov1.Backup) time.Duration {
-	text, ok := backup.Annotations[timeoutAnnotation]
+	text, ok := backup.Annotations[velerov1.PodVolumeOperationTimeoutAnnotation]
 	if !ok {
 		return a.cfg.BackupTimeout
 	}
 	timeout, err := time.ParseDuration(text)
 	if err != nil || timeout <= 0 {
-		a.cfg.Logger.Warn("The Backup's annotation is no duration, as for the server", "backup", backup.Name, "annotation", timeoutAnnotation, "value", text)
+		a.cfg.Logger.Warn("The Backup's annotation is no duration, as for the server", "backup", backup.Name, "annotation", velerov1.PodVolumeOperationTimeoutAnnotation, "value", text)
 		return a.cfg.BackupTimeout
 	}
 	return timeout

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/metrics"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
@@ -204,7 +205,7 @@ func (c *crowdedCluster) beat(ctx context.Context, name string, every, skew time
 		c.mu.Lock()
 		s := ofRestore(c.objects[name]).previous()
 		s.Heartbeat = time.Now().Add(skew)
-		c.change(name, func(pvr *velerov1.PodVolumeRestore) { pvr.Annotations[ProgressAnnotation] = encode(s) })
+		c.change(name, func(pvr *velerov1.PodVolumeRestore) { pvr.Annotations[v1alpha1.AnnotationProgress] = encode(s) })
 		c.mu.Unlock()
 	}
 }
@@ -225,7 +226,7 @@ func restoreElsewhere(name string, state progress.State, at time.Time) *velerov1
 	}}
 	pvr.Spec.Pod.UID = "pod"
 	if state != "" {
-		pvr.Annotations[ProgressAnnotation] = encode(progress.Snapshot{State: state, Heartbeat: at.Add(-time.Hour)})
+		pvr.Annotations[v1alpha1.AnnotationProgress] = encode(progress.Snapshot{State: state, Heartbeat: at.Add(-time.Hour)})
 	}
 	if state == progress.StateTransferring {
 		pvr.Status.Phase, pvr.Status.Node = velerov1.PodVolumeRestorePhaseInProgress, "elsewhere"

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"syscall"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
 )
@@ -150,10 +151,10 @@ func advice(reason string) string {
 	case ReasonVolumeIO:
 		return "check the volume's driver on this node, its disk or its server, and the kernel's log of the node"
 	case ReasonUnreadableFiles:
-		return "make the files readable, or accept a backup without them: annotate the Backup with " + PartialAnnotation + "=complete, or run the node agent with --partial=complete"
+		return "make the files readable, or accept a backup without them: annotate the Backup with " + v1alpha1.AnnotationPartial + "=complete, or run the node agent with --partial=complete"
 	case ReasonUnwrittenFiles:
 		return "the other files are in the volume; to let the pod start without these, delete the pod and restore it again with " +
-			"'velero restore create --annotations " + PartialAnnotation + "=complete ...', or run the node agent with --partial-restore=complete"
+			"'velero restore create --annotations " + v1alpha1.AnnotationPartial + "=complete ...', or run the node agent with --partial-restore=complete"
 	case ReasonIdle:
 		return "check the storage and the network of this node, or raise --idle-timeout"
 	default:

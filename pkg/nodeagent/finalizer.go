@@ -9,13 +9,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 )
 
 const (
-	// Finalizer keeps a claimed object until its end is written: a server that waits for it does not notice that an object
-	// vanishes, only how it ends (docs/contracts/velero-node-agent.md 2.4, 5.6).
-	Finalizer = "plimsoll.io/pod-volume-finalizer"
-
 	// veleroFinalizer is left on objects that Velero's own agent has touched since 1.17, also on copies of them that come
 	// from another cluster; whoever ends such an object has to take it off (docs/contracts/velero-node-agent.md 5.4).
 	veleroFinalizer = "velero.io/pod-volume-finalizer"
@@ -24,16 +22,16 @@ const (
 // withFinalizer returns the object's finalizers with ours, nil if it is among them.
 func withFinalizer(object client.Object) *[]string {
 	finalizers := object.GetFinalizers()
-	if slices.Contains(finalizers, Finalizer) {
+	if slices.Contains(finalizers, v1alpha1.FinalizerPodVolume) {
 		return nil
 	}
-	all := append(slices.Clone(finalizers), Finalizer)
+	all := append(slices.Clone(finalizers), v1alpha1.FinalizerPodVolume)
 	return &all
 }
 
 // withoutFinalizers returns what is left of the object's finalizers without those of node agents, nil if it has none.
 func withoutFinalizers(object client.Object) *[]string {
-	rest := slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(f string) bool { return f == Finalizer || f == veleroFinalizer })
+	rest := slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(f string) bool { return f == v1alpha1.FinalizerPodVolume || f == veleroFinalizer })
 	if len(rest) == len(object.GetFinalizers()) {
 		return nil
 	}

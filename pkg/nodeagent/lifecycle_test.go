@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
@@ -28,7 +29,7 @@ import (
 func (c *cluster) startBackup(since time.Time, timeout string) {
 	c.t.Helper()
 	c.patch(c.backup.DeepCopy(), fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}},"status":{"startTimestamp":%q}}`,
-		timeoutAnnotation, timeout, since.UTC().Format(time.RFC3339)))
+		velerov1.PodVolumeOperationTimeoutAnnotation, timeout, since.UTC().Format(time.RFC3339)))
 }
 
 // The server would forget the volumes that are done, too.
@@ -145,7 +146,7 @@ func TestFinalizersOfEndedObjectsAreTakenOff(t *testing.T) {
 	here, there := c.newBackup(c.pod("source", "data"), "data"), c.newBackup(c.pod("other", "data"), "data")
 	there.Spec.Node = "node-of-another-cluster"
 	for _, pvb := range []*velerov1.PodVolumeBackup{here, there} {
-		pvb.Finalizers = []string{Finalizer, veleroFinalizer}
+		pvb.Finalizers = []string{v1alpha1.FinalizerPodVolume, veleroFinalizer}
 		c.create(pvb)
 		c.patch(pvb.DeepCopy(), `{"status":{"phase":"Completed"}}`)
 		if err := c.client.Delete(t.Context(), pvb.DeepCopy()); err != nil {
@@ -167,7 +168,7 @@ func TestRunningBackupOfAnotherNodeIsKept(t *testing.T) {
 	theirs, gone := c.newBackup(c.pod("source", "data"), "data"), c.newBackup(c.pod("source-2", "data"), "data")
 	theirs.Spec.Node, gone.Spec.Node = node.Name, "node-that-was"
 	for _, pvb := range []*velerov1.PodVolumeBackup{theirs, gone} {
-		pvb.Finalizers = []string{Finalizer}
+		pvb.Finalizers = []string{v1alpha1.FinalizerPodVolume}
 		c.create(pvb)
 		c.patch(pvb.DeepCopy(), `{"status":{"phase":"InProgress"}}`)
 		if err := c.client.Delete(t.Context(), pvb.DeepCopy()); err != nil {
@@ -356,7 +357,7 @@ func TestFinalizersOfOthersAreKept(t *testing.T) {
 	pvb := c.newBackup(c.pod("source", "data"), "data")
 	c.create(pvb)
 	<-hold.started
-	c.patch(pvb.DeepCopy(), fmt.Sprintf(`{"metadata":{"finalizers":["example.com/theirs",%q]}}`, Finalizer))
+	c.patch(pvb.DeepCopy(), fmt.Sprintf(`{"metadata":{"finalizers":["example.com/theirs",%q]}}`, v1alpha1.FinalizerPodVolume))
 	close(hold.release)
 	if end := c.end(pvb); fmt.Sprint(end.object.GetFinalizers()) != "[example.com/theirs]" {
 		t.Errorf("finalizers %v", end.object.GetFinalizers())

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
@@ -79,7 +80,7 @@ func (c *cluster) abandoned(node string, pod *corev1.Pod) *velerov1.PodVolumeBac
 	c.t.Helper()
 	pvb := c.newBackup(pod, "data")
 	pvb.Spec.Node = node
-	pvb.Finalizers = []string{Finalizer}
+	pvb.Finalizers = []string{v1alpha1.FinalizerPodVolume}
 	c.create(pvb)
 	c.patch(pvb.DeepCopy(), `{"metadata":{"annotations":{"plimsoll.io/progress":"{\"state\":\"Transferring\",\"attempt\":2,\"bytesDone\":5,\"totalBytes\":10}"}},
 		"status":{"phase":"InProgress","startTimestamp":"2026-01-01T00:00:00Z","progress":{"bytesDone":5,"totalBytes":10}}}`)

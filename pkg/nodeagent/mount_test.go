@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
@@ -37,7 +38,7 @@ func (c *cluster) podWithClaim() (pod *corev1.Pod, dir string) {
 	}})
 	pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "db"}, Spec: corev1.PodSpec{
 		NodeName:       c.node,
-		InitContainers: []corev1.Container{{Name: restoreWait, Image: "agent"}},
+		InitContainers: []corev1.Container{{Name: v1alpha1.ContainerRestoreWait, Image: "agent"}},
 		Containers:     []corev1.Container{{Name: "main", Image: "main"}},
 		Volumes: []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"},
@@ -59,7 +60,7 @@ func (c *cluster) interrupted(kind Kind, pod *corev1.Pod) client.Object {
 	}
 	c.create(object)
 	c.patch(object.DeepCopyObject().(client.Object), fmt.Sprintf(
-		`{"metadata":{"finalizers":[%q]},"status":{"phase":"InProgress","startTimestamp":"2026-01-01T00:00:00Z"}}`, Finalizer))
+		`{"metadata":{"finalizers":[%q]},"status":{"phase":"InProgress","startTimestamp":"2026-01-01T00:00:00Z"}}`, v1alpha1.FinalizerPodVolume))
 	return object
 }
 

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
@@ -496,7 +497,7 @@ func TestNextAttempt(t *testing.T) {
 			t.Parallel()
 			pvb := &velerov1.PodVolumeBackup{Status: velerov1.PodVolumeBackupStatus{Phase: velerov1.PodVolumeBackupPhase(tc.phase)}}
 			if tc.left != "" {
-				pvb.Annotations = map[string]string{ProgressAnnotation: tc.left}
+				pvb.Annotations = map[string]string{v1alpha1.AnnotationProgress: tc.left}
 			}
 			attempt, p := ofBackup(pvb).nextAttempt()
 			if attempt != tc.attempt || p.Resumes != tc.resumes {

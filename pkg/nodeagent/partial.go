@@ -13,12 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
-
-// PartialAnnotation on a Backup, Restore, PodVolumeBackup or PodVolumeRestore holds a Partial that is used in place of the agent's.
-const PartialAnnotation = "plimsoll.io/partial"
 
 // Partial is the largest share of a volume's files, in percent, that a Completed backup or restore may lack. The zero value
 // allows none.
@@ -65,19 +63,19 @@ func isMass(vanished, files int64) bool {
 // partial returns what an operation may lack: by its own annotation, else by that of its Backup or Restore, else as the agent
 // was told.
 func (a *Agent) partial(ctx context.Context, s subject) (Partial, error) {
-	text, ok := s.object.GetAnnotations()[PartialAnnotation]
+	text, ok := s.object.GetAnnotations()[v1alpha1.AnnotationPartial]
 	if !ok {
 		owner, err := a.owner(ctx, s)
 		if err != nil {
 			return 0, err
 		}
-		text, ok = owner[PartialAnnotation]
+		text, ok = owner[v1alpha1.AnnotationPartial]
 	}
 	switch {
 	case ok:
 		p, err := ParsePartial(text)
 		if err != nil {
-			return 0, permanent(ReasonInvalidSettings, fmt.Errorf("annotation %s: %w", PartialAnnotation, err))
+			return 0, permanent(ReasonInvalidSettings, fmt.Errorf("annotation %s: %w", v1alpha1.AnnotationPartial, err))
 		}
 		return p, nil
 	case s.kind == Backup:

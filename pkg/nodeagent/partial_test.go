@@ -10,6 +10,7 @@ import (
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
@@ -72,7 +73,7 @@ func TestPartialRestore(t *testing.T) {
 			t.Parallel()
 			c := newCluster(t, veleroLatest)
 			if tc.annotation != "" {
-				c.patch(c.restore.DeepCopy(), `{"metadata":{"annotations":{"`+PartialAnnotation+`":"`+tc.annotation+`"}}}`)
+				c.patch(c.restore.DeepCopy(), `{"metadata":{"annotations":{"`+v1alpha1.AnnotationPartial+`":"`+tc.annotation+`"}}}`)
 			}
 			data := uploadertest.NewFake(t.TempDir())
 			var calls atomic.Int32
@@ -90,7 +91,7 @@ func TestPartialRestore(t *testing.T) {
 				t.Fatalf("ended as %s after %d calls, want %s after %d", describe([]subject{end}), calls.Load(), tc.phase, tc.calls)
 			}
 			if tc.phase == phaseFailed {
-				if tc.annotation == "" && (!strings.Contains(message(end), "too/deep") || !strings.Contains(message(end), "--annotations "+PartialAnnotation+"=complete")) {
+				if tc.annotation == "" && (!strings.Contains(message(end), "too/deep") || !strings.Contains(message(end), "--annotations "+v1alpha1.AnnotationPartial+"=complete")) {
 					t.Errorf("message %q does not name the file and the way out", message(end))
 				}
 				return

@@ -15,12 +15,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 )
 
 const (
-	// restoreWait is the init container that holds a pod back until its volumes are restored.
-	restoreWait = "restore-wait"
-
 	// podIndex finds the PodVolumeRestores of a pod, whoever created them.
 	podIndex = "spec.pod"
 )
@@ -157,9 +156,9 @@ func waitsForRestore(pod *corev1.Pod) (bool, error) {
 	case pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded:
 		return false, permanent(ReasonPodGone, fmt.Errorf("the pod has ended (%s)", pod.Status.Phase))
 	case !hasRestoreWait(pod):
-		return false, permanent(ReasonPodGone, fmt.Errorf("the pod has no init container %s: it does not wait for its volumes", restoreWait))
+		return false, permanent(ReasonPodGone, fmt.Errorf("the pod has no init container %s: it does not wait for its volumes", v1alpha1.ContainerRestoreWait))
 	case endedWell(pod):
-		return false, permanent(ReasonPodGone, fmt.Errorf("init container %s has ended already: the pod runs with what is in its volumes", restoreWait))
+		return false, permanent(ReasonPodGone, fmt.Errorf("init container %s has ended already: the pod runs with what is in its volumes", v1alpha1.ContainerRestoreWait))
 	default:
 		return waitsNow(pod), nil
 	}
@@ -181,7 +180,7 @@ func (a *Agent) handedOverBefore(pvr *velerov1.PodVolumeRestore, pod types.UID) 
 
 // hasRestoreWait reports whether the pod has an init container that waits for its volumes.
 func hasRestoreWait(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == restoreWait })
+	return slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == v1alpha1.ContainerRestoreWait })
 }
 
 // waitsNow reports whether the pod's init container runs, and can still let the pod begin.
@@ -199,7 +198,7 @@ func endedWell(pod *corev1.Pod) bool {
 // restoreWaitState returns the state of the init container, empty if kubelet has not told any.
 func restoreWaitState(pod *corev1.Pod) corev1.ContainerState {
 	for i := range pod.Status.InitContainerStatuses {
-		if status := &pod.Status.InitContainerStatuses[i]; status.Name == restoreWait {
+		if status := &pod.Status.InitContainerStatuses[i]; status.Name == v1alpha1.ContainerRestoreWait {
 			return status.State
 		}
 	}

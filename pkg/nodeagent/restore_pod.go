@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
 
@@ -45,7 +46,7 @@ func (a *Agent) unreadyFor(s subject) time.Duration {
 }
 
 func (a *Agent) podNotReady(why string) error {
-	return permanent(ReasonPodNotReady, fmt.Errorf("the pod did not start its init container %s within %s: %s", restoreWait, a.cfg.PrepareTimeout, why))
+	return permanent(ReasonPodNotReady, fmt.Errorf("the pod did not start its init container %s within %s: %s", v1alpha1.ContainerRestoreWait, a.cfg.PrepareTimeout, why))
 }
 
 // whatHolds says why the pod's init container does not run yet, as far as the pod says.

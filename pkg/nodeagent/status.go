@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
 
@@ -46,7 +47,7 @@ type patchMetadata struct {
 // Velero's CLI reads.
 func newPatch(s progress.Snapshot) patch {
 	p := patch{
-		Metadata: patchMetadata{Annotations: map[string]string{ProgressAnnotation: encode(s)}},
+		Metadata: patchMetadata{Annotations: map[string]string{v1alpha1.AnnotationProgress: encode(s)}},
 		Status:   map[string]any{},
 	}
 	if s.TotalBytes > 0 {

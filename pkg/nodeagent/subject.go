@@ -12,11 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
-
-// ProgressAnnotation holds the progress.Snapshot of a PodVolumeBackup or PodVolumeRestore as JSON.
-const ProgressAnnotation = "plimsoll.io/progress"
 
 // Kind is what an operation does with its volume.
 type Kind string
@@ -118,7 +116,7 @@ func (s subject) terminal() bool {
 // previous is what an earlier process said of the subject; empty for one that nobody has touched.
 func (s subject) previous() progress.Snapshot {
 	var p progress.Snapshot
-	if err := json.Unmarshal([]byte(s.object.GetAnnotations()[ProgressAnnotation]), &p); err != nil {
+	if err := json.Unmarshal([]byte(s.object.GetAnnotations()[v1alpha1.AnnotationProgress]), &p); err != nil {
 		p = progress.Snapshot{}
 	}
 	p.BytesDone, p.TotalBytes = max(p.BytesDone, s.done), max(p.TotalBytes, s.total)

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
 )
@@ -64,7 +65,7 @@ func TestQueuedRestoreWaitsForItsPodAnew(t *testing.T) {
 		a := &Agent{unready: map[key]time.Time{}}
 		pvr := &velerov1.PodVolumeRestore{ObjectMeta: metav1.ObjectMeta{Name: "r", CreationTimestamp: metav1.NewTime(time.Now().Add(-time.Hour))}}
 		for i, state := range []progress.State{progress.StateQueued, progress.StateWaiting, progress.StateWaiting} {
-			pvr.Annotations = map[string]string{ProgressAnnotation: encode(progress.Snapshot{State: state})}
+			pvr.Annotations = map[string]string{v1alpha1.AnnotationProgress: encode(progress.Snapshot{State: state})}
 			if waited := a.unreadyFor(ofRestore(pvr)); waited != time.Duration(i)*time.Minute {
 				t.Errorf("in state %s it waits for %s", state, waited)
 			}

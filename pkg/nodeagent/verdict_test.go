@@ -10,6 +10,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
@@ -35,7 +36,7 @@ func TestLongMessages(t *testing.T) {
 			a := &Agent{}
 			a.cfg.setDefaults()
 			op := a.newOperation(ofBackup(&velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{
-				UID: "0ed4b9b0-5c7c-4a1d-9b0a-0c7f5d1f2e3a", ResourceVersion: "1234567890", Finalizers: []string{Finalizer, veleroFinalizer},
+				UID: "0ed4b9b0-5c7c-4a1d-9b0a-0c7f5d1f2e3a", ResourceVersion: "1234567890", Finalizers: []string{v1alpha1.FinalizerPodVolume, veleroFinalizer},
 			}}))
 			op.tracker.Begin(1)
 			op.tracker.Report(progress.Reading{BytesDone: 1 << 40, TotalBytes: 1 << 41, TotalFinal: true, Errors: 5, LastError: long, CurrentItem: long})

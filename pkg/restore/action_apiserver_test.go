@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
 	"github.com/plimsoll-io/plimsoll/pkg/volumeinfo"
 )
@@ -657,7 +658,7 @@ func TestNativeSnapshotIsNotFaked(t *testing.T) {
 			_, shop := a.inNamespaces()
 			volume := "pv-" + a.id
 			if test.keep {
-				a.input.Restore.Annotations = map[string]string{KeepNativeVolumes: "true"}
+				a.input.Restore.Annotations = map[string]string{v1alpha1.AnnotationKeepNativeVolumes: "true"}
 			}
 			a.input.NativeSnapshots = []backupstore.NativeSnapshot{{Spec: backupstore.NativeSnapshotSpec{PersistentVolumeName: volume}}}
 			a.backup(

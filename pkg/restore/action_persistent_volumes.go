@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/volumeinfo"
 )
 
@@ -57,7 +58,7 @@ func preparePersistentVolume(_ context.Context, s *session, in *actionInput) (ac
 // whatToDo is advice on a volume of which there is a native snapshot.
 func whatToDo(volume string) string {
 	return fmt.Sprintf("make a volume of the snapshot with the storage provider's tools, and a PersistentVolume %q for it, or restore again with annotation %s=true to keep the volume that it had",
-		volume, KeepNativeVolumes)
+		volume, v1alpha1.AnnotationKeepNativeVolumes)
 }
 
 // describe says what a backup has of a volume that is provisioned anew.
@@ -188,7 +189,7 @@ func (s *session) fill(in *actionInput, claim types.NamespacedName, from source)
 		}
 		if from.snapshot != "" {
 			return warn(volumeinfo.OutcomeKept, "it gets the volume %q that it had, as it is now, not the data of the backup in %s, because the Restore is annotated with %s=true",
-				volume, from.snapshot, KeepNativeVolumes)
+				volume, from.snapshot, v1alpha1.AnnotationKeepNativeVolumes)
 		}
 		return unfilled(volumeinfo.OutcomeKept, "the backup has no data of it, and its PersistentVolume leads to the same storage as before")
 	case fromNative:

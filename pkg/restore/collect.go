@@ -10,15 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
-)
-
-// ModeAnnotation on a Restore chooses how its progress is counted. OnePhase takes the total from the Backup's status and
-// restores at once, without looking at every item before: where the backup is so large that this takes long.
-const (
-	ModeAnnotation = "plimsoll.io/progress-mode"
-	OnePhase       = "one-phase"
 )
 
 var (
@@ -146,7 +140,7 @@ func newCollector(ctx context.Context, e *Engine, input Input) (*collector, erro
 }
 
 func (c *collector) onePhase() bool {
-	return c.session.Restore.Annotations[ModeAnnotation] == OnePhase
+	return c.session.Restore.Annotations[v1alpha1.AnnotationProgressMode] == v1alpha1.ProgressModeOnePhase
 }
 
 // each collects one resource after the other, in order, and leaves out those of which nothing is restored.

@@ -12,6 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 )
 
 // needs makes one run's config maps need others: "b" of "a" is that b is restored before a.
@@ -67,7 +69,7 @@ func TestRestoreWhatItemsNeed(t *testing.T) {
 func TestOnePhaseCountsOnce(t *testing.T) {
 	t.Parallel()
 	a := newAttempt(t)
-	a.input.Restore.Annotations = map[string]string{ModeAnnotation: OnePhase}
+	a.input.Restore.Annotations = map[string]string{v1alpha1.AnnotationProgressMode: v1alpha1.ProgressModeOnePhase}
 	a.input.Restore.Spec.LabelSelector = selectNames("a", "b", "z")
 	a.input.Backup.Status.Progress = &velerov1.BackupProgress{TotalItems: 7}
 	secret := func(name string) string {

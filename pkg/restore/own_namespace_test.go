@@ -8,6 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 )
 
 // ownedManifest is a manifest of the test of the controller's own namespace. What differs is its annotation.
@@ -55,14 +57,14 @@ func (a *attempt) existingOf(m ownedManifest) *unstructured.Unstructured {
 // agent, of other settings, and a Velero server. Those of this cluster stay untouched.
 func TestOwnNamespaceIsLeftAlone(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []string{"", OnePhase} {
+	for _, mode := range []string{"", v1alpha1.ProgressModeOnePhase} {
 		t.Run("mode "+mode, func(t *testing.T) {
 			t.Parallel()
 			a := newAttempt(t)
 			own := "own-" + a.id
 			a.input.Restore.Namespace = own
 			a.input.Restore.Spec.ExistingResourcePolicy = velerov1.PolicyTypeUpdate
-			a.input.Restore.Annotations = map[string]string{ModeAnnotation: mode}
+			a.input.Restore.Annotations = map[string]string{v1alpha1.AnnotationProgressMode: mode}
 			a.input.Restore.Spec.NamespaceMapping = map[string]string{"plimsoll-" + a.id: own}
 			a.createNamespace(own)
 			ours := append(inOwnNamespace(a.id), outsideOwnNamespace("own-"+a.id, own)...)

@@ -20,11 +20,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 )
 
 // Names that Velero's node agents and ours know (docs/contracts/velero-restore.md 3.8).
 const (
-	restoreWait       = "restore-wait"
 	resticWait        = "restic-wait" // before Velero 1.10
 	restoreHelper     = "/velero-restore-helper"
 	restoresDir       = "/restores/"
@@ -116,7 +117,7 @@ func waitForVolumes(_ context.Context, s *session, in *actionInput) (actionOutpu
 
 // isWait says whether an init container, or its status, is that of one that waits for volumes.
 func isWait(container map[string]any) bool {
-	return slices.Contains([]string{restoreWait, resticWait}, textOf(container, "name"))
+	return slices.Contains([]string{v1alpha1.ContainerRestoreWait, resticWait}, textOf(container, "name"))
 }
 
 // waitsForOther says whether a pod waits for volumes of another Restore than uid. That may have ended before it asked for them.
@@ -160,7 +161,7 @@ func (s *session) waitContainer(spec map[string]any, snapshots []podSnapshot) ma
 		security = waitSecurityContext(spec)
 	}
 	return map[string]any{
-		"name":            restoreWait,
+		"name":            v1alpha1.ContainerRestoreWait,
 		"image":           s.wait.image,
 		"command":         []any{s.wait.command},
 		"args":            []any{string(s.Restore.UID)},

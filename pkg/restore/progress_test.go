@@ -6,6 +6,8 @@ import (
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 )
 
 func selectNames(names ...string) *metav1.LabelSelector {
@@ -61,7 +63,7 @@ func TestItemsThatAreLeftOutAreReported(t *testing.T) {
 		files = append(files, of("secrets", fmt.Sprintf(`{apiVersion: v1, kind: Secret, metadata: {namespace: %s, name: s%d}}`, a.id, i)))
 	}
 	a.backup(append(files, configMap(a.id, "a", ""))...)
-	a.input.Restore.Annotations = map[string]string{ModeAnnotation: OnePhase}
+	a.input.Restore.Annotations = map[string]string{v1alpha1.AnnotationProgressMode: v1alpha1.ProgressModeOnePhase}
 	a.input.Restore.Spec.ExcludedResources = []string{"secrets"}
 	a.input.Backup.Status.Progress = &velerov1.BackupProgress{TotalItems: left + 2}
 	if p := a.run().Progress; p.Skipped != left || p.Restored != 2 || p.Total != left+2 {

@@ -79,8 +79,7 @@ type Counts struct {
 // Progress is how far a restore is: 0 <= Restored <= Total. Total is the size of the union of what was restored and of
 // what is still to be, so that items which others bring along adjust it and none counts twice.
 //
-// In one-phase mode (OnePhase) Total is an estimate, the number of items in the backup, and Restored + Skipped <= Total. It
-// is 0 until the end if the Backup does not say.
+// In one-phase mode Total is an estimate, the number of items in the backup, and Restored + Skipped <= Total. It is 0 until the end if the Backup does not say.
 type Progress struct {
 	Total    int    `json:"totalItems"`
 	Restored int    `json:"itemsRestored"`          // that were tried, whatever became of them

@@ -9,13 +9,10 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
 	"github.com/plimsoll-io/plimsoll/pkg/volumeinfo"
 )
-
-// KeepNativeVolumes is the annotation of a Restore that asks with "true" for the PersistentVolumes of which the backup has a
-// native snapshot: they are restored as they were, and lead to the disks that they led to, not to the snapshots.
-const KeepNativeVolumes = "plimsoll.io/keep-native-volumes"
 
 // dataFrom says where a restored claim has its data from.
 type dataFrom int
@@ -152,7 +149,7 @@ func (s *session) sourceOf(volume string, claim types.NamespacedName) source {
 	restorePVs := s.Restore.Spec.RestorePVs == nil || *s.Restore.Spec.RestorePVs
 	switch recorded.dataFrom {
 	case fromNative:
-		if s.Restore.Annotations[KeepNativeVolumes] == "true" {
+		if s.Restore.Annotations[v1alpha1.AnnotationKeepNativeVolumes] == "true" {
 			recorded.dataFrom = fromSameVolume
 			return recorded
 		}

@@ -8,6 +8,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
 	"github.com/plimsoll-io/plimsoll/pkg/volumeinfo"
 )
@@ -62,11 +63,13 @@ func TestVolumeDecisions(t *testing.T) {
 		volume: expectation{err: `make a volume of the snapshot`},
 		claim:  expectation{item: waitingClaim, warnings: []string{"plimsoll.io/keep-native-volumes=true"}, unfilled: volumeinfo.OutcomeUnsupported},
 	}, {
-		name:    "native snapshot, and the old disk is asked for",
-		input:   Input{NativeSnapshots: native},
-		restore: restoreWith(func(r *velerov1.Restore) { r.Annotations = map[string]string{KeepNativeVolumes: "true"} }),
-		volume:  expectation{item: keptVolume},
-		claim:   expectation{item: waitingClaim, warnings: []string{`it waits for PersistentVolume "pv-1", which is not in the cluster`}, unfilled: volumeinfo.OutcomeWaiting},
+		name:  "native snapshot, and the old disk is asked for",
+		input: Input{NativeSnapshots: native},
+		restore: restoreWith(func(r *velerov1.Restore) {
+			r.Annotations = map[string]string{v1alpha1.AnnotationKeepNativeVolumes: "true"}
+		}),
+		volume: expectation{item: keptVolume},
+		claim:  expectation{item: waitingClaim, warnings: []string{`it waits for PersistentVolume "pv-1", which is not in the cluster`}, unfilled: volumeinfo.OutcomeWaiting},
 	}, {
 		name:    "native snapshot, and no volumes of snapshots are asked for",
 		input:   Input{NativeSnapshots: native},

@@ -19,10 +19,6 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/pluginrecords"
 )
 
-// SyncedAnnotation is on a Backup whose records have all been brought into the cluster: how many there are, as the JSON of
-// records. A Backup with fewer is repaired.
-const SyncedAnnotation = "plimsoll.io/synced"
-
 // records are how many objects belong to a Backup.
 type records struct {
 	PodVolumeBackups    int `json:"podVolumeBackups"`
@@ -168,7 +164,7 @@ func (c *Controller) createBackup(ctx context.Context, stored backupstore.Backup
 	backupstore.Adopt(backup, c.cfg.Namespace)
 	backup.Spec.StorageLocation = location.Name
 	backupstore.SetLabel(backup, velerov1.StorageLocationLabel, v1alpha1.LabelValue(location.Name))
-	delete(backup.Annotations, SyncedAnnotation)
+	delete(backup.Annotations, v1alpha1.AnnotationSynced)
 	if err := c.client.Create(ctx, backup); err != nil {
 		if apierrors.IsAlreadyExists(err) { // the cache did not know yet
 			return nil, nil
@@ -221,7 +217,7 @@ func (c *Controller) isComplete(backup *velerov1.Backup, present map[string]reco
 }
 
 func notedRecords(backup *velerov1.Backup) (noted records, ok bool) {
-	err := json.Unmarshal([]byte(backup.Annotations[SyncedAnnotation]), &noted)
+	err := json.Unmarshal([]byte(backup.Annotations[v1alpha1.AnnotationSynced]), &noted)
 	return noted, err == nil
 }
 
@@ -273,11 +269,11 @@ func (c *Controller) syncVolumePluginBackups(ctx context.Context, stored backups
 // noteSynced writes down how many records the backup has, if that is new.
 func (c *Controller) noteSynced(ctx context.Context, backup *velerov1.Backup, count records) error {
 	text := encode(count)
-	if backup.Annotations[SyncedAnnotation] == text {
+	if backup.Annotations[v1alpha1.AnnotationSynced] == text {
 		return nil
 	}
 	before := client.MergeFrom(backup.DeepCopy())
-	metav1.SetMetaDataAnnotation(&backup.ObjectMeta, SyncedAnnotation, text)
+	metav1.SetMetaDataAnnotation(&backup.ObjectMeta, v1alpha1.AnnotationSynced, text)
 	if err := c.client.Patch(ctx, backup, before); err != nil {
 		return fmt.Errorf("note on the Backup that its records are there: %w", err)
 	}

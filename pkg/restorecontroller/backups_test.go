@@ -112,7 +112,7 @@ func TestUnfinishedAndForeignStaysAway(t *testing.T) {
 	if diff := cmp.Diff([]string{"z-from-elsewhere", "z-last", "z-last-data"}, names); diff != "" {
 		t.Errorf("objects (-want +got):\n%s", diff)
 	}
-	if after := eventually(c, own, "there", func(_ *velerov1.Backup, err error) bool { return err == nil }); after.Annotations[SyncedAnnotation] != "" {
+	if after := eventually(c, own, "there", func(_ *velerov1.Backup, err error) bool { return err == nil }); after.Annotations[v1alpha1.AnnotationSynced] != "" {
 		t.Error("a backup of another location was taken for this one's")
 	}
 }

@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 )
 
 // refuse is the step that tells what is wrong with a Restore before its turn comes. One that was begun waits here for its
@@ -54,9 +56,9 @@ func (c *Controller) claim(ctx context.Context, op *operation, r *velerov1.Resto
 	}
 	r.Status.Phase = velerov1.RestorePhaseInProgress
 	r.Status.StartTimestamp = new(metav1.Now().Rfc3339Copy()) // as it is read back
-	metav1.SetMetaDataAnnotation(&r.ObjectMeta, LocationAnnotation, from.location.Name)
+	metav1.SetMetaDataAnnotation(&r.ObjectMeta, v1alpha1.AnnotationStorageLocation, from.location.Name)
 	first := Progress{Step: StepCollecting}
-	metav1.SetMetaDataAnnotation(&r.ObjectMeta, ProgressAnnotation, encode(first))
+	metav1.SetMetaDataAnnotation(&r.ObjectMeta, v1alpha1.AnnotationProgress, encode(first))
 	op.claimed = &session{c: c, op: op, restore: r, origin: from}
 	if err := c.client.Patch(ctx, r, before); err != nil {
 		return nil, fmt.Errorf("begin the Restore: %w", err)

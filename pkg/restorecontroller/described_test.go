@@ -12,6 +12,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/describe"
 	"github.com/plimsoll-io/plimsoll/pkg/restore"
 )
@@ -106,7 +107,7 @@ func TestOnePhaseAgrees(t *testing.T) {
 	}
 	defer watch.Stop()
 	c.create(c.newRestore("r1", func(r *velerov1.Restore) {
-		r.Annotations = map[string]string{restore.ModeAnnotation: restore.OnePhase}
+		r.Annotations = map[string]string{v1alpha1.AnnotationProgressMode: v1alpha1.ProgressModeOnePhase}
 		r.Spec.ExcludedResources = []string{"secrets"}
 		r.Spec.NamespaceMapping = map[string]string{"many": c.ns + "-many"}
 	}))
@@ -127,7 +128,7 @@ func TestOnePhaseAgrees(t *testing.T) {
 			t.Errorf("%s, %+v", r.Status.Phase, p)
 		}
 		var patch progressPatch
-		patch.Metadata.Annotations = map[string]string{ProgressAnnotation: r.Annotations[ProgressAnnotation]}
+		patch.Metadata.Annotations = map[string]string{v1alpha1.AnnotationProgress: r.Annotations[v1alpha1.AnnotationProgress]}
 		patch.Status.Progress = r.Status.Progress
 		checkDescribed(t, "one-phase-done", patch)
 		break

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
 )
 
@@ -27,10 +28,6 @@ const (
 	// downloadRetry is the pause after a failure. The CLI waits for a minute.
 	downloadRetry = 10 * time.Second
 )
-
-// LocationAnnotation is on a Restore that was begun: the backup storage location that its files are in. The Backup, which
-// says the same, may be gone before the Restore.
-const LocationAnnotation = "plimsoll.io/storage-location"
 
 // reconcileDownload puts a URL into a new DownloadRequest and deletes it when that has expired.
 func (c *Controller) reconcileDownload(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
@@ -119,7 +116,7 @@ func (c *Controller) locationOfBackup(ctx context.Context, name string) (*velero
 }
 
 func (c *Controller) locationOfRestore(ctx context.Context, restore *velerov1.Restore) (*velerov1.BackupStorageLocation, error) {
-	if name, ok := restore.Annotations[LocationAnnotation]; ok {
+	if name, ok := restore.Annotations[v1alpha1.AnnotationStorageLocation]; ok {
 		return c.location(ctx, name)
 	}
 	return c.locationOfBackup(ctx, restore.Spec.BackupName)

@@ -12,6 +12,8 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 )
 
 // targets are the files that the velero CLI can ask for, by kind.
@@ -79,7 +81,7 @@ func TestDownloads(t *testing.T) {
 				c.put(key, pack(string(kind)))
 			}
 			c.create(&velerov1.Restore{ // ended: nobody runs it
-				ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "b1", Annotations: map[string]string{LocationAnnotation: "default"}},
+				ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "b1", Annotations: map[string]string{v1alpha1.AnnotationStorageLocation: "default"}},
 				Spec:       velerov1.RestoreSpec{BackupName: "gone-since"},
 				Status:     velerov1.RestoreStatus{Phase: velerov1.RestorePhaseCompleted},
 			})

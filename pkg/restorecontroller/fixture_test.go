@@ -360,7 +360,7 @@ func (c *cluster) newVolumeBackup(name string) *velerov1.PodVolumeBackup {
 
 // isSynced says that a Backup and all of its records are there.
 func isSynced(b *velerov1.Backup, err error) bool {
-	return err == nil && b.Annotations[SyncedAnnotation] != ""
+	return err == nil && b.Annotations[v1alpha1.AnnotationSynced] != ""
 }
 
 // serveDownloads serves what the controller offers, where its URLs say.

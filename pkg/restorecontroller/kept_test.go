@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/restore"
 	"github.com/plimsoll-io/plimsoll/test/parts"
 )
@@ -99,7 +100,7 @@ func TestReadOnlyDryRun(t *testing.T) {
 	base, serve := serveDownloads(t)
 	controller, _ := restorable(c, engine, func(cfg *Config) { cfg.DownloadURLBase = base })
 	serve(controller)
-	r := c.newRestore("r1", func(r *velerov1.Restore) { r.Annotations = map[string]string{DryRunAnnotation: "true"} })
+	r := c.newRestore("r1", func(r *velerov1.Restore) { r.Annotations = map[string]string{v1alpha1.AnnotationDryRun: "true"} })
 	c.create(r)
 	if c.ended(r); r.Status.Phase != velerov1.RestorePhaseCompleted || r.Status.Warnings != 0 {
 		t.Errorf("%+v", r.Status)

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
 )
 
@@ -59,7 +60,7 @@ func (c *Controller) removeOrphans(ctx context.Context, store *backupstore.Store
 
 // mayBeOrphan says whether a Backup came from the location and has ended, so that the store must have it.
 func mayBeOrphan(backup *velerov1.Backup, location *velerov1.BackupStorageLocation) bool {
-	if _, synced := backup.Annotations[SyncedAnnotation]; !synced || backup.Spec.StorageLocation != location.Name || !backup.DeletionTimestamp.IsZero() {
+	if _, synced := backup.Annotations[v1alpha1.AnnotationSynced]; !synced || backup.Spec.StorageLocation != location.Name || !backup.DeletionTimestamp.IsZero() {
 		return false
 	}
 	switch backup.Status.Phase {

@@ -12,15 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/restore"
-)
-
-// Annotations of Restores.
-const (
-	// ProgressAnnotation holds a Progress as JSON.
-	ProgressAnnotation = "plimsoll.io/progress"
-	// DryRunAnnotation with "true" asks only what would be restored.
-	DryRunAnnotation = "plimsoll.io/dry-run"
 )
 
 // The steps of a restore.
@@ -241,7 +234,7 @@ type progressPatch struct {
 func newProgressPatch(uid types.UID, p Progress) progressPatch {
 	var patch progressPatch
 	patch.Metadata.UID = uid
-	patch.Metadata.Annotations = map[string]string{ProgressAnnotation: encode(p)}
+	patch.Metadata.Annotations = map[string]string{v1alpha1.AnnotationProgress: encode(p)}
 	patch.Status.Progress = statusProgress(p)
 	return patch
 }
@@ -273,7 +266,7 @@ func (c *Controller) writeProgress(ctx context.Context, op *operation, p Progres
 // progressOf is what a Restore says of itself.
 func progressOf(r *velerov1.Restore) Progress {
 	var p Progress
-	if json.Unmarshal([]byte(r.Annotations[ProgressAnnotation]), &p) != nil {
+	if json.Unmarshal([]byte(r.Annotations[v1alpha1.AnnotationProgress]), &p) != nil {
 		return Progress{}
 	}
 	return p

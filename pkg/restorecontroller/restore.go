@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
 )
 
@@ -233,7 +234,7 @@ func (c *Controller) clean(ctx context.Context, restore *velerov1.Restore) error
 // Velero server, may belong to another cluster.
 // Where its location is gone or takes no writes there is nothing that could be done.
 func (c *Controller) deleteFiles(ctx context.Context, restore *velerov1.Restore) (err error) {
-	if restore.Status.StartTimestamp == nil || restore.Annotations[LocationAnnotation] == "" {
+	if restore.Status.StartTimestamp == nil || restore.Annotations[v1alpha1.AnnotationStorageLocation] == "" {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, validationTimeout) // a store that does not answer holds up other Restores

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
 	"github.com/plimsoll-io/plimsoll/pkg/restore"
 )
@@ -310,7 +311,7 @@ func TestDryRun(t *testing.T) {
 	}
 	restorable(c, engine, nil)
 	r := c.newRestore("r1", func(r *velerov1.Restore) {
-		r.Annotations = map[string]string{DryRunAnnotation: "true", restore.ModeAnnotation: restore.OnePhase}
+		r.Annotations = map[string]string{v1alpha1.AnnotationDryRun: "true", v1alpha1.AnnotationProgressMode: v1alpha1.ProgressModeOnePhase}
 		r.Spec.NamespaceMapping = map[string]string{"shop": c.ns + "-dry"}
 	})
 	c.create(r)
@@ -388,7 +389,7 @@ func TestOneAfterTheOther(t *testing.T) {
 func TestRestoreSurvivesOutage(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
-	kinds := []string{`"finalizers"`, `"InProgress"`, `"Finalizing"`, `"Completed"`, ProgressAnnotation}
+	kinds := []string{`"finalizers"`, `"InProgress"`, `"Finalizing"`, `"Completed"`, v1alpha1.AnnotationProgress}
 	refused := make([]atomic.Int32, len(kinds))
 	c.intercept.Patch = func(ctx context.Context, api client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
 		if _, ok := o.(*velerov1.Restore); ok {

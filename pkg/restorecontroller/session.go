@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/restore"
@@ -119,7 +120,7 @@ func (s *session) restoreAll(ctx context.Context) error {
 	return s.finalize(ctx)
 }
 
-func (s *session) dryRun() bool { return s.restore.Annotations[DryRunAnnotation] == "true" }
+func (s *session) dryRun() bool { return s.restore.Annotations[v1alpha1.AnnotationDryRun] == "true" }
 
 // step tells what comes next.
 func (s *session) step(name string) {
@@ -138,7 +139,7 @@ func (s *session) collect(ctx context.Context, store *backupstore.Store) (archiv
 	input.ReportHooks = func(hooks restore.Hooks) { s.op.progress.update(func(p *Progress) { p.Hooks = &hooks }) }
 	if s.dryRun() { // its plan is all there is, and one-phase mode has none
 		input.Restore = s.restore.DeepCopy()
-		delete(input.Restore.Annotations, restore.ModeAnnotation)
+		delete(input.Restore.Annotations, v1alpha1.AnnotationProgressMode)
 	}
 	defer func() {
 		if err != nil {
@@ -316,7 +317,7 @@ func (s *session) write(ctx context.Context, change func(*velerov1.Restore)) err
 			if p.Hooks != nil {
 				r.Status.HookStatus = &velerov1.HookStatus{HooksAttempted: p.Hooks.Attempted, HooksFailed: p.Hooks.Failed}
 			}
-			metav1.SetMetaDataAnnotation(&r.ObjectMeta, ProgressAnnotation, encode(p))
+			metav1.SetMetaDataAnnotation(&r.ObjectMeta, v1alpha1.AnnotationProgress, encode(p))
 			if hasEnded(found) {
 				if equality.Semantic.DeepEqual(found, r) {
 					return nil

@@ -14,6 +14,7 @@ import (
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/restore"
@@ -25,7 +26,7 @@ import (
 // Velero.
 func (c *Controller) takeOver(ctx context.Context, op *operation, r *velerov1.Restore) (*session, error) {
 	op.progress.recall(progressOf(r))
-	if r.Annotations[LocationAnnotation] == "" {
+	if r.Annotations[v1alpha1.AnnotationStorageLocation] == "" {
 		return &session{c: c, op: op, restore: r, resumed: true, lost: errForeign}, nil // what the store has of it is not ours
 	}
 	from, problem, err := c.originOf(ctx, r.Spec.BackupName)

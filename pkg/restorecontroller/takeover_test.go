@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/restore"
 )
 
@@ -22,7 +23,7 @@ func (c *cluster) dropProgress() {
 		if err != nil {
 			return err
 		}
-		if strings.Contains(string(data), ProgressAnnotation) && !strings.Contains(string(data), "resourceVersion") {
+		if strings.Contains(string(data), v1alpha1.AnnotationProgress) && !strings.Contains(string(data), "resourceVersion") {
 			return apierrors.NewTooManyRequests("not now", 1)
 		}
 		return api.Patch(ctx, o, patch, opts...)

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
 	"github.com/plimsoll-io/plimsoll/pkg/restore"
 )
@@ -115,13 +116,13 @@ func checkSpec(r *velerov1.Restore) (problems []string) {
 	if r.Spec.ResourcePolicy != nil { // to leave it out would restore what it forbids
 		complain("spec.resourcePolicy is not supported by Plimsoll's restore controller: use the restore's filters instead")
 	}
-	for _, name := range []string{DryRunAnnotation, restore.KeepNativeVolumes} { // "True" would mean the opposite of what is meant
+	for _, name := range []string{v1alpha1.AnnotationDryRun, v1alpha1.AnnotationKeepNativeVolumes} { // "True" would mean the opposite of what is meant
 		if value := r.Annotations[name]; !isOneOf(value, "", "true", "false") {
 			complain("invalid annotation %s: %q is neither \"true\" nor \"false\"", name, value)
 		}
 	}
-	if mode := r.Annotations[restore.ModeAnnotation]; !isOneOf(mode, "", restore.OnePhase) {
-		complain("invalid annotation %s: %q is not %q", restore.ModeAnnotation, mode, restore.OnePhase)
+	if mode := r.Annotations[v1alpha1.AnnotationProgressMode]; !isOneOf(mode, "", v1alpha1.ProgressModeOnePhase) {
+		complain("invalid annotation %s: %q is not %q", v1alpha1.AnnotationProgressMode, mode, v1alpha1.ProgressModeOnePhase)
 	}
 	if text, ok := r.Annotations[velerov1.PodVolumeOperationTimeoutAnnotation]; ok {
 		if _, err := time.ParseDuration(text); err != nil {

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/restore"
 	"github.com/plimsoll-io/plimsoll/pkg/volumeinfo"
 )
@@ -488,7 +489,7 @@ func TestNextControllerDoesNotWaitForEver(t *testing.T) {
 	waiting := func(name string, since time.Duration) *velerov1.Restore {
 		return c.newRestore(name, func(r *velerov1.Restore) {
 			r.Spec.BackupName = "gone"
-			r.Annotations = map[string]string{ProgressAnnotation: encode(Progress{Step: StepVolumes}), LocationAnnotation: "default"}
+			r.Annotations = map[string]string{v1alpha1.AnnotationProgress: encode(Progress{Step: StepVolumes}), v1alpha1.AnnotationStorageLocation: "default"}
 			started := metav1.NewTime(time.Now().Add(-since))
 			r.Status = velerov1.RestoreStatus{Phase: velerov1.RestorePhaseInProgress, StartTimestamp: &started}
 		})
@@ -516,8 +517,8 @@ func TestInterruptedRestoreFails(t *testing.T) {
 	r := c.newRestore("r1", func(r *velerov1.Restore) {
 		r.Spec.ScheduleName = "nightly"
 		r.Annotations = map[string]string{
-			LocationAnnotation: "default",
-			ProgressAnnotation: encode(Progress{Step: StepRestoring, Percent: 30, Items: restore.Progress{Total: 10, Restored: 3, Counts: restore.Counts{Created: 3}}}),
+			v1alpha1.AnnotationStorageLocation: "default",
+			v1alpha1.AnnotationProgress:        encode(Progress{Step: StepRestoring, Percent: 30, Items: restore.Progress{Total: 10, Restored: 3, Counts: restore.Counts{Created: 3}}}),
 		}
 		r.Status = velerov1.RestoreStatus{Phase: velerov1.RestorePhaseInProgress, StartTimestamp: &started}
 	})
@@ -588,7 +589,7 @@ func TestKilledRestoreListsItsVolumes(t *testing.T) {
 	_, stop := restorable(c, &script{}, nil)
 	stop()
 	r := c.newRestore("r1", func(r *velerov1.Restore) {
-		r.Annotations = map[string]string{LocationAnnotation: "default", ProgressAnnotation: encode(Progress{Step: StepRestoring})}
+		r.Annotations = map[string]string{v1alpha1.AnnotationStorageLocation: "default", v1alpha1.AnnotationProgress: encode(Progress{Step: StepRestoring})}
 		r.Status = velerov1.RestoreStatus{Phase: velerov1.RestorePhaseInProgress, StartTimestamp: new(metav1.Now())}
 	})
 	c.create(r)

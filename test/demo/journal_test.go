@@ -9,7 +9,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/plimsoll-io/plimsoll/pkg/nodeagent"
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
 
@@ -72,7 +72,7 @@ func TestJournal(t *testing.T) {
 func TestReportOf(t *testing.T) {
 	t.Parallel()
 	pvb := &velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
-		nodeagent.ProgressAnnotation: `{"state":"Transferring","bytesDone":1048576,"totalBytes":4194304,"bytesPerSecond":2048,"etaSeconds":65}`,
+		v1alpha1.AnnotationProgress: `{"state":"Transferring","bytesDone":1048576,"totalBytes":4194304,"bytesPerSecond":2048,"etaSeconds":65}`,
 	}}}
 	pvb.Spec.Pod.Name, pvb.Spec.Volume = "pod", "volume"
 	pvb.Status.Phase = velerov1.PodVolumeBackupPhaseInProgress
@@ -84,7 +84,7 @@ func TestReportOf(t *testing.T) {
 	if want := "pod/volume | Transferring | 25 | 1.0/4.0 MiB | 2.0 KiB/s | -1m5s"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	pvb.Annotations[nodeagent.ProgressAnnotation] = "{"
+	pvb.Annotations[v1alpha1.AnnotationProgress] = "{"
 	if _, err := reportOf(pvb); err == nil {
 		t.Error("a broken annotation is no error")
 	}

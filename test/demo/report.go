@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/plimsoll-io/plimsoll/pkg/nodeagent"
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
 
@@ -39,9 +39,9 @@ func reportOf(object client.Object) (report, error) {
 	default:
 		return r, fmt.Errorf("%T is neither a PodVolumeBackup nor a PodVolumeRestore", object)
 	}
-	if text, ok := object.GetAnnotations()[nodeagent.ProgressAnnotation]; ok {
+	if text, ok := object.GetAnnotations()[v1alpha1.AnnotationProgress]; ok {
 		if err := json.Unmarshal([]byte(text), &r.progress); err != nil {
-			return r, fmt.Errorf("annotation %s of %s: %w", nodeagent.ProgressAnnotation, r.label, err)
+			return r, fmt.Errorf("annotation %s of %s: %w", v1alpha1.AnnotationProgress, r.label, err)
 		}
 	}
 	return r, nil

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/plimsoll-io/plimsoll/pkg/nodeagent"
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
 
@@ -51,7 +51,7 @@ func reportOf(t *testing.T, object client.Object) report {
 		r.phase, r.message = string(o.Status.Phase), o.Status.Message
 		r.done, r.total = o.Status.Progress.BytesDone, o.Status.Progress.TotalBytes
 	}
-	if text, ok := object.GetAnnotations()[nodeagent.ProgressAnnotation]; ok {
+	if text, ok := object.GetAnnotations()[v1alpha1.AnnotationProgress]; ok {
 		if err := json.Unmarshal([]byte(text), &r.progress); err != nil {
 			t.Errorf("annotation of %s: %v", r.label, err)
 		}

@@ -29,6 +29,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/restorecontroller"
 	"github.com/plimsoll-io/plimsoll/pkg/volumeinfo"
 	"github.com/plimsoll-io/plimsoll/test/parts"
@@ -348,7 +349,7 @@ func (c *cluster) followRestore(t *testing.T, name string) (*velerov1.Restore, [
 			t.Fatalf("the watch says %v", event.Object)
 		}
 		var p restorecontroller.Progress
-		if text, ok := restore.Annotations[restorecontroller.ProgressAnnotation]; ok {
+		if text, ok := restore.Annotations[v1alpha1.AnnotationProgress]; ok {
 			if err := json.Unmarshal([]byte(text), &p); err != nil {
 				t.Fatalf("%v: %s", err, text)
 			}

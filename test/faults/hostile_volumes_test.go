@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/nodeagent"
 	"github.com/plimsoll-io/plimsoll/test/rig"
 )
@@ -102,7 +103,7 @@ func TestVolumeIsTooDeep(t *testing.T) {
 			f.Event(pvb, nodeagent.EventPartial)
 			target := f.WaitingPod("target", "data")
 			pvr := f.NewRestore(target, "data", rig.SnapshotOf(v))
-			metav1.SetMetaDataAnnotation(&pvr.ObjectMeta, nodeagent.PartialAnnotation, "1%")
+			metav1.SetMetaDataAnnotation(&pvr.ObjectMeta, v1alpha1.AnnotationPartial, "1%")
 			f.Create(pvr)
 			if r := f.Complete(pvr); r.Snapshot.Attempt > 2 {
 				t.Errorf("errors that repeat were tried again: %v", r)
@@ -170,7 +171,7 @@ func TestVolumeHasOddNames(t *testing.T) {
 				makeOddlyNamed(t, f.Volume(source, "data"), name)
 			}
 			pvb := f.NewBackup(source, "data", uploader)
-			metav1.SetMetaDataAnnotation(&pvb.ObjectMeta, nodeagent.PartialAnnotation, "complete") // they are a tenth of its files
+			metav1.SetMetaDataAnnotation(&pvb.ObjectMeta, v1alpha1.AnnotationPartial, "complete") // they are a tenth of its files
 			f.Create(pvb)
 			if uploader == rig.Restic {
 				f.restoreAndCompare(pvb)

@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/plimsoll-io/plimsoll/pkg/nodeagent"
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
 
@@ -52,7 +52,7 @@ func newVersion(o client.Object) Version {
 	case *velerov1.PodVolumeRestore:
 		v.Phase, v.Message, v.Done, v.Total = string(o.Status.Phase), o.Status.Message, o.Status.Progress.BytesDone, o.Status.Progress.TotalBytes
 	}
-	if text, ok := o.GetAnnotations()[nodeagent.ProgressAnnotation]; ok {
+	if text, ok := o.GetAnnotations()[v1alpha1.AnnotationProgress]; ok {
 		v.Malformed = json.Unmarshal([]byte(text), &v.Snapshot)
 	}
 	return v

@@ -106,7 +106,7 @@ func (c *cluster) volume(backup *velerov1.Backup, node, name string) *velerov1.P
 // annotate writes what an agent says of a volume.
 func (c *cluster) annotate(pvb *velerov1.PodVolumeBackup, progress string) {
 	c.t.Helper()
-	c.patch(pvb, fmt.Sprintf(`{"metadata": {"annotations": {%q: %q}}}`, describe.ProgressAnnotation, progress))
+	c.patch(pvb, fmt.Sprintf(`{"metadata": {"annotations": {%q: %q}}}`, v1alpha1.AnnotationProgress, progress))
 }
 
 // agent makes the pod of a node agent, which runs and is ready.

@@ -16,6 +16,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/describe"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
@@ -233,7 +234,7 @@ func TestAgentsAreAsked(t *testing.T) {
 	}
 	c.annotate(pvb, `{"state": "Transferring", "bytesDone": 6, "totalBytes": 10, "heartbeat": "2026-01-01T00:00:20Z"}`)
 	views.until("the object, which is newer", func(v describe.View) bool { return v.Volumes[0].Source == describe.SourceAnnotation })
-	c.patch(pvb, fmt.Sprintf(`{"metadata": {"annotations": {%q: null}}, "status": {"phase": "Completed"}}`, describe.ProgressAnnotation))
+	c.patch(pvb, fmt.Sprintf(`{"metadata": {"annotations": {%q: null}}, "status": {"phase": "Completed"}}`, v1alpha1.AnnotationProgress))
 	views.until("the end that the object tells", func(v describe.View) bool { return v.Volumes[0].Progress.State == progress.StateCompleted })
 	if n := idle.all.Load(); n != 1 {
 		t.Errorf("an agent that has nothing to do was asked %d times, want once", n)

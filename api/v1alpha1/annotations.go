@@ -1,0 +1,40 @@
+package v1alpha1
+
+// Annotations of Velero's objects: what people ask of Plimsoll, and what it says.
+const (
+	// AnnotationProgress is how far a PodVolumeBackup or PodVolumeRestore (a progress.Snapshot) or a Restore (a
+	// restorecontroller.Progress) is, as JSON.
+	AnnotationProgress = "plimsoll.io/progress"
+
+	// AnnotationPartial of a Backup, Restore, PodVolumeBackup or PodVolumeRestore says how many of its files a Completed volume
+	// may lack: complete, fail or a percentage. It is used in place of the node agent's --partial and --partial-restore.
+	AnnotationPartial = "plimsoll.io/partial"
+
+	// AnnotationProgressMode of a Restore chooses how its progress is counted. With ProgressModeOnePhase the total comes from
+	// the Backup's status and items are restored at once, without a look at all of them before: where the backup is so large
+	// that this takes long.
+	AnnotationProgressMode = "plimsoll.io/progress-mode"
+	ProgressModeOnePhase   = "one-phase"
+
+	// AnnotationDryRun of a Restore asks with "true" only what would be restored.
+	AnnotationDryRun = "plimsoll.io/dry-run"
+
+	// AnnotationKeepNativeVolumes of a Restore asks with "true" for the PersistentVolumes of which the backup has a native
+	// snapshot: they are restored as they were, and lead to the disks that they led to, not to the snapshots.
+	AnnotationKeepNativeVolumes = "plimsoll.io/keep-native-volumes"
+
+	// AnnotationStorageLocation is on a Restore that was begun: the backup storage location that its files are in. The Backup,
+	// which says the same, may be gone before the Restore.
+	AnnotationStorageLocation = "plimsoll.io/storage-location"
+
+	// AnnotationSynced is on a Backup whose records have all been brought into the cluster: how many there are, as JSON. A
+	// Backup with fewer is repaired.
+	AnnotationSynced = "plimsoll.io/synced"
+)
+
+// FinalizerPodVolume keeps a PodVolumeBackup or PodVolumeRestore that a node agent has claimed until its end is written: a
+// server that waits for it does not notice that an object vanishes, only how it ends (docs/contracts/velero-node-agent.md 2.4, 5.6).
+const FinalizerPodVolume = "plimsoll.io/pod-volume-finalizer"
+
+// ContainerRestoreWait is the init container that holds a pod back until its volumes are restored (docs/contracts/velero-restore.md 3.8).
+const ContainerRestoreWait = "restore-wait"
