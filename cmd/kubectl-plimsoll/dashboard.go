@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"os"
 	"os/exec" //nolint:depguard // a browser is started, which is no work to confine
 	"runtime"
 
@@ -68,30 +69,41 @@ func (d *dashboardPage) run(ctx context.Context, out, errOut io.Writer) error {
 	if err != nil {
 		return err
 	}
+	var private string // directory for the link; it goes with the dashboard
+	defer func() { _ = os.RemoveAll(private) }()
 	return server.Serve(ctx, func() {
 		fmt.Fprintf(out, "The dashboard is at %s\nIt opens once. Ctrl-C ends the dashboard.\n", server.NewURL())
 		if !d.open {
 			return
 		}
-		if err := openBrowser(server.NewURL()); err != nil {
+		dir, err := os.MkdirTemp("", "plimsoll-dashboard-") // which only this user may enter
+		if err == nil {
+			private = dir
+			err = openBrowser(server, dir)
+		}
+		if err != nil {
 			fmt.Fprintf(errOut, "No browser could be opened, do that yourself: %v\n", err)
 		}
 	})
 }
 
-// browsers are the programs that open an address in the user's browser, by operating system.
+// browsers are the programs that open a file in the user's browser, by operating system.
 var browsers = map[string][]string{
 	"darwin":  {"open"},
 	"windows": {"rundll32", "url.dll,FileProtocolHandler"},
 }
 
 // openBrowser does not wait: some of these programs become the browser, which then outlives us.
-func openBrowser(address string) error {
+func openBrowser(server *dashboard.Server, private string) error {
+	link, err := server.WriteLink(private)
+	if err != nil {
+		return err
+	}
 	command := browsers[runtime.GOOS]
 	if command == nil {
 		command = []string{"xdg-open"}
 	}
-	browser := exec.Command(command[0], append(command[1:], address)...) //nolint:noctx // it outlives us
+	browser := exec.Command(command[0], append(command[1:], link)...) //nolint:noctx // it outlives us
 	if err := browser.Start(); err != nil {
 		return err
 	}

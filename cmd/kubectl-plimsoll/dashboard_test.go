@@ -145,31 +145,40 @@ func TestDashboardIsNotStarted(t *testing.T) {
 }
 
 // TestDashboardOpensTheBrowser has a program of that name in the PATH. Its arguments are seen by every user of a machine: the
-// address in them works once.
+// token is in a file that only its owner reads, works once, and is gone with the dashboard.
 func TestDashboardOpensTheBrowser(t *testing.T) {
 	c := newCluster(t)
 	dir := t.TempDir()
 	opened := filepath.Join(dir, "opened")
-	script := "#!/bin/sh\nprintf %s \"$1\" > '" + opened + ".new' && mv '" + opened + ".new' '" + opened + "'\n"
+	script := "#!/bin/sh\nprintf %s \"$*\" > '" + opened + ".new' && mv '" + opened + ".new' '" + opened + "'\n"
 	if err := os.WriteFile(filepath.Join(dir, "xdg-open"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	t.Setenv("TMPDIR", dir)
 	d := c.startDashboard("--open")
-	var address []byte
-	for deadline := time.Now().Add(patience); len(address) == 0; pause(t) {
+	var argument []byte
+	for deadline := time.Now().Add(patience); len(argument) == 0; pause(t) {
 		if time.Now().After(deadline) {
 			t.Fatal("no browser was opened")
 		}
-		address, _ = os.ReadFile(opened)
+		argument, _ = os.ReadFile(opened)
 	}
-	if string(address) == d.url {
-		t.Errorf("the browser is told %s, which others see, too", address)
+	link := string(argument)
+	address := addressIn(t, link)
+	if _, token, _ := strings.Cut(address, "token="); token == "" || strings.Contains(link, token) || address == d.url {
+		t.Errorf("the browser is started with %s, the address in the file is %s", link, address)
 	}
 	for _, want := range []int{http.StatusOK, http.StatusForbidden} {
-		if status, _ := openPage(t, newBrowser(t), string(address)); status != want {
+		if status, _ := openPage(t, newBrowser(t), address); status != want {
 			t.Errorf("%s: %d, want %d", address, status, want)
 		}
+	}
+	if code := d.stop(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	if _, err := os.Stat(filepath.Dir(link)); !os.IsNotExist(err) {
+		t.Errorf("the directory of the link is left: %v", err)
 	}
 
 	t.Setenv("PATH", t.TempDir())
@@ -177,4 +186,21 @@ func TestDashboardOpensTheBrowser(t *testing.T) {
 	if status, _ := openPage(t, newBrowser(t), d.url); status != http.StatusOK {
 		t.Errorf("without a browser the page is not served: %d", status)
 	}
+}
+
+// addressIn returns the address to which the page in a file takes its reader, and holds that no other user can read it.
+func addressIn(t *testing.T, file string) string {
+	t.Helper()
+	for path, want := range map[string]os.FileMode{file: 0o600, filepath.Dir(file): 0o700} {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
+			t.Fatalf("%s: mode %v, want %v: %v", path, info.Mode().Perm(), want, err)
+		}
+	}
+	page, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "url=")
+	address, _, _ := strings.Cut(rest, `"`)
+	return address
 }

@@ -78,6 +78,22 @@ func (p *inChromium) show(v describe.View) {
 	p.Until("the page of "+v.At.String(), fmt.Sprintf("document.getElementById('connection-text').textContent.endsWith('%s')", pageOf(v).At))
 }
 
+// TestLinkOpensThePage opens the file of WriteLink, which is another site for a browser: its cookies are SameSite=Strict.
+func TestLinkOpensThePage(t *testing.T) {
+	t.Parallel()
+	p := &inChromium{Tab: chromium.Start(t), t: t, stage: newStage()}
+	p.s = serve(t, p.stage.follow, nil)
+	link, err := p.s.WriteLink(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Do(chromedp.Navigate("file://"+link), chromedp.WaitReady("#connection-text", chromedp.ByQuery)) // that of the third page
+	p.show(scene(10))
+	if address := chromium.Ask[string](p.Tab, "location.href"); address != p.s.base()+"/" {
+		t.Errorf("the address is %s: the token stays in the history", address)
+	}
+}
+
 // rowsScript reads the list as people see it.
 const rowsScript = `[...document.querySelectorAll('.volume')].map((row) => ['.state', 'h3', '.where', '.percent', '.size', '.rate', '.left', '.news']
 	.map((part) => row.querySelector(part)).map((part) => part.hidden ? '' : part.textContent))`

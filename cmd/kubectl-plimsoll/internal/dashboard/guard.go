@@ -3,6 +3,8 @@ package dashboard
 import (
 	"crypto/rand"
 	"crypto/subtle"
+	"html"
+	"io"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -106,7 +108,20 @@ func (g *guard) admit(w http.ResponseWriter, r *http.Request) {
 	http.SetCookie(w, &http.Cookie{ //nolint:gosec // not Secure: there is no TLS on loopback
 		Name: g.cookie, Value: g.session, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode,
 	})
+	if r.Header.Get("Sec-Fetch-Site") == "cross-site" { // from the file of WriteLink
+		// Browsers leave SameSite=Strict cookies out of a redirect that follows from another site's page, but not out of what
+		// our own page asks for (RFC 6265bis, 5.2 and 8.8.2).
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		_, _ = io.WriteString(w, redirectPage("/"))
+		return
+	}
 	http.Redirect(w, r, "/", http.StatusSeeOther)
+}
+
+// redirectPage returns a page that takes the browser to an address of ours at once, and leaves no entry in its history.
+func redirectPage(address string) string {
+	return `<!doctype html><meta charset="utf-8"><title>Plimsoll</title><meta name="referrer" content="no-referrer">` +
+		`<meta http-equiv="refresh" content="0; url=` + html.EscapeString(address) + `">` + "\n"
 }
 
 // good reports whether a token is, and uses it up.

@@ -15,6 +15,8 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -84,9 +86,18 @@ func loopback(address string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), nil
 }
 
-// NewURL returns an address with a token that is good for one time: a terminal's scrollback keeps it, and programs that open a
-// browser have it among their arguments, which every user of the machine can read.
+// NewURL returns an address with a token that is good for one time: a terminal's scrollback keeps it.
 func (s *Server) NewURL() string { return s.guard.url(s.guard.newToken()) }
+
+// WriteLink writes a page into a directory that takes a browser to a new address, and returns the name of the file. Who opens a
+// browser with the file, and not with the address, has no token among the arguments, which every user of a machine can read.
+func (s *Server) WriteLink(dir string) (file string, err error) {
+	file = filepath.Join(dir, "dashboard.html")
+	if err := os.WriteFile(file, []byte(redirectPage(s.NewURL())), 0o600); err != nil {
+		return "", fmt.Errorf("write the page that opens the dashboard: %w", err)
+	}
+	return file, nil
+}
 
 // Serve follows the source and serves the page until ctx ends, which is no error, or until the source gives an error, which
 // open pages are told. It calls ready as soon as there is something to see. The View of an operation that has ended stays on
