@@ -176,6 +176,7 @@ bin/image/velero.tar: bin/velero bin/velero-plugin-for-aws ## The image of a rea
 	@CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/image/velero-files/usr/local/bin/workload ./test/e2e/workload
 	@install bin/velero bin/image/velero-files/velero
 	@install bin/velero-plugin-for-aws bin/image/velero-files/plugins/velero-plugin-for-aws
+	@CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/image/velero-files/plugins/volume-plugin ./examples/volume-plugin
 	@go run ./tools/image archive -root bin/image/velero-files -dockerfile test/e2e/server/Dockerfile -tag localhost/plimsoll/velero:dev -output $@
 
 .PHONY: bin/e2e.test

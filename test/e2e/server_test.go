@@ -40,6 +40,7 @@ func TestBesideVelero(t *testing.T) {
 		step(t, "the server backs up", func(t *testing.T) { c.testServerBacksUp(t, s) })
 		step(t, "the server restores", func(t *testing.T) { c.testServerRestores(t, s) })
 		step(t, "the server deletes a backup", c.testServerDeletes)
+		step(t, "the server's plugin reports", c.testServerPlugin)
 		step(t, "the server is gone", func(t *testing.T) { c.testServerIsGone(t, s) })
 	}
 	if t.Failed() {
@@ -170,7 +171,9 @@ func (c *cluster) checkServerBackup(t *testing.T, backup *velerov1.Backup, volum
 		want[pvb.Spec.Pod.Name] = pvb.Status.SnapshotID
 	}
 	got := map[string]string{}
-	for _, pvb := range c.storedVolumes(t, backup.Name) {
+	var stored []velerov1.PodVolumeBackup
+	c.readStored(t, backup.Name, "podvolumebackups", &stored)
+	for _, pvb := range stored {
 		got[pvb.Spec.Pod.Name] = pvb.Status.SnapshotID
 	}
 	if !maps.Equal(got, want) || len(slices.Compact(slices.Sorted(maps.Values(got)))) != len(volumes) {
@@ -188,10 +191,10 @@ func (c *cluster) checkServerBackup(t *testing.T, backup *velerov1.Backup, volum
 	}
 }
 
-// storedVolumes are the PodVolumeBackups that the server has put into the bucket.
-func (c *cluster) storedVolumes(t *testing.T, backup string) []velerov1.PodVolumeBackup {
+// readStored reads one of the lists that a backup has in the bucket.
+func (c *cluster) readStored(t *testing.T, backup, list string, into any) {
 	t.Helper()
-	key := path.Join(besidePrefix, "backups", backup, backup+"-podvolumebackups.json.gz")
+	key := path.Join(besidePrefix, "backups", backup, backup+"-"+list+".json.gz")
 	object, err := c.storage(t).GetObject(t.Context(), bucket, key, minio.GetObjectOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -201,11 +204,9 @@ func (c *cluster) storedVolumes(t *testing.T, backup string) []velerov1.PodVolum
 	if err != nil {
 		t.Fatalf("%s: %v", key, err)
 	}
-	var volumes []velerov1.PodVolumeBackup
-	if err := json.NewDecoder(unpacked).Decode(&volumes); err != nil {
+	if err := json.NewDecoder(unpacked).Decode(into); err != nil {
 		t.Fatalf("%s: %v", key, err)
 	}
-	return volumes
 }
 
 func (c *cluster) testServerRestores(t *testing.T, s besideApps) {

@@ -7,6 +7,7 @@
 //	workload mkdir DIR...                    makes directories
 //	workload remove DIR...                   removes directories with all that is in them
 //	workload copy FROM TO                    copies a directory into one that is there
+//	workload digest DIR                      says how many files a directory has, and the SHA-256 of their names and contents
 //	workload agent NODE                      says what the node agent of a node may do, as JSON
 //	workload kill NODE                       kills the node agent of a node
 //	workload reboot UID...                   kills all processes of these pods, sandboxes included, as the start of a node does
@@ -21,10 +22,12 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -74,6 +77,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return forEach(args, os.RemoveAll)
 	case command == "copy" && len(args) == 2:
 		return os.CopyFS(args[1], os.DirFS(args[0]))
+	case command == "digest" && len(args) == 1:
+		return digest(args[0], out)
 	case command == "agent" && len(args) == 1:
 		return describeAgent(args[0], out)
 	case command == "kill" && len(args) == 1:
@@ -85,6 +90,26 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	default:
 		return fmt.Errorf("unknown command: %s %q", command, args)
 	}
+}
+
+func digest(dir string, out io.Writer) error {
+	files, sum := 0, sha256.New()
+	err := fs.WalkDir(os.DirFS(dir), ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		file, err := os.Open(filepath.Join(dir, name))
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		files++
+		fmt.Fprintf(sum, "%q ", name)
+		_, err = io.Copy(sum, file)
+		return err
+	})
+	fmt.Fprintf(out, "%d files, %x", files, sum.Sum(nil))
+	return err
 }
 
 func forEach(paths []string, do func(string) error) error {
