@@ -16,10 +16,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/metrics"
+	"github.com/plimsoll-io/plimsoll/pkg/pluginrecords"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/restore"
 	"github.com/plimsoll-io/plimsoll/pkg/restorecontroller"
+	"github.com/plimsoll-io/plimsoll/pkg/volumeplugin"
 )
 
 const root = "../.."
@@ -155,32 +158,117 @@ func TestReasons(t *testing.T) {
 
 var metricName = regexp.MustCompile(`fqName: "([^"]+)"`)
 
+// metricsOf are the names of what a collector collects.
+func metricsOf(t *testing.T, collector prometheus.Collector) []string {
+	t.Helper()
+	descs := make(chan *prometheus.Desc, 100)
+	collector.Describe(descs)
+	close(descs)
+	var names []string
+	for desc := range descs {
+		name := metricName.FindStringSubmatch(desc.String())
+		if name == nil {
+			t.Fatalf("no name in %s", desc)
+		}
+		names = append(names, name[1])
+	}
+	if len(names) == 0 {
+		t.Fatalf("%T has no metrics", collector)
+	}
+	return names
+}
+
+// inMetricRow matches a metric in the first column of a table, inMetricName its name.
+var (
+	inMetricRow  = regexp.MustCompile("(?m)^\\| ((?:`(?:plimsoll|podVolume)_[a-zA-Z_]+`(?:, )?)+) \\|")
+	inMetricName = regexp.MustCompile("`([a-zA-Z_]+)`")
+)
+
+// TestMetrics compares the metrics of each collector with the page about its program: none is missing there, and no table has
+// one that no program defines.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
-	text := read(t, "docs/node-agent.md")
-	descs := make(chan *prometheus.Desc, 100)
-	metrics.NewVolumes(func() []metrics.Volume { return nil }).Describe(descs)
-	close(descs)
-	for desc := range descs {
-		if name := metricName.FindStringSubmatch(desc.String()); !strings.Contains(text, "`"+name[1]+"`") {
-			t.Errorf("docs/node-agent.md does not have metric %s", name[1])
+	known := map[string]bool{}
+	for _, test := range []struct {
+		collector prometheus.Collector
+		page      string
+	}{
+		{metrics.NewVolumes(func() []metrics.Volume { return nil }), "docs/node-agent.md"},
+		{metrics.NewOperations("node"), "docs/node-agent.md"},
+		{restorecontroller.NewMetrics(), "docs/restore.md"},
+		{pluginrecords.NewMetrics(), "docs/volume-plugins.md"},
+		{volumeplugin.NewCollector(nil), "docs/volume-plugins.md"},
+	} {
+		text := read(t, test.page)
+		for _, name := range metricsOf(t, test.collector) {
+			known[name] = true
+			if !strings.Contains(text, "`"+name+"`") {
+				t.Errorf("%s does not have metric %s", test.page, name)
+			}
+		}
+	}
+	for _, name := range literalMetrics(t) {
+		known[name] = true
+		if all := pages(t); !strings.Contains(all, "`"+name+"`") {
+			t.Errorf("docs/ does not have metric %s", name)
+		}
+	}
+	for _, row := range inMetricRow.FindAllStringSubmatch(pages(t), -1) {
+		for _, name := range inMetricName.FindAllStringSubmatch(row[1], -1) {
+			if !known[name[1]] {
+				t.Errorf("docs/ has a row for %s, which no program defines", name[1])
+			}
 		}
 	}
 }
+
+// literalMetrics are those that programs define beside the collectors: Name: "plimsoll_...".
+func literalMetrics(t *testing.T) []string {
+	t.Helper()
+	var names []string
+	for _, dir := range []string{"cmd", "pkg/nodeagent", "pkg/metrics"} {
+		for _, file := range parse(t, dir) {
+			ast.Inspect(file, func(n ast.Node) bool {
+				value, ok := n.(*ast.BasicLit)
+				if !ok || value.Kind != token.STRING {
+					return true
+				}
+				if text, err := strconv.Unquote(value.Value); err == nil && wholeMetric.MatchString(text) {
+					names = append(names, text)
+				}
+				return true
+			})
+		}
+	}
+	return names
+}
+
+var wholeMetric = regexp.MustCompile(`^(plimsoll|podVolume)_[a-zA-Z_]*[a-z]$`)
 
 // fields are the names of a struct's fields in JSON.
 func fields(kind reflect.Type) []string {
 	var names []string
 	for field := range kind.Fields() {
-		if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "" && name != "-" {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		switch {
+		case name == "" && field.Anonymous:
+			names = append(names, fields(field.Type)...)
+		case name != "" && name != "-":
 			names = append(names, name)
 		}
 	}
 	return names
 }
 
+// inFieldRow matches fields of an object in the first column of a table, fieldName one of them.
+var (
+	inFieldRow = regexp.MustCompile("(?m)^\\| ((?:`(?:spec|status)\\.[a-zA-Z.]+`(?:, )?)+) \\|")
+	fieldName  = regexp.MustCompile("`([a-zA-Z.]+)`")
+)
+
 func TestFields(t *testing.T) {
 	t.Parallel()
+	known := map[string]bool{}
 	for _, test := range []struct {
 		kind         reflect.Type
 		page, prefix string
@@ -190,11 +278,24 @@ func TestFields(t *testing.T) {
 		{reflect.TypeFor[restore.Progress](), "docs/restore.md", "items."},
 		{reflect.TypeFor[restore.Counts](), "docs/restore.md", ""},
 		{reflect.TypeFor[restorecontroller.VolumeProgress](), "docs/restore.md", "volumes."},
+		{reflect.TypeFor[v1alpha1.VolumePluginBackupSpec](), "docs/volume-plugins.md", "spec."},
+		{reflect.TypeFor[v1alpha1.VolumePluginRestoreSpec](), "docs/volume-plugins.md", "spec."},
+		{reflect.TypeFor[v1alpha1.VolumePluginBackupStatus](), "docs/volume-plugins.md", "status."},
+		{reflect.TypeFor[v1alpha1.VolumePluginRestoreStatus](), "docs/volume-plugins.md", "status."},
+		{reflect.TypeFor[v1alpha1.VolumeOperationProgress](), "docs/volume-plugins.md", "status.progress."},
 	} {
 		text := read(t, test.page)
 		for _, name := range fields(test.kind) {
+			known[test.prefix+name] = true
 			if !regexp.MustCompile("`" + regexp.QuoteMeta(test.prefix+name) + "[`.]").MatchString(text) {
 				t.Errorf("%s does not have field %s%s of %s", test.page, test.prefix, name, test.kind)
+			}
+		}
+	}
+	for _, row := range inFieldRow.FindAllStringSubmatch(read(t, "docs/volume-plugins.md"), -1) {
+		for _, name := range fieldName.FindAllStringSubmatch(row[1], -1) {
+			if !known[name[1]] {
+				t.Errorf("docs/volume-plugins.md has a row for %s, which no object has", name[1])
 			}
 		}
 	}
