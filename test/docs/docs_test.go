@@ -156,6 +156,39 @@ func TestReasons(t *testing.T) {
 	}
 }
 
+// codeName matches a function or type in a text, as `finish` or `queue.acquire`.
+var codeName = regexp.MustCompile("`(?:(\\w+)\\.)?(\\w+)`")
+
+// TestLifeCycles checks that docs/lifecycles.md names functions and types that there are.
+func TestLifeCycles(t *testing.T) {
+	t.Parallel()
+	declared := map[string]bool{}
+	for _, file := range parse(t, "pkg") {
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.FuncDecl:
+				declared[n.Name.Name] = true
+			case *ast.TypeSpec:
+				declared[n.Name.Name] = true
+			case *ast.Field: // methods of interfaces
+				for _, name := range n.Names {
+					declared[name.Name] = true
+				}
+			}
+			return true
+		})
+	}
+	names := codeName.FindAllStringSubmatch(read(t, "docs/lifecycles.md"), -1)
+	if len(names) < 40 {
+		t.Errorf("found %d names, want at least 40: is the pattern right?", len(names))
+	}
+	for _, name := range names {
+		if of := name[1]; of != "spec" && of != "status" && !declared[name[2]] {
+			t.Errorf("docs/lifecycles.md names %s, which is declared nowhere", name[0])
+		}
+	}
+}
+
 var metricName = regexp.MustCompile(`fqName: "([^"]+)"`)
 
 // metricsOf are the names of what a collector collects.
