@@ -1,6 +1,7 @@
 # Plimsoll. `make help` lists the targets. Everything that is built lands in bin/ and is built again when what it is
 # made from changes; the programs that tests and lint need come from their Go modules, at the versions in go.mod and
-# go.sum under tools/ and test/controlplane/. Nothing else is fetched and nothing is installed.
+# go.sum under tools/ and test/controlplane/. Nothing else is fetched and nothing is installed, except by make e2e as root
+# without KUBECONFIG: it takes containerd, runc and the CNI plugins from Debian's packages if they are missing.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c

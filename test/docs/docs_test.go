@@ -1,4 +1,5 @@
-// Package docs keeps what docs/ says of flags, metrics, Events, reasons and fields equal to the code.
+// Package docs keeps what docs/ says of flags, metrics, Events, reasons, fields and functions equal to the code. It checks, too,
+// that links between pages and citations of pages and sections lead somewhere.
 package docs
 
 import (
