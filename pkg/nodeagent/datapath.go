@@ -150,6 +150,7 @@ func (a *Agent) restore(ctx context.Context, op *operation) (outcome, error) {
 	if err := a.takeBack(op, pvr, req.Volume); err != nil {
 		return outcome{}, err
 	}
+	began := time.Now()
 	res, err := up.Restore(ctx, req, op.tracker)
 	if err != nil {
 		return outcome{}, err
@@ -161,15 +162,12 @@ func (a *Agent) restore(ctx context.Context, op *operation) (outcome, error) {
 	if err := stopped(ctx); err != nil { // it may have been left behind meanwhile
 		return outcome{}, err
 	}
-	if err := a.acceptRestore(ctx, op, res); err != nil {
+	var out outcome
+	if err := a.accept(ctx, op, req.Volume, res, time.Since(began), &out); err != nil {
 		return outcome{}, err
 	}
 	if err := a.handOver(op, pvr, req.Volume); err != nil {
 		return outcome{}, fmt.Errorf("tell the pod's init container that the data is there: %w", err)
-	}
-	out := outcome{totalBytes: res.TotalBytes, errors: res.Errors}
-	if res.Errors > 0 {
-		out.message = fmt.Sprintf("snapshot %s was restored without %s", pvr.Spec.SnapshotID, missing("that could not be written", res.Errors, res.FailedPaths))
 	}
 	return out, nil
 }

@@ -36,6 +36,7 @@ const (
 	ReasonVolumeIO             = "VolumeIO"             // the volume's file system failed: disk, driver or server
 	ReasonUnreadableFiles      = "UnreadableFiles"      // files were unreadable: more than --partial allows, or the reason of result partial
 	ReasonUnwrittenFiles       = "UnwrittenFiles"       // files could not be written: more than --partial-restore allows, or the reason of result partial
+	ReasonMissingData          = "MissingData"          // the files of a restored volume are smaller than the snapshot's, without an error
 	ReasonVanishedFiles        = "VanishedFiles"        // the reason of result partial: many files vanished while the volume was read
 	ReasonTooManyAttempts      = "TooManyAttempts"      // the agent ended once too often while it ran
 	ReasonDataPath             = "DataPath"             // anything else that restic or kopia says
@@ -155,6 +156,9 @@ func advice(reason string) string {
 	case ReasonUnwrittenFiles:
 		return "the other files are in the volume; to let the pod start without these, delete the pod and restore it again with " +
 			"'velero restore create --annotations " + v1alpha1.AnnotationPartial + "=complete ...', or run the node agent with --partial-restore=complete"
+	case ReasonMissingData:
+		return "check the volume's driver, its disk or server, and whether another program removes files from it; to let the pod start with what there is, delete the pod and restore it again with " +
+			"'velero restore create --annotations " + v1alpha1.AnnotationPartial + "=complete ...'"
 	case ReasonIdle:
 		return "check the storage and the network of this node, or raise --idle-timeout"
 	default:

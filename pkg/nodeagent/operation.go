@@ -43,6 +43,7 @@ type operation struct {
 	mountWait waiting       // for the volume to be mounted
 	faultWait waiting       // for one object with which the API server fails
 	lacks     restoreErrors // of the last attempt
+	lost      int64         // bytes that the last attempt of a restore has written and that are not in the volume
 }
 
 // outcome is what an attempt has brought.

@@ -172,8 +172,11 @@ type RestoreRequest struct {
 
 // RestoreResult is what a restore wrote.
 type RestoreResult struct {
-	TotalBytes  int64 // bytes of all files in the snapshot
-	TotalFiles  int64 // files in the snapshot; 0 where the data path does not say
+	TotalBytes int64 // bytes of all files in the snapshot
+	TotalFiles int64 // files in the snapshot; 0 where the data path does not say
+	// SizesOnDisk is what the sizes of the volume's files must add up to now at least, files with several names counted once;
+	// 0 where the data path cannot tell.
+	SizesOnDisk int64
 	Errors      int64 // files and directories that could not be written, or not with all their attributes
 	FailedPaths []string
 	LastError   string // what was wrong with one of them

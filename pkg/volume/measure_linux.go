@@ -35,6 +35,14 @@ func Measure(ctx context.Context, dir *os.File) (Usage, error) {
 	return sum.Usage, err
 }
 
+// Sizes adds up the sizes of the regular files in a directory, as Measure does but with holes and preallocated space. Usage.Skipped
+// counts the mount points in it, too. When ctx ends, Usage is what was seen until then.
+func Sizes(ctx context.Context, dir *os.File) (Usage, error) {
+	w := &walk{done: ctx.Done(), sizes: true}
+	sum, err := w.measure(ctx, dir)
+	return sum.Usage, err
+}
+
 // MeasureFs adds up what lies in a directory of any file system. On the real one, afero.OsFs, it does what Measure does;
 // elsewhere it adds up the sizes of regular files, because an afero.Fs knows neither extents nor hard links.
 func MeasureFs(ctx context.Context, fsys afero.Fs, dir string) (Usage, error) {
@@ -75,17 +83,26 @@ func measureSizes(ctx context.Context, fsys afero.Fs, dir string) (Usage, error)
 
 // measure also adds up what changed after since.
 func measure(ctx context.Context, dir *os.File, since int64) (usage, error) {
+	w := &walk{done: ctx.Done(), since: since}
+	sum, err := w.measure(ctx, dir)
+	if err != nil {
+		return usage{}, err
+	}
+	return sum, nil
+}
+
+// measure walks the tree below dir. When ctx ends, it returns what was seen until then, too.
+func (w *walk) measure(ctx context.Context, dir *os.File) (usage, error) {
 	fd, err := duplicate(dir)
 	if err != nil {
 		return usage{}, fmt.Errorf("measure volume: open %s: %w", dir.Name(), err)
 	}
-	w := &walk{done: ctx.Done(), since: since}
 	sum, err := w.run(fd, min(runtime.GOMAXPROCS(0), maxWorkers))
 	if err != nil {
 		return usage{}, fmt.Errorf("measure volume: read %s: %w", dir.Name(), err)
 	}
 	if ctx.Err() != nil {
-		return usage{}, fmt.Errorf("measure volume: %w", context.Cause(ctx))
+		return sum, fmt.Errorf("measure volume: %w", context.Cause(ctx))
 	}
 	return sum, nil
 }

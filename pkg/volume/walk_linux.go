@@ -36,6 +36,7 @@ func (u *usage) add(v usage) {
 type walk struct {
 	done    <-chan struct{} // closed: stop
 	since   int64           // nanoseconds since 1970
+	sizes   bool            // count files by their size, and mount points as skipped
 	workers int32
 	idle    atomic.Int32 // workers that wait for a part and have not been promised one
 	parts   chan part    // has room for one for each worker, so that sending what was promised never blocks
@@ -197,6 +198,7 @@ func (w *worker) enter(parent *level, name cstring) (level, bool) {
 		return level{}, false
 	}
 	if err := w.statFd(fd); err != nil || isMountpoint(&w.stat, parent.id) {
+		w.skipMount()
 		_ = unix.Close(fd)
 		return level{}, false
 	}
@@ -294,6 +296,7 @@ func (w *worker) visit(dir *level, entry dirent) {
 		return
 	}
 	if isMountpoint(&w.stat, dir.id) {
+		w.skipMount()
 		return
 	}
 	w.usage.newest = max(w.usage.newest, changeTime(&w.stat))
@@ -311,7 +314,7 @@ func (w *worker) file(dir int, name cstring) {
 		return
 	}
 	bytes := int64(w.stat.Size)
-	if bytes > maxSingleBlob {
+	if bytes > maxSingleBlob && !w.sizes {
 		bytes = w.dataBytes(dir, name)
 	}
 	w.usage.Files++
@@ -324,6 +327,13 @@ func (w *worker) file(dir int, name cstring) {
 // skip counts what cannot be read. What vanished or became something else in the meantime is not worth counting.
 func (w *worker) skip(err error) {
 	if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) && !errors.Is(err, unix.ELOOP) {
+		w.usage.Skipped++
+	}
+}
+
+// skipMount counts what is not looked at because something else is mounted there.
+func (w *worker) skipMount() {
+	if w.sizes {
 		w.usage.Skipped++
 	}
 }

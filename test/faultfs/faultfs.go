@@ -58,6 +58,8 @@ type Fault struct {
 	From, Times int
 	// Errno is what the call returns.
 	Errno syscall.Errno
+	// Lose makes a Write succeed that does nothing: what was to be written, truncated or allocated is lost.
+	Lose bool
 	// Hang makes the call wait, even after SIGKILL, until Clear, Abort or Unmount. It then returns Errno, or goes on if that is 0.
 	Hang bool
 }
@@ -65,7 +67,9 @@ type Fault struct {
 // String describes the fault, for a test's log.
 func (f Fault) String() string {
 	what := "hangs"
-	if !f.Hang {
+	if f.Lose {
+		what = "is lost"
+	} else if !f.Hang {
 		what = fmt.Sprintf("fails with %q", f.Errno.Error())
 	}
 	op, name := f.Op, f.Path
@@ -242,6 +246,9 @@ func (f *FS) Unmount() error {
 	return nil
 }
 
+// lost is what call returns for a Fault that loses what is written.
+const lost = syscall.Errno(1 << 16)
+
 // call counts a call, and returns what it fails with; 0 if it goes on. at is where in the file or directory it begins.
 func (f *FS) call(op Op, name string, at int64) syscall.Errno {
 	f.mu.Lock()
@@ -258,6 +265,8 @@ func (f *FS) call(op Op, name string, at int64) syscall.Errno {
 		return 0
 	case hit.Hang:
 		f.hang()
+	case hit.Lose:
+		return lost
 	}
 	return hit.Errno
 }

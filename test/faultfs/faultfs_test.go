@@ -49,6 +49,21 @@ func TestPassesOn(t *testing.T) {
 	}
 }
 
+// A lost write succeeds, and the file does not have it.
+func TestLoses(t *testing.T) {
+	t.Parallel()
+	volume, dir, _ := ForTest(t)
+	volume.Inject(Fault{Op: Write, Path: "new", After: 300_000, Lose: true})
+	name := filepath.Join(dir, "new")
+	write(t, name, 500_000)
+	if err := os.Truncate(name, 500_000); err != nil {
+		t.Error(err)
+	}
+	if info, err := os.Stat(name); err != nil || info.Size() != 300_000 {
+		t.Errorf("got %v, %v, want 300000 bytes", info, err)
+	}
+}
+
 func TestFails(t *testing.T) {
 	t.Parallel()
 	stat := func(dir string) error { _, err := os.Lstat(filepath.Join(dir, "sub/file")); return err }

@@ -183,7 +183,10 @@ func (n *node) Setattr(ctx context.Context, f fs.FileHandle, in *fuse.SetAttrIn,
 	if _, ok := in.GetSize(); ok {
 		op = Write
 	}
-	if errno := n.call(op); errno != 0 {
+	switch errno := n.call(op); {
+	case errno == lost:
+		return n.LoopbackNode.Getattr(ctx, f, out)
+	case errno != 0:
 		return errno
 	}
 	return n.LoopbackNode.Setattr(ctx, f, in, out)
@@ -233,14 +236,20 @@ func (f *file) Read(ctx context.Context, buf []byte, off int64) (fuse.ReadResult
 
 func (f *file) Write(ctx context.Context, data []byte, off int64) (uint32, syscall.Errno) {
 	name := f.node.name()
-	if errno := f.node.volume.call(Write, name, off); errno != 0 {
+	switch errno := f.node.volume.call(Write, name, off); {
+	case errno == lost:
+		return uint32(len(data)), 0
+	case errno != 0:
 		return 0, errno
 	}
 	return f.LoopbackFile.Write(ctx, data[:f.node.volume.limit(Write, name, off, len(data))], off)
 }
 
 func (f *file) Allocate(ctx context.Context, off, size uint64, mode uint32) syscall.Errno {
-	if errno := f.node.volume.call(Write, f.node.name(), int64(off)); errno != 0 {
+	switch errno := f.node.volume.call(Write, f.node.name(), int64(off)); {
+	case errno == lost:
+		return 0
+	case errno != 0:
 		return errno
 	}
 	return f.LoopbackFile.Allocate(ctx, off, size, mode)

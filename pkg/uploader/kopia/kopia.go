@@ -171,7 +171,8 @@ func (u *Uploader) Restore(ctx context.Context, req uploader.RestoreRequest, p p
 		return uploader.RestoreResult{}, fmt.Errorf("restore snapshot %s into %s: %w", req.SnapshotID, req.Volume.Name(), err)
 	}
 	return uploader.RestoreResult{
-		TotalBytes: r.TotalBytes, TotalFiles: r.TotalFiles, Errors: r.Errors, FailedPaths: r.FailedPaths, LastError: r.LastError,
+		TotalBytes: r.TotalBytes, TotalFiles: r.TotalFiles, SizesOnDisk: r.SizesOnDisk,
+		Errors: r.Errors, FailedPaths: r.FailedPaths, LastError: r.LastError,
 	}, nil
 }
 

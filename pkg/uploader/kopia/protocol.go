@@ -76,6 +76,7 @@ type result struct {
 	SnapshotID    string   `json:"snapshotID,omitempty"`
 	TotalBytes    int64    `json:"totalBytes"`
 	TotalFiles    int64    `json:"totalFiles,omitempty"`
+	SizesOnDisk   int64    `json:"sizesOnDisk,omitempty"` // restore
 	BytesUploaded int64    `json:"bytesUploaded,omitempty"`
 	Errors        int64    `json:"errors,omitempty"`
 	Vanished      int64    `json:"vanished,omitempty"` // backup
@@ -150,7 +151,7 @@ func (r *result) check() error {
 	if err := checkText(append(slices.Clone(r.FailedPaths), r.SnapshotID, r.LastError)...); err != nil {
 		return err
 	}
-	return checkCounts(r.TotalBytes, r.TotalFiles, r.BytesUploaded, r.Errors, r.Vanished)
+	return checkCounts(r.TotalBytes, r.TotalFiles, r.SizesOnDisk, r.BytesUploaded, r.Errors, r.Vanished)
 }
 
 func checkText(texts ...string) error {

@@ -59,8 +59,12 @@ func (j *job) restore(ctx context.Context) (_ result, err error) {
 		j.note(slog.LevelWarn, "the volume does not permit to set owners: "+progress.Count(n, "file or directory does", "files and directories do")+" not have the one of the backup")
 	}
 	lost := target.unwritten.counts()
+	total, onDisk := max(p.size()-lost.bytes, 0), int64(0)
+	if p.known {
+		onDisk = max(total-target.renamed.Load(), 0)
+	}
 	return result{
-		TotalBytes: max(p.size()-lost.bytes, 0), TotalFiles: p.files,
+		TotalBytes: total, TotalFiles: p.files, SizesOnDisk: onDisk,
 		Errors: lost.errors, FailedPaths: target.unwritten.named(), LastError: lost.last,
 	}, nil
 }

@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
 	kopiafs "github.com/kopia/kopia/fs"
 	"github.com/kopia/kopia/repo"
@@ -27,6 +29,7 @@ type target struct {
 	*restore.FilesystemOutput
 	*comparison
 	foreign   atomic.Int64 // entries that do not have their owner
+	renamed   atomic.Int64 // bytes of files whose names were not UTF-8: kopia gives several of them one name
 	current   *atomic.Pointer[string]
 	times     sync.Map // of directories that are not finished: the time, by path
 	unwritten unwritten
@@ -50,6 +53,9 @@ func newTarget(ctx context.Context, r repo.DirectRepository, sparse bool) (*targ
 // all its bytes are the snapshot's. Size and time prove nothing: after a power loss files have both, and zeros in them.
 func (t *target) FileExists(ctx context.Context, path string, e kopiafs.File) bool {
 	t.current.Store(&path)
+	if strings.ContainsRune(path, utf8.RuneError) {
+		t.renamed.Add(e.Size())
+	}
 	return t.isSame(ctx, path, e)
 }
 

@@ -29,14 +29,18 @@ func (u *Uploader) Restore(ctx context.Context, req uploader.RestoreRequest, p p
 	sink := orDiscard(p)
 	var result uploader.RestoreResult
 	err := u.inSession(req.Repository, func(s *session) error {
-		total, err := u.total(ctx, s, req, sink)
+		total, known, err := u.total(ctx, s, req, sink)
 		if err != nil {
 			return err
 		}
-		return u.pastDeadLocks(ctx, s, func() error {
+		err = u.pastDeadLocks(ctx, s, func() error {
 			result, err = u.restore(ctx, s, req, total, sink)
 			return err
 		})
+		if known && result.Errors == 0 {
+			result.SizesOnDisk = total
+		}
+		return err
 	})
 	if err != nil {
 		return uploader.RestoreResult{}, fmt.Errorf("restore snapshot %s: %w", req.SnapshotID, err)
@@ -44,10 +48,10 @@ func (u *Uploader) Restore(ctx context.Context, req uploader.RestoreRequest, p p
 	return result, nil
 }
 
-// total finds out how many bytes a restore writes. What the caller knows is only taken where restic cannot say it.
-func (u *Uploader) total(ctx context.Context, s *session, req uploader.RestoreRequest, sink progress.Sink) (int64, error) {
-	var total int64
-	err := u.pastDeadLocks(ctx, s, func() error {
+// total finds out how many bytes a restore writes. What the caller knows is only taken where restic cannot say it, known is false
+// then.
+func (u *Uploader) total(ctx context.Context, s *session, req uploader.RestoreRequest, sink progress.Sink) (total int64, known bool, err error) {
+	err = u.pastDeadLocks(ctx, s, func() error {
 		sink.Report(progress.Reading{Stage: progress.StageScanning, TotalBytes: max(req.TotalBytes, 0)})
 		var err error
 		total, err = u.restoreSize(ctx, s, req)
@@ -55,9 +59,9 @@ func (u *Uploader) total(ctx context.Context, s *session, req uploader.RestoreRe
 	})
 	if errors.Is(err, errNoStats) && req.TotalBytes > 0 {
 		u.options.Logger.Info("take the snapshot's size as the caller knows it", "bytes", req.TotalBytes, "error", err)
-		return req.TotalBytes, nil
+		return req.TotalBytes, false, nil
 	}
-	return total, err
+	return total, err == nil, err
 }
 
 // restore runs restic restore once.

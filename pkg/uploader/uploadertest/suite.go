@@ -12,6 +12,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/volume"
 	"github.com/plimsoll-io/plimsoll/test/tree"
 )
 
@@ -128,6 +129,10 @@ func (s *suite) restoreAndCompare(t *testing.T, u uploader.Uploader, snapshot up
 	}
 	checkReadings(t, &seen, result.TotalBytes)
 	compare(t, want, target, tree.Options{Plain: s.Plain, Sparse: s.Sparse})
+	found, err := volume.Sizes(t.Context(), open(t, target))
+	if _, isFake := u.(*Fake); err != nil || found.Bytes != result.SizesOnDisk && !isFake {
+		t.Errorf("the files have %d bytes, want the %d that the restore says; %v", found.Bytes, result.SizesOnDisk, err)
+	}
 }
 
 // slow is a rate in bytes per second at which slowBytes take 16 s: long enough to be canceled, on a busy machine too.
