@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// What Find and Open cannot do. The messages around them say where was looked and what to do.
+// What Open cannot do. The messages around them say where was looked and what to do.
 var (
 	// ErrPodNotFound: the pods directory has no directory of that pod, or there is no pods directory.
 	ErrPodNotFound = errors.New("pod has no directory on this node")
@@ -35,22 +35,13 @@ type Pods struct {
 }
 
 // NewPods returns the pods directory at root, which may be a symbolic link or a mount; nothing below it may be a link.
-// Open needs fsys to be the real file system, afero.OsFs; Find works on any.
+// Open needs fsys to be the real file system, afero.OsFs; the lookup works on any.
 func NewPods(fsys afero.Fs, root string) *Pods { return &Pods{fs: fsys, root: root} }
 
-// Find returns the path of a volume's directory, <root>/<pod UID>/volumes/<plugin>/<dir>: exactly one plugin's directory
+// find returns the path of a volume's directory below the root, <pod UID>/volumes/<plugin>/<dir>: exactly one plugin's directory
 // must have it. The error wraps ErrPodNotFound, ErrNotMounted, ErrAmbiguous, ErrBadName or ErrUnsafe if it is one of these.
 //
 // The path says where the directory was. What may have happened to it since is up to Open.
-func (p *Pods) Find(podUID types.UID, dir Dir) (string, error) {
-	rel, err := p.find(podUID, dir)
-	if err != nil {
-		return "", err
-	}
-	return filepath.Join(p.root, rel), nil
-}
-
-// find returns the directory's path below the root.
 func (p *Pods) find(podUID types.UID, dir Dir) (string, error) {
 	if err := checkElement("pod UID", string(podUID)); err != nil {
 		return "", err

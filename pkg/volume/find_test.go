@@ -107,9 +107,9 @@ func TestFind(t *testing.T) {
 				if tt.uid != "" {
 					uid = tt.uid
 				}
-				got, err := NewPods(fsys, root).Find(uid, tt.dir)
+				got, err := NewPods(fsys, root).find(uid, tt.dir)
 				checkError(t, err, tt.wantErr, tt.wantMsg)
-				if want := filepath.Join(root, string(podUID), tt.want); tt.wantErr == nil && got != want {
+				if want := filepath.Join(string(podUID), tt.want); tt.wantErr == nil && got != want {
 					t.Errorf("got %s, want %s", got, want)
 				}
 			})
@@ -123,7 +123,7 @@ func TestFindRefusesLinks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			root := attackedPods(t, link)
-			_, err := NewPods(afero.NewOsFs(), root).Find(podUID, Dir{Name: "pvc-1", CSI: true})
+			_, err := NewPods(afero.NewOsFs(), root).find(podUID, Dir{Name: "pvc-1", CSI: true})
 			checkError(t, err, ErrUnsafe, "is a symbolic link")
 		})
 	}

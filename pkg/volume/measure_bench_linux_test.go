@@ -58,7 +58,7 @@ func compare(b *testing.B, dir string, files int) {
 	var ours, theirs time.Duration
 	for b.Loop() {
 		start := time.Now()
-		got, err := Measure(b.Context(), volume)
+		got, err := usageOf(b.Context(), volume)
 		must(b, err)
 		if got.Files != int64(files) {
 			b.Fatalf("measured %d files, want %d", got.Files, files)

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"runtime"
 
-	"github.com/spf13/afero"
 	"golang.org/x/sys/unix"
 )
 
@@ -27,61 +25,17 @@ type Usage struct {
 // maxWorkers bounds the goroutines of a walk; more of them only wait for each other's locks in the kernel.
 const maxWorkers = 4
 
-// Measure adds up what lies in a directory, which stays open and where it was. It does not follow links, does not go into
-// other mounts and opens nothing but directories and big regular files. The error is that of the directory itself, or wraps
-// context.Cause(ctx).
-func Measure(ctx context.Context, dir *os.File) (Usage, error) {
-	sum, err := measure(ctx, dir, 0)
-	return sum.Usage, err
-}
-
-// Sizes adds up the sizes of the regular files in a directory, as Measure does but with holes and preallocated space. Usage.Skipped
-// counts the mount points in it, too. When ctx ends, Usage is what was seen until then.
+// Sizes adds up the sizes of the regular files in a directory, with holes and preallocated space. The directory stays open and
+// where it was. Links are not followed, other mounts not entered but counted in Usage.Skipped, and nothing but directories
+// opened. The error is that of the directory itself, or wraps context.Cause(ctx): then Usage is what was seen until then.
 func Sizes(ctx context.Context, dir *os.File) (Usage, error) {
 	w := &walk{done: ctx.Done(), sizes: true}
 	sum, err := w.measure(ctx, dir)
 	return sum.Usage, err
 }
 
-// MeasureFs adds up what lies in a directory of any file system. On the real one, afero.OsFs, it does what Measure does;
-// elsewhere it adds up the sizes of regular files, because an afero.Fs knows neither extents nor hard links.
-func MeasureFs(ctx context.Context, fsys afero.Fs, dir string) (Usage, error) {
-	if _, isReal := fsys.(*afero.OsFs); !isReal {
-		return measureSizes(ctx, fsys, dir)
-	}
-	f, err := os.Open(dir)
-	if err != nil {
-		return Usage{}, fmt.Errorf("measure volume: %w", err)
-	}
-	defer f.Close()
-	return Measure(ctx, f)
-}
-
-func measureSizes(ctx context.Context, fsys afero.Fs, dir string) (Usage, error) {
-	var sum Usage
-	err := afero.Walk(fsys, dir, func(path string, info fs.FileInfo, err error) error {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		switch {
-		case err != nil && path == dir:
-			return err
-		case errors.Is(err, fs.ErrNotExist):
-		case err != nil:
-			sum.Skipped++
-		case info.Mode().IsRegular():
-			sum.Files++
-			sum.Bytes += info.Size()
-		}
-		return nil
-	})
-	if err != nil {
-		return Usage{}, fmt.Errorf("measure volume: %w", err)
-	}
-	return sum, nil
-}
-
-// measure also adds up what changed after since.
+// measure adds up the data in a directory, big files by their data extents, and what changed after since. It opens nothing but
+// directories and big regular files, and errs as Sizes does.
 func measure(ctx context.Context, dir *os.File, since int64) (usage, error) {
 	w := &walk{done: ctx.Done(), since: since}
 	sum, err := w.measure(ctx, dir)

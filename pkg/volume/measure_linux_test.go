@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,7 +15,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/spf13/afero"
 	"golang.org/x/sys/unix"
 )
 
@@ -101,7 +101,7 @@ func TestMeasure(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			tt.make(t, dir)
-			got, err := Measure(t.Context(), open(t, dir))
+			got, err := usageOf(t.Context(), open(t, dir))
 			must(t, err)
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Error(diff)
@@ -138,7 +138,7 @@ func TestMeasurePreallocatedFile(t *testing.T) {
 		if info.Size() != size {
 			t.Fatalf("size %d: the file is not preallocated", info.Size())
 		}
-		got, err := Measure(t.Context(), volume)
+		got, err := usageOf(t.Context(), volume)
 		must(t, err)
 		// Each piece may fill up the block that it ends in.
 		if over := got.Bytes - written; over < 0 || over > 4*block {
@@ -159,8 +159,17 @@ func TestMeasureAgreesWithPlainWalk(t *testing.T) {
 			write(t, filepath.Join(dir, fmt.Sprintf("wide/%d/%d/%d", i, j, j)), j)
 		}
 	}
-	want, err := measureSizes(t.Context(), afero.NewOsFs(), dir)
-	must(t, err)
+	var want Usage
+	must(t, filepath.WalkDir(dir, func(_ string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		info, err := entry.Info()
+		must(t, err)
+		want.Files++
+		want.Bytes += info.Size()
+		return nil
+	}))
 	for range 20 {
 		fd, err := duplicate(open(t, dir))
 		must(t, err)
@@ -177,7 +186,7 @@ func TestMeasureLeavesTheDirectoryAlone(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "a"), 1)
 	volume := open(t, dir)
-	_, err := Measure(t.Context(), volume)
+	_, err := usageOf(t.Context(), volume)
 	must(t, err)
 	names, err := volume.Readdirnames(-1)
 	must(t, err)
@@ -366,14 +375,14 @@ func TestMeasureStaysOnItsMount(t *testing.T) {
 	mount(t, other, filepath.Join(dir, "bind"), "", unix.MS_BIND)
 	mount(t, filepath.Join(other, "file"), filepath.Join(dir, "bindfile"), "", unix.MS_BIND)
 
-	got, err := Measure(t.Context(), open(t, dir))
+	got, err := usageOf(t.Context(), open(t, dir))
 	must(t, err)
 	if diff := cmp.Diff(Usage{Bytes: 2, Files: 2}, got); diff != "" {
 		t.Error(diff)
 	}
 
 	// The volume itself is a mount.
-	got, err = Measure(t.Context(), open(t, filepath.Join(dir, "bind")))
+	got, err = usageOf(t.Context(), open(t, filepath.Join(dir, "bind")))
 	must(t, err)
 	if diff := cmp.Diff(Usage{Bytes: 1000, Files: 1}, got); diff != "" {
 		t.Error(diff)
@@ -424,10 +433,7 @@ func TestMeasureIsCanceled(t *testing.T) {
 	canceled, cancel := context.WithCancelCause(t.Context())
 	cause := errors.New("the pod is gone")
 	cancel(cause)
-	if _, err := Measure(canceled, open(t, dir)); !errors.Is(err, cause) {
-		t.Errorf("error %v, want %v", err, cause)
-	}
-	if _, err := measureSizes(canceled, afero.NewOsFs(), dir); !errors.Is(err, cause) {
+	if _, err := usageOf(canceled, open(t, dir)); !errors.Is(err, cause) {
 		t.Errorf("error %v, want %v", err, cause)
 	}
 }
@@ -462,37 +468,20 @@ func TestMeasureErrors(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
 	write(t, file, 1)
-	if _, err := Measure(t.Context(), open(t, file)); !errors.Is(err, unix.ENOTDIR) {
+	if _, err := usageOf(t.Context(), open(t, file)); !errors.Is(err, unix.ENOTDIR) {
 		t.Errorf("a file: error %v, want %v", err, unix.ENOTDIR)
 	}
 	closed := open(t, t.TempDir())
 	must(t, closed.Close())
-	if _, err := Measure(t.Context(), closed); err == nil {
+	if _, err := usageOf(t.Context(), closed); err == nil {
 		t.Error("a closed directory: no error")
 	}
 }
 
-func TestMeasureFs(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	for kind, fsys := range map[string]afero.Fs{
-		"memory": afero.NewMemMapFs(), "real": afero.NewOsFs(), "other": afero.NewBasePathFs(afero.NewOsFs(), dir),
-	} {
-		t.Run(kind, func(t *testing.T) {
-			root := filepath.Join(dir, kind)
-			must(t, fsys.MkdirAll(filepath.Join(root, "sub"), 0o755))
-			must(t, afero.WriteFile(fsys, filepath.Join(root, "a"), make([]byte, 10), 0o600))
-			must(t, afero.WriteFile(fsys, filepath.Join(root, "sub/b"), make([]byte, 100), 0o600))
-			got, err := MeasureFs(t.Context(), fsys, root)
-			must(t, err)
-			if diff := cmp.Diff(Usage{Bytes: 110, Files: 2}, got); diff != "" {
-				t.Error(diff)
-			}
-			if _, err := MeasureFs(t.Context(), fsys, filepath.Join(root, "none")); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("missing directory: error %v, want %v", err, os.ErrNotExist)
-			}
-		})
-	}
+// usageOf measures everything, whenever it changed.
+func usageOf(ctx context.Context, dir *os.File) (Usage, error) {
+	sum, err := measure(ctx, dir, 0)
+	return sum.Usage, err
 }
 
 func write(tb testing.TB, path string, size int) {

@@ -29,7 +29,7 @@ func NewMeter(ctx context.Context, dir *os.File) (*Meter, error) {
 	return &Meter{dir: dir, base: base}, nil
 }
 
-// Written returns how many bytes the restore has written so far. It can fall. The error is that of Measure.
+// Written returns how many bytes the restore has written so far. It can fall. Errors are those of Sizes.
 func (m *Meter) Written(ctx context.Context) (int64, error) {
 	now, err := measure(ctx, m.dir, m.base.newest)
 	if err != nil {

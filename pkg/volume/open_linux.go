@@ -13,8 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Open finds a volume's directory as Find does and opens it for reading. The file's Name is the path. Errors are those of
-// Find; callers close the file.
+// Open finds the directory of a pod's volume, <root>/<pod UID>/volumes/<plugin>/<dir>, which exactly one plugin must have, and opens
+// it for reading. The file's Name is the path; callers close it. The error wraps ErrPodNotFound, ErrNotMounted, ErrAmbiguous,
+// ErrBadName or ErrUnsafe if it is one of these.
 //
 // A directory on which something must be mounted (Dir.Mounted) is refused with ErrNotMounted while nothing is: when a node
 // has started, it lies there empty until the driver has mounted the volume again. Where the kernel does not tell, the
