@@ -89,8 +89,10 @@ fmt: bin/golangci-lint ## Format the Go files (gofumpt, import groups).
 	bin/golangci-lint fmt
 
 .PHONY: lint
-lint: bin/golangci-lint ## Run the linters, vet, staticcheck and the import arrows among them.
+lint: bin/golangci-lint bin/deadcode ## Run the linters, vet, staticcheck and the import arrows among them, and look for dead code.
 	bin/golangci-lint run
+	@dead=$$(bin/deadcode -filter '^github.com/plimsoll-io/plimsoll/(api|cmd|pkg)/' ./cmd/... ./examples/...); \
+	[ -z "$$dead" ] || { echo "$$dead"; echo 'no program reaches this code: delete it'; exit 1; }
 
 .PHONY: generate
 generate: manifests ## Make the generated files again.
@@ -239,6 +241,9 @@ bin/gotestsum: tools/gotestsum/go.mod tools/gotestsum/go.sum tools/build.sh ## R
 bin/golangci-lint: tools/golangci-lint/go.mod tools/golangci-lint/go.sum tools/build.sh ## The linter.
 	@tools/build.sh $(<D) github.com/golangci/golangci-lint/v2/cmd/golangci-lint $@ '4 min' \
 	  -ldflags "-s -w -X main.version=$$(sed -n 's/.*golangci-lint\/v2 v\([0-9.]*\).*/\1/p' $<)"
+
+bin/deadcode: tools/deadcode/go.mod tools/deadcode/go.sum tools/build.sh ## Finds functions that no program reaches.
+	@tools/build.sh $(<D) golang.org/x/tools/cmd/deadcode $@ '1 min' -ldflags '-s -w'
 
 bin/controller-gen: tools/controller-gen/go.mod tools/controller-gen/go.sum tools/build.sh ## Makes roles, CRDs and deep copies from markers in the code.
 	@tools/build.sh $(<D) sigs.k8s.io/controller-tools/cmd/controller-gen $@ '1 min' -ldflags '-s -w'
