@@ -24,7 +24,8 @@ import (
 const (
 	// responseTimeout is how long a storage may take to begin its answer.
 	responseTimeout = 2 * time.Minute
-	// openTimeout is how long opening an object may take with all that a library tries again: Google's does until its ctx ends.
+	// openTimeout is how long opening an object, or a page of a list, may take with all that a library tries again: Google's does
+	// until its ctx ends.
 	openTimeout = 10 * time.Minute
 	// stallTimeout is how long a storage may send, or take, nothing of an object. There is no limit on the time for all of it: that
 	// depends on its size.
@@ -64,6 +65,7 @@ func openBucket(ctx context.Context, b repository.Bucket, config map[string]stri
 	c := &cloud{
 		address: strings.TrimSuffix(b.Address(), "/") + "/",
 		hide:    b.Hider(),
+		opening: openTimeout,
 		stall:   stallTimeout,
 		idle:    transport.CloseIdleConnections,
 	}
@@ -135,6 +137,7 @@ type cloud struct {
 	address string
 	hide    func(string) string
 	idle    func()        // closes idle connections
+	opening time.Duration // openTimeout, but for tests
 	stall   time.Duration // stallTimeout, but for tests
 	// beforeWrite is what a provider wants done to the request, or nil.
 	beforeWrite func(as func(any) bool) error
@@ -170,8 +173,12 @@ func (c *cloud) list(ctx context.Context, prefix string, deep bool) iter.Seq2[en
 			options.Delimiter = ""
 		}
 		objects := c.blobs.List(options)
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
 		for {
+			timer := limit(cancel, c.opening)
 			object, err := objects.Next(ctx)
+			timer.Stop()
 			if errors.Is(err, io.EOF) {
 				return
 			}
@@ -197,7 +204,7 @@ func (c *cloud) list(ctx context.Context, prefix string, deep bool) iter.Seq2[en
 func (c *cloud) open(ctx context.Context, key string) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	r := cloudReader{cancel: cancel, stall: c.stall, fault: func(err error) error { return c.fault(ctx, "read", key, err) }}
-	timer := r.limit(openTimeout)
+	timer := limit(cancel, c.opening)
 	var err error
 	r.r, err = c.blobs.NewReader(ctx, key, nil)
 	timer.Stop()
@@ -217,13 +224,13 @@ type cloudReader struct {
 	fault  func(error) error
 }
 
-// limit gives up when d has passed, unless the timer is stopped.
-func (r cloudReader) limit(d time.Duration) *time.Timer {
-	return time.AfterFunc(d, func() { r.cancel(fmt.Errorf("nothing has come for %s: %w", d, ErrStalled)) })
+// limit gives up, with ErrStalled, when d has passed, unless the timer is stopped.
+func limit(cancel context.CancelCauseFunc, d time.Duration) *time.Timer {
+	return time.AfterFunc(d, func() { cancel(fmt.Errorf("nothing has come for %s: %w", d, ErrStalled)) })
 }
 
 func (r cloudReader) Read(p []byte) (int, error) {
-	timer := r.limit(r.stall) // for each read: what happens between two of them may take its time
+	timer := limit(r.cancel, r.stall) // for each read: what happens between two of them may take its time
 	n, err := r.r.Read(p)
 	timer.Stop()
 	if err != nil && !errors.Is(err, io.EOF) {

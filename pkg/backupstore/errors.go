@@ -33,7 +33,7 @@ var (
 	ErrDamaged = errors.New("damaged")
 	// ErrTooLarge comes for a file or archive beyond the limits of this package or of ArchiveOptions.
 	ErrTooLarge = errors.New("too large")
-	// ErrStalled comes when a storage stops to send an object that is being read.
+	// ErrStalled comes when a storage stops to send an object that is being read, or a list of objects.
 	ErrStalled = errors.New("the storage has stopped sending")
 	// ErrNoURL comes from DownloadURL for a storage or a credential that cannot sign one.
 	ErrNoURL = errors.New("no URL can be signed for this storage with these credentials")

@@ -8,3 +8,10 @@ func (s *Store) SetStallTimeout(d time.Duration) {
 		c.stall = d
 	}
 }
+
+// SetOpenTimeout changes how long the storage may take to open an object or to send a page of a list.
+func (s *Store) SetOpenTimeout(d time.Duration) {
+	if c, ok := s.bucket.(*cloud); ok {
+		c.opening = d
+	}
+}

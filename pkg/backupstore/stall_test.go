@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -131,4 +132,33 @@ func TestStalledDownloadEnds(t *testing.T) {
 			wantError(t, read(store), backupstore.ErrStalled, "read s3:https://", "nightly.tar.gz", "nothing has come for 300ms")
 		})
 	}
+}
+
+// TestStalledListEnds lists the files of a restore on a real S3 server that stops in the middle of its answer. Before a restore
+// begins that is asked, in the place of all others.
+func TestStalledListEnds(t *testing.T) {
+	t.Parallel()
+	server := s3.Start(t)
+	p := onServer(t, server)
+	const files = 300
+	for i := range files {
+		p.put(t, fmt.Sprintf("restores/r1/%d", i), nil)
+	}
+	list := func(store *backupstore.Store) (int, error) {
+		r, err := store.Restore("r1")
+		if err != nil {
+			return 0, err
+		}
+		found, err := r.Files(t.Context())
+		return len(found), err
+	}
+	if n, err := list(p.open(t)); n != files || err != nil {
+		t.Fatal(n, err)
+	}
+	const handshake = 32 << 10 // and more
+	p.location.Spec.Config["s3Url"] = "https://" + startHalf(t, server, handshake)
+	store := p.open(t)
+	store.SetOpenTimeout(time.Second)
+	_, err := list(store)
+	wantError(t, err, backupstore.ErrStalled, "list s3:https://", "restores/r1/", "nothing has come for 1s")
 }
