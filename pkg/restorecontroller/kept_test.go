@@ -3,15 +3,20 @@ package restorecontroller
 import (
 	"bytes"
 	"context"
+	"errors"
 	"math/rand/v2"
 	"net/http"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
@@ -162,6 +167,48 @@ func TestKeep(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("forgotten", nil)
+}
+
+// TestStoredAfterAll has a location that takes nothing when the items were tried, and an API server that keeps the files instead but
+// refuses to delete older ones. At the end the location takes them: what the cluster still has must not hide them.
+func TestStoredAfterAll(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	var refuse atomic.Bool
+	c.intercept.DeleteAllOf = func(ctx context.Context, inner client.WithWatch, o client.Object, options ...client.DeleteAllOfOption) error {
+		if refuse.Load() {
+			return apierrors.NewForbidden(corev1.Resource("configmaps"), "", errors.New("a webhook says no"))
+		}
+		return inner.DeleteAllOf(ctx, o, options...)
+	}
+	engine, obstacle := withVolumes(c), filepath.Join(c.dir, "restores")
+	items := engine.run
+	engine.run = func(ctx context.Context, plan *restore.Plan, report func(restore.Progress)) (*restore.Outcome, error) {
+		outcome, err := items(ctx, plan, report)
+		refuse.Store(true)
+		return outcome, errors.Join(err, os.WriteFile(obstacle, nil, 0o600)) // a file where a directory would be
+	}
+	restorable(c, engine, nil)
+	r := c.created("r1")
+	c.waitForItems(r)
+	if kept := c.keptFiles(r); len(kept) != 4 {
+		t.Fatalf("%d files are kept", len(kept))
+	}
+	refuse.Store(false)
+	if err := os.Remove(obstacle); err != nil {
+		t.Fatal(err)
+	}
+	c.patch(c.volume("a"), `{"status":{"phase":"Failed","message":"no space"}}`)
+	c.patch(c.volume("b"), `{"status":{"phase":"Completed"}}`)
+	if c.ended(r); r.Status.Phase != velerov1.RestorePhasePartiallyFailed || r.Status.Errors != 1 {
+		t.Errorf("%+v", r.Status)
+	}
+	if results := c.stored("restores/r1/restore-r1-results.gz"); !strings.Contains(results, "no space") {
+		t.Error(results)
+	}
+	if kept := c.keptFiles(r); len(kept) > 0 {
+		t.Errorf("the cluster still has, and shows, what the restore said before it ended: %d files", len(kept))
+	}
 }
 
 func TestPackLog(t *testing.T) {

@@ -110,10 +110,10 @@ func (r *recorder) save(ctx context.Context, f file) error {
 	if err != nil {
 		return err
 	}
+	r.keeps[f.kind] = true // also where that fails: an older version, or a part, may be left
 	if err := r.c.keep(ctx, r.restore, f.kind, packed); err != nil {
 		return fmt.Errorf("%w; %w", r.problem, err)
 	}
-	r.keeps[f.kind] = true
 	return nil
 }
 
