@@ -100,14 +100,20 @@ func (r *Recorder) ask(ctx context.Context, op *Operation, snapshotID string, po
 	return false
 }
 
-// askNow polls once, for at most FlushTimeout. Velero may end the plugin's process as soon as its method has returned, before
-// follow asks again: an operation that is complete by then would stay in progress.
+// askNow polls once, and returns when that has ended, or after FlushTimeout, whatever the Poller does: the volume is there. Velero
+// may end the plugin's process as soon as its method has returned, before follow asks again: an operation that is complete by
+// then would stay in progress.
 func (r *Recorder) askNow(op *Operation, snapshotID string, poll Poller) {
-	<-r.begun(func(ctx context.Context) {
+	timeout := time.NewTimer(r.FlushTimeout)
+	defer timeout.Stop()
+	select {
+	case <-r.begun(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, r.FlushTimeout)
 		defer cancel()
 		r.ask(ctx, op, snapshotID, poll, true)
-	})
+	}):
+	case <-timeout.C:
+	}
 }
 
 // Resume goes on with what earlier processes of the plugin have left in progress: it polls until the storage says that it

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	volumesnapshotter "github.com/vmware-tanzu/velero/pkg/plugin/velero/volumesnapshotter/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -489,6 +490,33 @@ func TestPollerSaysWhatItWaitsFor(t *testing.T) {
 		<-done
 		if got := s.backups(t)[0].Status; got.Message != "" || got.Phase != v1alpha1.PhaseCompleted {
 			t.Errorf("in the end: %+v", got)
+		}
+	})
+}
+
+// quickStorage makes volumes at once.
+type quickStorage struct {
+	volumesnapshotter.VolumeSnapshotter
+}
+
+func (quickStorage) CreateVolumeFromSnapshot(string, string, string, *int64) (string, error) {
+	return "vol-9", nil
+}
+
+// TestDeafPollerHoldsNothingUp has a Poller that does not look at its ctx while the storage does not answer: the volume is there.
+func TestDeafPollerHoldsNothingUp(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, _ *store, r *Recorder, _ *bytes.Buffer) {
+		answer := make(chan struct{})
+		defer close(answer)
+		s := Wrap(quickStorage{}, r, WrapOptions{Restores: func(context.Context, string) (int64, int64, error) {
+			<-answer
+			return 0, 0, ErrCompleted
+		}})
+		begun := time.Now()
+		id, err := s.CreateVolumeFromSnapshot("snap-1", "", "", nil)
+		if took := time.Since(begun); id != "vol-9" || err != nil || took > 2*DefaultFlushTimeout {
+			t.Errorf("%q, %v after %s", id, err, took)
 		}
 	})
 }
