@@ -48,6 +48,7 @@ func TestAPIServer(t *testing.T) {
 		"wrapped plugin":             wrapped,
 		"wrapped plugin that fails":  wrappedFailure,
 		"wrapped plugin is resumed":  wrappedIsResumed,
+		"wrapped restore is retried": wrappedRestoreAfterAFailedOne,
 		"wrapped restore is written": wrappedRestoreIsWrittenAtItsEnd,
 		"abandoned operations":       abandoned,
 		"table has percent and rate": table,
@@ -390,6 +391,42 @@ func wrappedRestoreIsWrittenAtItsEnd(t *testing.T, c *cluster) {
 		t.Fatal(err, len(list.Items))
 	}
 	if s := list.Items[0].Status; s.Phase != v1alpha1.PhaseCompleted || s.Progress.BytesDone != 1000 {
+		t.Errorf("the restore is %+v", s)
+	}
+}
+
+// retried is a cloud that still tells of an earlier restore of the snapshot, which has failed, until somebody has asked.
+type retried struct {
+	*cloud
+
+	asked chan struct{}
+	once  sync.Once
+}
+
+func (p *retried) CreateVolumeFromSnapshot(snapshotID, volumeType, az string, iops *int64) (string, error) {
+	<-p.asked
+	p.fail.Store(false)
+	return p.cloud.CreateVolumeFromSnapshot(snapshotID, volumeType, az, iops)
+}
+
+func (p *retried) poll(ctx context.Context, id string) (done, total int64, err error) {
+	defer p.once.Do(func() { close(p.asked) })
+	return p.cloud.poll(ctx, id)
+}
+
+func wrappedRestoreAfterAFailedOne(t *testing.T, c *cluster) {
+	inner := &retried{cloud: &cloud{name: "again"}, asked: make(chan struct{})}
+	inner.done.Store(1000)
+	inner.fail.Store(true)
+	s := volumeplugin.Wrap(inner, newRecorder(t, c.plugin()).Recorder, volumeplugin.WrapOptions{Restores: inner.poll})
+	if _, err := s.CreateVolumeFromSnapshot("snap/again", "", "", nil); err != nil {
+		t.Fatal(err)
+	}
+	list := &v1alpha1.VolumePluginRestoreList{}
+	if err := c.List(t.Context(), list, client.MatchingLabels{v1alpha1.LabelSnapshotID: "snap_again"}); err != nil || len(list.Items) != 1 {
+		t.Fatal(err, len(list.Items))
+	}
+	if s := list.Items[0].Status; s.Phase != v1alpha1.PhaseCompleted {
 		t.Errorf("the restore is %+v", s)
 	}
 }

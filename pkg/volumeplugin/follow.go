@@ -35,7 +35,7 @@ type Poller func(ctx context.Context, snapshotID string) (done, total int64, err
 // abandonedAfter is how many heartbeats an operation may miss before its process counts as gone.
 const abandonedAfter = 5 * progress.DefaultHeartbeat
 
-// follow polls until the operation ends, and closes the channel that it returns then. The operation completes only after
+// follow polls until the operation ends, and closes the channel that it returns then. The operation ends only after
 // returned is closed; nil: at once.
 func (r *Recorder) follow(op *Operation, snapshotID string, poll Poller, returned <-chan struct{}) (ended <-chan struct{}) {
 	return r.begun(func(ctx context.Context) {
@@ -69,7 +69,7 @@ func (r *Recorder) begun(f func(ctx context.Context)) <-chan struct{} {
 }
 
 // ask polls once and says whether that was the last time.
-func (r *Recorder) ask(ctx context.Context, op *Operation, snapshotID string, poll Poller, mayComplete bool) (ended bool) {
+func (r *Recorder) ask(ctx context.Context, op *Operation, snapshotID string, poll Poller, mayEnd bool) (ended bool) {
 	if ctx.Err() != nil || op.hasEnded() {
 		return true
 	}
@@ -78,13 +78,15 @@ func (r *Recorder) ask(ctx context.Context, op *Operation, snapshotID string, po
 	case ctx.Err() != nil:
 		return true
 	case errors.Is(err, ErrFailed):
-		op.Fail(err.Error())
-		return true
+		if mayEnd { // else it may be an earlier restore of the snapshot that has failed
+			op.Fail(err.Error())
+		}
+		return mayEnd
 	case errors.Is(err, ErrCompleted):
-		if mayComplete {
+		if mayEnd {
 			op.Complete()
 		}
-		return mayComplete
+		return mayEnd
 	}
 	var waiting waitingError
 	if err != nil && !errors.As(err, &waiting) {
@@ -93,7 +95,7 @@ func (r *Recorder) ask(ctx context.Context, op *Operation, snapshotID string, po
 	}
 	op.SetMessage(string(waiting))
 	op.Update(done, total)
-	if mayComplete && waiting == "" && total > 0 && done >= total {
+	if mayEnd && waiting == "" && total > 0 && done >= total {
 		op.Complete()
 		return true
 	}

@@ -61,20 +61,23 @@ func limitFiles(cgroups string) []string {
 	return files
 }
 
-// reclaimable are the parts of memory.stat that the kernel takes back by itself before it kills: cached files, dentries and
-// inodes.
-var reclaimable = []string{
-	"inactive_file", "active_file", "slab_reclaimable", // version 2
-	"total_inactive_file", "total_active_file", // version 1, with descendants
-}
+// The parts of memory.stat that the end of a worker does not give back: cached files, dentries and inodes, which the kernel takes
+// back by itself before it kills, and the files of volumes in memory, which stay when their worker has ended. With the latter
+// counted, each later worker would be killed, too.
+var (
+	stays1 = []string{"total_inactive_file", "total_active_file", "total_shmem"} // version 1, with descendants
+	stays2 = []string{"inactive_file", "active_file", "slab_reclaimable", "shmem"}
+)
 
-// used returns how many bytes of the group cannot be given back. It begins with the counter that the limit is held against:
-// the sum of memory.stat may be seconds old, and a worker that has just been killed would count.
+// used returns how many bytes of the group only the end of a process gives back. It begins with the counter that the limit is
+// held against: the sum of memory.stat may be seconds old, and a worker that has just been killed would count.
 func (g memoryGroup) used() int64 {
-	version1 := g.read("memory.usage_in_bytes") - g.read("memory.kmem.usage_in_bytes") // dentries and inodes are in the latter
-	used := max(g.read("memory.current"), version1)
+	used, stays := g.read("memory.current"), stays2
+	if used == 0 {
+		used, stays = g.read("memory.usage_in_bytes")-g.read("memory.kmem.usage_in_bytes"), stays1 // dentries and inodes are in the latter
+	}
 	stat := filepath.Join(g.dir, "memory.stat")
-	for _, key := range reclaimable {
+	for _, key := range stays {
 		if n, err := readCounter(stat, key); err == nil {
 			used -= int64(n)
 		}

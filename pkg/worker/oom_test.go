@@ -73,6 +73,30 @@ func TestMemoryLimit(t *testing.T) {
 	}
 }
 
+func TestUsedMemory(t *testing.T) {
+	t.Parallel()
+	for version, files := range map[string]map[string]string{
+		"1": {
+			"memory.usage_in_bytes": "1000\n", "memory.kmem.usage_in_bytes": "100\n",
+			"memory.stat": "rss 300\nshmem 20\ninactive_file 30\nactive_file 40\ntotal_rss 400\ntotal_shmem 200\ntotal_inactive_file 30\ntotal_active_file 40\n",
+		},
+		"2": {"memory.current": "1000\n", "memory.stat": "anon 630\nshmem 200\ninactive_file 30\nactive_file 40\nslab_reclaimable 100\n"},
+	} {
+		t.Run("version "+version, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			for name, text := range files {
+				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := (memoryGroup{dir: dir}).used(); got != 630 {
+				t.Errorf("%d bytes are used, want 630", got)
+			}
+		})
+	}
+}
+
 // A real Go program takes the limit that its Command has.
 func TestWorkerMemory(t *testing.T) {
 	t.Parallel()
