@@ -186,7 +186,7 @@ const (
 	VerdictDeleting  Verdict = "Deleting" // of a Backup that had ended: how is not known any more
 )
 
-// Verdict says whether the operation runs, or how it has ended (docs/contracts/velero-restore.md 3.2 has the phases).
+// Verdict returns the operation's state: running, or how it ended (docs/contracts/velero-restore.md 3.2 has the phases).
 func (o *Operation) Verdict() Verdict {
 	switch o.Phase {
 	case string(velerov1.BackupPhaseCompleted):

@@ -86,8 +86,8 @@ func (s *Server) is(major, minor uint) bool {
 	return s.atLeast(major, minor) && !s.atLeast(major, minor+1)
 }
 
-// finds says whether the server takes a pod for a running node agent (docs/contracts/velero-node-agent.md 2.1). Where its version is
-// not known, a pod must have one of the labels.
+// finds reports whether the server recognizes a pod as a node agent (docs/contracts/velero-node-agent.md 2.1). If the server's
+// version is unknown, either label is enough.
 func (s *Server) finds(agent *corev1.Pod) bool {
 	name, role := agent.Labels["name"] == nodeAgent, agent.Labels["role"] == nodeAgent
 	switch {

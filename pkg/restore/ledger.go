@@ -151,8 +151,8 @@ func (l *ledger) leaveOut(item key) {
 	l.report(l.progress)
 }
 
-// bringBack says that an item is going to be restored although filters leave it out, because another one needs it. Its turn
-// to be left out may still come, or be over: then it counts as left out until it was restored.
+// bringBack marks an item that filters leave out and that is restored all the same, because another item needs it. If it was
+// counted as left out already, it stays counted so until it is restored.
 func (l *ledger) bringBack(item key, counted bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

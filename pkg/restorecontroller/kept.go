@@ -46,7 +46,7 @@ const (
 	keepTimeout = 3 * time.Minute
 )
 
-// errTooBig says that a file has more than keptLimit.
+// errTooBig is the error for a file larger than keptLimit.
 var errTooBig = errors.New("it is too big to be kept in the cluster")
 
 // keep keeps a packed file of a restore in the cluster and deletes the versions that were kept before.

@@ -94,7 +94,8 @@ type file struct {
 	pack func() ([]byte, error)
 }
 
-// save stores or keeps a file. The error says that neither was possible, or that the cluster has an older version still.
+// save stores a file in the location, or keeps it in the cluster. It fails if both fail, or if an older version in the cluster
+// could not be deleted.
 func (r *recorder) save(ctx context.Context, f file) error {
 	if r.problem == nil {
 		r.problem = r.put(ctx, f)

@@ -230,7 +230,7 @@ func (s *session) trackUnfilled(v volumeinfo.RestoredVolume) {
 // recallLimit bounds what is read back: somebody else may have written it.
 const recallLimit = 256 << 20
 
-// recallDocument reads a file back. lost says that it is damaged or not there.
+// recallDocument reads a file back. lost is the reason why it could not: it is damaged or missing.
 func (s *session) recallDocument(ctx context.Context, store *backupstore.Store, kind velerov1.DownloadTargetKind, value any) (lost, err error) {
 	err = s.recallFile(ctx, store, kind, func(r io.Reader) error { return json.NewDecoder(r).Decode(value) })
 	if errors.Is(err, backupstore.ErrNotFound) || isDamage(err) {

@@ -68,7 +68,7 @@ func (c *complaints) noEvent(err error) {
 	}
 }
 
-// unnamed says that a restore is recorded without its PersistentVolume.
+// unnamed logs, once for each reason, that the PersistentVolume of a restore is not recorded.
 func (c *complaints) unnamed(err error) {
 	if c.first("volume: " + reasonOf(err)) {
 		c.log.Warn("The PersistentVolume of a restore is not recorded", "reason", reasonOf(err), "error", err)

@@ -244,7 +244,7 @@ func TestEndsOfABackup(t *testing.T) {
 	}
 }
 
-// TestFullRepositoryThatHangs: restic 0.18.1 says that the repository's disk is full, and then does not always end.
+// TestFullRepositoryThatHangs: when the repository's disk is full, restic 0.18.1 prints an error and sometimes hangs.
 func TestFullRepositoryThatHangs(t *testing.T) {
 	t.Parallel()
 	u, _ := newFake(t, Options{Grace: worker.Grace{Interrupt: time.Second}})
