@@ -16,8 +16,9 @@ import (
 // empty, or the storage has forgotten the numbers.
 var ErrCompleted = errors.New("the operation is complete")
 
-// ErrFailed is wrapped by the error of a Poller when the operation that it is asked about will not complete any more. Every
-// error but these two and Waiting says that it could not be asked just now.
+// ErrFailed is wrapped by the error of a Poller when the operation that it is asked about will not complete any more. While
+// CreateVolumeFromSnapshot runs it does not count: it may be about an earlier restore of the snapshot. Every other error but
+// ErrCompleted and Waiting means that the storage could not be asked just now.
 var ErrFailed = errors.New("the operation has failed")
 
 // Waiting returns the error, to be wrapped or not, of a Poller that knows what the operation waits for. People see what as the
