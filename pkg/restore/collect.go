@@ -111,7 +111,7 @@ func (c *collector) toldProblems() []problem {
 
 func newCollector(ctx context.Context, e *Engine, input Input) (*collector, error) {
 	var known *catalog
-	_, err := persist(ctx, e.config.ResourceTimeout, func() (err error) {
+	err := e.retry(ctx, func() (err error) {
 		known, err = askCatalog(e.discovery)
 		return err
 	})

@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
 )
 
 // errNotEstablished comes for a CustomResourceDefinition of which nothing can be created yet.
@@ -32,7 +34,7 @@ func (r *run) awaitEstablished(ctx context.Context, i *item) {
 			i.errors = append(i.errors, fmt.Sprintf("%v: %s", errNotEstablished, reason))
 			return
 		}
-		if sleep(ctx, pollInterval) != nil {
+		if apiretry.Sleep(ctx, pollInterval) != nil {
 			return
 		}
 	}
@@ -79,7 +81,7 @@ func (r *run) awaitServed(ctx context.Context) error {
 	}
 	for end := time.Now().Add(r.engine.config.ResourceTimeout); ; {
 		var known *catalog
-		_, err := r.persist(ctx, customResourceDefinitions, func() (err error) {
+		err := r.retry(ctx, customResourceDefinitions, func() (err error) {
 			known, err = askCatalog(r.engine.discovery)
 			return err
 		})
@@ -91,7 +93,7 @@ func (r *run) awaitServed(ctx context.Context) error {
 			r.catalog, r.expected = known, nil // what is missing says so item by item
 			return nil
 		}
-		if err := sleep(ctx, pollInterval); err != nil {
+		if err := apiretry.Sleep(ctx, pollInterval); err != nil {
 			return err
 		}
 	}

@@ -17,13 +17,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
 )
 
 // errBeingDeleted comes for an object that is deleted but does not go.
 var errBeingDeleted = errors.New("one of this name is being deleted, but something keeps it (see its finalizers): restore again when it has gone")
-
-// portTaken is what the API server says of a node port that another Service has.
-const portTaken = "provided port is already allocated"
 
 // portsTaken says whether a Service was refused for ports that are taken, which the API server says, and not that it
 // exists, if it is the Service itself that has them (github.com/velero-io/velero issue 2308).
@@ -33,7 +32,7 @@ func portsTaken(i *item, err error) bool {
 		return false
 	}
 	other := func(cause metav1.StatusCause) bool {
-		return !strings.Contains(cause.Message, portTaken)
+		return !strings.Contains(cause.Message, apiretry.PortTaken)
 	}
 	causes := status.Status().Details.Causes
 	return len(causes) > 0 && !slices.ContainsFunc(causes, other)
@@ -62,7 +61,7 @@ func (r *run) existing(ctx context.Context, i *item, refusal error) (_ *unstruct
 }
 
 func (r *run) get(ctx context.Context, i *item) (object *unstructured.Unstructured, err error) {
-	_, err = r.persist(ctx, i.resource, func() error {
+	err = r.retry(ctx, i.resource, func() error {
 		object, err = i.client.Get(ctx, i.object.GetName(), metav1.GetOptions{})
 		return err
 	})
@@ -82,13 +81,13 @@ func (r *run) awaitGone(ctx context.Context, i *item, uid types.UID) error {
 			return nil
 		case err != nil:
 			return fmt.Errorf("wait for one of this name to be gone: %w", err)
-		case r.stuck.has(i.resource) && i.resource != namespaces:
+		case r.deletionTimedOut.has(i.resource) && i.resource != namespaces:
 			return errBeingDeleted
 		case time.Now().After(end):
-			r.stuck.add(i.resource)
+			r.deletionTimedOut.add(i.resource)
 			return errBeingDeleted
 		}
-		if err := sleep(ctx, pollInterval); err != nil {
+		if err := apiretry.Sleep(ctx, pollInterval); err != nil {
 			return err
 		}
 	}
@@ -205,7 +204,7 @@ func (r *run) send(ctx context.Context, i *item, patch map[string]any) error {
 	if err != nil {
 		return err
 	}
-	_, err = r.persist(ctx, i.resource, func() error {
+	err = r.retry(ctx, i.resource, func() error {
 		_, err := i.client.Patch(ctx, i.object.GetName(), types.MergePatchType, data, metav1.PatchOptions{FieldManager: fieldManager})
 		return err
 	})

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
 	"github.com/plimsoll-io/plimsoll/pkg/volumeinfo"
 )
 
@@ -137,7 +138,7 @@ func (s *session) follow(ctx context.Context, namespace string, changed chan<- s
 		claims, err := s.engine.cluster.Resource(claimObjects).Namespace(namespace).Watch(ctx, metav1.ListOptions{})
 		if err != nil {
 			s.Log.Debug("watch claims", "namespace", namespace, "error", err)
-			_ = sleep(ctx, s.engine.config.bindingInterval)
+			_ = apiretry.Sleep(ctx, s.engine.config.bindingInterval)
 			continue
 		}
 		for range claims.ResultChan() { // it begins with the claims as they are
@@ -147,7 +148,7 @@ func (s *session) follow(ctx context.Context, namespace string, changed chan<- s
 			}
 		}
 		claims.Stop()
-		_ = sleep(ctx, pollInterval)
+		_ = apiretry.Sleep(ctx, pollInterval)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
+	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
 	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
 	"github.com/plimsoll-io/plimsoll/pkg/volumeinfo"
 )
@@ -90,7 +91,7 @@ func (a *attempt) serviceAccount(namespace string) (config *rest.Config, mayWatc
 		if _, err = its.Resource(podObjects).Namespace(namespace).List(a.tb.Context(), metav1.ListOptions{}); err == nil {
 			break
 		}
-		if err := sleep(a.tb.Context(), pollInterval); err != nil {
+		if err := apiretry.Sleep(a.tb.Context(), pollInterval); err != nil {
 			a.tb.Fatal(err)
 		}
 	}

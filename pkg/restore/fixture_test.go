@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
+	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
 	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
 )
 
@@ -235,7 +236,7 @@ func (a *attempt) deleteAtEnd(resource, name string) {
 		err := a.resource(resource).Delete(ctx, name, metav1.DeleteOptions{})
 		for err == nil {
 			if _, err = a.resource(resource).Get(ctx, name, metav1.GetOptions{}); err == nil {
-				err = sleep(ctx, pollInterval)
+				err = apiretry.Sleep(ctx, pollInterval)
 			}
 		}
 		if !apierrors.IsNotFound(err) {

@@ -22,6 +22,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/streaming/pkg/httpstream"
+
+	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
 )
 
 // Hooks counts the exec hooks of restored pods. Attempted are all that there were to run, as in Velero.
@@ -136,7 +138,7 @@ func (p *podHooks) run(ctx context.Context) {
 func (p *podHooks) watch(ctx context.Context, see func(*unstructured.Unstructured) error) error {
 	for {
 		var pod *unstructured.Unstructured
-		_, err := persist(ctx, p.engine.config.ResourceTimeout, func() (err error) {
+		err := p.engine.retry(ctx, func() (err error) {
 			pod, err = p.look(ctx, podObjects, p.name)
 			return err
 		})
@@ -161,14 +163,14 @@ func (p *podHooks) awaitChange(ctx context.Context, version string) {
 		FieldSelector: fields.OneTermEqualSelector("metadata.name", p.name.Name).String(), ResourceVersion: version,
 	})
 	if err != nil {
-		_ = sleep(ctx, time.Second)
+		_ = apiretry.Sleep(ctx, time.Second)
 		return
 	}
 	defer changes.Stop()
 	select {
 	case _, open := <-changes.ResultChan():
 		if !open {
-			_ = sleep(ctx, time.Second)
+			_ = apiretry.Sleep(ctx, time.Second)
 		}
 	case <-ctx.Done():
 	}

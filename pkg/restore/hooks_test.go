@@ -21,6 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
+
+	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
 )
 
 // kubelet is where the API server sends the commands for pods of a node to: the streams of a real kubelet, without containers.
@@ -117,7 +119,7 @@ func (k *kubelet) start(ctx context.Context, namespace, name, status string) err
 		if _, err := pods.Get(ctx, name, metav1.GetOptions{}); err == nil {
 			break
 		}
-		if err := sleep(ctx, 50*time.Millisecond); err != nil {
+		if err := apiretry.Sleep(ctx, 50*time.Millisecond); err != nil {
 			return err
 		}
 	}

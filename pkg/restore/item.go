@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/util/retry"
+
+	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
 )
 
 // fieldManager is who the API server notes as the owner of what is restored.
@@ -100,7 +102,7 @@ func (r *run) act(ctx context.Context, i *item, by *chain) bool {
 	for _, action := range r.actions[i.resource.String()] {
 		in := &actionInput{resource: i.resource, original: i.original}
 		var out actionOutput
-		_, err := r.persist(ctx, i.resource, func() (err error) {
+		err := r.retry(ctx, i.resource, func() (err error) {
 			in.item = i.object.DeepCopy()
 			out, err = action.apply(ctx, r.session, in)
 			return err
@@ -177,11 +179,13 @@ func (r *run) address(i *item) bool {
 func (r *run) write(ctx context.Context, i *item) (ended bool) {
 	withStatus := r.addStatus(i)
 	var made *unstructured.Unstructured
-	again, err := r.persist(ctx, i.resource, func() (err error) {
+	calls := 0
+	err := r.retry(ctx, i.resource, func() (err error) {
+		calls++
 		made, err = r.create(ctx, i)
 		return err
 	})
-	i.lost = i.lost || again
+	i.lost = i.lost || calls > 1
 	switch {
 	case err == nil:
 		r.follow(ctx, i, made, withStatus)
@@ -211,7 +215,7 @@ func (r *run) create(ctx context.Context, i *item) (made *unstructured.Unstructu
 	again := func(err error) bool {
 		return apierrors.IsConflict(err) || i.resource == pods && r.unnoticedClass(ctx, i.object, err)
 	}
-	_, err = repeat(ctx, admissionPatience, again, func() (err error) {
+	err = apiretry.Policy{Patience: admissionPatience, Retry: again}.Do(ctx, func() (err error) {
 		made, err = i.client.Create(ctx, i.object, metav1.CreateOptions{FieldManager: fieldManager})
 		return err
 	})
@@ -256,7 +260,7 @@ func (r *run) addStatus(i *item) bool {
 func (r *run) restoreStatus(ctx context.Context, i *item, made *unstructured.Unstructured) {
 	latest := made
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		_, err := r.persist(ctx, i.resource, func() error {
+		err := r.retry(ctx, i.resource, func() error {
 			object := latest.DeepCopy()
 			object.Object["status"] = i.original.Object["status"]
 			_, err := i.client.UpdateStatus(ctx, object, metav1.UpdateOptions{FieldManager: fieldManager})

@@ -27,7 +27,7 @@ func (r *run) restoreNamespace(ctx context.Context, original string) result {
 
 func (r *run) ensure(ctx context.Context, i *item) {
 	for range maxRounds {
-		_, err := r.persist(ctx, i.resource, func() error {
+		err := r.retry(ctx, i.resource, func() error {
 			_, err := i.client.Create(ctx, i.object, metav1.CreateOptions{FieldManager: fieldManager})
 			return err
 		})

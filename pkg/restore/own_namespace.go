@@ -68,7 +68,7 @@ func (r *run) findOwnClusterRoles(ctx context.Context) (map[string]bool, error) 
 		r.engine.cluster.Resource(version.WithResource(roleBindings.Resource)).Namespace(r.ownNamespace()),
 	} {
 		var list *unstructured.UnstructuredList
-		_, err := r.persist(ctx, clusterRoles, func() (err error) {
+		err := r.retry(ctx, clusterRoles, func() (err error) {
 			list, err = bindings.List(ctx, metav1.ListOptions{})
 			return err
 		})

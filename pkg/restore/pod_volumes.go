@@ -222,7 +222,7 @@ func (s *session) restorePodVolumes(ctx context.Context, original, created *unst
 func (s *session) restorePodVolume(ctx context.Context, sourceNamespace string, pod *unstructured.Unstructured, snapshot podSnapshot) (made *velerov1.PodVolumeRestore, warning string, err error) {
 	pvr := s.podVolumeRestore(sourceNamespace, pod, snapshot)
 	again := false
-	_, err = persist(ctx, s.engine.config.ResourceTimeout, func() (err error) {
+	err = s.engine.retry(ctx, func() (err error) {
 		if warning, err = s.complete(ctx, pvr, claimsByVolume(pod.Object)[snapshot.volume]); err != nil {
 			return err
 		}

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
+	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
 	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
 	"github.com/plimsoll-io/plimsoll/pkg/volumeinfo"
 )
@@ -133,7 +134,7 @@ func (c *Config) setDefaults() {
 	if c.REST.QPS <= 0 && c.REST.RateLimiter == nil {
 		c.REST.QPS = -1 // client-go takes 0 for its default, 5 requests per second
 	}
-	c.REST.Wrap(markCutOff)
+	c.REST.Wrap(apiretry.MarkCutOff)
 	if c.REST.Timeout == 0 {
 		// The API server itself gives up on a request after a minute.
 		c.REST.Timeout = 90 * time.Second

@@ -8,6 +8,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
 )
 
 // run is a plan that is carried out.
@@ -20,9 +22,9 @@ type run struct {
 	abort     context.CancelCauseFunc
 	runHooks  func(pod *unstructured.Unstructured, hooks []execHook)
 
-	outage   outage
-	hopeless resourceSet // whose requests fail for longer than anybody waits
-	stuck    resourceSet // of which something is being deleted but does not go
+	outage           apiretry.Outage
+	overloaded       resourceSet // whose requests were repeated in vain for ResourceTimeout
+	deletionTimedOut resourceSet // of which an object is being deleted but does not go
 
 	ownRoles struct { // see ownClusterRoles
 		once  sync.Once

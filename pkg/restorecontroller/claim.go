@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
 )
 
 // refuse is the step that tells what is wrong with a Restore before its turn comes. One that was begun waits here for its
@@ -85,20 +86,16 @@ func (c *Controller) failValidation(ctx context.Context, op *operation, r *veler
 }
 
 // checkUnusedPatiently is checkUnused, with some patience for a store that does not answer.
-func (c *Controller) checkUnusedPatiently(ctx context.Context, r *velerov1.Restore, location *velerov1.BackupStorageLocation) (problem error) {
-	backoff := wait.Backoff{Duration: time.Second, Factor: 2, Steps: 4}
-	for {
-		problem = c.checkUnused(ctx, r, location)
-		if problem == nil || errors.Is(problem, errNameTaken) || backoff.Steps == 0 {
-			return problem
-		}
-		c.cfg.Logger.Warn("The store does not let a restore begin, trying again", "restore", r.Name, "error", problem)
-		select {
-		case <-time.After(backoff.Step()):
-		case <-ctx.Done():
-			return problem
-		}
+func (c *Controller) checkUnusedPatiently(ctx context.Context, r *velerov1.Restore, location *velerov1.BackupStorageLocation) error {
+	policy := apiretry.Policy{
+		Backoff:  wait.Backoff{Duration: time.Second, Factor: 2, Steps: 5},
+		Patience: 20 * time.Second, // five calls
+		Retry:    func(err error) bool { return !errors.Is(err, errNameTaken) },
+		Notify: func(err error) {
+			c.cfg.Logger.Warn("The store does not let a restore begin, trying again", "restore", r.Name, "error", err)
+		},
 	}
+	return policy.Do(ctx, func() error { return c.checkUnused(ctx, r, location) })
 }
 
 // errNameTaken is the reason of a Restore whose name is that of another.

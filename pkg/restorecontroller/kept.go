@@ -23,6 +23,8 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
 )
 
 // A file of a restore that its location does not take is kept in the cluster, packed, in ConfigMaps of the controller's
@@ -158,18 +160,8 @@ func join(parts []*corev1.ConfigMap) (content []byte) {
 
 // untilAnswered calls do until the API server has answered: with success, or with what it would say again.
 func untilAnswered(ctx context.Context, do func() error) error {
-	backoff := newBackoff()
-	for {
-		err := do()
-		if err == nil || apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsNotFound(err) || apierrors.IsRequestEntityTooLargeError(err) {
-			return err
-		}
-		select {
-		case <-time.After(backoff.Step()):
-		case <-ctx.Done():
-			return err
-		}
-	}
+	again := func(err error) bool { return !apiretry.Final(err) && !apierrors.IsForbidden(err) }
+	return apiretry.Policy{Retry: again}.Do(ctx, do)
 }
 
 // portion bounds what may be tried before something that matters more, to which it leaves half of the time that there is.

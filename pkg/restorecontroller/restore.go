@@ -11,7 +11,6 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -19,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
 	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
 )
 
@@ -190,31 +190,25 @@ func (c *Controller) live(ctx context.Context, op *operation) (*velerov1.Restore
 // persist calls do, which reads or writes the Restore, until the API server has answered: with success, or with what it
 // would say again.
 func (c *Controller) persist(ctx context.Context, op *operation, do func() error) error {
-	backoff := newBackoff()
-	for {
-		err := do()
-		switch {
-		case err == nil, errors.Is(err, errSettled), apierrors.IsInvalid(err):
-			return err
-		case apierrors.IsNotFound(err):
-			return errSettled
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		}
-		if !apierrors.IsConflict(err) {
-			op.log.Warn("The API server does not take a step of the restore, trying again", "error", err)
-		}
-		select {
-		case <-time.After(backoff.Step()):
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+	policy := apiretry.Policy{
+		Retry: func(err error) bool {
+			return !errors.Is(err, errSettled) && !apierrors.IsInvalid(err) && !apierrors.IsNotFound(err)
+		},
+		Notify: func(err error) {
+			if !apierrors.IsConflict(err) {
+				op.log.Warn("The API server does not take a step of the restore, trying again", "error", err)
+			}
+		},
 	}
-}
-
-// newBackoff is how we wait for those who do not answer.
-func newBackoff() wait.Backoff {
-	return wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 0.1, Steps: 7, Cap: 30 * time.Second}
+	err := policy.Do(ctx, do)
+	switch {
+	case apierrors.IsNotFound(err):
+		return errSettled
+	case err != nil && policy.Retry(err): // ctx has ended
+		return context.Cause(ctx)
+	default:
+		return err
+	}
 }
 
 // clean deletes what the bucket has of a deleted Restore, and lets it go.

@@ -15,6 +15,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
 	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/restore"
@@ -101,21 +102,15 @@ func (s *session) insist(ctx context.Context, do func(context.Context, *backupst
 		deadline = volumes
 	}
 	defer s.op.progress.update(func(p *Progress) { p.Message = "" })
-	backoff := newBackoff()
-	for {
-		err := s.withStore(ctx, do)
-		pause := backoff.Step()
-		if err == nil || ctx.Err() != nil || errors.Is(err, errSettled) || time.Now().Add(pause).After(deadline) {
-			return err
-		}
-		s.op.log.Warn("The store does not let a restore go on, trying again", "error", err)
-		s.op.progress.update(func(p *Progress) { p.Message = fmt.Sprintf("waits for the backup storage location: %v", err) })
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+	policy := apiretry.Policy{
+		Patience: time.Until(deadline),
+		Retry:    func(err error) bool { return !errors.Is(err, errSettled) },
+		Notify: func(err error) {
+			s.op.log.Warn("The store does not let a restore go on, trying again", "error", err)
+			s.op.progress.update(func(p *Progress) { p.Message = fmt.Sprintf("waits for the backup storage location: %v", err) })
+		},
 	}
+	return policy.Do(ctx, func() error { return s.withStore(ctx, do) })
 }
 
 // withStore calls do with the location's store.

@@ -7,6 +7,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
 )
 
 // complaints logs what is in the way of the records, once for each reason, however many volumes there are.
@@ -33,7 +35,7 @@ func reasonOf(err error) string {
 		return noRights
 	case runtime.IsNotRegisteredError(err):
 		return notKnown
-	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
+	case apiretry.Final(err):
 		return refused
 	default:
 		return unreachable

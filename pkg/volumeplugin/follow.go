@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
 
@@ -132,20 +133,8 @@ func (r *Recorder) Resume(backups, restores Poller) {
 	r.resuming = append(r.resuming, found)
 	r.spawn(func(ctx context.Context) {
 		defer close(found)
-		pause := firstPause
-		for {
-			err := r.resume(ctx, backups, restores)
-			if err == nil || lasting(err) || ctx.Err() != nil {
-				return
-			}
-			timer := time.NewTimer(pause)
-			select {
-			case <-ctx.Done():
-			case <-timer.C:
-			}
-			timer.Stop()
-			pause = min(2*pause, longPause)
-		}
+		again := func(err error) bool { return !lasting(err) }
+		_ = apiretry.Policy{Backoff: newBackoff(), Retry: again}.Do(ctx, func() error { return r.resume(ctx, backups, restores) })
 	})
 }
 

@@ -9,14 +9,19 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
 
+// newBackoff returns the pauses between a write that failed and the next one.
+func newBackoff() wait.Backoff {
+	return wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.1, Steps: 7, Cap: longPause}
+}
+
 const (
-	firstPause  = time.Second // between a write that failed and the next try, doubled each time
 	longPause   = time.Minute // between tries where only people can help
 	maxMessage  = 1024        // what the CRD allows
 	maxIDLength = 2048        // what the CRD allows
@@ -187,27 +192,27 @@ func (o *Operation) failure() error {
 // known and when it ends, and else at each interval.
 func (o *Operation) run(ctx context.Context) {
 	known := o.tracker.TotalKnown()
-	pause := firstPause
+	backoff := newBackoff()
 	for ctx.Err() == nil {
 		leaving := o.left()
 		over, err := o.write(ctx)
 		if over || leaving {
 			return
 		}
-		wait := o.recorder.Interval
-		if err == nil {
-			pause = firstPause
-		} else {
-			wait, pause = pause, min(2*pause, longPause)
-		}
-		if lasting(err) {
-			wait = longPause
+		pause := o.recorder.Interval
+		switch {
+		case err == nil:
+			backoff = newBackoff()
+		case lasting(err):
+			pause = longPause
 			o.mu.Lock()
 			id := o.id
 			o.mu.Unlock()
 			o.release(id)
+		default:
+			pause = backoff.Step()
 		}
-		timer := time.NewTimer(wait)
+		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
 		case <-o.wake:

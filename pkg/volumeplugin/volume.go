@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
 )
 
 // SetVolume names the PersistentVolume that a restore is for, also after the restore has ended: Velero tells it last. It
@@ -35,22 +36,13 @@ func (o *Operation) nameVolume(ctx context.Context, name string) {
 	default:
 		return // there is no object
 	}
-	for pause := firstPause; ctx.Err() == nil; pause = min(2*pause, longPause) {
-		err := o.patchVolume(ctx, name)
-		if client.IgnoreNotFound(err) == nil { // done, or the object was deleted
-			return
-		}
+	again := func(err error) bool {
 		o.recorder.log.unnamed(err)
-		if lasting(err) {
-			return
-		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		}
-		timer.Stop()
+		return !lasting(err)
 	}
+	_ = apiretry.Policy{Backoff: newBackoff(), Retry: again}.Do(ctx, func() error {
+		return client.IgnoreNotFound(o.patchVolume(ctx, name)) // the object may have been deleted
+	})
 }
 
 // patchVolume changes nothing else: the status may be written at the same time.
