@@ -6,22 +6,23 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/metrics"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
 
 // The reasons of the Events on PodVolumeBackups and PodVolumeRestores.
 const (
-	EventQueued    = "Queued"
-	EventStarted   = "Started"
-	EventProgress  = "Progress" // at 25, 50 and 75 %
-	EventStalled   = "Stalled"
-	EventResumed   = "Resumed" // bytes move again, or another agent has taken over
-	EventRetrying  = "Retrying"
-	EventPartial   = "Partial" // completed, without some files
-	EventCompleted = "Completed"
-	EventFailed    = "Failed"
-	EventCanceled  = "Canceled"
+	EventQueued    = v1alpha1.EventQueued
+	EventStarted   = v1alpha1.EventStarted
+	EventProgress  = v1alpha1.EventProgress
+	EventStalled   = v1alpha1.EventStalled
+	EventResumed   = v1alpha1.EventResumed
+	EventRetrying  = v1alpha1.EventRetrying
+	EventPartial   = v1alpha1.EventPartial
+	EventCompleted = v1alpha1.EventCompleted
+	EventFailed    = v1alpha1.EventFailed
+	EventCanceled  = v1alpha1.EventCanceled
 )
 
 const (
@@ -97,7 +98,7 @@ func (a *Agent) announce(op *operation, s progress.Snapshot) {
 func (a *Agent) announceEnd(op *operation, v verdict) {
 	took := v.ended.Sub(op.began).Round(time.Second)
 	a.metrics.Ended(metrics.Ended{
-		Operation: string(op.kind), Uploader: op.uploaderName(), Result: v.result(), Reason: v.reason,
+		Operation: string(op.kind), Uploader: op.uploaderName(), Result: v.result(), Reason: string(v.reason),
 		Bytes: v.snapshot.BytesDone, Duration: v.ended.Sub(op.began),
 	})
 	log := op.log.With("phase", v.phase, "bytes", v.snapshot.BytesDone, "duration", took)

@@ -8,6 +8,8 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 )
 
 // deadline is when a server stops waiting for the volumes of a Backup.
@@ -52,7 +54,7 @@ func (a *Agent) watchDeadline(ctx context.Context, op *operation) {
 }
 
 // missed is the end of a volume for which its Backup's server would wait in vain.
-func (d *deadline) missed(reason, what string) error {
+func (d *deadline) missed(reason v1alpha1.Reason, what string) error {
 	return permanent(reason, abandoned{fmt.Errorf("%s the server stops waiting for the volumes of Backup %s (%s after its start) "+
 		"and would lose the records of all of them", what, d.backup, d.timeout)})
 }

@@ -10,36 +10,36 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
 )
 
-// The reasons of failures: constant words for metrics, logs and Events.
+// The reasons of failures, for metrics, logs, Events and the annotation.
 const (
-	ReasonCanceled             = "Canceled"             // spec.cancel was set
-	ReasonDeleted              = "Deleted"              // the PodVolumeBackup or PodVolumeRestore was deleted
-	ReasonDeadline             = "Deadline"             // the server would have stopped waiting for all volumes
-	ReasonAgentLost            = "AgentLost"            // the node agent of the volume's node does not report, and cannot or did not come back
-	ReasonAPIServer            = "APIServer"            // the API server fails with one object, such as a Secret that it cannot decrypt
-	ReasonPodNotReady          = "PodNotReady"          // the pod's init container did not start
-	ReasonPodGone              = "PodGone"              // the pod was deleted, replaced or has ended
-	ReasonVolumeNotFound       = "VolumeNotFound"       // nothing, or more than one thing, where the volume should be
-	ReasonUnsupportedVolume    = "UnsupportedVolume"    // block device, hostPath
-	ReasonUnsupported          = "Unsupported"          // uploader type or option that this agent does not have
-	ReasonInvalidSettings      = "InvalidSettings"      // uploaderSettings that cannot be read
-	ReasonInvalidLocation      = "InvalidLocation"      // BackupStorageLocation, Secret or credentials missing or unusable
-	ReasonRepositoryNotFound   = "RepositoryNotFound"   // no repository at the address
-	ReasonRepositoryIncomplete = "RepositoryIncomplete" // data at the address, without the repository's configuration or keys
-	ReasonWrongPassword        = "WrongPassword"        // the repository's password is another one
-	ReasonRepositoryLocked     = "RepositoryLocked"     // somebody else held the lock for too long
-	ReasonSnapshotNotFound     = "SnapshotNotFound"     // the repository does not know the snapshot
-	ReasonNoSpace              = "NoSpace"              // the volume or the repository is full
-	ReasonFlush                = "Flush"                // the volume's disk has lost what was written
-	ReasonOutOfMemory          = "OutOfMemory"          // the worker was killed for its memory
-	ReasonIdle                 = "Idle"                 // no byte moved for the idle timeout
-	ReasonVolumeIO             = "VolumeIO"             // the volume's file system failed: disk, driver or server
-	ReasonUnreadableFiles      = "UnreadableFiles"      // files were unreadable: more than --partial allows, or the reason of result partial
-	ReasonUnwrittenFiles       = "UnwrittenFiles"       // files could not be written: more than --partial-restore allows, or the reason of result partial
-	ReasonMissingData          = "MissingData"          // the files of a restored volume are smaller than the snapshot's, without an error
-	ReasonVanishedFiles        = "VanishedFiles"        // the reason of result partial: many files vanished while the volume was read
-	ReasonTooManyAttempts      = "TooManyAttempts"      // the agent ended once too often while it ran
-	ReasonDataPath             = "DataPath"             // anything else that restic or kopia says
+	ReasonCanceled             = v1alpha1.ReasonCanceled
+	ReasonDeleted              = v1alpha1.ReasonDeleted
+	ReasonDeadline             = v1alpha1.ReasonDeadline
+	ReasonAgentLost            = v1alpha1.ReasonAgentLost
+	ReasonAPIServer            = v1alpha1.ReasonAPIServer
+	ReasonPodNotReady          = v1alpha1.ReasonPodNotReady
+	ReasonPodGone              = v1alpha1.ReasonPodGone
+	ReasonVolumeNotFound       = v1alpha1.ReasonVolumeNotFound
+	ReasonUnsupportedVolume    = v1alpha1.ReasonUnsupportedVolume
+	ReasonUnsupported          = v1alpha1.ReasonUnsupported
+	ReasonInvalidSettings      = v1alpha1.ReasonInvalidSettings
+	ReasonInvalidLocation      = v1alpha1.ReasonInvalidLocation
+	ReasonRepositoryNotFound   = v1alpha1.ReasonRepositoryNotFound
+	ReasonRepositoryIncomplete = v1alpha1.ReasonRepositoryIncomplete
+	ReasonWrongPassword        = v1alpha1.ReasonWrongPassword
+	ReasonRepositoryLocked     = v1alpha1.ReasonRepositoryLocked
+	ReasonSnapshotNotFound     = v1alpha1.ReasonSnapshotNotFound
+	ReasonNoSpace              = v1alpha1.ReasonNoSpace
+	ReasonFlush                = v1alpha1.ReasonFlush
+	ReasonOutOfMemory          = v1alpha1.ReasonOutOfMemory
+	ReasonIdle                 = v1alpha1.ReasonIdle
+	ReasonVolumeIO             = v1alpha1.ReasonVolumeIO
+	ReasonUnreadableFiles      = v1alpha1.ReasonUnreadableFiles
+	ReasonUnwrittenFiles       = v1alpha1.ReasonUnwrittenFiles
+	ReasonMissingData          = v1alpha1.ReasonMissingData
+	ReasonVanishedFiles        = v1alpha1.ReasonVanishedFiles
+	ReasonTooManyAttempts      = v1alpha1.ReasonTooManyAttempts
+	ReasonDataPath             = v1alpha1.ReasonDataPath
 )
 
 // Why an operation's context ends before the operation does.
@@ -65,7 +65,7 @@ func (u unmounted) Unwrap() error { return u.error }
 
 // failure is an error with a reason, and with the knowledge whether another attempt can help.
 type failure struct {
-	reason string
+	reason v1alpha1.Reason
 	final  bool
 	err    error
 }
@@ -74,12 +74,12 @@ func (f *failure) Error() string { return f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
 // permanent marks an error that comes again however often one tries.
-func permanent(reason string, err error) error {
+func permanent(reason v1alpha1.Reason, err error) error {
 	return &failure{reason: reason, final: true, err: err}
 }
 
 // transient marks an error that another attempt may get past.
-func transient(reason string, err error) error { return &failure{reason: reason, err: err} }
+func transient(reason v1alpha1.Reason, err error) error { return &failure{reason: reason, err: err} }
 
 // classify finds the reason of any error that an attempt ends with.
 func classify(err error) *failure {
@@ -123,7 +123,7 @@ func stopped(ctx context.Context) error {
 }
 
 // advice is what a person can do about a failure, by reason.
-func advice(reason string) string {
+func advice(reason v1alpha1.Reason) string {
 	switch reason {
 	case ReasonWrongPassword:
 		return "check key repository-password of Secret velero-repo-credentials: it must be the password that the repository was made with"

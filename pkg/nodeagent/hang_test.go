@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
@@ -15,7 +16,7 @@ import (
 func TestHangingWorkIsLeftBehind(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
-		reason string
+		reason v1alpha1.Reason
 		tune   func(*Config)
 	}{
 		"deadline": {reason: ReasonDeadline},

@@ -237,7 +237,7 @@ func (a *Agent) retry(ctx context.Context, op *operation, err error) (pause time
 		err = permanent(ReasonAPIServer, fmt.Errorf("gave up after %s: %w", op.faultWait.waited.Round(time.Second), err))
 	}
 	f := classify(err)
-	a.metrics.AttemptFailed(string(op.kind), op.uploaderName(), f.reason)
+	a.metrics.AttemptFailed(string(op.kind), op.uploaderName(), string(f.reason))
 	if f.final || op.attempt >= a.cfg.MaxAttempts {
 		return 0, "", f
 	}

@@ -10,6 +10,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
 
@@ -24,7 +25,7 @@ const (
 // verdict is how an operation ended.
 type verdict struct {
 	phase    string
-	reason   string // empty when all went well
+	reason   v1alpha1.Reason // empty when all went well
 	message  string
 	out      outcome
 	snapshot progress.Snapshot
@@ -130,7 +131,7 @@ func (a *Agent) decide(ctx context.Context, op *operation, out outcome, err erro
 }
 
 // reason is why people should look at an operation that has completed, empty if they need not.
-func (o outcome) reason(kind Kind) string {
+func (o outcome) reason(kind Kind) v1alpha1.Reason {
 	switch {
 	case o.errors > 0 && kind == Restore:
 		return ReasonUnwrittenFiles
