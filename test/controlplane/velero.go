@@ -15,9 +15,12 @@ import (
 	"github.com/plimsoll-io/plimsoll/test/parts"
 )
 
+// LatestVelero is the newest of VeleroVersions.
+const LatestVelero = "1.18.3"
+
 // VeleroVersions returns the versions that VeleroCRDs knows, oldest first. The shapes differ at 1.13 (uploader
 // settings), 1.17 (more phases, cancel) and 1.18 (sizes); see docs/contracts/velero-node-agent.md 1.
-func VeleroVersions() []string { return []string{"1.10.3", "1.14.1", "1.16.2", "1.17.2", "1.18.3"} }
+func VeleroVersions() []string { return []string{"1.10.3", "1.14.1", "1.16.2", "1.17.2", LatestVelero} }
 
 // VeleroCRDs returns all CRDs that a Velero of the version installs, those of data movement (v2alpha1) included. They are read from Velero's
 // module; it is downloaded if it is not in Go's module cache yet, where `make velero-crds` puts it.

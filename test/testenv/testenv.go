@@ -1,0 +1,162 @@
+// Package testenv is the world of a test that needs Kubernetes: a real control plane, a namespace in it, and clients.
+//
+// Tests of one process share a control plane for each version of Velero, each test in a namespace of its own; nothing is
+// removed from it, since it ends with the process. A test whose doings others would notice has a control plane of its own.
+// There are no controllers and no kubelets (see test/controlplane): the test plays them, with a Node for instance.
+// A Proxy before the API server makes the faults of a network, and lets pods answer.
+package testenv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/test/controlplane"
+	"github.com/plimsoll-io/plimsoll/test/parts"
+)
+
+// Patience is how long a test waits for what must come. No test waits for it to pass.
+const Patience = 5 * time.Minute
+
+// shared are the control planes that the tests of this process share, by the version of Velero. Main stops them.
+var shared struct {
+	sync.Mutex
+	planes map[string]*controlplane.ControlPlane // nil unless Main runs
+}
+
+// Main runs the tests, stops the control planes that they shared, and returns the exit code: for TestMain.
+func Main(m *testing.M) int {
+	ctrl.SetLogger(logr.Discard())
+	shared.planes = map[string]*controlplane.ControlPlane{}
+	code := m.Run()
+	for _, plane := range shared.planes {
+		if err := plane.Stop(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	return code
+}
+
+// Options choose a world. The zero value is a new namespace on the shared control plane.
+type Options struct {
+	Velero    string // the version whose CRDs are installed, beside our own; default: the newest
+	Namespace string // default: a name that no other test has; with a name the control plane is the test's own
+	AuditLog  string // as in controlplane.Options; with one the control plane is the test's own
+	// Plane is a control plane that the test has started itself, such as one with other CRDs.
+	Plane *controlplane.ControlPlane
+}
+
+// Env is a namespace on a control plane. Its methods end the test if they fail.
+type Env struct {
+	T         testing.TB
+	Plane     *controlplane.ControlPlane
+	Config    *rest.Config // of an administrator, without limits
+	Scheme    *runtime.Scheme
+	Client    client.WithWatch // of an administrator
+	Namespace string
+	// Intercept changes calls of managers that are started after it was set.
+	Intercept interceptor.Funcs
+	// ManagerEnded gets the result of each manager that ends; nil: an error fails the test.
+	ManagerEnded func(error)
+}
+
+// New returns the world of a test. It skips or fails the test where parts.ControlPlane does.
+func New(tb testing.TB, o Options) *Env {
+	tb.Helper()
+	parts.ControlPlane(tb)
+	plane := o.Plane
+	switch {
+	case plane != nil:
+	case o.Namespace != "" || o.AuditLog != "":
+		plane = controlplane.ForTest(tb, controlplane.Options{CRDs: crds(tb, o.Velero), AuditLog: o.AuditLog})
+	default:
+		plane = sharedPlane(tb, o.Velero)
+	}
+	e := &Env{T: tb, Plane: plane, Config: plane.Config(), Scheme: NewScheme(tb)}
+	e.Config.QPS, e.Config.Burst = -1, -1
+	var err error
+	if e.Client, err = client.NewWithWatch(e.Config, client.Options{Scheme: e.Scheme}); err != nil {
+		tb.Fatal(err)
+	}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: o.Namespace}}
+	if o.Namespace == "" {
+		namespace.GenerateName = "velero-"
+	}
+	e.Create(namespace)
+	e.Namespace = namespace.Name
+	return e
+}
+
+// sharedPlane returns the control plane of a version of Velero, which it starts for the first test that asks.
+func sharedPlane(tb testing.TB, velero string) *controlplane.ControlPlane {
+	tb.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.planes == nil {
+		tb.Fatal("nobody would stop the control plane: TestMain has to call testenv.Main")
+	}
+	if shared.planes[velero] == nil {
+		plane, err := controlplane.Start(controlplane.Options{CRDs: crds(tb, velero)})
+		if err != nil {
+			tb.Fatal(err)
+		}
+		shared.planes[velero] = plane
+	}
+	return shared.planes[velero]
+}
+
+// crds returns the CRDs of a version of Velero, and ours.
+func crds(tb testing.TB, velero string) []*apiextensionsv1.CustomResourceDefinition {
+	tb.Helper()
+	if velero == "" {
+		velero = controlplane.LatestVelero
+	}
+	theirs, err := controlplane.VeleroCRDs(velero)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	ours, err := controlplane.OurCRDs()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return slices.Concat(theirs, ours)
+}
+
+// NewScheme returns a scheme of the types of Kubernetes and Velero, and ours.
+func NewScheme(tb testing.TB) *runtime.Scheme {
+	tb.Helper()
+	s := runtime.NewScheme()
+	err := errors.Join(clientgoscheme.AddToScheme(s), apiextensionsv1.AddToScheme(s), velerov1.AddToScheme(s), velerov2alpha1.AddToScheme(s),
+		v1alpha1.AddToScheme(s))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return s
+}
+
+// Context is the test's, and lasts until its cleanups have run.
+func (e *Env) Context() context.Context { return context.WithoutCancel(e.T.Context()) }
+
+// Logger returns a logger to the test's output.
+func (e *Env) Logger() *slog.Logger { return slog.New(slog.NewTextHandler(e.T.Output(), nil)) }
