@@ -7,57 +7,30 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
-	"github.com/plimsoll-io/plimsoll/test/controlplane"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
-// patience is how long a test waits for what must come. Nothing waits for it to pass.
-const patience = 3 * time.Minute
-
-// plane is the control plane of this package's tests.
-var plane = controlplane.Shared{CRDs: controlplane.AllCRDs}
-
-func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard())
-	os.Exit(plane.Main(m))
-}
-
-func apiServer(t *testing.T) *rest.Config {
-	t.Helper()
-	cfg := plane.Get(t).Config()
-	cfg.QPS, cfg.Burst = -1, -1
-	return cfg
-}
+func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
 // site is a namespace with a Velero server, which the test plays, and a location that is a directory.
 type site struct {
+	*testenv.Env
+
 	t        *testing.T
-	rest     *rest.Config
-	scheme   *runtime.Scheme
-	client   client.Client
-	ns       string
 	location *velerov1.BackupStorageLocation
 	dir      string // of the bucket
 	fences   int
@@ -65,72 +38,22 @@ type site struct {
 
 func newSite(t *testing.T) *site {
 	t.Helper()
-	s := &site{t: t, rest: apiServer(t), scheme: runtime.NewScheme(), dir: t.TempDir()}
-	if err := errors.Join(clientgoscheme.AddToScheme(s.scheme), velerov1.AddToScheme(s.scheme), v1alpha1.AddToScheme(s.scheme)); err != nil {
-		t.Fatal(err)
-	}
-	var err error
-	if s.client, err = client.New(s.rest, client.Options{Scheme: s.scheme}); err != nil {
-		t.Fatal(err)
-	}
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "velero-"}}
-	s.create(namespace)
-	s.ns = namespace.Name
-	s.location = &velerov1.BackupStorageLocation{ObjectMeta: s.meta("default")}
-	s.location.Spec.Provider, s.location.Spec.Config = "velero.io/fs", map[string]string{"fspath": s.dir}
-	s.location.Spec.ObjectStorage = &velerov1.ObjectStorageLocation{Bucket: "bucket"}
-	s.create(s.location)
+	s := &site{Env: testenv.New(t, testenv.Options{}), t: t, dir: t.TempDir()}
+	s.location = s.DirectoryLocation("default", s.dir)
+	s.Create(s.location)
 	return s
-}
-
-func (s *site) meta(name string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: s.ns, Name: name}
-}
-
-func (s *site) create(o client.Object) {
-	s.t.Helper()
-	if err := s.client.Create(s.t.Context(), o); err != nil {
-		s.t.Fatal(err)
-	}
-}
-
-func (s *site) patch(o client.Object, patch string) {
-	s.t.Helper()
-	if err := s.client.Patch(s.t.Context(), o, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
-		s.t.Fatal(err)
-	}
 }
 
 // start runs a Keeper, which counts in metrics unless they are nil, until the test or the returned function ends it.
 func (s *site) start(metrics *Metrics) (stop func()) {
 	s.t.Helper()
-	mgr, err := ctrl.NewManager(s.rest, ctrl.Options{
-		Scheme: s.scheme, Metrics: metricsserver.Options{BindAddress: "0"},
-		Cache:      cache.Options{DefaultNamespaces: map[string]cache.Config{s.ns: {}}},
-		Controller: config.Controller{SkipNameValidation: new(true)}, // one process, many keepers
+	options := ctrl.Options{Cache: cache.Options{DefaultNamespaces: map[string]cache.Config{s.Namespace: {}}}}
+	return s.StartManager(options, func(ctx context.Context, mgr ctrl.Manager) error {
+		return SetUp(ctx, mgr, Config{
+			Namespace: s.Namespace, Interval: 10 * time.Millisecond, Metrics: metrics, Logger: s.Logger(),
+			Timeout: 2 * testenv.Patience, // a store that hangs does so for the whole test
+		})
 	})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(s.t.Context()))
-	err = SetUp(ctx, mgr, Config{
-		Namespace: s.ns, Interval: 10 * time.Millisecond, Timeout: 2 * patience, // a store that hangs does so for the whole test
-		Metrics: metrics, Logger: slog.New(slog.NewTextHandler(s.t.Output(), nil)),
-	})
-	if err != nil {
-		cancel()
-		s.t.Fatal(err)
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := mgr.Start(ctx); err != nil {
-			s.t.Error(err)
-		}
-	}()
-	stop = sync.OnceFunc(func() { cancel(); <-done })
-	s.t.Cleanup(stop)
-	return stop
 }
 
 // backup makes a Backup that Velero works on.
@@ -142,10 +65,10 @@ func (s *site) backup(name string) *velerov1.Backup {
 func (s *site) backupIn(location, name string) *velerov1.Backup {
 	s.t.Helper()
 	b := &velerov1.Backup{
-		ObjectMeta: s.meta(name), Spec: velerov1.BackupSpec{StorageLocation: location},
+		ObjectMeta: s.Meta(name), Spec: velerov1.BackupSpec{StorageLocation: location},
 		Status: velerov1.BackupStatus{Phase: velerov1.BackupPhaseInProgress},
 	}
-	s.create(b)
+	s.Create(b)
 	return b
 }
 
@@ -160,7 +83,7 @@ func (s *site) store(b *velerov1.Backup) {
 		s.t.Fatal(err)
 	}
 	s.put(b.Name+"/velero-backup.json", text)
-	s.patch(b, `{"status": {"phase": "Completed"}}`)
+	s.Patch(b, `{"status": {"phase": "Completed"}}`)
 }
 
 // put makes a file of a backup.
@@ -176,7 +99,7 @@ func (s *site) put(name string, content []byte) {
 func (s *site) record(b *velerov1.Backup, volume string, change func(*v1alpha1.VolumePluginBackup)) *v1alpha1.VolumePluginBackup {
 	s.t.Helper()
 	r := &v1alpha1.VolumePluginBackup{
-		ObjectMeta: s.meta(b.Name + "-" + volume),
+		ObjectMeta: s.Meta(b.Name + "-" + volume),
 		Spec:       v1alpha1.VolumePluginBackupSpec{Volume: volume, Backup: b.Name, Plugin: "example.io/disks"},
 	}
 	r.Labels = map[string]string{v1alpha1.LabelBackup: v1alpha1.LabelValue(b.Name)}
@@ -184,7 +107,7 @@ func (s *site) record(b *velerov1.Backup, volume string, change func(*v1alpha1.V
 	if change != nil {
 		change(r)
 	}
-	s.create(r)
+	s.Create(r)
 	s.say(r, `{"phase": "InProgress", "snapshotID": "snap/`+volume+`", "progress": {"bytesDone": 5, "totalBytes": 10}}`)
 	return r
 }
@@ -192,7 +115,7 @@ func (s *site) record(b *velerov1.Backup, volume string, change func(*v1alpha1.V
 // say patches the status of a record.
 func (s *site) say(r *v1alpha1.VolumePluginBackup, status string) {
 	s.t.Helper()
-	if err := s.client.Status().Patch(s.t.Context(), r, client.RawPatch(types.MergePatchType, []byte(`{"status": `+status+`}`))); err != nil {
+	if err := s.Client.Status().Patch(s.t.Context(), r, client.RawPatch(types.MergePatchType, []byte(`{"status": `+status+`}`))); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -238,7 +161,7 @@ func (s *site) fence() {
 		b := s.backup(fmt.Sprintf("fence-%d", s.fences))
 		s.record(b, "v", nil)
 		s.store(b)
-		s.until("the fence", func() bool { return len(s.kept(b.Name)) == 1 })
+		s.Eventually("the fence", func() bool { return len(s.kept(b.Name)) == 1 })
 	}
 }
 
@@ -253,17 +176,4 @@ func (s *site) files(backup string) string {
 		names = append(names, e.Name())
 	}
 	return strings.Join(names, " ")
-}
-
-func (s *site) until(what string, is func() bool) {
-	s.t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.After(patience); !is(); {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			s.t.Fatalf("%s: waited in vain", what)
-		}
-	}
 }

@@ -31,12 +31,12 @@ func (s *site) foreign(backup string, records ...v1alpha1.VolumePluginBackup) {
 func (s *site) synced(name string, ago time.Duration) *velerov1.Backup {
 	s.t.Helper()
 	b := &velerov1.Backup{
-		ObjectMeta: s.meta(name), Spec: velerov1.BackupSpec{StorageLocation: "default"},
+		ObjectMeta: s.Meta(name), Spec: velerov1.BackupSpec{StorageLocation: "default"},
 		Status: velerov1.BackupStatus{
 			Phase: velerov1.BackupPhaseCompleted, CompletionTimestamp: &metav1.Time{Time: time.Now().Add(-ago)}, VolumeSnapshotsAttempted: 1,
 		},
 	}
-	s.create(b)
+	s.Create(b)
 	return b
 }
 
@@ -58,7 +58,7 @@ func foreignRecord(backup, volume string, phase v1alpha1.Phase, done int64) v1al
 func (s *site) imported(backup, volume string) v1alpha1.VolumePluginBackup {
 	s.t.Helper()
 	var r v1alpha1.VolumePluginBackup
-	if err := s.client.Get(s.t.Context(), client.ObjectKey{Namespace: s.ns, Name: backup + "-" + volume}, &r); client.IgnoreNotFound(err) != nil {
+	if err := s.Client.Get(s.t.Context(), client.ObjectKey{Namespace: s.Namespace, Name: backup + "-" + volume}, &r); client.IgnoreNotFound(err) != nil {
 		s.t.Fatal(err)
 	}
 	return r
@@ -71,7 +71,7 @@ func TestRecordsComeWithBackupsOfOtherClusters(t *testing.T) {
 	s.start(nil)
 	s.foreign("nightly", foreignRecord("nightly", "pv-1", v1alpha1.PhaseCompleted, 10), foreignRecord("nightly", "pv-2", v1alpha1.PhaseInProgress, 4))
 	b := s.synced("nightly", time.Minute)
-	s.until("both records", func() bool {
+	s.Eventually("both records", func() bool {
 		return s.imported("nightly", "pv-1").Status.Phase == v1alpha1.PhaseCompleted && s.imported("nightly", "pv-2").Status.Progress.BytesDone == 4
 	})
 	for _, volume := range []string{"pv-1", "pv-2"} {
@@ -82,7 +82,7 @@ func TestRecordsComeWithBackupsOfOtherClusters(t *testing.T) {
 		}
 	}
 	s.foreign("nightly", foreignRecord("nightly", "pv-2", v1alpha1.PhaseCompleted, 10))
-	s.until("the end of the second", func() bool { return s.imported("nightly", "pv-2").Status.Phase == v1alpha1.PhaseCompleted })
+	s.Eventually("the end of the second", func() bool { return s.imported("nightly", "pv-2").Status.Phase == v1alpha1.PhaseCompleted })
 }
 
 // TestRecordsOfOldBackupsAreReadOnce has a backup that ended long ago: its file is not expected to change.
@@ -92,7 +92,7 @@ func TestRecordsOfOldBackupsAreReadOnce(t *testing.T) {
 	s.start(nil)
 	s.foreign("old", foreignRecord("old", "pv-1", v1alpha1.PhaseCompleted, 10))
 	s.synced("old", 30*24*time.Hour)
-	s.until("its record", func() bool { return s.imported("old", "pv-1").Status.Phase == v1alpha1.PhaseCompleted })
+	s.Eventually("its record", func() bool { return s.imported("old", "pv-1").Status.Phase == v1alpha1.PhaseCompleted })
 	s.foreign("old", foreignRecord("old", "pv-1", v1alpha1.PhaseCompleted, 10), foreignRecord("old", "pv-2", v1alpha1.PhaseCompleted, 10))
 	s.fence()
 	if r := s.imported("old", "pv-2"); r.Name != "" {
@@ -108,9 +108,9 @@ func TestImportSurvivesAnOutage(t *testing.T) {
 	s.start(metrics)
 	s.put("nightly/nightly-volumepluginbackups.json.gz", []byte("no gzip"))
 	s.synced("nightly", time.Minute)
-	s.until("a try that fails", func() bool { return errorsOf(t, metrics) > 0 })
+	s.Eventually("a try that fails", func() bool { return errorsOf(t, metrics) > 0 })
 	s.foreign("nightly", foreignRecord("nightly", "pv-1", v1alpha1.PhaseCompleted, 10))
-	s.until("its record", func() bool { return s.imported("nightly", "pv-1").Status.Phase == v1alpha1.PhaseCompleted })
+	s.Eventually("its record", func() bool { return s.imported("nightly", "pv-1").Status.Phase == v1alpha1.PhaseCompleted })
 }
 
 func errorsOf(t *testing.T, metrics *Metrics) float64 {

@@ -25,7 +25,7 @@ type phases = map[string]v1alpha1.Phase
 
 func (s *site) untilKept(backup string, want phases) {
 	s.t.Helper()
-	s.until("file of "+backup, func() bool { return cmp.Equal(s.kept(backup), want) })
+	s.Eventually("file of "+backup, func() bool { return cmp.Equal(s.kept(backup), want) })
 }
 
 func modified(t *testing.T, path string) time.Time {
@@ -77,10 +77,10 @@ func TestRecordsAreKeptUntilTheyHaveEnded(t *testing.T) {
 func TestRecordsOfOthersAreNotKept(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.record(&velerov1.Backup{ObjectMeta: s.meta("nightly")}, "of-a-backup-that-was", func(r *v1alpha1.VolumePluginBackup) { r.OwnerReferences = nil })
-	s.until("the next second", func() bool { // creation times have seconds
+	s.record(&velerov1.Backup{ObjectMeta: s.Meta("nightly")}, "of-a-backup-that-was", func(r *v1alpha1.VolumePluginBackup) { r.OwnerReferences = nil })
+	s.Eventually("the next second", func() bool { // creation times have seconds
 		var r v1alpha1.VolumePluginBackup
-		err := s.client.Get(t.Context(), client.ObjectKey{Namespace: s.ns, Name: "nightly-of-a-backup-that-was"}, &r)
+		err := s.Client.Get(t.Context(), client.ObjectKey{Namespace: s.Namespace, Name: "nightly-of-a-backup-that-was"}, &r)
 		return err == nil && time.Since(r.CreationTimestamp.Time) > 2*time.Second
 	})
 	b := s.backup("nightly")
@@ -101,23 +101,19 @@ func TestRecordStaysWhenItsObjectIsDeleted(t *testing.T) {
 	s.store(b)
 	both := phases{"pv-1": v1alpha1.PhaseInProgress, "pv-2": v1alpha1.PhaseInProgress}
 	s.untilKept("nightly", both)
-	if err := s.client.Delete(t.Context(), pv1); err != nil {
-		t.Fatal(err)
-	}
+	s.Delete(pv1)
 	s.say(pv2, complete)
 	both["pv-2"] = v1alpha1.PhaseCompleted
 	s.untilKept("nightly", both)
 
 	// Velero deletes the backup: the phase, the files, the object.
-	s.patch(b, `{"status": {"phase": "Deleting"}}`)
+	s.Patch(b, `{"status": {"phase": "Deleting"}}`)
 	if err := os.RemoveAll(filepath.Join(s.dir, "backups", "nightly")); err != nil {
 		t.Fatal(err)
 	}
 	s.record(b, "pv-3", nil)
 	s.fence()
-	if err := s.client.Delete(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
+	s.Delete(b)
 	s.fence()
 	if files := s.files("nightly"); files != "" {
 		t.Errorf("in a deleted backup there is %s", files)
@@ -132,11 +128,11 @@ func TestNothingIsLeftInABackupThatIsDeletedMeanwhile(t *testing.T) {
 	s.record(b, "pv-1", nil)
 	s.store(b)
 	dir := filepath.Join(s.dir, "backups", "nightly")
-	mgr, err := ctrl.NewManager(s.rest, ctrl.Options{Scheme: s.scheme, Metrics: metricsserver.Options{BindAddress: "0"}})
+	mgr, err := ctrl.NewManager(s.Config, ctrl.Options{Scheme: s.Scheme, Metrics: metricsserver.Options{BindAddress: "0"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	deletes := interceptor.NewClient(s.watching(), interceptor.Funcs{
+	deletes := interceptor.NewClient(s.Client, interceptor.Funcs{
 		Get: func(ctx context.Context, api client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 			err := api.Get(ctx, key, o, opts...)
 			if _, last := o.(*velerov1.Backup); last {
@@ -145,7 +141,7 @@ func TestNothingIsLeftInABackupThatIsDeletedMeanwhile(t *testing.T) {
 			return err
 		},
 	})
-	k := newKeeper(mgr, Config{Namespace: s.ns})
+	k := newKeeper(mgr, Config{Namespace: s.Namespace})
 	k.api = deletes
 	record := asStored(s.record(b, "pv-2", nil))
 	if err := k.keep(t.Context(), b, []v1alpha1.VolumePluginBackup{record}); err != nil {
@@ -154,15 +150,6 @@ func TestNothingIsLeftInABackupThatIsDeletedMeanwhile(t *testing.T) {
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the directory holds %s: %v", s.files("nightly"), err)
 	}
-}
-
-func (s *site) watching() client.WithWatch {
-	s.t.Helper()
-	c, err := client.NewWithWatch(s.rest, client.Options{Scheme: s.scheme})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return c
 }
 
 // TestOutagesAreSurvived lets some tries fail, as often as the case says.
@@ -174,15 +161,15 @@ func TestOutagesAreSurvived(t *testing.T) {
 			func(s *site) error { return os.Rename(s.dir+".away", s.dir) },
 		},
 		"location": {
-			func(s *site) error { return s.client.Delete(s.t.Context(), s.location) },
+			func(s *site) error { return s.Client.Delete(s.t.Context(), s.location) },
 			func(s *site) error {
 				s.location.ResourceVersion = ""
-				return s.client.Create(s.t.Context(), s.location)
+				return s.Client.Create(s.t.Context(), s.location)
 			},
 		},
 		"backup is not in the store yet": {
 			func(s *site) error { return os.Remove(filepath.Join(s.dir, "backups/nightly/velero-backup.json")) },
-			func(s *site) error { s.store(&velerov1.Backup{ObjectMeta: s.meta("nightly")}); return nil },
+			func(s *site) error { s.store(&velerov1.Backup{ObjectMeta: s.Meta("nightly")}); return nil },
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -196,7 +183,7 @@ func TestOutagesAreSurvived(t *testing.T) {
 			}
 			metrics := NewMetrics()
 			s.start(metrics)
-			s.until("three tries", func() bool { return testutil.ToFloat64(metrics.errors.WithLabelValues("default")) >= 3 })
+			s.Eventually("three tries", func() bool { return testutil.ToFloat64(metrics.errors.WithLabelValues("default")) >= 3 })
 			if n := testutil.CollectAndCount(metrics.failing); n != 1 {
 				t.Errorf("%d locations fail", n)
 			}
@@ -204,8 +191,8 @@ func TestOutagesAreSurvived(t *testing.T) {
 				t.Fatal(err)
 			}
 			s.untilKept("nightly", phases{"pv-1": v1alpha1.PhaseInProgress})
-			s.until("one write", func() bool { return testutil.ToFloat64(metrics.written) == 1 })
-			s.until("no location fails", func() bool { return testutil.CollectAndCount(metrics.failing) == 0 })
+			s.Eventually("one write", func() bool { return testutil.ToFloat64(metrics.written) == 1 })
+			s.Eventually("no location fails", func() bool { return testutil.CollectAndCount(metrics.failing) == 0 })
 		})
 	}
 }
@@ -214,8 +201,8 @@ func TestReadOnlyLocationIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	readOnly := s.location.DeepCopy()
-	readOnly.ObjectMeta, readOnly.Spec.AccessMode = s.meta("read-only"), velerov1.BackupStorageLocationAccessModeReadOnly
-	s.create(readOnly)
+	readOnly.ObjectMeta, readOnly.Spec.AccessMode = s.Meta("read-only"), velerov1.BackupStorageLocationAccessModeReadOnly
+	s.Create(readOnly)
 	b := s.backupIn("read-only", "nightly")
 	s.record(b, "pv-1", nil)
 	s.store(b)
@@ -234,7 +221,7 @@ func TestDamagedFileIsWrittenAnew(t *testing.T) {
 	s.put("nightly/nightly-volumepluginbackups.json.gz", []byte("no gzip"))
 	s.store(b)
 	s.start(nil)
-	s.until("readable", func() bool {
+	s.Eventually("readable", func() bool {
 		content, err := os.ReadFile(s.path("nightly"))
 		return err == nil && string(content) != "no gzip"
 	})

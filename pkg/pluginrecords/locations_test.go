@@ -29,25 +29,25 @@ func TestDeadLocationsHoldUpNoOther(t *testing.T) {
 		}
 	}))
 	t.Cleanup(func() { close(done); dead.Close() })
-	s.create(&corev1.Secret{
-		ObjectMeta: s.meta("keys"), StringData: map[string]string{"cloud": "[default]\naws_access_key_id=a\naws_secret_access_key=b\n"},
+	s.Create(&corev1.Secret{
+		ObjectMeta: s.Meta("keys"), StringData: map[string]string{"cloud": "[default]\naws_access_key_id=a\naws_secret_access_key=b\n"},
 	})
 	for i := range 10 {
 		name := fmt.Sprintf("dead-%d", i%5)
 		if i < 5 {
-			location := &velerov1.BackupStorageLocation{ObjectMeta: s.meta(name)}
+			location := &velerov1.BackupStorageLocation{ObjectMeta: s.Meta(name)}
 			location.Spec.Provider = "aws"
 			location.Spec.Config = map[string]string{"region": "us-east-1", "s3Url": dead.URL, "s3ForcePathStyle": "true"}
 			location.Spec.ObjectStorage = &velerov1.ObjectStorageLocation{Bucket: name}
 			location.Spec.Credential = &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "keys"}, Key: "cloud"}
-			s.create(location)
+			s.Create(location)
 		}
 		b := s.backupIn(name, fmt.Sprintf("backup-%d", i))
 		s.record(b, "pv-1", nil)
 		s.store(b)
 	}
 	s.start(nil)
-	s.until("four stores hang", func() bool { return hanging.Load() >= 4 })
+	s.Eventually("four stores hang", func() bool { return hanging.Load() >= 4 })
 	b := s.backup("nightly")
 	s.record(b, "pv-1", nil)
 	s.store(b)

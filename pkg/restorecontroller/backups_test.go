@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 func TestBackupsAreSynced(t *testing.T) {
@@ -26,21 +27,21 @@ func TestBackupsAreSynced(t *testing.T) {
 			c := place(t)
 			c.backUp("b1", nil)
 			c.start(nil)
-			b := eventually(c, c.newBackup("b1"), "synced", isSynced)
+			b := testenv.EventuallyGet(c.Env, c.newBackup("b1"), "synced", isSynced)
 			if diff := cmp.Diff(map[string]string{velerov1.ScheduleNameLabel: "nightly", velerov1.StorageLocationLabel: "default"}, b.Labels); diff != "" {
 				t.Errorf("labels (-want +got):\n%s", diff)
 			}
 			if b.Spec.StorageLocation != "default" || b.Status.Phase != velerov1.BackupPhaseCompleted || len(b.OwnerReferences)+len(b.Finalizers) > 0 {
 				t.Errorf("location %q, phase %q, owners %v, finalizers %v", b.Spec.StorageLocation, b.Status.Phase, b.OwnerReferences, b.Finalizers)
 			}
-			v := eventually(c, c.newVolumeBackup("b1-data"), "synced", func(_ *velerov1.PodVolumeBackup, err error) bool { return err == nil })
+			v := testenv.EventuallyGet(c.Env, c.newVolumeBackup("b1-data"), "synced", func(_ *velerov1.PodVolumeBackup, err error) bool { return err == nil })
 			if v.Status.SnapshotID != "abc123" || v.Spec.BackupStorageLocation != "default" || len(v.Finalizers) > 0 ||
 				v.Labels[velerov1.BackupUIDLabel] != string(b.UID) || len(v.OwnerReferences) != 1 || v.OwnerReferences[0].UID != b.UID {
 				t.Errorf("not this cluster's own: %+v", v)
 			}
 			c.backUp("b2", nil)
-			eventually(c, c.newBackup("b2"), "synced later", isSynced)
-			eventually(c, c.location, "synced", func(l *velerov1.BackupStorageLocation, _ error) bool { return l.Status.LastSyncedTime != nil })
+			testenv.EventuallyGet(c.Env, c.newBackup("b2"), "synced later", isSynced)
+			testenv.EventuallyGet(c.Env, c.location, "synced", func(l *velerov1.BackupStorageLocation, _ error) bool { return l.Status.LastSyncedTime != nil })
 		})
 	}
 }
@@ -51,25 +52,25 @@ func TestWhatIsMissingIsRepaired(t *testing.T) {
 	c := newCluster(t)
 	c.backUp("b1", nil)
 	var refused atomic.Int32
-	c.intercept.Create = func(ctx context.Context, api client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+	c.Intercept.Create = func(ctx context.Context, api client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 		if _, ok := o.(*velerov1.PodVolumeBackup); ok && refused.Add(1) <= 3 {
 			return apierrors.NewServiceUnavailable("not now")
 		}
 		return api.Create(ctx, o, opts...)
 	}
 	c.start(nil)
-	eventually(c, c.newBackup("b1"), "synced", isSynced)
-	v := eventually(c, c.newVolumeBackup("b1-data"), "made later", func(_ *velerov1.PodVolumeBackup, err error) bool { return err == nil })
+	testenv.EventuallyGet(c.Env, c.newBackup("b1"), "synced", isSynced)
+	v := testenv.EventuallyGet(c.Env, c.newVolumeBackup("b1-data"), "made later", func(_ *velerov1.PodVolumeBackup, err error) bool { return err == nil })
 	if refused.Load() <= 3 {
 		t.Error("nothing was refused")
 	}
 	gone := v.UID
-	c.delete(v)
-	eventually(c, c.newVolumeBackup("b1-data"), "made again", func(v *velerov1.PodVolumeBackup, err error) bool { return err == nil && v.UID != gone })
-	b := eventually(c, c.newBackup("b1"), "there", isSynced)
+	c.Delete(v)
+	testenv.EventuallyGet(c.Env, c.newVolumeBackup("b1-data"), "made again", func(v *velerov1.PodVolumeBackup, err error) bool { return err == nil && v.UID != gone })
+	b := testenv.EventuallyGet(c.Env, c.newBackup("b1"), "there", isSynced)
 	gone = b.UID
-	c.delete(b)
-	eventually(c, c.newBackup("b1"), "made again", func(b *velerov1.Backup, err error) bool { return isSynced(b, err) && b.UID != gone })
+	c.Delete(b)
+	testenv.EventuallyGet(c.Env, c.newBackup("b1"), "made again", func(b *velerov1.Backup, err error) bool { return isSynced(b, err) && b.UID != gone })
 }
 
 // TestUnfinishedAndForeignStaysAway has directories that are no backups of this cluster's: each beside one that is, so that
@@ -89,17 +90,17 @@ func TestUnfinishedAndForeignStaysAway(t *testing.T) {
 	})
 	own := c.newBackup("z-from-elsewhere")
 	own.Spec.StorageLocation = "elsewhere"
-	c.create(own)
+	c.Create(own)
 	c.backUp("z-from-elsewhere", nil)
 	c.start(nil)
-	eventually(c, c.newBackup("z-last"), "synced", isSynced)
-	v := eventually(c, c.newVolumeBackup("z-last-data"), "synced", func(_ *velerov1.PodVolumeBackup, err error) bool { return err == nil })
+	testenv.EventuallyGet(c.Env, c.newBackup("z-last"), "synced", isSynced)
+	v := testenv.EventuallyGet(c.Env, c.newVolumeBackup("z-last-data"), "synced", func(_ *velerov1.PodVolumeBackup, err error) bool { return err == nil })
 	if got := v.Labels[velerov1.BackupNameLabel]; got != "z-last" {
 		t.Errorf("record of backup %q, want that whose directory it lies in", got)
 	}
 	var backups velerov1.BackupList
 	var volumes velerov1.PodVolumeBackupList
-	if err := errors.Join(c.client.List(t.Context(), &backups, client.InNamespace(c.ns)), c.client.List(t.Context(), &volumes, client.InNamespace(c.ns))); err != nil {
+	if err := errors.Join(c.Client.List(t.Context(), &backups, client.InNamespace(c.Namespace)), c.Client.List(t.Context(), &volumes, client.InNamespace(c.Namespace))); err != nil {
 		t.Fatal(err)
 	}
 	var names []string
@@ -112,7 +113,7 @@ func TestUnfinishedAndForeignStaysAway(t *testing.T) {
 	if diff := cmp.Diff([]string{"z-from-elsewhere", "z-last", "z-last-data"}, names); diff != "" {
 		t.Errorf("objects (-want +got):\n%s", diff)
 	}
-	if after := eventually(c, own, "there", func(_ *velerov1.Backup, err error) bool { return err == nil }); after.Annotations[v1alpha1.AnnotationSynced] != "" {
+	if after := testenv.EventuallyGet(c.Env, own, "there", func(_ *velerov1.Backup, err error) bool { return err == nil }); after.Annotations[v1alpha1.AnnotationSynced] != "" {
 		t.Error("a backup of another location was taken for this one's")
 	}
 }
@@ -124,16 +125,16 @@ func TestOrphansAreRemoved(t *testing.T) {
 	c.backUp("b2", nil)
 	own := c.newBackup("made-here") // by whoever makes backups here; not in the store yet
 	own.Spec.StorageLocation, own.Status.Phase = "default", velerov1.BackupPhaseCompleted
-	c.create(own)
+	c.Create(own)
 	c.start(nil)
-	eventually(c, c.newBackup("b1"), "synced", isSynced)
-	eventually(c, c.newBackup("b2"), "synced", isSynced)
+	testenv.EventuallyGet(c.Env, c.newBackup("b1"), "synced", isSynced)
+	testenv.EventuallyGet(c.Env, c.newBackup("b2"), "synced", isSynced)
 	if err := os.RemoveAll(filepath.Join(c.dir, "backups/b1")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(c, c.newBackup("b1"), "removed", func(_ *velerov1.Backup, err error) bool { return apierrors.IsNotFound(err) })
-	eventually(c, c.newBackup("b2"), "still there", isSynced)
-	eventually(c, own, "still there", func(_ *velerov1.Backup, err error) bool { return err == nil })
+	testenv.EventuallyGet(c.Env, c.newBackup("b1"), "removed", func(_ *velerov1.Backup, err error) bool { return apierrors.IsNotFound(err) })
+	testenv.EventuallyGet(c.Env, c.newBackup("b2"), "still there", isSynced)
+	testenv.EventuallyGet(c.Env, own, "still there", func(_ *velerov1.Backup, err error) bool { return err == nil })
 }
 
 // TestEmptyStoreIsNotBelieved empties the store, fills it with other backups, and takes it away. Rounds are counted by their complaints.
@@ -159,12 +160,12 @@ func TestEmptyStoreIsNotBelieved(t *testing.T) {
 				cfg.Logger = rounds.logger()
 				cfg.ValidationFrequency = 24 * time.Hour // the location stays Available
 			})
-			b := eventually(c, c.newBackup("b1"), "synced", isSynced)
+			b := testenv.EventuallyGet(c.Env, c.newBackup("b1"), "synced", isSynced)
 			if err := tc.spoil(c.dir); err != nil {
 				t.Fatal(err)
 			}
-			until(t, "three rounds", func() bool { return rounds.count.Load() >= 3 })
-			eventually(c, c.newBackup("b1"), "still there", func(now *velerov1.Backup, err error) bool { return err == nil && now.UID == b.UID })
+			c.Eventually("three rounds", func() bool { return rounds.count.Load() >= 3 })
+			testenv.EventuallyGet(c.Env, c.newBackup("b1"), "still there", func(now *velerov1.Backup, err error) bool { return err == nil && now.UID == b.UID })
 		})
 	}
 }
@@ -183,18 +184,18 @@ func TestVolumePluginBackupsAreSynced(t *testing.T) {
 	}
 	c.putJSON("backups/b1/b1-volumepluginbackups.json.gz", []any{record})
 	c.start(nil)
-	b := eventually(c, c.newBackup("b1"), "synced", isSynced)
-	synced := &v1alpha1.VolumePluginBackup{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "snap-1"}}
-	eventually(c, synced, "synced with its status", func(v *v1alpha1.VolumePluginBackup, err error) bool {
+	b := testenv.EventuallyGet(c.Env, c.newBackup("b1"), "synced", isSynced)
+	synced := &v1alpha1.VolumePluginBackup{ObjectMeta: c.Meta("snap-1")}
+	testenv.EventuallyGet(c.Env, synced, "synced with its status", func(v *v1alpha1.VolumePluginBackup, err error) bool {
 		return err == nil && v.Status.Progress.BytesDone == 5 && v.Labels[v1alpha1.LabelSynced] == "default" && v.OwnerReferences[0].UID == b.UID
 	})
 	record.Status.Phase, record.Status.Progress.BytesDone = v1alpha1.PhaseCompleted, 10
 	c.putJSON("backups/b1/b1-volumepluginbackups.json.gz", []any{record})
-	eventually(c, synced, "as it ended", func(v *v1alpha1.VolumePluginBackup, err error) bool {
+	testenv.EventuallyGet(c.Env, synced, "as it ended", func(v *v1alpha1.VolumePluginBackup, err error) bool {
 		return err == nil && v.Status.Phase == v1alpha1.PhaseCompleted && v.Status.Progress.BytesDone == 10
 	})
-	c.delete(synced)
-	eventually(c, synced, "made again", func(v *v1alpha1.VolumePluginBackup, err error) bool {
+	c.Delete(synced)
+	testenv.EventuallyGet(c.Env, synced, "made again", func(v *v1alpha1.VolumePluginBackup, err error) bool {
 		return err == nil && v.Status.Phase == v1alpha1.PhaseCompleted
 	})
 }
@@ -214,14 +215,14 @@ func TestUnfinishedVolumePluginBackupsAreAwaited(t *testing.T) {
 	}
 	c.putJSON("backups/b1/b1-volumepluginbackups.json.gz", []any{record})
 	c.start(nil)
-	synced := &v1alpha1.VolumePluginBackup{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "snap-1"}}
-	eventually(c, synced, "synced", func(v *v1alpha1.VolumePluginBackup, err error) bool {
+	synced := &v1alpha1.VolumePluginBackup{ObjectMeta: c.Meta("snap-1")}
+	testenv.EventuallyGet(c.Env, synced, "synced", func(v *v1alpha1.VolumePluginBackup, err error) bool {
 		return err == nil && v.Status.Phase == v1alpha1.PhaseInProgress
 	})
-	eventually(c, c.newBackup("b1"), "noted", isSynced)
+	testenv.EventuallyGet(c.Env, c.newBackup("b1"), "noted", isSynced)
 	record.Status.Phase = v1alpha1.PhaseCompleted
 	c.putJSON("backups/b1/b1-volumepluginbackups.json.gz", []any{record})
-	eventually(c, synced, "as it ended", func(v *v1alpha1.VolumePluginBackup, err error) bool {
+	testenv.EventuallyGet(c.Env, synced, "as it ended", func(v *v1alpha1.VolumePluginBackup, err error) bool {
 		return err == nil && v.Status.Phase == v1alpha1.PhaseCompleted
 	})
 }
@@ -239,19 +240,19 @@ func TestOutageOfTheAPIServerIsSurvived(t *testing.T) {
 		refused.Add(1)
 		return apierrors.NewInternalError(errors.New("etcd is away"))
 	}
-	c.intercept.Create = func(ctx context.Context, api client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+	c.Intercept.Create = func(ctx context.Context, api client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 		if err := away(); err != nil {
 			return err
 		}
 		return api.Create(ctx, o, opts...)
 	}
-	c.intercept.Patch = func(ctx context.Context, api client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+	c.Intercept.Patch = func(ctx context.Context, api client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
 		if err := away(); err != nil {
 			return err
 		}
 		return api.Patch(ctx, o, patch, opts...)
 	}
 	c.start(nil)
-	eventually(c, c.newBackup("b1"), "synced", isSynced)
-	eventually(c, c.newVolumeBackup("b1-data"), "synced", func(_ *velerov1.PodVolumeBackup, err error) bool { return err == nil })
+	testenv.EventuallyGet(c.Env, c.newBackup("b1"), "synced", isSynced)
+	testenv.EventuallyGet(c.Env, c.newVolumeBackup("b1-data"), "synced", func(_ *velerov1.PodVolumeBackup, err error) bool { return err == nil })
 }

@@ -58,7 +58,7 @@ func TestRestoreBeginsWhenTheStoreIsBack(t *testing.T) {
 		}}.logger()
 	})
 	r := c.newRestore("r1", nil)
-	c.create(r)
+	c.Create(r)
 	if c.ended(r); r.Status.Phase != velerov1.RestorePhaseCompleted || tries != 2 {
 		t.Errorf("after %d tries %+v", tries, r.Status)
 	}
@@ -69,7 +69,7 @@ func TestLostAnswerToTheBegin(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	writes := &atomic.Int32{}
-	c.intercept.Patch = func(ctx context.Context, api client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+	c.Intercept.Patch = func(ctx context.Context, api client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
 		err := api.Patch(ctx, o, patch, opts...)
 		if r, ok := o.(*velerov1.Restore); err == nil && ok && r.Status.Phase == velerov1.RestorePhaseInProgress && writes.Add(1) == 1 {
 			return apierrors.NewServiceUnavailable("the answer is lost")

@@ -15,6 +15,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/describe"
 	"github.com/plimsoll-io/plimsoll/pkg/restore"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 var update = flag.Bool("update", false, "write what pkg/describe shows of Restores, into its testdata")
@@ -94,22 +95,22 @@ func (c *cluster) backUpMany(name string) {
 func TestOnePhaseAgrees(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
-	engine, err := restore.New(restore.Config{REST: c.rest, HelperImage: "agent"})
+	engine, err := restore.New(restore.Config{REST: c.Config, HelperImage: "agent"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.backUpMany("b1")
 	c.start(func(cfg *Config) { cfg.Engine, cfg.ProgressInterval = engine, time.Nanosecond })
-	eventually(c, c.newBackup("b1"), "synced", isSynced)
-	watch, err := c.client.Watch(t.Context(), &velerov1.RestoreList{}, client.InNamespace(c.ns))
+	testenv.EventuallyGet(c.Env, c.newBackup("b1"), "synced", isSynced)
+	watch, err := c.Client.Watch(t.Context(), &velerov1.RestoreList{}, client.InNamespace(c.Namespace))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer watch.Stop()
-	c.create(c.newRestore("r1", func(r *velerov1.Restore) {
+	c.Create(c.newRestore("r1", func(r *velerov1.Restore) {
 		r.Annotations = map[string]string{v1alpha1.AnnotationProgressMode: v1alpha1.ProgressModeOnePhase}
 		r.Spec.ExcludedResources = []string{"secrets"}
-		r.Spec.NamespaceMapping = map[string]string{"many": c.ns + "-many"}
+		r.Spec.NamespaceMapping = map[string]string{"many": c.Namespace + "-many"}
 	}))
 	moments := 0
 	for event := range watch.ResultChan() {

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // targets are the files that the velero CLI can ask for, by kind.
@@ -38,11 +39,11 @@ var targets = map[velerov1.DownloadTargetKind]string{
 func (c *cluster) request(kind velerov1.DownloadTargetKind, name string) *velerov1.DownloadRequest {
 	c.t.Helper()
 	r := &velerov1.DownloadRequest{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, GenerateName: name + "-"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, GenerateName: name + "-"},
 		Spec:       velerov1.DownloadRequestSpec{Target: velerov1.DownloadTarget{Kind: kind, Name: name}},
 	}
-	c.create(r)
-	return eventually(c, r, "answered", func(r *velerov1.DownloadRequest, err error) bool {
+	c.Create(r)
+	return testenv.EventuallyGet(c.Env, r, "answered", func(r *velerov1.DownloadRequest, err error) bool {
 		return err == nil && r.Status.Phase == velerov1.DownloadRequestPhaseProcessed && r.Status.DownloadURL != "" && r.Status.Expiration != nil
 	})
 }
@@ -80,15 +81,15 @@ func TestDownloads(t *testing.T) {
 			for kind, key := range targets {
 				c.put(key, pack(string(kind)))
 			}
-			c.create(&velerov1.Restore{ // ended: nobody runs it
-				ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "b1", Annotations: map[string]string{v1alpha1.AnnotationStorageLocation: "default"}},
+			c.Create(&velerov1.Restore{ // ended: nobody runs it
+				ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "b1", Annotations: map[string]string{v1alpha1.AnnotationStorageLocation: "default"}},
 				Spec:       velerov1.RestoreSpec{BackupName: "gone-since"},
 				Status:     velerov1.RestoreStatus{Phase: velerov1.RestorePhaseCompleted},
 			})
 			base, serve := serveDownloads(t)
 			controller, _ := c.start(func(cfg *Config) { cfg.DownloadURLBase = base })
 			serve(controller)
-			eventually(c, c.newBackup("b1"), "there", func(_ *velerov1.Backup, err error) bool { return err == nil })
+			testenv.EventuallyGet(c.Env, c.newBackup("b1"), "there", func(_ *velerov1.Backup, err error) bool { return err == nil })
 			for kind := range targets {
 				url := c.request(kind, "b1").Status.DownloadURL
 				if own := strings.HasPrefix(url, base+DownloadPath); own != (name == "directory") {
@@ -116,7 +117,7 @@ func TestDownloadOfWhatIsNotThere(t *testing.T) {
 	base, serve := serveDownloads(t)
 	controller, _ := c.start(func(cfg *Config) { cfg.DownloadURLBase = base })
 	serve(controller)
-	eventually(c, c.newBackup("b1"), "there", func(_ *velerov1.Backup, err error) bool { return err == nil })
+	testenv.EventuallyGet(c.Env, c.newBackup("b1"), "there", func(_ *velerov1.Backup, err error) bool { return err == nil })
 	if status, content := c.get(c.request(velerov1.DownloadTargetKindBackupVolumeInfos, "b1").Status.DownloadURL); status != http.StatusNotFound {
 		t.Errorf("%d %s, want that there is no such file, which the CLI takes for normal", status, content)
 	}
@@ -127,11 +128,11 @@ func TestDownloadOfWhatIsNotThere(t *testing.T) {
 	}
 	// Of a backup that is not known: it goes some time, as all do.
 	r := &velerov1.DownloadRequest{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "unknown"},
+		ObjectMeta: c.Meta("unknown"),
 		Spec:       velerov1.DownloadRequestSpec{Target: velerov1.DownloadTarget{Kind: velerov1.DownloadTargetKindBackupLog, Name: "nope"}},
 	}
-	c.create(r)
-	eventually(c, r, "will expire", func(r *velerov1.DownloadRequest, err error) bool {
+	c.Create(r)
+	testenv.EventuallyGet(c.Env, r, "will expire", func(r *velerov1.DownloadRequest, err error) bool {
 		return err == nil && r.Status.Expiration != nil && r.Status.DownloadURL == ""
 	})
 }
@@ -141,28 +142,28 @@ func TestExpiredRequestsGo(t *testing.T) {
 	c := newCluster(t)
 	past := metav1.NewTime(time.Now().Add(-time.Minute))
 	download := &velerov1.DownloadRequest{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "old"},
+		ObjectMeta: c.Meta("old"),
 		Spec:       velerov1.DownloadRequestSpec{Target: velerov1.DownloadTarget{Kind: velerov1.DownloadTargetKindBackupLog, Name: "b1"}},
 		Status:     velerov1.DownloadRequestStatus{Phase: velerov1.DownloadRequestPhaseProcessed, Expiration: &past},
 	}
 	status := &velerov1.ServerStatusRequest{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "old"},
+		ObjectMeta: c.Meta("old"),
 		Status:     velerov1.ServerStatusRequestStatus{Phase: velerov1.ServerStatusRequestPhaseProcessed, ProcessedTimestamp: &past},
 	}
-	c.create(download)
-	c.create(status)
+	c.Create(download)
+	c.Create(status)
 	c.start(nil)
-	eventually(c, download, "deleted", func(_ *velerov1.DownloadRequest, err error) bool { return apierrors.IsNotFound(err) })
-	eventually(c, status, "deleted", func(_ *velerov1.ServerStatusRequest, err error) bool { return apierrors.IsNotFound(err) })
+	testenv.EventuallyGet(c.Env, download, "deleted", func(_ *velerov1.DownloadRequest, err error) bool { return apierrors.IsNotFound(err) })
+	testenv.EventuallyGet(c.Env, status, "deleted", func(_ *velerov1.ServerStatusRequest, err error) bool { return apierrors.IsNotFound(err) })
 }
 
 func TestServerStatusIsAnswered(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	c.start(nil)
-	r := &velerov1.ServerStatusRequest{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, GenerateName: "velero-cli-"}}
-	c.create(r)
-	eventually(c, r, "answered", func(r *velerov1.ServerStatusRequest, err error) bool {
+	r := &velerov1.ServerStatusRequest{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, GenerateName: "velero-cli-"}}
+	c.Create(r)
+	testenv.EventuallyGet(c.Env, r, "answered", func(r *velerov1.ServerStatusRequest, err error) bool {
 		return err == nil && r.Status.Phase == velerov1.ServerStatusRequestPhaseProcessed && r.Status.ServerVersion == "plimsoll v1.2.3"
 	})
 }

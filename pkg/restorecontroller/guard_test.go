@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plimsoll-io/plimsoll/pkg/restore"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 func TestVeleroServersAreSeen(t *testing.T) {
@@ -36,18 +37,18 @@ func TestVeleroServersAreSeen(t *testing.T) {
 			deployment := c.deploy("velero", tc.container)
 			check := func(want bool, what string) {
 				t.Helper()
-				if err := CheckAlone(t.Context(), c.client, c.ns); errors.Is(err, ErrBesideVelero) != want || (err != nil && !strings.Contains(err.Error(), what)) {
+				if err := CheckAlone(t.Context(), c.Client, c.Namespace); errors.Is(err, ErrBesideVelero) != want || (err != nil && !strings.Contains(err.Error(), what)) {
 					t.Errorf("got %v, want %v", err, want)
 				}
 			}
 			check(tc.want, `deployment "velero"`)
-			c.patch(deployment, `{"spec":{"replicas":0}}`)
+			c.Patch(deployment, `{"spec":{"replicas":0}}`)
 			check(false, "")
-			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "velero-0"}, Spec: corev1.PodSpec{Containers: []corev1.Container{tc.container}}}
-			c.create(pod)
+			pod := &corev1.Pod{ObjectMeta: c.Meta("velero-0"), Spec: corev1.PodSpec{Containers: []corev1.Container{tc.container}}}
+			c.Create(pod)
 			check(tc.want, `pod "velero-0"`)
 			pod.Status.Phase = corev1.PodSucceeded
-			if err := c.client.Status().Update(t.Context(), pod); err != nil {
+			if err := c.Client.Status().Update(t.Context(), pod); err != nil {
 				t.Fatal(err)
 			}
 			check(false, "")
@@ -60,13 +61,13 @@ func (c *cluster) deploy(name string, container corev1.Container) *appsv1.Deploy
 	c.t.Helper()
 	labels := map[string]string{"a": "b"}
 	deployment := &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: name},
+		ObjectMeta: c.Meta(name),
 		Spec: appsv1.DeploymentSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{container}}},
 		},
 	}
-	c.create(deployment)
+	c.Create(deployment)
 	return deployment
 }
 
@@ -79,7 +80,7 @@ func TestVeleroServerThatComesLater(t *testing.T) {
 			t.Parallel()
 			c := newCluster(t)
 			ended := make(chan error, 1)
-			c.failed = func(err error) { ended <- err }
+			c.ManagerEnded = func(err error) { ended <- err }
 			e := withVolumes(c)
 			switch block := func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) }; step {
 			case StepCollecting:
@@ -91,10 +92,10 @@ func TestVeleroServerThatComesLater(t *testing.T) {
 			}
 			restorable(c, e, func(cfg *Config) { cfg.AlonePeriod = 10 * time.Millisecond })
 			first := c.newRestore("r1", nil)
-			c.create(first)
-			eventually(c, first, step, func(r *velerov1.Restore, err error) bool { return err == nil && progressOf(r).Step == step })
+			c.Create(first)
+			testenv.EventuallyGet(c.Env, first, step, func(r *velerov1.Restore, err error) bool { return err == nil && progressOf(r).Step == step })
 			second := c.newRestore("r2", nil)
-			c.create(second)
+			c.Create(second)
 			c.deploy("velero", corev1.Container{Name: "velero", Image: "velero", Command: []string{"/velero"}, Args: []string{"server"}})
 			c.ended(first)
 			if s := first.Status; s.Phase != velerov1.RestorePhaseFailed || !strings.Contains(s.FailureReason, "a Velero server runs in this namespace") ||
@@ -104,7 +105,7 @@ func TestVeleroServerThatComesLater(t *testing.T) {
 			if err := <-ended; !errors.Is(err, ErrBesideVelero) {
 				t.Errorf("the controller ended with %v", err)
 			}
-			eventually(c, second, "there", func(_ *velerov1.Restore, err error) bool { return err == nil })
+			testenv.EventuallyGet(c.Env, second, "there", func(_ *velerov1.Restore, err error) bool { return err == nil })
 			if isBegun(second) {
 				t.Errorf("the Restore that waited: %+v", second.Status)
 			}

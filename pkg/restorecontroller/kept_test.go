@@ -22,13 +22,14 @@ import (
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/restore"
 	"github.com/plimsoll-io/plimsoll/test/parts"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // keptFiles are the kinds of files of a Restore that the cluster keeps, with the ConfigMaps of each.
 func (c *cluster) keptFiles(r *velerov1.Restore) map[string][]corev1.ConfigMap {
 	c.t.Helper()
 	var list corev1.ConfigMapList
-	if err := c.client.List(c.t.Context(), &list, client.InNamespace(c.ns), client.MatchingLabels{keptForLabel: string(r.UID)}); err != nil {
+	if err := c.Client.List(c.t.Context(), &list, client.InNamespace(c.Namespace), client.MatchingLabels{keptForLabel: string(r.UID)}); err != nil {
 		c.t.Fatal(err)
 	}
 	kept := map[string][]corev1.ConfigMap{}
@@ -41,7 +42,7 @@ func (c *cluster) keptFiles(r *velerov1.Restore) map[string][]corev1.ConfigMap {
 // velero runs Velero's own CLI as an administrator.
 func (c *cluster) velero(args ...string) string {
 	c.t.Helper()
-	cmd := exec.CommandContext(c.t.Context(), parts.Velero(c.t), append(args, "--namespace="+c.ns, "--kubeconfig="+plane.Get(c.t).Kubeconfig())...)
+	cmd := exec.CommandContext(c.t.Context(), parts.Velero(c.t), append(args, "--namespace="+c.Namespace, "--kubeconfig="+c.Plane.Kubeconfig())...)
 	cmd.Env = []string{"HOME=" + c.t.TempDir()}
 	output, err := cmd.CombinedOutput()
 	if err != nil {
@@ -55,7 +56,7 @@ func (c *cluster) velero(args ...string) string {
 func TestReadOnlyLocation(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
-	c.patch(c.location, `{"spec":{"accessMode":"ReadOnly"}}`)
+	c.Patch(c.location, `{"spec":{"accessMode":"ReadOnly"}}`)
 	engine := &script{run: func(_ context.Context, _ *restore.Plan, report func(restore.Progress)) (*restore.Outcome, error) {
 		p := restore.Progress{Total: 1, Restored: 1, Counts: restore.Counts{Created: 1}}
 		report(p)
@@ -89,16 +90,16 @@ func TestReadOnlyLocation(t *testing.T) {
 	if text := c.velero("restore", "describe", r.Name, "--details"); !strings.Contains(text, "a finalizer was there") || !strings.Contains(text, "shop/settings(created)") {
 		t.Errorf("velero restore describe: %s", text)
 	}
-	c.delete(r)
-	eventually(c, r, "gone", func(_ *velerov1.Restore, err error) bool { return client.IgnoreNotFound(err) == nil && err != nil })
+	c.Delete(r)
+	testenv.EventuallyGet(c.Env, r, "gone", func(_ *velerov1.Restore, err error) bool { return client.IgnoreNotFound(err) == nil && err != nil })
 }
 
 // TestReadOnlyDryRun has its plan in the log, which the cluster keeps.
 func TestReadOnlyDryRun(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
-	c.patch(c.location, `{"spec":{"accessMode":"ReadOnly"}}`)
-	engine, err := restore.New(restore.Config{REST: c.rest})
+	c.Patch(c.location, `{"spec":{"accessMode":"ReadOnly"}}`)
+	engine, err := restore.New(restore.Config{REST: c.Config})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +107,7 @@ func TestReadOnlyDryRun(t *testing.T) {
 	controller, _ := restorable(c, engine, func(cfg *Config) { cfg.DownloadURLBase = base })
 	serve(controller)
 	r := c.newRestore("r1", func(r *velerov1.Restore) { r.Annotations = map[string]string{v1alpha1.AnnotationDryRun: "true"} })
-	c.create(r)
+	c.Create(r)
 	if c.ended(r); r.Status.Phase != velerov1.RestorePhaseCompleted || r.Status.Warnings != 0 {
 		t.Errorf("%+v", r.Status)
 	}
@@ -125,7 +126,7 @@ func TestKeep(t *testing.T) {
 	c := newCluster(t)
 	controller, _ := c.start(nil)
 	r := c.newRestore("r1", func(r *velerov1.Restore) { r.Status.Phase = velerov1.RestorePhaseCompleted })
-	c.create(r)
+	c.Create(r)
 	const kind = velerov1.DownloadTargetKindRestoreLog
 	content := func(seed byte, size int) []byte {
 		b := make([]byte, size)
@@ -158,7 +159,7 @@ func TestKeep(t *testing.T) {
 		t.Fatal(err)
 	}
 	newer := controller.keptPart(r, kind, "9223372036854775807", 1, 2, []byte("and no second part"))
-	c.create(newer)
+	c.Create(newer)
 	check("a version that is not whole", last)
 	if err := controller.keep(t.Context(), r, kind, make([]byte, keptLimit+1)); err == nil || !strings.Contains(err.Error(), "too big") {
 		t.Errorf("too much: %v", err)
@@ -175,7 +176,7 @@ func TestStoredAfterAll(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	var refuse atomic.Bool
-	c.intercept.DeleteAllOf = func(ctx context.Context, inner client.WithWatch, o client.Object, options ...client.DeleteAllOfOption) error {
+	c.Intercept.DeleteAllOf = func(ctx context.Context, inner client.WithWatch, o client.Object, options ...client.DeleteAllOfOption) error {
 		if refuse.Load() {
 			return apierrors.NewForbidden(corev1.Resource("configmaps"), "", errors.New("a webhook says no"))
 		}
@@ -198,8 +199,8 @@ func TestStoredAfterAll(t *testing.T) {
 	if err := os.Remove(obstacle); err != nil {
 		t.Fatal(err)
 	}
-	c.patch(c.volume("a"), `{"status":{"phase":"Failed","message":"no space"}}`)
-	c.patch(c.volume("b"), `{"status":{"phase":"Completed"}}`)
+	c.Patch(c.volume("a"), `{"status":{"phase":"Failed","message":"no space"}}`)
+	c.Patch(c.volume("b"), `{"status":{"phase":"Completed"}}`)
 	if c.ended(r); r.Status.Phase != velerov1.RestorePhasePartiallyFailed || r.Status.Errors != 1 {
 		t.Errorf("%+v", r.Status)
 	}

@@ -8,7 +8,8 @@ import (
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 func TestLocationIsAvailable(t *testing.T) {
@@ -18,17 +19,17 @@ func TestLocationIsAvailable(t *testing.T) {
 			t.Parallel()
 			c := place(t)
 			c.start(nil)
-			eventually(c, c.location, "available", func(l *velerov1.BackupStorageLocation, _ error) bool {
+			testenv.EventuallyGet(c.Env, c.location, "available", func(l *velerov1.BackupStorageLocation, _ error) bool {
 				return l.Status.Phase == velerov1.BackupStorageLocationPhaseAvailable && l.Status.LastValidationTime != nil && l.Status.Message == ""
 			})
 			c.put("photos/cat.jpg", nil)
-			eventually(c, c.location, "a directory that is no backup store's", func(l *velerov1.BackupStorageLocation, _ error) bool {
+			testenv.EventuallyGet(c.Env, c.location, "a directory that is no backup store's", func(l *velerov1.BackupStorageLocation, _ error) bool {
 				return l.Status.Phase == velerov1.BackupStorageLocationPhaseUnavailable && strings.Contains(l.Status.Message, "photos")
 			})
 			if err := os.RemoveAll(filepath.Join(c.dir, "photos")); err != nil {
 				t.Fatal(err)
 			}
-			eventually(c, c.location, "available again", func(l *velerov1.BackupStorageLocation, _ error) bool {
+			testenv.EventuallyGet(c.Env, c.location, "available again", func(l *velerov1.BackupStorageLocation, _ error) bool {
 				return l.Status.Phase == velerov1.BackupStorageLocationPhaseAvailable && l.Status.Message == ""
 			})
 		})
@@ -40,11 +41,11 @@ func TestLocationIsValidatedWhenItChanges(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	c.start(func(cfg *Config) { cfg.ValidationFrequency = 24 * time.Hour })
-	eventually(c, c.location, "available", func(l *velerov1.BackupStorageLocation, _ error) bool {
+	testenv.EventuallyGet(c.Env, c.location, "available", func(l *velerov1.BackupStorageLocation, _ error) bool {
 		return l.Status.Phase == velerov1.BackupStorageLocationPhaseAvailable
 	})
-	c.patch(c.location, `{"spec":{"config":{"fspath":"/no/such/directory"}}}`)
-	eventually(c, c.location, "unavailable", func(l *velerov1.BackupStorageLocation, _ error) bool {
+	c.Patch(c.location, `{"spec":{"config":{"fspath":"/no/such/directory"}}}`)
+	testenv.EventuallyGet(c.Env, c.location, "unavailable", func(l *velerov1.BackupStorageLocation, _ error) bool {
 		return l.Status.Phase == velerov1.BackupStorageLocationPhaseUnavailable && strings.Contains(l.Status.Message, "/no/such/directory")
 	})
 }
@@ -52,13 +53,13 @@ func TestLocationIsValidatedWhenItChanges(t *testing.T) {
 func TestYoungestDefaultStays(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
-	c.patch(c.location, `{"spec":{"default":true}}`)
-	second := &velerov1.BackupStorageLocation{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "another"}, Spec: *c.location.Spec.DeepCopy()}
-	until(t, "a second between the two", func() bool { return time.Since(c.location.CreationTimestamp.Time) > 2*time.Second })
-	c.create(second)
+	c.Patch(c.location, `{"spec":{"default":true}}`)
+	second := &velerov1.BackupStorageLocation{ObjectMeta: c.Meta("another"), Spec: *c.location.Spec.DeepCopy()}
+	c.Eventually("a second between the two", func() bool { return time.Since(c.location.CreationTimestamp.Time) > 2*time.Second })
+	c.Create(second)
 	c.start(nil)
-	eventually(c, c.location, "not the default", func(l *velerov1.BackupStorageLocation, _ error) bool { return !l.Spec.Default })
-	eventually(c, second, "the default", func(l *velerov1.BackupStorageLocation, _ error) bool {
+	testenv.EventuallyGet(c.Env, c.location, "not the default", func(l *velerov1.BackupStorageLocation, _ error) bool { return !l.Spec.Default })
+	testenv.EventuallyGet(c.Env, second, "the default", func(l *velerov1.BackupStorageLocation, _ error) bool {
 		return l.Spec.Default && l.Status.Phase == velerov1.BackupStorageLocationPhaseAvailable
 	})
 }

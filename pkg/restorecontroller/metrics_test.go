@@ -9,6 +9,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 
 	"github.com/plimsoll-io/plimsoll/pkg/restore"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 func TestMetrics(t *testing.T) {
@@ -24,8 +25,8 @@ func TestMetrics(t *testing.T) {
 		return &restore.Outcome{Progress: p}, nil
 	}}, func(cfg *Config) { cfg.Metrics = m })
 	r := c.newRestore("r1", nil)
-	c.create(r)
-	eventually(c, r, "under way", func(r *velerov1.Restore, _ error) bool { return progressOf(r).Items.Restored == 3 })
+	c.Create(r)
+	testenv.EventuallyGet(c.Env, r, "under way", func(r *velerov1.Restore, _ error) bool { return progressOf(r).Items.Restored == 3 })
 	running := `
 # HELP plimsoll_restore_location_available 1 if the backup storage location can be used, else 0.
 # TYPE plimsoll_restore_location_available gauge
@@ -45,7 +46,7 @@ plimsoll_restore_running_items{restore="r1",result="updated"} 0
 # TYPE plimsoll_restore_running_items_all gauge
 plimsoll_restore_running_items_all{restore="r1"} 5
 `
-	until(t, "metrics of a running restore", func() bool {
+	c.Eventually("metrics of a running restore", func() bool {
 		return testutil.CollectAndCompare(m, strings.NewReader(running), "plimsoll_restore_location_available", "plimsoll_restore_objects",
 			"plimsoll_restore_running_items", "plimsoll_restore_running_items_all") == nil
 	})
@@ -66,7 +67,7 @@ plimsoll_restore_items_total{result="skipped"} 2
 plimsoll_restore_items_total{result="unchanged"} 0
 plimsoll_restore_items_total{result="updated"} 0
 `
-	until(t, "metrics of an ended restore", func() bool {
+	c.Eventually("metrics of an ended restore", func() bool {
 		return testutil.CollectAndCompare(m, strings.NewReader(ended), "plimsoll_restore_ended_total", "plimsoll_restore_items_total") == nil
 	})
 	if n := testutil.CollectAndCount(m, "plimsoll_restore_backup_sync_timestamp_seconds"); n != 1 {

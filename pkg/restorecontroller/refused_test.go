@@ -21,13 +21,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/pkg/restore"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // forbidPhase makes the API server refuse Restores of the cluster's namespace in a phase, by a policy as people write them,
 // until the returned function is called.
 func (c *cluster) forbidPhase(phase velerov1.RestorePhase) (allow func()) {
 	c.t.Helper()
-	policy := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: c.ns}}
+	policy := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: c.Namespace}}
 	policy.Spec.MatchConstraints = &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{
 		RuleWithOperations: admissionv1.RuleWithOperations{
 			Operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
@@ -38,21 +39,21 @@ func (c *cluster) forbidPhase(phase velerov1.RestorePhase) (allow func()) {
 		Expression: fmt.Sprintf(`!has(object.status) || !has(object.status.phase) || object.status.phase != %q`, phase),
 		Message:    "not during the change freeze",
 	}}
-	binding := &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: c.ns}}
+	binding := &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: c.Namespace}}
 	binding.Spec.PolicyName, binding.Spec.ValidationActions = policy.Name, []admissionv1.ValidationAction{admissionv1.Deny}
-	binding.Spec.MatchResources = &admissionv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: c.ns}}}
-	c.create(policy)
-	c.create(binding)
+	binding.Spec.MatchResources = &admissionv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: c.Namespace}}}
+	c.Create(policy)
+	c.Create(binding)
 	refuses := func() bool {
 		probe := c.newRestore("probe", func(r *velerov1.Restore) { r.Status.Phase = phase })
-		err := c.client.Create(c.t.Context(), probe, client.DryRunAll)
+		err := c.Client.Create(c.t.Context(), probe, client.DryRunAll)
 		return apierrors.IsInvalid(err) && strings.Contains(err.Error(), "change freeze")
 	}
-	until(c.t, "the policy is in force", refuses)
+	c.Eventually("the policy is in force", refuses)
 	allow = func() {
-		c.delete(binding)
-		c.delete(policy)
-		until(c.t, "the policy is gone", func() bool { return !refuses() })
+		c.Delete(binding)
+		c.Delete(policy)
+		c.Eventually("the policy is gone", func() bool { return !refuses() })
 	}
 	return allow
 }
@@ -84,8 +85,8 @@ func TestRefusedByPolicy(t *testing.T) {
 			}, func(cfg *Config) { cfg.RefusedPause, cfg.Logger = 1, refused.logger() })
 			allow := c.forbidPhase(phase)
 			r := c.newRestore("r1", nil)
-			c.create(r)
-			until(t, "refused twice", func() bool { return refused.count.Load() >= 2 })
+			c.Create(r)
+			c.Eventually("refused twice", func() bool { return refused.count.Load() >= 2 })
 			allow()
 			c.ended(r)
 			if r.Status.Phase != velerov1.RestorePhasePartiallyFailed || r.Status.Errors != 1 || r.Status.Warnings != 2 || r.Status.Progress.ItemsRestored != 2 {
@@ -103,29 +104,29 @@ func TestRefusedRestoreIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	refused := logCounter{want: "Restore was interrupted"}
-	restorable(c, &script{}, func(cfg *Config) { cfg.RefusedPause, cfg.Logger = 1000*patience, refused.logger() })
+	restorable(c, &script{}, func(cfg *Config) { cfg.RefusedPause, cfg.Logger = 1000*testenv.Patience, refused.logger() })
 	allow := c.forbidPhase(velerov1.RestorePhaseInProgress)
 	r := c.newRestore("r1", nil)
-	c.create(r)
-	until(t, "refused", func() bool { return refused.count.Load() > 0 })
+	c.Create(r)
+	c.Eventually("refused", func() bool { return refused.count.Load() > 0 })
 	allow()
 	for _, name := range []string{"r2", "r3"} { // more than enough for another attempt
 		if other := c.ended(c.created(name)); other.Status.Phase != velerov1.RestorePhaseCompleted {
 			t.Errorf("%+v", other.Status)
 		}
 	}
-	if eventually(c, r, "read", func(_ *velerov1.Restore, err error) bool { return err == nil }); r.Status.Phase != "" || refused.count.Load() != 1 {
+	if testenv.EventuallyGet(c.Env, r, "read", func(_ *velerov1.Restore, err error) bool { return err == nil }); r.Status.Phase != "" || refused.count.Load() != 1 {
 		t.Errorf("phase %q after %d attempts", r.Status.Phase, refused.count.Load())
 	}
-	c.delete(r)
-	eventually(c, r, "gone", func(_ *velerov1.Restore, err error) bool { return apierrors.IsNotFound(err) })
+	c.Delete(r)
+	testenv.EventuallyGet(c.Env, r, "gone", func(_ *velerov1.Restore, err error) bool { return apierrors.IsNotFound(err) })
 }
 
 // created is a Restore of that name, made now.
 func (c *cluster) created(name string) *velerov1.Restore {
 	c.t.Helper()
 	r := c.newRestore(name, nil)
-	c.create(r)
+	c.Create(r)
 	return r
 }
 
@@ -133,31 +134,31 @@ func (c *cluster) created(name string) *velerov1.Restore {
 // the controllers' user.
 func (c *cluster) user() rbacv1.Subject {
 	c.t.Helper()
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "controller"}}
-	c.create(account)
-	subject := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: c.ns, Name: account.Name}
+	account := &corev1.ServiceAccount{ObjectMeta: c.Meta("controller")}
+	c.Create(account)
+	subject := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: c.Namespace, Name: account.Name}
 	c.bind("all-else", subject,
 		rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{"", "apps", "plimsoll.io"}, Resources: []string{"*"}},
 		rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{"velero.io"}, Resources: []string{
 			"backups", "backupstoragelocations", "downloadrequests", "podvolumebackups", "restores", "serverstatusrequests",
 		}})
 	token := &authenticationv1.TokenRequest{}
-	if err := c.client.SubResource("token").Create(c.t.Context(), account, token); err != nil {
+	if err := c.Client.SubResource("token").Create(c.t.Context(), account, token); err != nil {
 		c.t.Fatal(err)
 	}
-	c.rest = rest.AnonymousClientConfig(c.rest)
-	c.rest.BearerToken, c.rest.QPS = token.Status.Token, -1
+	c.Config = rest.AnonymousClientConfig(c.Config)
+	c.Config.BearerToken, c.Config.QPS = token.Status.Token, -1
 	return subject
 }
 
 func (c *cluster) bind(name string, subject rbacv1.Subject, rules ...rbacv1.PolicyRule) *rbacv1.RoleBinding {
 	c.t.Helper()
-	c.create(&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: name}, Rules: rules})
+	c.Create(&rbacv1.Role{ObjectMeta: c.Meta(name), Rules: rules})
 	binding := &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: name}, Subjects: []rbacv1.Subject{subject},
+		ObjectMeta: c.Meta(name), Subjects: []rbacv1.Subject{subject},
 		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
 	}
-	c.create(binding)
+	c.Create(binding)
 	return binding
 }
 
@@ -165,9 +166,9 @@ func (c *cluster) bind(name string, subject rbacv1.Subject, rules ...rbacv1.Poli
 func (c *cluster) mayRead(subject rbacv1.Subject) bool {
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User:               "system:serviceaccount:" + subject.Namespace + ":" + subject.Name,
-		ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: c.ns, Verb: "get", Group: "velero.io", Resource: "podvolumerestores"},
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: c.Namespace, Verb: "get", Group: "velero.io", Resource: "podvolumerestores"},
 	}}
-	return c.client.Create(c.t.Context(), review) == nil && review.Status.Allowed
+	return c.Client.Create(c.t.Context(), review) == nil && review.Status.Allowed
 }
 
 // lockedOut sends a wrong token while it is told to.
@@ -195,28 +196,28 @@ func TestVolumesAreWaitedForWithoutRights(t *testing.T) {
 			subject := c.user()
 			rights := c.bind("volumes", subject, rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{"velero.io"}, Resources: []string{"podvolumerestores"}})
 			out := &atomic.Bool{}
-			c.rest.Wrap(func(next http.RoundTripper) http.RoundTripper { return lockedOut{next, out} })
+			c.Config.Wrap(func(next http.RoundTripper) http.RoundTripper { return lockedOut{next, out} })
 			waits := logCounter{want: "does not take a step of the restore"}
-			until(t, "may read volumes", func() bool { return c.mayRead(subject) })
+			c.Eventually("may read volumes", func() bool { return c.mayRead(subject) })
 			restorable(c, withVolumes(c), func(cfg *Config) { cfg.Logger = waits.logger() })
 			r := c.newRestore("r1", nil)
-			c.create(r)
+			c.Create(r)
 			c.waitForItems(r)
 
 			if status == http.StatusUnauthorized {
 				out.Store(true)
 			} else {
-				c.delete(rights)
-				until(t, "may not read volumes", func() bool { return !c.mayRead(subject) })
+				c.Delete(rights)
+				c.Eventually("may not read volumes", func() bool { return !c.mayRead(subject) })
 			}
-			c.patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
-			c.delete(c.volume("b")) // what is not in the cache any more is asked for
-			until(t, "was refused", func() bool { return waits.count.Load() > 0 })
+			c.Patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
+			c.Delete(c.volume("b")) // what is not in the cache any more is asked for
+			c.Eventually("was refused", func() bool { return waits.count.Load() > 0 })
 			out.Store(false)
 			if status == http.StatusForbidden {
 				again := rights.DeepCopy()
 				again.ResourceVersion = ""
-				c.create(again)
+				c.Create(again)
 			}
 			if c.ended(r); r.Status.Phase != velerov1.RestorePhasePartiallyFailed || r.Status.Errors != 1 {
 				t.Errorf("%+v", r.Status)

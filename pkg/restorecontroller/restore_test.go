@@ -25,11 +25,12 @@ import (
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
 	"github.com/plimsoll-io/plimsoll/pkg/restore"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 func (c *cluster) newRestore(name string, change func(*velerov1.Restore)) *velerov1.Restore {
 	r := &velerov1.Restore{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: name},
+		ObjectMeta: c.Meta(name),
 		Spec:       velerov1.RestoreSpec{BackupName: "b1", IncludedNamespaces: []string{"*"}},
 	}
 	if change != nil {
@@ -48,14 +49,14 @@ func restorable(c *cluster, e engine, tune func(*Config)) (*Controller, func()) 
 			tune(cfg)
 		}
 	})
-	eventually(c, c.newBackup("b1"), "synced", isSynced)
+	testenv.EventuallyGet(c.Env, c.newBackup("b1"), "synced", isSynced)
 	return controller, stop
 }
 
 // ended waits for the end of a Restore.
 func (c *cluster) ended(r *velerov1.Restore) *velerov1.Restore {
 	c.t.Helper()
-	return eventually(c, r, "ended", func(r *velerov1.Restore, err error) bool {
+	return testenv.EventuallyGet(c.Env, r, "ended", func(r *velerov1.Restore, err error) bool {
 		return err == nil && hasEnded(r)
 	})
 }
@@ -67,20 +68,20 @@ func TestRestore(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := place(t)
-			engine, err := restore.New(restore.Config{REST: c.rest, HelperImage: "agent"})
+			engine, err := restore.New(restore.Config{REST: c.Config, HelperImage: "agent"})
 			if err != nil {
 				t.Fatal(err)
 			}
 			restorable(c, engine, nil)
-			target := c.ns + "-shop"
+			target := c.Namespace + "-shop"
 			r := c.newRestore("r1", func(r *velerov1.Restore) { r.Spec.NamespaceMapping = map[string]string{"shop": target} })
-			c.create(r)
+			c.Create(r)
 			c.ended(r)
 			if r.Status.Phase != velerov1.RestorePhaseCompleted || r.Status.StartTimestamp == nil || r.Status.CompletionTimestamp == nil {
 				t.Fatalf("%+v", r.Status)
 			}
 			settings := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: target, Name: "settings"}}
-			eventually(c, settings, "restored", func(o *corev1.ConfigMap, err error) bool { return err == nil && o.Data["a"] == "b" })
+			testenv.EventuallyGet(c.Env, settings, "restored", func(o *corev1.ConfigMap, err error) bool { return err == nil && o.Data["a"] == "b" })
 			if p := r.Status.Progress; p == nil || p.TotalItems == 0 || p.TotalItems != p.ItemsRestored {
 				t.Errorf("status.progress %+v", p)
 			}
@@ -109,8 +110,8 @@ func TestRestore(t *testing.T) {
 			if !strings.Contains(log, "settings") {
 				t.Errorf("log has no item: %s", log)
 			}
-			c.delete(r)
-			eventually(c, r, "gone", func(_ *velerov1.Restore, err error) bool { return apierrors.IsNotFound(err) })
+			c.Delete(r)
+			testenv.EventuallyGet(c.Env, r, "gone", func(_ *velerov1.Restore, err error) bool { return apierrors.IsNotFound(err) })
 			if c.has("restores/r1/restore-r1-logs.gz") {
 				t.Error("its files are still there")
 			}
@@ -155,7 +156,7 @@ func TestHowRestoresEnd(t *testing.T) {
 			}, nil)
 			phases := c.phases()
 			r := c.newRestore("r1", nil)
-			c.create(r)
+			c.Create(r)
 			c.ended(r)
 			got := velerov1.RestoreStatus{Phase: r.Status.Phase, Errors: r.Status.Errors, Warnings: r.Status.Warnings, FailureReason: r.Status.FailureReason}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
@@ -184,7 +185,7 @@ func TestHowRestoresEnd(t *testing.T) {
 // phases watches Restores. What it returns gives the phases that were seen, each once, when the last one is there.
 func (c *cluster) phases() func() string {
 	c.t.Helper()
-	w, err := c.client.Watch(c.t.Context(), &velerov1.RestoreList{}, client.InNamespace(c.ns))
+	w, err := c.Client.Watch(c.t.Context(), &velerov1.RestoreList{}, client.InNamespace(c.Namespace))
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -212,11 +213,11 @@ func TestWhatIsNotValidIsRefused(t *testing.T) {
 	c := newCluster(t)
 	c.backUp("failed", func(b *velerov1.Backup) { b.Status.Phase = velerov1.BackupPhaseFailed })
 	restorable(c, &script{}, nil)
-	eventually(c, c.newBackup("failed"), "synced", isSynced)
+	testenv.EventuallyGet(c.Env, c.newBackup("failed"), "synced", isSynced)
 	lost := c.newBackup("lost")
 	lost.Spec.StorageLocation, lost.Status.Phase = "nowhere", velerov1.BackupPhaseCompleted
-	c.create(lost)
-	c.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "two"}, Data: map[string]string{"a": "", "b": ""}})
+	c.Create(lost)
+	c.Create(&corev1.ConfigMap{ObjectMeta: c.Meta("two"), Data: map[string]string{"a": "", "b": ""}})
 	c.put("restores/taken/restore-taken-logs.gz", pack("another cluster's"))
 	tests := map[string]struct {
 		change func(*velerov1.Restore)
@@ -224,7 +225,7 @@ func TestWhatIsNotValidIsRefused(t *testing.T) {
 	}{
 		"no-backup":   {func(r *velerov1.Restore) { r.Spec.BackupName = "" }, []string{"Either a backup or schedule must be specified as a source for the restore, but not both"}},
 		"both":        {func(r *velerov1.Restore) { r.Spec.ScheduleName = "nightly" }, []string{"Either a backup or schedule must be specified"}},
-		"unknown":     {func(r *velerov1.Restore) { r.Spec.BackupName = "nope" }, []string{"Error retrieving backup: can't find backup " + c.ns + "/nope"}},
+		"unknown":     {func(r *velerov1.Restore) { r.Spec.BackupName = "nope" }, []string{"Error retrieving backup: can't find backup " + c.Namespace + "/nope"}},
 		"incomplete":  {func(r *velerov1.Restore) { r.Spec.BackupName = "failed" }, []string{"phase Failed"}},
 		"no-location": {func(r *velerov1.Restore) { r.Spec.BackupName = "lost" }, []string{`"nowhere"`}},
 		"no-schedule": {func(r *velerov1.Restore) { r.Spec.BackupName, r.Spec.ScheduleName = "", "weekly" }, []string{"No backups found for schedule"}},
@@ -240,8 +241,8 @@ func TestWhatIsNotValidIsRefused(t *testing.T) {
 			r.Spec.IncludedNamespaces = []string{"shop", r.Namespace}
 			r.Spec.NamespaceMapping = map[string]string{"shop": r.Namespace, "b": "c"}
 		}, []string{
-			"Invalid included namespace " + c.ns + ": nothing is restored into the restore controller's own namespace",
-			"Invalid namespace mapping shop:" + c.ns + ": nothing is restored into the restore controller's own namespace",
+			"Invalid included namespace " + c.Namespace + ": nothing is restored into the restore controller's own namespace",
+			"Invalid namespace mapping shop:" + c.Namespace + ": nothing is restored into the restore controller's own namespace",
 		}},
 		"selectors": {func(r *velerov1.Restore) {
 			r.Spec.LabelSelector, r.Spec.OrLabelSelectors = &metav1.LabelSelector{}, []*metav1.LabelSelector{{}}
@@ -252,10 +253,10 @@ func TestWhatIsNotValidIsRefused(t *testing.T) {
 		}, []string{"spec.resourcePolicy is not supported"}},
 		"no-modifiers": {func(r *velerov1.Restore) {
 			r.Spec.ResourceModifier = &corev1.TypedLocalObjectReference{Kind: "ConfigMap", Name: "nope"}
-		}, []string{"failed to get resource modifiers configmap " + c.ns + "/nope"}},
+		}, []string{"failed to get resource modifiers configmap " + c.Namespace + "/nope"}},
 		"modifiers": {func(r *velerov1.Restore) {
 			r.Spec.ResourceModifier = &corev1.TypedLocalObjectReference{Kind: "configmap", Name: "two"}
-		}, []string{"Error in parsing resource modifiers provided in configmap " + c.ns + "/two"}},
+		}, []string{"Error in parsing resource modifiers provided in configmap " + c.Namespace + "/two"}},
 		"timeout": {func(r *velerov1.Restore) {
 			r.Annotations = map[string]string{velerov1.PodVolumeOperationTimeoutAnnotation: "soon"}
 		}, []string{"velero.io/pod-volume-timeout"}},
@@ -264,7 +265,7 @@ func TestWhatIsNotValidIsRefused(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			r := c.newRestore(name, tc.change)
-			c.create(r)
+			c.Create(r)
 			c.ended(r)
 			if r.Status.Phase != velerov1.RestorePhaseFailedValidation || len(r.Status.ValidationErrors) != len(tc.want) {
 				t.Fatalf("%+v", r.Status)
@@ -274,8 +275,8 @@ func TestWhatIsNotValidIsRefused(t *testing.T) {
 					t.Errorf("got %q, want %q", r.Status.ValidationErrors[i], want)
 				}
 			}
-			c.delete(r)
-			eventually(c, r, "gone", func(_ *velerov1.Restore, err error) bool { return apierrors.IsNotFound(err) })
+			c.Delete(r)
+			testenv.EventuallyGet(c.Env, r, "gone", func(_ *velerov1.Restore, err error) bool { return apierrors.IsNotFound(err) })
 		})
 	}
 	if !c.has("restores/taken/restore-taken-logs.gz") {
@@ -294,9 +295,9 @@ func TestScheduleStandsForItsNewestBackup(t *testing.T) {
 	})
 	c.backUp("newer", func(b *velerov1.Backup) { b.Status.StartTimestamp = at(-2) })
 	restorable(c, &script{}, nil)
-	eventually(c, c.newBackup("newer"), "synced", isSynced)
+	testenv.EventuallyGet(c.Env, c.newBackup("newer"), "synced", isSynced)
 	r := c.newRestore("r1", func(r *velerov1.Restore) { r.Spec.BackupName, r.Spec.ScheduleName = "", "nightly" })
-	c.create(r)
+	c.Create(r)
 	if c.ended(r); r.Status.Phase != velerov1.RestorePhaseCompleted || r.Spec.BackupName != "newer" {
 		t.Errorf("phase %s, backup %s", r.Status.Phase, r.Spec.BackupName)
 	}
@@ -305,16 +306,16 @@ func TestScheduleStandsForItsNewestBackup(t *testing.T) {
 func TestDryRun(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
-	engine, err := restore.New(restore.Config{REST: c.rest})
+	engine, err := restore.New(restore.Config{REST: c.Config})
 	if err != nil {
 		t.Fatal(err)
 	}
 	restorable(c, engine, nil)
 	r := c.newRestore("r1", func(r *velerov1.Restore) {
 		r.Annotations = map[string]string{v1alpha1.AnnotationDryRun: "true", v1alpha1.AnnotationProgressMode: v1alpha1.ProgressModeOnePhase}
-		r.Spec.NamespaceMapping = map[string]string{"shop": c.ns + "-dry"}
+		r.Spec.NamespaceMapping = map[string]string{"shop": c.Namespace + "-dry"}
 	})
-	c.create(r)
+	c.Create(r)
 	c.ended(r)
 	if r.Status.Phase != velerov1.RestorePhaseCompleted || r.Status.Progress != nil {
 		t.Errorf("%+v", r.Status)
@@ -328,7 +329,7 @@ func TestDryRun(t *testing.T) {
 	if c.has("restores/r1/restore-r1-resource-list.json.gz") {
 		t.Error("a list of restored resources was stored")
 	}
-	err = c.client.Get(t.Context(), client.ObjectKey{Name: c.ns + "-dry"}, &corev1.Namespace{})
+	err = c.Client.Get(t.Context(), client.ObjectKey{Name: c.Namespace + "-dry"}, &corev1.Namespace{})
 	if !apierrors.IsNotFound(err) {
 		t.Errorf("something was restored: %v", err)
 	}
@@ -346,10 +347,10 @@ func TestDeleteWhileRunning(t *testing.T) {
 		return nil, ctx.Err()
 	}}, nil)
 	r := c.newRestore("r1", nil)
-	c.create(r)
-	eventually(c, r, "under way", func(r *velerov1.Restore, _ error) bool { return progressOf(r).Items.Restored == 1 })
-	c.delete(r)
-	eventually(c, r, "gone", func(_ *velerov1.Restore, err error) bool { return apierrors.IsNotFound(err) })
+	c.Create(r)
+	testenv.EventuallyGet(c.Env, r, "under way", func(r *velerov1.Restore, _ error) bool { return progressOf(r).Items.Restored == 1 })
+	c.Delete(r)
+	testenv.EventuallyGet(c.Env, r, "gone", func(_ *velerov1.Restore, err error) bool { return apierrors.IsNotFound(err) })
 	if err := <-stopped; !errors.Is(err, errDeleted) {
 		t.Errorf("stopped for %v", err)
 	}
@@ -357,8 +358,8 @@ func TestDeleteWhileRunning(t *testing.T) {
 		t.Error("files are left")
 	}
 	again := c.newRestore("r1", nil)
-	c.create(again)
-	eventually(c, again, "under way", func(r *velerov1.Restore, _ error) bool { return progressOf(r).Items.Restored == 1 })
+	c.Create(again)
+	testenv.EventuallyGet(c.Env, again, "under way", func(r *velerov1.Restore, _ error) bool { return progressOf(r).Items.Restored == 1 })
 }
 
 // TestOneAfterTheOther has a second Restore wait for the first one's end.
@@ -369,11 +370,11 @@ func TestOneAfterTheOther(t *testing.T) {
 	restorable(c, &script{run: func(context.Context, *restore.Plan, func(restore.Progress)) (*restore.Outcome, error) {
 		most.Store(max(most.Load(), atOnce.Add(1)))
 		defer atOnce.Add(-1)
-		pause(t)
+		<-time.After(20 * time.Millisecond) // long enough for another one to begin
 		return &restore.Outcome{}, nil
 	}}, nil)
 	for i := range 5 {
-		c.create(c.newRestore(fmt.Sprintf("r%d", i), nil))
+		c.Create(c.newRestore(fmt.Sprintf("r%d", i), nil))
 	}
 	for i := range 5 {
 		if r := c.ended(c.newRestore(fmt.Sprintf("r%d", i), nil)); r.Status.Phase != velerov1.RestorePhaseCompleted {
@@ -391,7 +392,7 @@ func TestRestoreSurvivesOutage(t *testing.T) {
 	c := newCluster(t)
 	kinds := []string{`"finalizers"`, `"InProgress"`, `"Finalizing"`, `"Completed"`, v1alpha1.AnnotationProgress}
 	refused := make([]atomic.Int32, len(kinds))
-	c.intercept.Patch = func(ctx context.Context, api client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+	c.Intercept.Patch = func(ctx context.Context, api client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
 		if _, ok := o.(*velerov1.Restore); ok {
 			data, err := patch.Data(o)
 			if err != nil {
@@ -406,7 +407,7 @@ func TestRestoreSurvivesOutage(t *testing.T) {
 	}
 	restorable(c, &script{}, nil)
 	r := c.newRestore("r1", nil)
-	c.create(r)
+	c.Create(r)
 	if c.ended(r); r.Status.Phase != velerov1.RestorePhaseCompleted || r.Status.Progress == nil || r.Status.StartTimestamp == nil {
 		t.Errorf("%+v", r.Status)
 	}
@@ -425,7 +426,7 @@ func TestLogThatCannotBeStored(t *testing.T) {
 		return &restore.Outcome{}, errors.Join(os.MkdirAll(c.dir+"/restores", 0o700), os.WriteFile(c.dir+"/restores/r1", nil, 0o600))
 	}}, nil)
 	r := c.newRestore("r1", nil)
-	c.create(r)
+	c.Create(r)
 	if c.ended(r); r.Status.Phase != velerov1.RestorePhaseCompleted || r.Status.Warnings != 1 {
 		t.Errorf("%+v", r.Status)
 	}
@@ -441,11 +442,11 @@ func TestRestoreEndsOnce(t *testing.T) {
 	const theirs = `{"status":{"phase":"Failed","failureReason":"by another controller","completionTimestamp":"2024-01-01T00:00:00Z"}}`
 	r := c.newRestore("r1", nil)
 	controller, _ := restorable(c, &script{finalize: func(ctx context.Context, _ *restore.Plan, _ *restore.Outcome) error {
-		return c.client.Patch(ctx, c.newRestore("r1", nil), client.RawPatch(types.MergePatchType, []byte(theirs)))
+		return c.Client.Patch(ctx, c.newRestore("r1", nil), client.RawPatch(types.MergePatchType, []byte(theirs)))
 	}}, nil)
-	c.create(r)
+	c.Create(r)
 	c.ended(r)
-	until(t, "the operation has ended", func() bool { return len(controller.progress()) == 0 })
+	c.Eventually("the operation has ended", func() bool { return len(controller.progress()) == 0 })
 	if c.ended(r); r.Status.Phase != velerov1.RestorePhaseFailed || r.Status.FailureReason != "by another controller" {
 		t.Errorf("%+v", r.Status)
 	}
@@ -456,7 +457,7 @@ func TestLostAnswerToTheEnd(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	writes := &atomic.Int32{}
-	c.intercept.Patch = func(ctx context.Context, api client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+	c.Intercept.Patch = func(ctx context.Context, api client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
 		err := api.Patch(ctx, o, patch, opts...)
 		if r, ok := o.(*velerov1.Restore); err == nil && ok && hasEnded(r) && writes.Add(1) == 1 {
 			return apierrors.NewServiceUnavailable("the answer is lost")
@@ -465,9 +466,9 @@ func TestLostAnswerToTheEnd(t *testing.T) {
 	}
 	controller, _ := restorable(c, &script{}, nil)
 	r := c.newRestore("r1", nil)
-	c.create(r)
+	c.Create(r)
 	c.ended(r)
-	until(t, "the operation has ended", func() bool { return len(controller.progress()) == 0 })
+	c.Eventually("the operation has ended", func() bool { return len(controller.progress()) == 0 })
 	if writes.Load() != 1 {
 		t.Errorf("its end was written %d times", writes.Load())
 	}

@@ -14,11 +14,12 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/restore"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // dropProgress loses every write of progress that has no other purpose, as an API server that has too much to do.
 func (c *cluster) dropProgress() {
-	c.intercept.Patch = func(ctx context.Context, api client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+	c.Intercept.Patch = func(ctx context.Context, api client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
 		data, err := patch.Data(o)
 		if err != nil {
 			return err
@@ -49,8 +50,8 @@ func TestNextControllerKnowsTheStep(t *testing.T) {
 			}
 			_, stop := restorable(c, engine, nil)
 			r := c.newRestore("r1", nil)
-			c.create(r)
-			eventually(c, r, "under way", func(r *velerov1.Restore, _ error) bool {
+			c.Create(r)
+			testenv.EventuallyGet(c.Env, r, "under way", func(r *velerov1.Restore, _ error) bool {
 				if r.Status.Phase == phase && phase != velerov1.RestorePhaseInProgress && progressOf(r).Step != step {
 					t.Fatalf("phase %s with step %q", phase, progressOf(r).Step)
 				}
@@ -64,8 +65,8 @@ func TestNextControllerKnowsTheStep(t *testing.T) {
 				}}
 			})
 			if step == StepVolumes {
-				c.patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
-				c.patch(c.volume("b"), `{"status":{"phase":"Completed"}}`)
+				c.Patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
+				c.Patch(c.volume("b"), `{"status":{"phase":"Completed"}}`)
 			}
 			if c.ended(r); r.Status.Phase != velerov1.RestorePhaseCompleted {
 				t.Errorf("%+v", r.Status)
@@ -88,12 +89,12 @@ func TestEndsWhileTheBackupIsRead(t *testing.T) {
 	}}, nil)
 	r := c.created("r1")
 	<-reading
-	eventually(c, r, "begun", func(r *velerov1.Restore, _ error) bool { return r.Status.Phase == velerov1.RestorePhaseInProgress })
+	testenv.EventuallyGet(c.Env, r, "begun", func(r *velerov1.Restore, _ error) bool { return r.Status.Phase == velerov1.RestorePhaseInProgress })
 	killed := c.newRestore("r2", func(killed *velerov1.Restore) {
 		killed.Annotations, killed.Spec, killed.Status = maps.Clone(r.Annotations), r.Spec, r.Status
 	})
 	stop()
-	c.create(killed)
+	c.Create(killed)
 	c.start(func(cfg *Config) {
 		cfg.Engine = &script{run: func(context.Context, *restore.Plan, func(restore.Progress)) (*restore.Outcome, error) {
 			t.Error("items were restored")
@@ -117,7 +118,7 @@ func TestStepIsWrittenBeforeTheFirstItem(t *testing.T) {
 	c.dropProgress()
 	engine := &script{run: func(ctx context.Context, _ *restore.Plan, _ func(restore.Progress)) (*restore.Outcome, error) {
 		r := c.newRestore("r1", nil)
-		if err := c.client.Get(ctx, client.ObjectKeyFromObject(r), r); err != nil || progressOf(r).Step != StepRestoring {
+		if err := c.Client.Get(ctx, client.ObjectKeyFromObject(r), r); err != nil || progressOf(r).Step != StepRestoring {
 			t.Errorf("items are restored in step %q, error %v", progressOf(r).Step, err)
 		}
 		return &restore.Outcome{}, nil
@@ -141,7 +142,7 @@ func TestStopWhileTheStepIsWritten(t *testing.T) {
 		return items(ctx, plan, report)
 	}
 	var once sync.Once
-	c.intercept.Patch = func(ctx context.Context, api client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+	c.Intercept.Patch = func(ctx context.Context, api client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
 		data, err := patch.Data(o)
 		if err != nil {
 			return err
@@ -157,10 +158,10 @@ func TestStopWhileTheStepIsWritten(t *testing.T) {
 	r := c.created("r1")
 	<-writing
 	stop()
-	c.intercept = interceptor.Funcs{}
+	c.Intercept = interceptor.Funcs{}
 	c.start(nil)
-	c.patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
-	c.patch(c.volume("b"), `{"status":{"phase":"Completed"}}`)
+	c.Patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
+	c.Patch(c.volume("b"), `{"status":{"phase":"Completed"}}`)
 	if c.ended(r); r.Status.Phase != velerov1.RestorePhaseCompleted {
 		t.Errorf("%+v", r.Status)
 	}

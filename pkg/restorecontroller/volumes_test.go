@@ -25,6 +25,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/restore"
 	"github.com/plimsoll-io/plimsoll/pkg/volumeinfo"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // withVolumes is an engine whose items are two pods with a volume each.
@@ -35,15 +36,15 @@ func withVolumes(c *cluster) *script {
 		outcome.Results.Warnings.Velero = []string{"told before"}
 		outcome.Unfilled = []volumeinfo.RestoredVolume{{PVCNamespace: "shop", PVCName: "cache", Outcome: volumeinfo.OutcomeEmpty, Reason: "was skipped"}}
 		var r velerov1.Restore
-		if err := c.client.Get(ctx, c.key("r1"), &r); err != nil {
+		if err := c.Client.Get(ctx, c.key("r1"), &r); err != nil {
 			return nil, err
 		}
 		for _, pod := range []string{"a", "b"} {
 			v := velerov1.PodVolumeRestore{
-				ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "r1-" + pod, Labels: map[string]string{velerov1.RestoreUIDLabel: string(r.UID)}},
+				ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "r1-" + pod, Labels: map[string]string{velerov1.RestoreUIDLabel: string(r.UID)}},
 				Spec:       velerov1.PodVolumeRestoreSpec{Volume: "data", Pod: corev1.ObjectReference{Namespace: "shop", Name: pod}, SnapshotSize: 100},
 			}
-			if err := c.client.Create(ctx, &v); err != nil {
+			if err := c.Client.Create(ctx, &v); err != nil {
 				return nil, err
 			}
 			outcome.PodVolumes = append(outcome.PodVolumes, v)
@@ -54,12 +55,12 @@ func withVolumes(c *cluster) *script {
 }
 
 func (c *cluster) volume(pod string) *velerov1.PodVolumeRestore {
-	return &velerov1.PodVolumeRestore{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "r1-" + pod}}
+	return &velerov1.PodVolumeRestore{ObjectMeta: c.Meta("r1-" + pod)}
 }
 
 func (c *cluster) waitForItems(r *velerov1.Restore) {
 	c.t.Helper()
-	eventually(c, r, "waiting for its volumes", func(r *velerov1.Restore, err error) bool {
+	testenv.EventuallyGet(c.Env, r, "waiting for its volumes", func(r *velerov1.Restore, err error) bool {
 		p := progressOf(r)
 		return err == nil && p.Step == StepVolumes && p.Volumes != nil && p.Volumes.Phases["New"] == 2
 	})
@@ -69,7 +70,7 @@ func (c *cluster) waitForItems(r *velerov1.Restore) {
 func (c *cluster) awaitVolumes(ctx context.Context) {
 	var r velerov1.Restore
 	for ctx.Err() == nil {
-		if err := c.client.Get(ctx, c.key("r1"), &r); err != nil {
+		if err := c.Client.Get(ctx, c.key("r1"), &r); err != nil {
 			continue
 		}
 		if p := progressOf(&r); p.Volumes != nil && p.Volumes.Phases["New"] == 2 {
@@ -91,21 +92,21 @@ func TestVolumesAreWaitedFor(t *testing.T) {
 	}
 	restorable(c, engine, nil)
 	r := c.newRestore("r1", nil)
-	c.create(r)
+	c.Create(r)
 	c.waitForItems(r)
 	if p := progressOf(r); p.Items.Restored != 2 || p.Volumes.TotalBytes != 200 || p.Percent != 0 {
 		t.Errorf("%+v %+v", p, p.Volumes)
 	}
-	c.patch(c.volume("a"), `{"status":{"phase":"Completed","progress":{"bytesDone":120,"totalBytes":120}}}`)
-	c.patch(c.volume("b"), `{"status":{"phase":"InProgress","progress":{"bytesDone":80,"totalBytes":80}}}`)
-	eventually(c, r, "all bytes there", func(r *velerov1.Restore, _ error) bool {
+	c.Patch(c.volume("a"), `{"status":{"phase":"Completed","progress":{"bytesDone":120,"totalBytes":120}}}`)
+	c.Patch(c.volume("b"), `{"status":{"phase":"InProgress","progress":{"bytesDone":80,"totalBytes":80}}}`)
+	testenv.EventuallyGet(c.Env, r, "all bytes there", func(r *velerov1.Restore, _ error) bool {
 		v := progressOf(r).Volumes
 		return v.BytesDone == 200 && v.TotalBytes == 200 && v.Phases["InProgress"] == 1
 	})
 	if p := progressOf(r); p.Percent != 99 || r.Status.Phase != velerov1.RestorePhaseInProgress {
 		t.Errorf("%d %% in phase %s while a volume is not complete", p.Percent, r.Status.Phase)
 	}
-	c.patch(c.volume("b"), `{"status":{"phase":"Completed"}}`)
+	c.Patch(c.volume("b"), `{"status":{"phase":"Completed"}}`)
 	if c.ended(r); r.Status.Phase != velerov1.RestorePhaseCompleted || progressOf(r).Percent != 100 || r.Status.Warnings != 1 {
 		t.Errorf("%+v", r.Status)
 	}
@@ -139,10 +140,10 @@ func TestVolumesThatDoNotCome(t *testing.T) {
 	c := newCluster(t)
 	restorable(c, withVolumes(c), nil)
 	r := c.newRestore("r1", nil)
-	c.create(r)
+	c.Create(r)
 	c.waitForItems(r)
-	c.patch(c.volume("a"), `{"status":{"phase":"Failed","message":"no space"}}`)
-	c.delete(c.volume("b"))
+	c.Patch(c.volume("a"), `{"status":{"phase":"Failed","message":"no space"}}`)
+	c.Delete(c.volume("b"))
 	if c.ended(r); r.Status.Phase != velerov1.RestorePhasePartiallyFailed || r.Status.Errors != 2 {
 		t.Errorf("%+v", r.Status)
 	}
@@ -161,7 +162,7 @@ func TestVolumesHaveATimeout(t *testing.T) {
 	r := c.newRestore("r1", func(r *velerov1.Restore) {
 		r.Annotations = map[string]string{velerov1.PodVolumeOperationTimeoutAnnotation: "1ms"}
 	})
-	c.create(r)
+	c.Create(r)
 	if c.ended(r); r.Status.Phase != velerov1.RestorePhasePartiallyFailed || r.Status.Errors != 1 {
 		t.Errorf("%+v", r.Status)
 	}
@@ -177,10 +178,10 @@ func TestNextControllerGoesOnWithVolumes(t *testing.T) {
 	c := newCluster(t)
 	_, stop := restorable(c, withVolumes(c), nil)
 	r := c.newRestore("r1", nil)
-	c.create(r)
+	c.Create(r)
 	c.waitForItems(r)
 	stop()
-	c.patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
+	c.Patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
 	var finalized atomic.Int32
 	c.start(func(cfg *Config) {
 		cfg.Engine = &script{
@@ -196,8 +197,8 @@ func TestNextControllerGoesOnWithVolumes(t *testing.T) {
 			},
 		}
 	})
-	eventually(c, r, "seen by the second one", func(r *velerov1.Restore, _ error) bool { return progressOf(r).Volumes.Phases["Completed"] == 1 })
-	c.patch(c.volume("b"), `{"status":{"phase":"Canceled"}}`)
+	testenv.EventuallyGet(c.Env, r, "seen by the second one", func(r *velerov1.Restore, _ error) bool { return progressOf(r).Volumes.Phases["Completed"] == 1 })
+	c.Patch(c.volume("b"), `{"status":{"phase":"Canceled"}}`)
 	if c.ended(r); r.Status.Phase != velerov1.RestorePhasePartiallyFailed || r.Status.Errors != 1 || r.Status.Warnings != 1 || r.Status.Progress.ItemsRestored != 2 {
 		t.Errorf("%+v", r.Status)
 	}
@@ -237,7 +238,7 @@ func TestHooksAreCounted(t *testing.T) {
 	c := newCluster(t)
 	restorable(c, withHooks(&script{}, restore.Hooks{Attempted: 3, Ended: 1}, restore.Hooks{Attempted: 3, Ended: 3, Failed: 1}), nil)
 	r := c.newRestore("r1", nil)
-	c.create(r)
+	c.Create(r)
 	c.ended(r)
 	if diff := cmp.Diff(&velerov1.HookStatus{HooksAttempted: 3, HooksFailed: 1}, r.Status.HookStatus); diff != "" {
 		t.Error(diff)
@@ -254,12 +255,12 @@ func TestNextControllerMissesHooks(t *testing.T) {
 	volumes := withVolumes(c)
 	_, stop := restorable(c, withHooks(&script{run: volumes.run}, restore.Hooks{Attempted: 3, Ended: 1}, restore.Hooks{}), nil)
 	r := c.newRestore("r1", nil)
-	c.create(r)
+	c.Create(r)
 	c.waitForItems(r)
 	stop()
 	c.start(nil)
-	c.patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
-	c.patch(c.volume("b"), `{"status":{"phase":"Completed"}}`)
+	c.Patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
+	c.Patch(c.volume("b"), `{"status":{"phase":"Completed"}}`)
 	if c.ended(r); r.Status.Phase != velerov1.RestorePhasePartiallyFailed || r.Status.HookStatus == nil || r.Status.HookStatus.HooksFailed != 2 {
 		t.Errorf("%+v %+v", r.Status, r.Status.HookStatus)
 	}
@@ -279,22 +280,22 @@ func TestWaitContainerIsConfigured(t *testing.T) {
 	}}, nil)
 	config := func(name string) *corev1.ConfigMap {
 		return &corev1.ConfigMap{
-			ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: name, Labels: map[string]string{
+			ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: name, Labels: map[string]string{
 				"velero.io/plugin-config": "", "velero.io/pod-volume-restore": "RestoreItemAction",
 			}},
 			Data: map[string]string{"image": "registry.test/helper:1"},
 		}
 	}
-	c.create(config("one"))
+	c.Create(config("one"))
 	r := c.newRestore("r1", nil)
-	c.create(r)
+	c.Create(r)
 	c.ended(r)
 	if data := got.Load(); data == nil || (*data)["image"] != "registry.test/helper:1" {
 		t.Errorf("the engine was given %v", data)
 	}
-	c.create(config("two"))
+	c.Create(config("two"))
 	r = c.newRestore("r2", nil)
-	c.create(r)
+	c.Create(r)
 	if c.ended(r); r.Status.Phase != velerov1.RestorePhaseFailed || !strings.Contains(r.Status.FailureReason, "ConfigMaps one and two both configure") {
 		t.Errorf("%+v", r.Status)
 	}
@@ -326,7 +327,7 @@ func TestNextControllerKnowsErrors(t *testing.T) {
 			c := newCluster(t)
 			engine, obstacle := withErrors(c), filepath.Join(c.dir, "restores")
 			if readOnly {
-				c.patch(c.location, `{"spec":{"accessMode":"ReadOnly"}}`)
+				c.Patch(c.location, `{"spec":{"accessMode":"ReadOnly"}}`)
 			} else {
 				items := engine.run
 				engine.run = func(ctx context.Context, plan *restore.Plan, report func(restore.Progress)) (*restore.Outcome, error) {
@@ -350,8 +351,8 @@ func TestNextControllerKnowsErrors(t *testing.T) {
 					return nil
 				}}
 			})
-			c.patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
-			c.patch(c.volume("b"), `{"status":{"phase":"Completed"}}`)
+			c.Patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
+			c.Patch(c.volume("b"), `{"status":{"phase":"Completed"}}`)
 			if c.ended(r); r.Status.Phase != velerov1.RestorePhasePartiallyFailed || r.Status.Errors != 2 || r.Status.Warnings != 1 {
 				t.Errorf("%+v", r.Status)
 			}
@@ -376,8 +377,8 @@ func TestNextControllerKnowsErrors(t *testing.T) {
 func TestNextControllerMissesErrors(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
-	c.patch(c.location, `{"spec":{"accessMode":"ReadOnly"}}`)
-	c.intercept.Create = func(ctx context.Context, api client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+	c.Patch(c.location, `{"spec":{"accessMode":"ReadOnly"}}`)
+	c.Intercept.Create = func(ctx context.Context, api client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 		if _, ok := o.(*corev1.ConfigMap); ok {
 			return apierrors.NewForbidden(corev1.Resource("configmaps"), o.GetName(), errors.New("exceeded quota"))
 		}
@@ -387,10 +388,10 @@ func TestNextControllerMissesErrors(t *testing.T) {
 	r := c.created("r1")
 	c.waitForItems(r)
 	stop()
-	c.intercept = interceptor.Funcs{}
+	c.Intercept = interceptor.Funcs{}
 	c.start(nil)
-	c.patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
-	c.patch(c.volume("b"), `{"status":{"phase":"Completed"}}`)
+	c.Patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
+	c.Patch(c.volume("b"), `{"status":{"phase":"Completed"}}`)
 	if c.ended(r); r.Status.Phase != velerov1.RestorePhasePartiallyFailed || r.Status.Errors != 2 {
 		t.Errorf("%+v", r.Status)
 	}
@@ -414,8 +415,8 @@ func TestNextControllerMissesAVolume(t *testing.T) {
 	r := c.created("r1")
 	c.waitForItems(r)
 	stop()
-	c.patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
-	c.delete(c.volume("b"))
+	c.Patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
+	c.Delete(c.volume("b"))
 	c.start(nil)
 	if c.ended(r); r.Status.Phase != velerov1.RestorePhasePartiallyFailed || r.Status.Errors != 1 {
 		t.Errorf("%+v", r.Status)
@@ -431,11 +432,11 @@ func TestNextControllerWaitsForTheStore(t *testing.T) {
 	c := newCluster(t)
 	_, stop := restorable(c, withVolumes(c), nil)
 	r := c.newRestore("r1", nil)
-	c.create(r)
+	c.Create(r)
 	c.waitForItems(r)
 	stop()
-	c.patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
-	c.patch(c.volume("b"), `{"status":{"phase":"Completed"}}`)
+	c.Patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
+	c.Patch(c.volume("b"), `{"status":{"phase":"Completed"}}`)
 
 	results := filepath.Join(c.dir, "restores/r1/restore-r1-results.gz")
 	away := results + ".away"
@@ -447,7 +448,7 @@ func TestNextControllerWaitsForTheStore(t *testing.T) {
 		cfg.Engine, cfg.Logger = &script{}, trying.logger()
 		cfg.PodVolumeTimeout = time.Nanosecond // the time for volumes is over
 	})
-	eventually(c, r, "saying what it waits for", func(r *velerov1.Restore, _ error) bool {
+	testenv.EventuallyGet(c.Env, r, "saying what it waits for", func(r *velerov1.Restore, _ error) bool {
 		return trying.count.Load() > 0 && strings.Contains(progressOf(r).Message, "waits for the backup storage location") || hasEnded(r)
 	})
 	if err := errors.Join(os.Remove(results), os.Rename(away, results)); err != nil {
@@ -478,11 +479,11 @@ func TestNextControllerDoesNotTakeDamageForSuccess(t *testing.T) {
 			c := newCluster(t)
 			_, stop := restorable(c, withVolumes(c), nil)
 			r := c.newRestore("r1", nil)
-			c.create(r)
+			c.Create(r)
 			c.waitForItems(r)
 			stop()
-			c.patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
-			c.patch(c.volume("b"), `{"status":{"phase":"Completed"}}`)
+			c.Patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
+			c.Patch(c.volume("b"), `{"status":{"phase":"Completed"}}`)
 			for _, file := range []string{"restore-r1-results.gz", "restore-r1-logs.gz"} {
 				if err := os.WriteFile(filepath.Join(c.dir, "restores/r1", file), damage, 0o600); err != nil {
 					t.Fatal(err)
@@ -516,17 +517,17 @@ func TestNextControllerDoesNotWaitForEver(t *testing.T) {
 		})
 	}
 	young, old, other := waiting("young", time.Minute), waiting("old", 5*time.Hour), c.newRestore("other", nil)
-	c.create(young)
-	c.create(old)
+	c.Create(young)
+	c.Create(old)
 	restorable(c, &script{}, nil)
-	c.create(other)
+	c.Create(other)
 	if c.ended(old); old.Status.Phase != velerov1.RestorePhaseFailed || !strings.Contains(old.Status.FailureReason, "gone") {
 		t.Errorf("%+v", old.Status)
 	}
 	if c.ended(other); other.Status.Phase != velerov1.RestorePhaseCompleted {
 		t.Errorf("%+v", other.Status)
 	}
-	eventually(c, young, "still waiting", func(r *velerov1.Restore, _ error) bool { return r.Status.Phase == velerov1.RestorePhaseInProgress })
+	testenv.EventuallyGet(c.Env, young, "still waiting", func(r *velerov1.Restore, _ error) bool { return r.Status.Phase == velerov1.RestorePhaseInProgress })
 }
 
 // TestInterruptedRestoreFails has what a process leaves that was killed while it restored items.
@@ -544,8 +545,8 @@ func TestInterruptedRestoreFails(t *testing.T) {
 		r.Status = velerov1.RestoreStatus{Phase: velerov1.RestorePhaseInProgress, StartTimestamp: &started}
 	})
 	c.start(nil)
-	eventually(c, c.newBackup("b1"), "synced", isSynced)
-	c.create(r)
+	testenv.EventuallyGet(c.Env, c.newBackup("b1"), "synced", isSynced)
+	c.Create(r)
 	c.ended(r)
 	if r.Status.Phase != velerov1.RestorePhaseFailed || !strings.Contains(r.Status.FailureReason, errInterrupted.Error()) || r.Status.CompletionTimestamp == nil {
 		t.Errorf("%+v", r.Status)
@@ -569,8 +570,8 @@ func TestStoppedWhileItRestores(t *testing.T) {
 		return &restore.Outcome{Progress: p, Resources: map[string][]string{"v1/ConfigMap": {"shop/settings(created)"}}}, ctx.Err()
 	}}, nil)
 	r := c.newRestore("r1", nil)
-	c.create(r)
-	eventually(c, r, "under way", func(r *velerov1.Restore, _ error) bool { return progressOf(r).Items.Restored == 1 })
+	c.Create(r)
+	testenv.EventuallyGet(c.Env, r, "under way", func(r *velerov1.Restore, _ error) bool { return progressOf(r).Items.Restored == 1 })
 	stop()
 	if c.ended(r); r.Status.Phase != velerov1.RestorePhaseFailed || !strings.Contains(r.Status.FailureReason, errStopped.Error()) {
 		t.Errorf("%+v", r.Status)
@@ -594,7 +595,7 @@ func TestStoppedRestoreListsItsVolumes(t *testing.T) {
 	}
 	_, stop := restorable(c, engine, nil)
 	r := c.created("r1")
-	eventually(c, r, "under way", func(r *velerov1.Restore, _ error) bool { return progressOf(r).Items.Restored == 2 })
+	testenv.EventuallyGet(c.Env, r, "under way", func(r *velerov1.Restore, _ error) bool { return progressOf(r).Items.Restored == 2 })
 	stop()
 	if c.ended(r); r.Status.Phase != velerov1.RestorePhaseFailed {
 		t.Errorf("%+v", r.Status)
@@ -613,12 +614,12 @@ func TestKilledRestoreListsItsVolumes(t *testing.T) {
 		r.Annotations = map[string]string{v1alpha1.AnnotationStorageLocation: "default", v1alpha1.AnnotationProgress: encode(Progress{Step: StepRestoring})}
 		r.Status = velerov1.RestoreStatus{Phase: velerov1.RestorePhaseInProgress, StartTimestamp: new(metav1.Now())}
 	})
-	c.create(r)
+	c.Create(r)
 	v := c.volume("a")
 	v.Labels = map[string]string{velerov1.RestoreUIDLabel: string(r.UID)}
 	v.Spec = velerov1.PodVolumeRestoreSpec{Volume: "data", Pod: corev1.ObjectReference{Namespace: "shop", Name: "a"}}
 	v.Status.Phase = velerov1.PodVolumeRestorePhaseCompleted
-	c.create(v)
+	c.Create(v)
 	c.start(nil)
 	if c.ended(r); r.Status.Phase != velerov1.RestorePhaseFailed {
 		t.Errorf("%+v", r.Status)
@@ -651,12 +652,12 @@ func TestForeignRestoreIsLeftAlone(t *testing.T) {
 		r.Status = velerov1.RestoreStatus{Phase: velerov1.RestorePhaseInProgress, StartTimestamp: &started}
 	})
 	c.start(nil)
-	c.create(r)
+	c.Create(r)
 	if c.ended(r); r.Status.Phase != velerov1.RestorePhaseFailed || !strings.Contains(r.Status.FailureReason, "begun by a Velero server") {
 		t.Errorf("%+v", r.Status)
 	}
-	c.delete(r)
-	eventually(c, r, "gone", func(_ *velerov1.Restore, err error) bool { return apierrors.IsNotFound(err) })
+	c.Delete(r)
+	testenv.EventuallyGet(c.Env, r, "gone", func(_ *velerov1.Restore, err error) bool { return apierrors.IsNotFound(err) })
 	if content := c.stored(file); content != "Velero's" {
 		t.Errorf("the store has %q", content)
 	}
