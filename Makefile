@@ -11,8 +11,6 @@ SHELL := bash
 export GOWORK := off
 
 PKG ?= ./...
-BENCH ?= .
-BENCHTIME ?= 1s
 TESTFLAGS ?=
 
 # One folder for each restic that the tests run; test/parts says which of them is the default.
@@ -70,9 +68,16 @@ chaos: parts ## Make trouble from seeds around backups and restores, and judge w
 	go test -race -tags chaos -c -o bin/chaos.test ./test/chaos
 	@SEEDS="$(SEEDS)" SEED="$(SEED)" FIRST="$(FIRST)" PARALLEL="$(PARALLEL)" SHRINK="$(SHRINK)" test/chaos/run.sh
 
+# BENCHFLAGS='-rows restic -rounds 3' measures less, -dir DIR elsewhere than in /tmp.
+BENCHFLAGS ?=
+
 .PHONY: bench
-bench: parts ## Run the benchmarks. PKG=./pkg/... BENCH=Walk BENCHTIME=3s
-	go test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem $(PKG)
+bench: bin/restic-$(RESTIC_DEFAULT) bin/kopia ## Compare our data paths with restic, kopia and du, side by side. Takes about an hour on 2 quiet cores.
+	go run ./test/bench $(BENCHFLAGS)
+
+.PHONY: bench-quick
+bench-quick: bin/restic-$(RESTIC_DEFAULT) bin/kopia ## The same in minutes, with a tenth of the data.
+	go run ./test/bench -quick $(BENCHFLAGS)
 
 .PHONY: demo
 demo: bin/node-agent bin/restic-$(RESTIC_DEFAULT) $(CONTROLPLANE) velero-crds ## Back up and restore real volumes against a real API server, and compare. DEMO_SIZE=1GiB

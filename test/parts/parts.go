@@ -40,7 +40,7 @@ func ResticVersions(tb testing.TB) []string {
 // Kopia returns the absolute path of the kopia program, in the version of the library that we are built with.
 func Kopia(tb testing.TB) string {
 	tb.Helper()
-	path, err := find("kopia", "make bin/kopia")
+	path, err := FindKopia()
 	need(tb, err)
 	return path
 }
@@ -119,6 +119,9 @@ func build(tb testing.TB, program string) string {
 func FindRestic(version string) (string, error) {
 	return find("restic-"+version, "make bin/restic-"+version)
 }
+
+// FindKopia is Kopia for programs that are no test.
+func FindKopia() (string, error) { return find("kopia", "make bin/kopia") }
 
 // FindResticVersions is ResticVersions for programs that are no test.
 func FindResticVersions() ([]string, error) {

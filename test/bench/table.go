@@ -1,0 +1,71 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// result is a row as it was measured.
+type result struct {
+	row   row
+	pairs []pair
+}
+
+// table prints results as Markdown, so that docs/performance.md can hold what was printed.
+type table struct{ out *tabwriter.Writer }
+
+func newTable(w io.Writer, rounds, scale int) *table {
+	var system unix.Utsname
+	kernel := "unknown kernel"
+	if unix.Uname(&system) == nil {
+		kernel = "Linux " + unix.ByteSliceToString(system.Release[:])
+	}
+	fmt.Fprintf(w, "%s: %d processors, %s, %s; median of %d rounds after one of warm-up; data divided by %d\n\n",
+		time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), kernel, runtime.Version(), rounds, scale)
+	t := &table{tabwriter.NewWriter(w, 0, 0, 1, ' ', 0)}
+	fmt.Fprintln(t.out, "| scenario\t| step\t| ours, s\t| bare, s\t| wall\t| from\t| to\t| CPU\t| goal\t| verdict\t|")
+	fmt.Fprintln(t.out, "| ---\t| ---\t| ---:\t| ---:\t| ---:\t| ---:\t| ---:\t| ---:\t| ---:\t| ---\t|")
+	return t
+}
+
+func (t *table) add(scenario string, r result) {
+	ratio := func(of func(pair) float64) []float64 {
+		list := make([]float64, len(r.pairs))
+		for i, p := range r.pairs {
+			list[i] = of(p)
+		}
+		slices.Sort(list)
+		return list
+	}
+	wall := ratio(func(p pair) float64 { return p.ours.wall.Seconds() / p.theirs.wall.Seconds() })
+	cpu := ratio(func(p pair) float64 { return p.ours.cpu.Seconds() / p.theirs.cpu.Seconds() })
+	ours := ratio(func(p pair) float64 { return p.ours.wall.Seconds() })
+	theirs := ratio(func(p pair) float64 { return p.theirs.wall.Seconds() })
+	goal, verdict := "", ""
+	switch {
+	case r.row.goal == 0:
+	case median(wall) <= r.row.goal:
+		goal, verdict = fmt.Sprintf("%.2f", r.row.goal), "met"
+	default:
+		goal, verdict = fmt.Sprintf("%.2f", r.row.goal), "missed"
+	}
+	fmt.Fprintf(t.out, "| %s\t| %s\t| %.2f\t| %.2f\t| %.2f\t| %.2f\t| %.2f\t| %.2f\t| %s\t| %s\t|\n",
+		scenario, r.row.step, median(ours), median(theirs), median(wall), wall[0], wall[len(wall)-1], median(cpu), goal, verdict)
+}
+
+func (t *table) flush() error { return t.out.Flush() }
+
+// median of a sorted list that is not empty.
+func median(sorted []float64) float64 {
+	middle := len(sorted) / 2
+	if len(sorted)%2 == 1 {
+		return sorted[middle]
+	}
+	return (sorted[middle-1] + sorted[middle]) / 2
+}
