@@ -25,7 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
-	"github.com/plimsoll-io/plimsoll/pkg/nodeagent"
+	"github.com/plimsoll-io/plimsoll/pkg/donefile"
 	"github.com/plimsoll-io/plimsoll/test/tree"
 	"github.com/plimsoll-io/plimsoll/test/velero"
 )
@@ -179,7 +179,7 @@ func (c *cluster) waitAsHelper(pod *corev1.Pod, dir string) error {
 	if err := status(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}, corev1.PodPending); err != nil {
 		return err
 	}
-	if err := nodeagent.WaitForRestore(ctx, filepath.Dir(dir), types.UID(wait.Args[1]), func(string) {}); err != nil {
+	if err := donefile.Wait(ctx, filepath.Dir(dir), types.UID(wait.Args[1]), func(string) {}); err != nil {
 		return err
 	}
 	return status(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}, corev1.PodSucceeded)

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
-	"github.com/plimsoll-io/plimsoll/pkg/nodeagent"
+	"github.com/plimsoll-io/plimsoll/pkg/donefile"
 )
 
 func restoreWaitCommand() *cobra.Command {
@@ -20,7 +20,7 @@ func restoreWaitCommand() *cobra.Command {
 			if len(args) != 1 || args[0] == "" || args[0] != filepath.Base(args[0]) {
 				return program.Misused(fmt.Errorf("restore-wait takes the UID of a Restore, got %q", args))
 			}
-			return nodeagent.WaitForRestore(cmd.Context(), root, types.UID(args[0]), func(message string) {
+			return donefile.Wait(cmd.Context(), root, types.UID(args[0]), func(message string) {
 				fmt.Fprintln(cmd.OutOrStdout(), message)
 			})
 		},

@@ -32,6 +32,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/plimsoll-io/plimsoll/pkg/donefile"
 	"github.com/plimsoll-io/plimsoll/pkg/metrics"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/repository"
@@ -119,41 +120,41 @@ func (c *Config) setDefaults() {
 
 // Agent serves one node. It is a Runnable of the manager that it was set up with.
 type Agent struct {
-	cfg      Config
-	client   client.Client // reads through the cache: PodVolumeBackups, PodVolumeRestores, the node's pods
-	api      client.Reader // reads from the API server: everything else, so that no right to list it is needed
-	patient  client.Reader // as api, for operations, which wait until the API server answers
-	rest     *rest.Config
-	events   events.EventRecorder
-	metrics  *metrics.Operations
-	pods     *volume.Pods
-	records  handOverRecords
-	resolver *repository.Resolver
-	queue    *queue
-	started  atomic.Bool
-	alone    chan struct{} // closed when no other agent serves the node
-	running  sync.WaitGroup
+	cfg        Config
+	client     client.Client // reads through the cache: PodVolumeBackups, PodVolumeRestores, the node's pods
+	api        client.Reader // reads from the API server: everything else, so that no right to list it is needed
+	patientAPI client.Reader // as api, for operations, which wait until the API server answers
+	rest       *rest.Config
+	events     events.EventRecorder
+	metrics    *metrics.Operations
+	pods       *volume.Pods
+	records    donefile.Records
+	resolver   *repository.Resolver
+	queue      *queue
+	started    atomic.Bool
+	locked     chan struct{} // closed when no other agent serves the node
+	running    sync.WaitGroup
 	// lasting outlives operations, for what must still be written when they have ended: it ends a while after the agent was
 	// told to stop.
-	lasting context.Context         //nolint:containedctx // the agent's own life, not that of a call
-	cut     context.CancelCauseFunc // ends lasting
+	shutdownCtx    context.Context         //nolint:containedctx // the agent's own life, not that of a call
+	cancelShutdown context.CancelCauseFunc // ends lasting
 
 	mu         sync.Mutex
 	closed     bool
-	operations map[key]*operation
+	operations map[Key]*Operation
 	// ended remembers what has got its terminal write until the cache shows it: a stale read must not start it again.
-	ended map[key]types.UID
+	ended map[Key]types.UID
 	// orphaned remembers restores whose pod was deleted from this node.
-	orphaned map[key]struct{}
+	orphaned map[Key]struct{}
 	// unready remembers since when the pods of claimed restores do not wait for their volumes.
-	unready map[key]time.Time
+	unreadySince map[Key]time.Time
 	// seen remembers since when the objects of other nodes' agents are as they are.
-	seen map[key]*sighting
+	observed map[Key]*observation
 	// deadlines are those of Backups of which other nodes have volumes, by the Backup's UID; nil where no server waits.
-	deadlines map[types.UID]*deadline
+	deadlines map[types.UID]*Deadline
 	// unmarkedSince remembers since when volumes of waiting pods have lost their markers, by pod and volume.
 	unmarkedSince map[types.NamespacedName]map[string]time.Time
-	settling      sync.Map // UIDs of the pods whose markers are settled now
+	markersBusy   sync.Map // UIDs of the pods whose markers are settled now
 }
 
 // CacheOptions restrict a manager's cache to what an agent may see: one namespace, and the pods of one node.
@@ -197,27 +198,27 @@ func stripPod(object any) (any, error) {
 func SetUp(ctx context.Context, mgr ctrl.Manager, cfg Config) (*Agent, error) {
 	cfg.setDefaults()
 	a := &Agent{
-		cfg:        cfg,
-		client:     mgr.GetClient(),
-		api:        mgr.GetAPIReader(),
-		patient:    patientReader{mgr.GetAPIReader()},
-		rest:       mgr.GetConfig(),
-		events:     mgr.GetEventRecorder("plimsoll-node-agent"),
-		metrics:    cfg.Metrics,
-		pods:       volume.NewPods(afero.NewOsFs(), cfg.HostPods),
-		queue:      newQueue(cfg.Concurrency),
-		alone:      make(chan struct{}),
-		operations: map[key]*operation{},
-		ended:      map[key]types.UID{},
-		orphaned:   map[key]struct{}{},
-		unready:    map[key]time.Time{},
-		seen:       map[key]*sighting{},
-		deadlines:  map[types.UID]*deadline{},
+		cfg:          cfg,
+		client:       mgr.GetClient(),
+		api:          mgr.GetAPIReader(),
+		patientAPI:   patientReader{mgr.GetAPIReader()},
+		rest:         mgr.GetConfig(),
+		events:       mgr.GetEventRecorder("plimsoll-node-agent"),
+		metrics:      cfg.Metrics,
+		pods:         volume.NewPods(afero.NewOsFs(), cfg.HostPods),
+		queue:        newQueue(cfg.Concurrency),
+		locked:       make(chan struct{}),
+		operations:   map[Key]*Operation{},
+		ended:        map[Key]types.UID{},
+		orphaned:     map[Key]struct{}{},
+		unreadySince: map[Key]time.Time{},
+		observed:     map[Key]*observation{},
+		deadlines:    map[types.UID]*Deadline{},
 
-		records:       handOverRecords{pods: cfg.HostPods, namespace: cfg.Namespace},
+		records:       donefile.Records{PodsDir: cfg.HostPods, Namespace: cfg.Namespace},
 		unmarkedSince: map[types.NamespacedName]map[string]time.Time{},
 	}
-	a.lasting, a.cut = context.WithCancelCause(context.WithoutCancel(ctx))
+	a.shutdownCtx, a.cancelShutdown = context.WithCancelCause(context.WithoutCancel(ctx))
 	a.resolver = &repository.Resolver{
 		Secrets:      repository.SecretReaderFunc(a.secret),
 		LookupEnv:    os.LookupEnv,
@@ -252,25 +253,25 @@ func (a *Agent) Ready(*http.Request) error {
 // Start runs until ctx ends, and then until all operations have ended their workers and left their objects to the next
 // agent.
 func (a *Agent) Start(ctx context.Context) error {
-	lock, err := a.becomeAlone(ctx)
+	lock, err := a.acquireNodeLock(ctx)
 	if err != nil {
 		return nil // told to stop while another agent had the node
 	}
 	defer lock.Close()
 	a.started.Store(true) // the manager starts its caches first
-	close(a.alone)
+	close(a.locked)
 	if a.cfg.ReadConcurrency != nil {
 		a.running.Go(func() { a.followConcurrency(ctx) })
 	}
 	<-ctx.Done()
 	a.started.Store(false)
-	grace := time.AfterFunc(shutdownGrace, func() { a.cut(errShutdown) })
+	grace := time.AfterFunc(shutdownGrace, func() { a.cancelShutdown(ErrShutdown) })
 	defer grace.Stop()
-	defer a.cut(errShutdown)
+	defer a.cancelShutdown(ErrShutdown)
 	a.mu.Lock()
 	a.closed = true
 	for _, op := range a.operations {
-		op.stop(errShutdown)
+		op.stop(ErrShutdown)
 	}
 	a.mu.Unlock()
 	a.running.Wait()
@@ -278,26 +279,26 @@ func (a *Agent) Start(ctx context.Context) error {
 }
 
 // admit makes an operation of s, unless there is one already. stop, if not nil, ends it for that reason.
-func (a *Agent) admit(ctx context.Context, s subject, stop error) reconcile.Result {
+func (a *Agent) admit(ctx context.Context, s PodVolume, stop error) reconcile.Result {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.closed || a.ended[s.key()] == s.object.GetUID() {
+	if a.closed || a.ended[s.Key()] == s.Object.GetUID() {
 		return reconcile.Result{}
 	}
-	op, known := a.operations[s.key()]
-	if known && op.object.GetUID() != s.object.GetUID() { // deleted and created again under the same name
-		op.stop(errDeleted)
+	op, known := a.operations[s.Key()]
+	if known && op.Object.GetUID() != s.Object.GetUID() { // deleted and created again under the same name
+		op.stop(ErrDeleted)
 		return reconcile.Result{RequeueAfter: time.Second}
 	}
 	if !known {
 		op = a.newOperation(s)
 		// The reconciler's context ends with the manager; operations end when Start says so, to be able to clean up.
 		ctx, op.stop = context.WithCancelCause(context.WithoutCancel(ctx))
-		a.operations[s.key()] = op
-		delete(a.unready, s.key())
+		a.operations[s.Key()] = op
+		delete(a.unreadySince, s.Key())
 		a.running.Go(func() {
 			defer a.forget(op)
-			a.run(ctx, op)
+			a.execute(ctx, op)
 		})
 	}
 	if stop != nil {
@@ -307,7 +308,7 @@ func (a *Agent) admit(ctx context.Context, s subject, stop error) reconcile.Resu
 }
 
 // interrupt ends the operation of an object, and says whether there was one.
-func (a *Agent) interrupt(k key, reason error) bool {
+func (a *Agent) interrupt(k Key, reason error) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	op, ok := a.operations[k]
@@ -318,43 +319,43 @@ func (a *Agent) interrupt(k key, reason error) bool {
 }
 
 // admitted says whether there is an operation of an object.
-func (a *Agent) admitted(k key) bool {
+func (a *Agent) admitted(k Key) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	_, ok := a.operations[k]
 	return ok
 }
 
-func (a *Agent) newOperation(s subject) *operation {
+func (a *Agent) newOperation(s PodVolume) *Operation {
 	attempt, previous := s.nextAttempt()
-	return &operation{
-		subject: s,
-		attempt: attempt,
-		tracker: progress.NewTracker(progress.Options{StallAfter: a.cfg.StallAfter, Previous: previous}),
-		began:   time.Now(),
-		log: a.cfg.Logger.With("operation", string(s.kind), "name", s.object.GetName(),
-			"pod", s.pod.Namespace+"/"+s.pod.Name, "volume", s.volume),
+	return &Operation{
+		PodVolume: s,
+		attempt:   attempt,
+		tracker:   progress.NewTracker(progress.Options{StallAfter: a.cfg.StallAfter, Previous: previous}),
+		began:     time.Now(),
+		log: a.cfg.Logger.With("operation", string(s.Kind), "name", s.Object.GetName(),
+			"pod", s.Pod.Namespace+"/"+s.Pod.Name, "volume", s.Volume),
 	}
 }
 
-func (a *Agent) forget(op *operation) {
+func (a *Agent) forget(op *Operation) {
 	op.stop(context.Canceled)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.operations, op.key())
-	if !op.gone {
-		a.ended[op.key()] = op.object.GetUID()
+	delete(a.operations, op.Key())
+	if !op.objectGone {
+		a.ended[op.Key()] = op.Object.GetUID()
 	}
 }
 
-// settled drops what is remembered of an object that the cache shows to be terminal or gone.
-func (a *Agent) settled(k key) {
+// forgetEnded drops what is remembered of an object that the cache shows to be terminal or gone.
+func (a *Agent) forgetEnded(k Key) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.ended, k)
 	delete(a.orphaned, k)
-	delete(a.unready, k)
-	if seen, ok := a.seen[k]; ok && seen.deleting.IsZero() {
-		delete(a.seen, k)
+	delete(a.unreadySince, k)
+	if seen, ok := a.observed[k]; ok && seen.deletionSeen.IsZero() {
+		delete(a.observed, k)
 	}
 }

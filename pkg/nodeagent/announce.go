@@ -30,100 +30,100 @@ const (
 	warning = corev1.EventTypeWarning
 )
 
-// announced is what people were told about an operation.
-type announced struct {
+// lastReported is what people were told about an operation.
+type lastReported struct {
 	state     progress.State
 	queued    bool
 	milestone int64 // percent
 	stalls    int
 }
 
-// event records an Event. Its action is numbered: Events that agree in all but the note are merged, and only the first
+// emit records an Event. Its action is numbered: Events that agree in all but the note are merged, and only the first
 // note is kept.
-func (a *Agent) event(op *operation, eventType, reason, format string, args ...any) {
-	action := fmt.Sprintf("%s-%d", op.kind, op.events.Add(1))
-	a.events.Eventf(op.object, nil, eventType, reason, action, "%s", shorten(progress.ShortPaths(fmt.Sprintf(format, args...)), maxMessage))
+func (a *Agent) emit(op *Operation, eventType, reason, format string, args ...any) {
+	action := fmt.Sprintf("%s-%d", op.Kind, op.eventCount.Add(1))
+	a.events.Eventf(op.Object, nil, eventType, reason, action, "%s", shorten(progress.ShortPaths(fmt.Sprintf(format, args...)), maxMessage))
 }
 
-// announceStart tells people that an attempt begins. One that begins again after a wait for a lock, a mount or the API server is the same attempt.
-func (a *Agent) announceStart(op *operation) {
-	if op.again {
+// emitStart tells people that an attempt begins. One that begins again after a wait for a lock, a mount or the API server is the same attempt.
+func (a *Agent) emitStart(op *Operation) {
+	if op.sameAttempt {
 		return
 	}
 	if op.attempt == 1 && !op.resumed {
 		op.log.Info("Operation started")
-		a.event(op, normal, EventStarted, "%s of %s started on node %s", op.kind, op.subject, a.cfg.NodeName)
+		a.emit(op, normal, EventStarted, "%s of %s started on node %s", op.Kind, op.PodVolume, a.cfg.NodeName)
 		return
 	}
 	op.log.Info("Operation goes on", "attempt", op.attempt)
-	a.event(op, normal, EventResumed, "%s of %s goes on, attempt %d of %d", op.kind, op.subject, op.attempt, a.cfg.MaxAttempts)
+	a.emit(op, normal, EventResumed, "%s of %s goes on, attempt %d of %d", op.Kind, op.PodVolume, op.attempt, a.cfg.MaxAttempts)
 }
 
-// announce tells people what has changed since the last report: a place in the queue, a stall and its end, milestones.
-func (a *Agent) announce(op *operation, s progress.Snapshot) {
-	before := op.told.state
-	op.told.state = s.State
+// emitEvents tells people what has changed since the last report: a place in the queue, a stall and its end, milestones.
+func (a *Agent) emitEvents(op *Operation, s progress.Snapshot) {
+	before := op.reported.state
+	op.reported.state = s.State
 	switch {
 	case s.State == before:
-	case s.State == progress.StateQueued && op.told.queued: // again for each attempt
+	case s.State == progress.StateQueued && op.reported.queued: // again for each attempt
 	case s.State == progress.StateQueued:
-		op.told.queued = true
-		a.event(op, normal, EventQueued, "%s of %s waits at position %d in the queue of node %s, which works on %s at a time", op.kind, op.subject, s.QueuePosition, a.cfg.NodeName, progress.Count(a.queue.size(), "volume", "volumes"))
+		op.reported.queued = true
+		a.emit(op, normal, EventQueued, "%s of %s waits at position %d in the queue of node %s, which works on %s at a time", op.Kind, op.PodVolume, s.QueuePosition, a.cfg.NodeName, progress.Count(a.queue.size(), "volume", "volumes"))
 	case s.State == progress.StateStalled:
 		op.log.Warn("Operation is stalled", "bytesDone", s.BytesDone, "totalBytes", s.TotalBytes, "since", s.LastProgressTime)
-		op.told.stalls++
-		if op.told.stalls&(op.told.stalls-1) != 0 {
+		op.reported.stalls++
+		if op.reported.stalls&(op.reported.stalls-1) != 0 {
 			break // of an endless row of stalls only the first, second, fourth, ... is told
 		}
-		a.event(op, warning, EventStalled, "%s of %s is stalled at %s since %s: %s", op.kind, op.subject, percent(s), s.LastProgressTime.Format(time.RFC3339), s.Reason)
+		a.emit(op, warning, EventStalled, "%s of %s is stalled at %s since %s: %s", op.Kind, op.PodVolume, percent(s), s.LastProgressTime.Format(time.RFC3339), s.Reason)
 	case before == progress.StateStalled:
 		op.log.Info("Operation moves again", "bytesDone", s.BytesDone)
-		if op.told.stalls&(op.told.stalls-1) != 0 {
+		if op.reported.stalls&(op.reported.stalls-1) != 0 {
 			break
 		}
-		a.event(op, normal, EventResumed, "%s of %s moves again at %s", op.kind, op.subject, percent(s))
+		a.emit(op, normal, EventResumed, "%s of %s moves again at %s", op.Kind, op.PodVolume, percent(s))
 	case s.State == progress.StateWaiting:
 		op.log.Info("Operation waits", "for", s.Reason)
 	}
 	if !s.TotalFinal || s.TotalBytes == 0 {
 		return
 	}
-	if quarter := s.BytesDone * 4 / s.TotalBytes * 25; quarter > op.told.milestone {
-		op.told.milestone = quarter
-		a.event(op, normal, EventProgress, "%s of %s: %s of %s done", op.kind, op.subject, percent(s), size(s.TotalBytes))
+	if quarter := s.BytesDone * 4 / s.TotalBytes * 25; quarter > op.reported.milestone {
+		op.reported.milestone = quarter
+		a.emit(op, normal, EventProgress, "%s of %s: %s of %s done", op.Kind, op.PodVolume, percent(s), size(s.TotalBytes))
 	}
 }
 
-// announceEnd tells people how an operation has ended.
-func (a *Agent) announceEnd(op *operation, v verdict) {
+// emitEnd tells people how an operation has ended.
+func (a *Agent) emitEnd(op *Operation, v terminalStatus) {
 	took := v.ended.Sub(op.began).Round(time.Second)
 	a.metrics.Ended(metrics.Ended{
-		Operation: string(op.kind), Uploader: op.uploaderName(), Result: v.result(), Reason: string(v.reason),
+		Operation: string(op.Kind), Uploader: op.UploaderName(), Result: v.metricsResult(), Reason: string(v.reason),
 		Bytes: v.snapshot.BytesDone, Duration: v.ended.Sub(op.began),
 	})
 	log := op.log.With("phase", v.phase, "bytes", v.snapshot.BytesDone, "duration", took)
 	switch {
-	case v.phase == phaseCanceled:
+	case v.phase == PhaseCanceled:
 		log.Info("Operation was canceled")
-		a.event(op, warning, EventCanceled, "%s", v.message)
-	case v.phase == phaseFailed:
+		a.emit(op, warning, EventCanceled, "%s", v.message)
+	case v.phase == PhaseFailed:
 		log.Error("Operation failed", "reason", v.reason, "message", v.message)
-		a.event(op, warning, EventFailed, "%s", v.message)
+		a.emit(op, warning, EventFailed, "%s", v.message)
 	case v.reason != "":
 		log.Warn("Operation completed without some files", "message", v.message)
-		a.event(op, warning, EventPartial, "%s", v.message)
+		a.emit(op, warning, EventPartial, "%s", v.message)
 	default:
-		log.Info("Operation completed", "snapshot", v.out.snapshotID)
-		a.event(op, normal, EventCompleted, "%s of %s completed: %s in %s", op.kind, op.subject, size(v.snapshot.TotalBytes), took)
+		log.Info("Operation completed", "snapshot", v.result.snapshotID)
+		a.emit(op, normal, EventCompleted, "%s of %s completed: %s in %s", op.Kind, op.PodVolume, size(v.snapshot.TotalBytes), took)
 	}
 }
 
-// result is the word for metrics.
-func (v verdict) result() string {
+// metricsResult is the word for metrics.
+func (v terminalStatus) metricsResult() string {
 	switch {
-	case v.phase == phaseCanceled:
+	case v.phase == PhaseCanceled:
 		return metrics.Canceled
-	case v.phase == phaseFailed:
+	case v.phase == PhaseFailed:
 		return metrics.Failed
 	case v.reason != "":
 		return metrics.Partial

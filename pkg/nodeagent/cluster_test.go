@@ -266,13 +266,13 @@ func (c *cluster) newRestore(pod *corev1.Pod, volume, snapshot string) *velerov1
 type history struct {
 	mu       sync.Mutex
 	changed  chan struct{} // closed and replaced with each event
-	versions map[types.UID][]subject
+	versions map[types.UID][]PodVolume
 	deleted  map[types.UID]bool
 }
 
 func (c *cluster) watch() *history {
 	c.t.Helper()
-	h := &history{changed: make(chan struct{}), versions: map[types.UID][]subject{}, deleted: map[types.UID]bool{}}
+	h := &history{changed: make(chan struct{}), versions: map[types.UID][]PodVolume{}, deleted: map[types.UID]bool{}}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(c.t.Context()))
 	var watching sync.WaitGroup
 	c.t.Cleanup(func() { cancel(); watching.Wait() })
@@ -301,14 +301,14 @@ func (h *history) add(e watch.Event) {
 	if e.Type == watch.Deleted {
 		h.deleted[object.GetUID()] = true
 	} else {
-		h.versions[object.GetUID()] = append(h.versions[object.GetUID()], subjectOf(object))
+		h.versions[object.GetUID()] = append(h.versions[object.GetUID()], FromObject(object))
 	}
 	close(h.changed)
 	h.changed = make(chan struct{})
 }
 
 // until waits for a version of o that ok accepts, and returns it with all versions up to it.
-func (h *history) until(t *testing.T, o client.Object, what string, ok func(subject) bool) []subject {
+func (h *history) until(t *testing.T, o client.Object, what string, ok func(PodVolume) bool) []PodVolume {
 	t.Helper()
 	deadline := time.After(patience)
 	for {
@@ -347,11 +347,11 @@ func (h *history) untilDeleted(t *testing.T, o client.Object) {
 	}
 }
 
-func describe(versions []subject) string {
+func describe(versions []PodVolume) string {
 	if len(versions) == 0 {
 		return "not even there"
 	}
-	b, err := json.Marshal(versions[len(versions)-1].object)
+	b, err := json.Marshal(versions[len(versions)-1].Object)
 	if err != nil {
 		return err.Error()
 	}
@@ -360,24 +360,24 @@ func describe(versions []subject) string {
 
 // end waits for the terminal version of o, and holds what a server relies on: one terminal version, bytes that never
 // fall, 100 % only when completed, small writes.
-func (c *cluster) end(o client.Object) subject {
+func (c *cluster) end(o client.Object) PodVolume {
 	c.t.Helper()
-	versions := c.history.until(c.t, o, "terminal", subject.terminal)
+	versions := c.history.until(c.t, o, "terminal", PodVolume.Terminal)
 	last := versions[len(versions)-1]
-	var before subject
+	var before PodVolume
 	for _, v := range versions {
-		if v.done < before.done && v.phase != phaseCompleted {
-			c.t.Errorf("%s: bytes done fell from %d to %d", o.GetName(), before.done, v.done)
+		if v.BytesDone < before.BytesDone && v.Phase != PhaseCompleted {
+			c.t.Errorf("%s: bytes done fell from %d to %d", o.GetName(), before.BytesDone, v.BytesDone)
 		}
-		if v.total > 0 && v.done >= v.total && v.phase != phaseCompleted {
-			c.t.Errorf("%s: %d of %d bytes in phase %q", o.GetName(), v.done, v.total, v.phase)
+		if v.TotalBytes > 0 && v.BytesDone >= v.TotalBytes && v.Phase != PhaseCompleted {
+			c.t.Errorf("%s: %d of %d bytes in phase %q", o.GetName(), v.BytesDone, v.TotalBytes, v.Phase)
 		}
 		before = v
 	}
 	if size := len(encode(newPatch(annotated(c.t, last)))); size > 1536 {
 		c.t.Errorf("%s: a patch has %d bytes", o.GetName(), size)
 	}
-	c.ended = append(c.ended, last.object)
+	c.ended = append(c.ended, last.Object)
 	return last
 }
 
@@ -389,31 +389,31 @@ func (c *cluster) checkEnded() {
 		if client.IgnoreNotFound(err) != nil {
 			c.t.Error(err)
 		} else if err == nil && live.GetResourceVersion() != o.GetResourceVersion() {
-			c.t.Errorf("%s was written after its terminal write: %s", o.GetName(), describe([]subject{subjectOf(live)}))
+			c.t.Errorf("%s was written after its terminal write: %s", o.GetName(), describe([]PodVolume{FromObject(live)}))
 		}
 	}
 }
 
 // annotated returns the Snapshot that an object carries.
-func annotated(t *testing.T, s subject) progress.Snapshot {
+func annotated(t *testing.T, s PodVolume) progress.Snapshot {
 	t.Helper()
 	var p progress.Snapshot
-	text, ok := s.object.GetAnnotations()[v1alpha1.AnnotationProgress]
+	text, ok := s.Object.GetAnnotations()[v1alpha1.AnnotationProgress]
 	if !ok {
-		t.Errorf("%s has no annotation %s", s.object.GetName(), v1alpha1.AnnotationProgress)
+		t.Errorf("%s has no annotation %s", s.Object.GetName(), v1alpha1.AnnotationProgress)
 		return p
 	}
 	if err := json.Unmarshal([]byte(text), &p); err != nil {
-		t.Errorf("annotation of %s: %v", s.object.GetName(), err)
+		t.Errorf("annotation of %s: %v", s.Object.GetName(), err)
 	}
 	return p
 }
 
-func message(s subject) string {
-	if pvb, ok := s.object.(*velerov1.PodVolumeBackup); ok {
+func message(s PodVolume) string {
+	if pvb, ok := s.Object.(*velerov1.PodVolumeBackup); ok {
 		return pvb.Status.Message
 	}
-	return s.object.(*velerov1.PodVolumeRestore).Status.Message
+	return s.Object.(*velerov1.PodVolumeRestore).Status.Message
 }
 
 // events waits until o has an Event with the reason, and returns its note.

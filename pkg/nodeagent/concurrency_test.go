@@ -68,7 +68,7 @@ func TestConcurrencyFollowsTheConfigMap(t *testing.T) {
 	c.create(first)
 	<-hold.started
 	c.create(second)
-	c.history.until(t, second, "queued", func(s subject) bool { return s.previous().State == progress.StateQueued })
+	c.history.until(t, second, "queued", func(s PodVolume) bool { return s.LastSnapshot().State == progress.StateQueued })
 
 	change := func(data map[string]string) {
 		t.Helper()
@@ -90,11 +90,11 @@ func TestConcurrencyFollowsTheConfigMap(t *testing.T) {
 		}
 	}
 	c.create(third)
-	c.history.until(t, third, "queued", func(s subject) bool { return s.previous().State == progress.StateQueued })
+	c.history.until(t, third, "queued", func(s PodVolume) bool { return s.LastSnapshot().State == progress.StateQueued })
 	close(hold.release)
 	for _, pvb := range []*velerov1.PodVolumeBackup{first, second, third} {
-		if end := c.end(pvb); end.phase != phaseCompleted {
-			t.Errorf("ended as %s", describe([]subject{end}))
+		if end := c.end(pvb); end.Phase != PhaseCompleted {
+			t.Errorf("ended as %s", describe([]PodVolume{end}))
 		}
 	}
 }

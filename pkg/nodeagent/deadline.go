@@ -12,26 +12,26 @@ import (
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 )
 
-// deadline is when a server stops waiting for the volumes of a Backup.
-type deadline struct {
-	backup  string
-	timeout time.Duration // from the Backup's start
-	server  time.Time     // by the server's clock
-	local   time.Time     // by this node's monotonic clock
+// Deadline is when a server stops waiting for the volumes of a Backup.
+type Deadline struct {
+	Backup  string
+	Timeout time.Duration // from the Backup's start
+	Server  time.Time     // by the server's clock
+	Local   time.Time     // by this node's monotonic clock
 }
 
 // watchDeadline fails a backup shortly before its server gives up on all volumes of the Backup. A server that does loses
 // the records of those that completed, too (docs/contracts/velero-node-agent.md 2.4; from 1.18.3 on it cancels the others and
 // keeps them, pkg/podvolume/backupper.go). Restores have no deadline: a pod whose volume comes late is better off than one
 // whose volume never comes, and the other restores are not affected.
-func (a *Agent) watchDeadline(ctx context.Context, op *operation) {
-	if op.kind != Backup || a.cfg.BackupTimeout <= 0 {
+func (a *Agent) watchDeadline(ctx context.Context, op *Operation) {
+	if op.Kind != Backup || a.cfg.BackupTimeout <= 0 {
 		return
 	}
-	var d *deadline
+	var d *Deadline
 	for {
 		var err error
-		if d, err = a.deadlineOf(ctx, op.subject); err == nil {
+		if d, err = a.DeadlineOf(ctx, op.PodVolume); err == nil {
 			break
 		}
 		op.log.Warn("Cannot find out the deadline, trying again", "error", err)
@@ -44,24 +44,24 @@ func (a *Agent) watchDeadline(ctx context.Context, op *operation) {
 	if d == nil {
 		return // nobody waits
 	}
-	shown := d.server.Add(-margin(d.timeout))
+	shown := d.Server.Add(-DeadlineMargin(d.Timeout))
 	op.deadline.Store(&shown)
 	select {
-	case <-time.After(time.Until(d.local) - margin(d.timeout)):
-		op.stop(d.missed(ReasonDeadline, fmt.Sprintf("it is not done %s before", margin(d.timeout))))
+	case <-time.After(time.Until(d.Local) - DeadlineMargin(d.Timeout)):
+		op.stop(d.Missed(ReasonDeadline, fmt.Sprintf("it is not done %s before", DeadlineMargin(d.Timeout))))
 	case <-ctx.Done():
 	}
 }
 
-// missed is the end of a volume for which its Backup's server would wait in vain.
-func (d *deadline) missed(reason v1alpha1.Reason, what string) error {
-	return permanent(reason, abandoned{fmt.Errorf("%s the server stops waiting for the volumes of Backup %s (%s after its start) "+
-		"and would lose the records of all of them", what, d.backup, d.timeout)})
+// Missed is the end of a volume for which its Backup's server would wait in vain.
+func (d *Deadline) Missed(reason v1alpha1.Reason, what string) error {
+	return Permanent(reason, abandonedError{fmt.Errorf("%s the server stops waiting for the volumes of Backup %s (%s after its start) "+
+		"and would lose the records of all of them", what, d.Backup, d.Timeout)})
 }
 
-// deadlineOf returns the deadline of a backup, nil if no server waits for it. The Backup's start is a time of the cluster's
+// DeadlineOf returns the deadline of a backup, nil if no server waits for it. The Backup's start is a time of the cluster's
 // clocks, and is not compared with this node's own.
-func (a *Agent) deadlineOf(ctx context.Context, s subject) (*deadline, error) {
+func (a *Agent) DeadlineOf(ctx context.Context, s PodVolume) (*Deadline, error) {
 	backup, err := a.owningBackup(ctx, s)
 	if err != nil {
 		return nil, err
@@ -76,12 +76,12 @@ func (a *Agent) deadlineOf(ctx context.Context, s subject) (*deadline, error) {
 	timeout := a.backupTimeout(backup)
 	end := backup.Status.StartTimestamp.Add(timeout)
 	// Added to a monotonic reading: this node's clock may be set at any time.
-	return &deadline{backup: backup.Name, timeout: timeout, server: end, local: local.Add(end.Sub(server))}, nil
+	return &Deadline{Backup: backup.Name, Timeout: timeout, Server: end, Local: local.Add(end.Sub(server))}, nil
 }
 
-// margin is how long before the server's timeout a backup is ended. A worker may need half a minute to end, and the clocks
+// DeadlineMargin is how long before the server's timeout a backup is ended. A worker may need half a minute to end, and the clocks
 // of server and node differ.
-func margin(timeout time.Duration) time.Duration { return min(2*time.Minute, timeout/10) }
+func DeadlineMargin(timeout time.Duration) time.Duration { return min(2*time.Minute, timeout/10) }
 
 // backupTimeout is how long the server waits, from the start of the Backup.
 func (a *Agent) backupTimeout(backup *velerov1.Backup) time.Duration {
@@ -98,8 +98,8 @@ func (a *Agent) backupTimeout(backup *velerov1.Backup) time.Duration {
 }
 
 // owningBackup returns the Backup that a server made the subject for; nil if there is none, or none any more.
-func (a *Agent) owningBackup(ctx context.Context, s subject) (*velerov1.Backup, error) {
-	for _, owner := range s.object.GetOwnerReferences() {
+func (a *Agent) owningBackup(ctx context.Context, s PodVolume) (*velerov1.Backup, error) {
+	for _, owner := range s.Object.GetOwnerReferences() {
 		if owner.Kind != "Backup" {
 			continue
 		}

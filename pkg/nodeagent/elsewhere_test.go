@@ -112,10 +112,10 @@ func (c *crowdedCluster) watch(ctx context.Context, a *Agent, name string) {
 		c.mu.Lock()
 		pvr, changed := c.objects[name], c.changed
 		c.mu.Unlock()
-		if ofRestore(pvr).terminal() {
+		if FromRestore(pvr).Terminal() {
 			return
 		}
-		result, err := a.reconcileRestoreWithoutPod(ctx, ofRestore(pvr))
+		result, err := a.reconcileRestoreWithoutPod(ctx, FromRestore(pvr))
 		if err != nil {
 			c.t.Error(err)
 			return
@@ -203,7 +203,7 @@ func (c *crowdedCluster) beat(ctx context.Context, name string, every, skew time
 			return
 		}
 		c.mu.Lock()
-		s := ofRestore(c.objects[name]).previous()
+		s := FromRestore(c.objects[name]).LastSnapshot()
 		s.Heartbeat = time.Now().Add(skew)
 		c.change(name, func(pvr *velerov1.PodVolumeRestore) { pvr.Annotations[v1alpha1.AnnotationProgress] = encode(s) })
 		c.mu.Unlock()
@@ -215,7 +215,7 @@ func newLooker(node string, api client.Client) *Agent {
 	cfg.setDefaults()
 	return &Agent{
 		cfg: cfg, api: api, client: api, metrics: metrics.NewOperations(node), events: discardEvents{},
-		orphaned: map[key]struct{}{}, seen: map[key]*sighting{},
+		orphaned: map[Key]struct{}{}, observed: map[Key]*observation{},
 	}
 }
 

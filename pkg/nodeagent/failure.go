@@ -44,52 +44,54 @@ const (
 
 // Why an operation's context ends before the operation does.
 var (
-	errShutdown = errors.New("the node agent is stopping")
-	errCanceled = abandoned{errors.New("canceled by spec.cancel")}
-	errDeleted  = abandoned{errors.New("the object was deleted while its volume was worked on")}
-	errPodGone  = abandoned{errors.New("the pod was deleted while its volume was worked on")}
+	ErrShutdown = errors.New("the node agent is stopping")
+	ErrCanceled = abandonedError{errors.New("canceled by spec.cancel")}
+	ErrDeleted  = abandonedError{errors.New("the object was deleted while its volume was worked on")}
+	ErrPodGone  = abandonedError{errors.New("the pod was deleted while its volume was worked on")}
 	errIdle     = errors.New("no byte moved for the idle timeout")
-	errStuck    = permanent(ReasonIdle, errIdle)
+	errStuck    = Permanent(ReasonIdle, errIdle)
 )
 
-// abandoned is the end of an operation that nobody will go on with: its worker need not store what it has in hand.
-type abandoned struct{ error }
+// abandonedError is the end of an operation that nobody will go on with: its worker need not store what it has in hand.
+type abandonedError struct{ error }
 
 // Is makes it a worker.ErrAbandoned.
-func (abandoned) Is(target error) bool { return target == worker.ErrAbandoned }
+func (abandonedError) Is(target error) bool { return target == worker.ErrAbandoned }
 
-// unmounted is a volume that its driver has yet to mount, as after a start of the node: that takes time, and no attempt.
-type unmounted struct{ error }
+// notMountedError is a volume that its driver has yet to mount, as after a start of the node: that takes time, and no attempt.
+type notMountedError struct{ error }
 
-func (u unmounted) Unwrap() error { return u.error }
+func (u notMountedError) Unwrap() error { return u.error }
 
-// failure is an error with a reason, and with the knowledge whether another attempt can help.
-type failure struct {
+// attemptError is an error with a reason, and with the knowledge whether another attempt can help.
+type attemptError struct {
 	reason v1alpha1.Reason
 	final  bool
 	err    error
 }
 
-func (f *failure) Error() string { return f.err.Error() }
-func (f *failure) Unwrap() error { return f.err }
+func (f *attemptError) Error() string { return f.err.Error() }
+func (f *attemptError) Unwrap() error { return f.err }
 
-// permanent marks an error that comes again however often one tries.
-func permanent(reason v1alpha1.Reason, err error) error {
-	return &failure{reason: reason, final: true, err: err}
+// Permanent marks an error that comes again however often one tries.
+func Permanent(reason v1alpha1.Reason, err error) error {
+	return &attemptError{reason: reason, final: true, err: err}
 }
 
-// transient marks an error that another attempt may get past.
-func transient(reason v1alpha1.Reason, err error) error { return &failure{reason: reason, err: err} }
+// retryable marks an error that another attempt may get past.
+func retryable(reason v1alpha1.Reason, err error) error {
+	return &attemptError{reason: reason, err: err}
+}
 
 // classify finds the reason of any error that an attempt ends with.
-func classify(err error) *failure {
-	if f, ok := errors.AsType[*failure](err); ok {
-		return &failure{reason: f.reason, final: f.final, err: err}
+func classify(err error) *attemptError {
+	if f, ok := errors.AsType[*attemptError](err); ok {
+		return &attemptError{reason: f.reason, final: f.final, err: err}
 	}
-	for _, known := range []failure{
-		{ReasonCanceled, true, errCanceled},
-		{ReasonDeleted, true, errDeleted},
-		{ReasonPodGone, true, errPodGone},
+	for _, known := range []attemptError{
+		{ReasonCanceled, true, ErrCanceled},
+		{ReasonDeleted, true, ErrDeleted},
+		{ReasonPodGone, true, ErrPodGone},
 		{ReasonIdle, false, errIdle},
 		{ReasonRepositoryNotFound, true, uploader.ErrRepositoryNotFound},
 		{ReasonRepositoryIncomplete, true, uploader.ErrRepositoryIncomplete},
@@ -105,17 +107,17 @@ func classify(err error) *failure {
 		{ReasonUnsupported, true, uploader.ErrUnsupported},
 	} {
 		if errors.Is(err, known.err) {
-			return &failure{reason: known.reason, final: known.final, err: err}
+			return &attemptError{reason: known.reason, final: known.final, err: err}
 		}
 	}
 	if exit, ok := errors.AsType[*worker.ExitError](err); ok && exit.OutOfMemory {
-		return &failure{reason: ReasonOutOfMemory, err: err}
+		return &attemptError{reason: ReasonOutOfMemory, err: err}
 	}
-	return &failure{reason: ReasonDataPath, err: err}
+	return &attemptError{reason: ReasonDataPath, err: err}
 }
 
-// stopped returns why the operation was asked to end, nil if it was not.
-func stopped(ctx context.Context) error {
+// stopCause returns why the operation was asked to end, nil if it was not.
+func stopCause(ctx context.Context) error {
 	if ctx.Err() == nil {
 		return nil
 	}

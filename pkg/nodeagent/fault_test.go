@@ -66,26 +66,26 @@ func TestSecretThatCannotBeDecrypted(t *testing.T) {
 			held, other := c.newBackup(pod, "held"), c.newBackup(pod, "other")
 			held.Spec.BackupStorageLocation = encrypted.Name
 			c.create(held)
-			c.history.until(t, held, "claimed", func(s subject) bool { return s.phase == phaseInProgress })
+			c.history.until(t, held, "claimed", func(s PodVolume) bool { return s.Phase == PhaseInProgress })
 			c.create(other)
 			if patience < time.Hour {
 				end := c.end(held)
-				if end.phase != phaseFailed || !strings.Contains(end.message, "no such key in KMS") || !strings.Contains(end.message, "kubectl get") {
-					t.Errorf("ended as %s", describe([]subject{end}))
+				if end.Phase != PhaseFailed || !strings.Contains(end.Message, "no such key in KMS") || !strings.Contains(end.Message, "kubectl get") {
+					t.Errorf("ended as %s", describe([]PodVolume{end}))
 				}
 				return
 			}
-			if end := c.end(other); end.phase != phaseCompleted {
-				t.Errorf("the other one ended as %s", describe([]subject{end}))
+			if end := c.end(other); end.Phase != PhaseCompleted {
+				t.Errorf("the other one ended as %s", describe([]PodVolume{end}))
 			}
-			c.history.until(t, held, "waiting for the Secret", func(s subject) bool {
-				p := s.previous()
+			c.history.until(t, held, "waiting for the Secret", func(s PodVolume) bool {
+				p := s.LastSnapshot()
 				return p.State == progress.StateWaiting && strings.Contains(p.Reason, "/ca")
 			})
 			c.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "ca"}, StringData: map[string]string{"ca.crt": newCA(t)}})
 			found.Store(true)
-			if end := c.end(held); end.phase != phaseCompleted || annotated(t, end).Attempt != 1 {
-				t.Errorf("ended as %s", describe([]subject{end}))
+			if end := c.end(held); end.Phase != PhaseCompleted || annotated(t, end).Attempt != 1 {
+				t.Errorf("ended as %s", describe([]PodVolume{end}))
 			}
 		})
 	}
@@ -107,8 +107,8 @@ func TestAPIServerThatFails(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				cfg := Config{MaxAttempts: 1}
 				cfg.setDefaults()
-				a := &Agent{cfg: cfg, api: &answers{errs: []error{tc.control}}, patient: patientReader{&answers{errs: []error{fault}}}, metrics: cfg.Metrics}
-				op := &operation{subject: ofBackup(&velerov1.PodVolumeBackup{}), attempt: 1, claimed: true, log: slog.New(slog.DiscardHandler)}
+				a := &Agent{cfg: cfg, api: &answers{errs: []error{tc.control}}, patientAPI: patientReader{&answers{errs: []error{fault}}}, metrics: cfg.Metrics}
+				op := &Operation{PodVolume: FromBackup(&velerov1.PodVolumeBackup{}), attempt: 1, claimed: true, log: slog.New(slog.DiscardHandler)}
 				begin := time.Now()
 				for time.Since(begin) < 24*time.Hour {
 					tried := time.Now()
@@ -116,7 +116,7 @@ func TestAPIServerThatFails(t *testing.T) {
 					if held := time.Since(tried); held > 30*time.Second {
 						t.Fatalf("it had the slot for %s", held)
 					}
-					pause, _, err := a.retry(t.Context(), op, err)
+					pause, _, err := a.pauseBeforeRetry(t.Context(), op, err)
 					if err != nil {
 						if f := classify(err); !tc.ends || f.reason != ReasonAPIServer || time.Since(begin) > time.Hour {
 							t.Errorf("ended after %s for reason %s: %v", time.Since(begin), f.reason, err)
@@ -139,10 +139,10 @@ func TestClaimThatDoesNotLand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fault := apierrors.NewInternalError(errors.New("a webhook fails"))
 		a := &Agent{api: &answers{errs: []error{fault}}}
-		op := &operation{subject: ofBackup(&velerov1.PodVolumeBackup{}), tracker: progress.NewTracker(progress.Options{}), attempt: 1, log: slog.New(slog.DiscardHandler)}
+		op := &Operation{PodVolume: FromBackup(&velerov1.PodVolumeBackup{}), tracker: progress.NewTracker(progress.Options{}), attempt: 1, log: slog.New(slog.DiscardHandler)}
 		begin := time.Now()
-		err := a.begin(t.Context(), op)
-		if _, ok := errors.AsType[unanswered](err); !ok || !isFault(err) || time.Since(begin) != claimTimeout {
+		err := a.claim(t.Context(), op)
+		if _, ok := errors.AsType[unansweredError](err); !ok || !isFault(err) || time.Since(begin) != claimTimeout {
 			t.Errorf("after %s: %v", time.Since(begin), err)
 		}
 	})

@@ -41,26 +41,26 @@ func withoutFinalizers(object client.Object) *[]string {
 
 // release lets go of an object that has ended and is being deleted. The object may come from another cluster, by way of
 // the backup storage, so that its node is not here: then any agent does it, after a while that differs between them.
-func (a *Agent) release(ctx context.Context, s subject) (reconcile.Result, error) {
-	finalizers := withoutFinalizers(s.object)
-	if s.object.GetDeletionTimestamp() == nil || finalizers == nil {
+func (a *Agent) release(ctx context.Context, s PodVolume) (reconcile.Result, error) {
+	finalizers := withoutFinalizers(s.Object)
+	if s.Object.GetDeletionTimestamp() == nil || finalizers == nil {
 		return reconcile.Result{}, nil
 	}
-	if left := a.turnToRelease(s); left > 0 {
+	if left := a.releaseDelay(s); left > 0 {
 		return reconcile.Result{RequeueAfter: left}, nil
 	}
-	err := a.write(ctx, s.object, patch{Metadata: patchMetadata{Finalizers: finalizers, ResourceVersion: s.object.GetResourceVersion()}})
+	err := a.patch(ctx, s.Object, patch{Metadata: patchMetadata{Finalizers: finalizers, ResourceVersion: s.Object.GetResourceVersion()}})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // a change brings us back
 		return reconcile.Result{}, fmt.Errorf("let go of a deleted object: %w", err)
 	}
 	return reconcile.Result{}, nil
 }
 
-// turnToRelease is how long this agent leaves a deleted object to others. Its own node's agent comes first.
-func (a *Agent) turnToRelease(s subject) time.Duration {
-	if s.node == a.cfg.NodeName {
+// releaseDelay is how long this agent leaves a deleted object to others. Its own node's agent comes first.
+func (a *Agent) releaseDelay(s PodVolume) time.Duration {
+	if s.Node == a.cfg.NodeName {
 		return 0
 	}
-	seen := a.sight(s)
-	return a.cfg.AbandonedAfter + a.share(seen.uid, a.cfg.AbandonedAfter) - time.Since(seen.deleting)
+	seen := a.observe(s)
+	return a.cfg.AbandonedAfter + a.Stagger(seen.uid, a.cfg.AbandonedAfter) - time.Since(seen.deletionSeen)
 }

@@ -24,8 +24,8 @@ func TestRestoreThatCannotBeFlushedFails(t *testing.T) {
 	pvr := c.newRestore(pod, "data", "1234abcd")
 	c.create(pvr)
 	c.setInitContainer(pod, running)
-	if end := c.end(pvr); end.phase != phaseFailed || !strings.Contains(message(end), "flush the volume") {
-		t.Errorf("ended as %s", describe([]subject{end}))
+	if end := c.end(pvr); end.Phase != PhaseFailed || !strings.Contains(message(end), "flush the volume") {
+		t.Errorf("ended as %s", describe([]PodVolume{end}))
 	}
 	// The kernel tells of it once. A second attempt would find every file right in its memory, and call that a success.
 	if n := len(data.Calls()); n != 1 {

@@ -27,16 +27,16 @@ func TestHandedOverBeforeTheEndWasWritten(t *testing.T) {
 		deleted  bool // the pod, of which kubelet still has the directory
 		phase    string
 	}{
-		"and it waits still":                {patch: inProgress, done: true, state: running, phase: phaseCompleted},
-		"in the last attempt":               {patch: lastAttempt, done: true, state: running, phase: phaseCompleted},
-		"not, and no attempt is left":       {patch: lastAttempt, state: running, phase: phaseFailed},
-		"and then canceled":                 {patch: canceled, done: true, state: running, phase: phaseCanceled},
-		"and the pod runs":                  {patch: inProgress, done: true, state: exited, podPhase: corev1.PodRunning, phase: phaseCompleted},
-		"and the pod has ended well":        {patch: inProgress, done: true, state: exited, podPhase: corev1.PodSucceeded, phase: phaseCompleted},
-		"and the pod has failed":            {patch: inProgress, done: true, state: exited, podPhase: corev1.PodFailed, phase: phaseCompleted},
-		"and the pod is gone":               {patch: inProgress, done: true, state: exited, deleted: true, phase: phaseCompleted},
-		"not, whatever the pod runs":        {patch: inProgress, state: exited, podPhase: corev1.PodRunning, phase: phaseFailed},
-		"not, however well the pod's ended": {patch: inProgress, state: exited, podPhase: corev1.PodSucceeded, phase: phaseFailed},
+		"and it waits still":                {patch: inProgress, done: true, state: running, phase: PhaseCompleted},
+		"in the last attempt":               {patch: lastAttempt, done: true, state: running, phase: PhaseCompleted},
+		"not, and no attempt is left":       {patch: lastAttempt, state: running, phase: PhaseFailed},
+		"and then canceled":                 {patch: canceled, done: true, state: running, phase: PhaseCanceled},
+		"and the pod runs":                  {patch: inProgress, done: true, state: exited, podPhase: corev1.PodRunning, phase: PhaseCompleted},
+		"and the pod has ended well":        {patch: inProgress, done: true, state: exited, podPhase: corev1.PodSucceeded, phase: PhaseCompleted},
+		"and the pod has failed":            {patch: inProgress, done: true, state: exited, podPhase: corev1.PodFailed, phase: PhaseCompleted},
+		"and the pod is gone":               {patch: inProgress, done: true, state: exited, deleted: true, phase: PhaseCompleted},
+		"not, whatever the pod runs":        {patch: inProgress, state: exited, podPhase: corev1.PodRunning, phase: PhaseFailed},
+		"not, however well the pod's ended": {patch: inProgress, state: exited, podPhase: corev1.PodSucceeded, phase: PhaseFailed},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -61,8 +61,8 @@ func TestHandedOverBeforeTheEndWasWritten(t *testing.T) {
 			data := failing(t, errors.New("would rewrite files under a pod that uses them"))
 			c.startAgent(data, nil)
 			end := c.end(pvr)
-			if end.phase != tc.phase || tc.phase == phaseCompleted && end.total != 100 {
-				t.Errorf("ended as %s", describe([]subject{end}))
+			if end.Phase != tc.phase || tc.phase == PhaseCompleted && end.TotalBytes != 100 {
+				t.Errorf("ended as %s", describe([]PodVolume{end}))
 			}
 			if calls := data.Calls(); len(calls) != 0 {
 				t.Errorf("the data path was called: %v", calls)

@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/pkg/donefile"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
@@ -58,7 +59,7 @@ func (c *cluster) waited(pod *corev1.Pod) (err error) {
 	c.t.Helper()
 	eventually(c.t, "the volumes are marked", func() bool {
 		var missing []string
-		_, missing, err = lookForMarkers(filepath.Dir(c.dir(pod, "data")), c.restore.UID)
+		_, missing, err = donefile.Pending(filepath.Dir(c.dir(pod, "data")), c.restore.UID)
 		return err != nil || len(missing) == 0
 	})
 	return err
@@ -75,8 +76,8 @@ func TestMarkersGoAndComeBackWithTheNode(t *testing.T) {
 	for _, v := range []string{"data", "logs"} {
 		pvr := c.newRestore(pod, v, "1234abcd")
 		c.create(pvr)
-		if end := c.end(pvr); end.phase != phaseCompleted {
-			t.Fatalf("ended as %s", describe([]subject{end}))
+		if end := c.end(pvr); end.Phase != PhaseCompleted {
+			t.Fatalf("ended as %s", describe([]PodVolume{end}))
 		}
 	}
 	used := func() {
@@ -129,7 +130,7 @@ func TestMarkerComesBackAfterTheInitContainerHasRemovedIt(t *testing.T) {
 	pvr := c.newRestore(pod, "data", "1234abcd")
 	c.create(pvr)
 	c.end(pvr)
-	if err := WaitForRestore(t.Context(), filepath.Dir(c.dir(pod, "data")), c.restore.UID, func(string) {}); err != nil {
+	if err := donefile.Wait(t.Context(), filepath.Dir(c.dir(pod, "data")), c.restore.UID, func(string) {}); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.waited(pod); err != nil { // it still runs, as far as the pod says
@@ -157,7 +158,7 @@ func TestMarkerOfAVolumeThatPodsShare(t *testing.T) {
 	}
 	c.setInitContainer(first, exited)
 	eventually(t, "the first pod's marker is removed", func() bool {
-		records, err := c.records(first).list(first.UID)
+		records, err := c.records(first).List(first.UID)
 		return err == nil && len(records) == 1 && records[0].Used
 	})
 	if err := c.waited(second); err != nil {
@@ -178,7 +179,7 @@ func TestMarkerOfAFailedRestore(t *testing.T) {
 	c.create(pvr)
 	c.end(pvr)
 	for range 2 {
-		if err := c.waited(pod); !errors.Is(err, ErrRestoreFailed) || !strings.Contains(err.Error(), "SnapshotNotFound: see PodVolumeRestore") {
+		if err := c.waited(pod); !errors.Is(err, donefile.ErrRestoreFailed) || !strings.Contains(err.Error(), "SnapshotNotFound: see PodVolumeRestore") {
 			t.Errorf("the init container ended with %v", err)
 		}
 		c.setInitContainer(pod, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}})
@@ -221,9 +222,9 @@ func TestVolumeInMemoryIsLostWithItsNode(t *testing.T) {
 				c.setInitContainer(pod, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}})
 			}
 			holdsOnly(t, c.dir(pod, "data"), "file")
-			var rec handOverRecord
+			var rec donefile.Record
 			eventually(t, "the agent remembers that", func() bool {
-				records, err := c.records(pod).list(pod.UID)
+				records, err := c.records(pod).List(pod.UID)
 				if err != nil || len(records) != 1 {
 					return false
 				}
@@ -232,13 +233,13 @@ func TestVolumeInMemoryIsLostWithItsNode(t *testing.T) {
 			})
 			if tc.restarted {
 				rec.Boot = "an earlier one"
-				if err := c.records(pod).save(pod.UID, rec); err != nil {
+				if err := c.records(pod).Save(pod.UID, rec); err != nil {
 					t.Fatal(err)
 				}
 			}
 			c.setInitContainer(pod, running)
 			err := c.waited(pod)
-			if lost := errors.Is(err, ErrRestoreFailed) && strings.Contains(err.Error(), "in memory"); lost != tc.lost || !lost && err != nil {
+			if lost := errors.Is(err, donefile.ErrRestoreFailed) && strings.Contains(err.Error(), "in memory"); lost != tc.lost || !lost && err != nil {
 				t.Errorf("the init container ended with %v", err)
 			}
 		})
@@ -255,8 +256,8 @@ func TestMarkerIsTakenBackBeforeTheVolumeIsWrittenAgain(t *testing.T) {
 	restore := data.OnRestore
 	var early atomic.Bool
 	data.OnRestore = func(ctx context.Context, req uploader.RestoreRequest, p progress.Sink) (uploader.RestoreResult, error) {
-		records, err := c.records(pod).list(pod.UID)
-		there, markErr := hasMarker(req.Volume, string(c.restore.UID))
+		records, err := c.records(pod).List(pod.UID)
+		there, markErr := donefile.Exists(req.Volume, string(c.restore.UID))
 		if there || len(records) > 0 || err != nil || markErr != nil {
 			early.Store(true)
 		}

@@ -44,8 +44,8 @@ func TestHangingWorkIsLeftBehind(t *testing.T) {
 			t.Cleanup(func() { close(released) })
 			pvb := c.newBackup(c.pod("source", "data"), "data")
 			c.create(pvb)
-			if end := c.end(pvb); end.phase != phaseFailed || !strings.Contains(message(end), "does not end even when it is killed") {
-				t.Errorf("ended as %s", describe([]subject{end}))
+			if end := c.end(pvb); end.Phase != PhaseFailed || !strings.Contains(message(end), "does not end even when it is killed") {
+				t.Errorf("ended as %s", describe([]PodVolume{end}))
 			}
 		})
 	}
@@ -69,13 +69,13 @@ func TestHangingWorkKeepsItsSlot(t *testing.T) {
 	<-started
 	c.patch(hanging.DeepCopy(), `{"spec":{"cancel":true}}`)
 	if end := c.end(hanging); !strings.Contains(message(end), "was canceled") {
-		t.Errorf("ended as %s", describe([]subject{end}))
+		t.Errorf("ended as %s", describe([]PodVolume{end}))
 	}
 	c.create(queued)
-	c.history.until(t, queued, "queued", func(s subject) bool { return s.previous().State == progress.StateQueued })
+	c.history.until(t, queued, "queued", func(s PodVolume) bool { return s.LastSnapshot().State == progress.StateQueued })
 	close(released)
-	if end := c.end(queued); end.phase != phaseCompleted {
-		t.Errorf("ended as %s", describe([]subject{end}))
+	if end := c.end(queued); end.Phase != PhaseCompleted {
+		t.Errorf("ended as %s", describe([]PodVolume{end}))
 	}
 	agent.running.Wait()
 }

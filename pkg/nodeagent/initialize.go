@@ -18,10 +18,10 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
-// initialize creates a missing repository under a Lease. Two processes that create one restic repository at the same time
+// createRepository creates a missing repository under a Lease. Two processes that create one restic repository at the same time
 // leave one that only some of them can open: both keys open with the password, and only one of them decrypts the
 // repository's configuration.
-func (a *Agent) initialize(ctx context.Context, up uploader.Uploader, repo uploader.Repository, op *operation) error {
+func (a *Agent) createRepository(ctx context.Context, up uploader.Uploader, repo uploader.Repository, op *Operation) error {
 	op.tracker.Report(progress.Reading{Stage: progress.StageWaiting, Reason: "creating the repository"})
 	leases, err := coordinationv1.NewForConfig(a.rest)
 	if err != nil {
@@ -39,7 +39,7 @@ func (a *Agent) initialize(ctx context.Context, up uploader.Uploader, repo uploa
 		Lock: &resourcelock.LeaseLock{
 			LeaseMeta:  metav1.ObjectMeta{Namespace: a.cfg.Namespace, Name: name},
 			Client:     leases,
-			LockConfig: resourcelock.ResourceLockConfig{Identity: a.cfg.NodeName + "/" + string(op.object.GetUID())},
+			LockConfig: resourcelock.ResourceLockConfig{Identity: a.cfg.NodeName + "/" + string(op.Object.GetUID())},
 		},
 		LeaseDuration: 30 * time.Second,
 		RenewDeadline: 20 * time.Second,

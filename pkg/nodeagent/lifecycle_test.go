@@ -45,8 +45,8 @@ func TestDeadline(t *testing.T) {
 	c.create(second)
 	for _, pvb := range []*velerov1.PodVolumeBackup{first, second} { // on a busy machine it comes before the first one runs
 		end := c.end(pvb)
-		if end.phase != phaseFailed || !strings.Contains(end.message, "Backup b1 (3s after its start)") || !strings.Contains(end.message, "--fs-backup-timeout") {
-			t.Errorf("ended as %s", describe([]subject{end}))
+		if end.Phase != PhaseFailed || !strings.Contains(end.Message, "Backup b1 (3s after its start)") || !strings.Contains(end.Message, "--fs-backup-timeout") {
+			t.Errorf("ended as %s", describe([]PodVolume{end}))
 		}
 	}
 	agent.running.Wait()
@@ -63,8 +63,8 @@ func TestNobodyWaitsForABackupThatHasEnded(t *testing.T) {
 	c.startAgent(uploadertest.NewFake(t.TempDir()), func(cfg *Config) { cfg.BackupTimeout = time.Second })
 	pvb := c.newBackup(c.pod("source", "data"), "data")
 	c.create(pvb)
-	if end := c.end(pvb); end.phase != phaseCompleted {
-		t.Errorf("ended as %s", describe([]subject{end}))
+	if end := c.end(pvb); end.Phase != PhaseCompleted {
+		t.Errorf("ended as %s", describe([]PodVolume{end}))
 	}
 }
 
@@ -84,23 +84,23 @@ func TestLockedRepositoryDoesNotHoldTheSlot(t *testing.T) {
 	pod := c.pod("source", "locked", "other")
 	locked, other := c.newBackup(pod, "locked"), c.newBackup(pod, "other")
 	c.create(locked)
-	c.history.until(t, locked, "waiting for PID 7", func(s subject) bool {
-		p := s.previous()
+	c.history.until(t, locked, "waiting for PID 7", func(s PodVolume) bool {
+		p := s.LastSnapshot()
 		return p.State == progress.StateWaiting && strings.Contains(p.Reason, "PID 7 on node-b") && p.Uncounted
 	})
 	c.create(other)
-	if end := c.end(other); end.phase != phaseCompleted {
-		t.Errorf("ended as %s", describe([]subject{end}))
+	if end := c.end(other); end.Phase != PhaseCompleted {
+		t.Errorf("ended as %s", describe([]PodVolume{end}))
 	}
 	free.Store(true)
 	end := c.end(locked)
-	if p := annotated(t, end); end.phase != phaseCompleted || p.Attempt != 1 {
-		t.Errorf("ended as %s: waiting is no attempt", describe([]subject{end}))
+	if p := annotated(t, end); end.Phase != PhaseCompleted || p.Attempt != 1 {
+		t.Errorf("ended as %s: waiting is no attempt", describe([]PodVolume{end}))
 	}
 }
 
 func TestLockWait(t *testing.T) {
-	var w waiting
+	var w retryWait
 	var pauses []string
 	for {
 		pause, ok := w.next(5*time.Second, 4*time.Minute)
@@ -112,7 +112,7 @@ func TestLockWait(t *testing.T) {
 	if got := strings.Join(pauses, " "); got != "5s 10s 20s 40s 1m0s 1m0s 45s" {
 		t.Errorf("pauses %s", got)
 	}
-	if _, ok := new(waiting).next(time.Second, 0); ok {
+	if _, ok := new(retryWait).next(time.Second, 0); ok {
 		t.Error("waits although it shall not")
 	}
 }
@@ -188,8 +188,8 @@ func TestRestoreSaysWhyItsPodDoesNotWait(t *testing.T) {
 	c := newCluster(t, veleroLatest)
 	c.startAgent(uploadertest.NewFake(t.TempDir()), func(cfg *Config) { cfg.ProgressInterval = 2 * time.Second })
 	pvr := c.restoreOfAPodWithoutImage()
-	c.history.until(t, pvr, "waiting for the image", func(s subject) bool {
-		p := s.previous()
+	c.history.until(t, pvr, "waiting for the image", func(s PodVolume) bool {
+		p := s.LastSnapshot()
 		return p.State == progress.StateWaiting && strings.Contains(p.Reason, "ImagePullBackOff")
 	})
 }
@@ -201,8 +201,8 @@ func TestRestoreEndsWhenItsPodDoesNotWait(t *testing.T) {
 		cfg.PrepareTimeout, cfg.ProgressInterval = 4*time.Second, 2*time.Second
 	})
 	end := c.end(c.restoreOfAPodWithoutImage())
-	if end.phase != phaseFailed || !strings.Contains(end.message, "within 4s: init container restore-wait: ImagePullBackOff no such image") {
-		t.Errorf("ended as %s", describe([]subject{end}))
+	if end.Phase != PhaseFailed || !strings.Contains(end.Message, "within 4s: init container restore-wait: ImagePullBackOff no such image") {
+		t.Errorf("ended as %s", describe([]PodVolume{end}))
 	}
 }
 
@@ -223,8 +223,8 @@ func TestRestoreOfAPodWithoutNode(t *testing.T) {
 		phase, message string
 		timeout        time.Duration
 	}{
-		"for too long": {phase: phaseFailed, message: "0/3 nodes are available", timeout: time.Millisecond},
-		"canceled":     {cancel: true, phase: phaseCanceled, message: "was canceled", timeout: time.Hour},
+		"for too long": {phase: PhaseFailed, message: "0/3 nodes are available", timeout: time.Millisecond},
+		"canceled":     {cancel: true, phase: PhaseCanceled, message: "was canceled", timeout: time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -240,8 +240,8 @@ func TestRestoreOfAPodWithoutNode(t *testing.T) {
 			c.startAgent(uploadertest.NewFake(t.TempDir()), func(cfg *Config) {
 				cfg.PrepareTimeout, cfg.AbandonedAfter = tc.timeout, 2*time.Second
 			})
-			if end := c.end(pvr); end.phase != tc.phase || !strings.Contains(end.message, tc.message) {
-				t.Errorf("ended as %s", describe([]subject{end}))
+			if end := c.end(pvr); end.Phase != tc.phase || !strings.Contains(end.Message, tc.message) {
+				t.Errorf("ended as %s", describe([]PodVolume{end}))
 			}
 		})
 	}
@@ -266,8 +266,8 @@ func TestSecondAgentWaits(t *testing.T) {
 	}
 	stop()
 	end := c.end(pvb)
-	if end.phase != phaseCompleted || len(data.Calls()) == 0 {
-		t.Errorf("the second agent has not taken over: %s", describe([]subject{end}))
+	if end.Phase != PhaseCompleted || len(data.Calls()) == 0 {
+		t.Errorf("the second agent has not taken over: %s", describe([]PodVolume{end}))
 	}
 }
 
@@ -316,8 +316,8 @@ func TestAnswerToTheTerminalWriteIsLost(t *testing.T) {
 	c.startAgent(uploadertest.NewFake(t.TempDir()), nil)
 	pvb := c.newBackup(c.pod("source", "data"), "data")
 	c.create(pvb)
-	if end := c.end(pvb); end.phase != phaseCompleted {
-		t.Errorf("ended as %s", describe([]subject{end}))
+	if end := c.end(pvb); end.Phase != PhaseCompleted {
+		t.Errorf("ended as %s", describe([]PodVolume{end}))
 	}
 	c.event(pvb, EventCompleted)
 	if n := lost.Load(); n != 1 {
@@ -342,8 +342,8 @@ func TestRefusedResultIsWrittenInBrief(t *testing.T) {
 	c.startAgent(data, nil)
 	pvb := c.newBackup(c.pod("source", "data"), "data")
 	c.create(pvb)
-	end := c.history.until(t, pvb, "terminal", subject.terminal)
-	if last := end[len(end)-1]; last.phase != phaseCompleted || last.object.(*velerov1.PodVolumeBackup).Status.SnapshotID != "1234abcd" || len(last.object.GetFinalizers()) > 0 {
+	end := c.history.until(t, pvb, "terminal", PodVolume.Terminal)
+	if last := end[len(end)-1]; last.Phase != PhaseCompleted || last.Object.(*velerov1.PodVolumeBackup).Status.SnapshotID != "1234abcd" || len(last.Object.GetFinalizers()) > 0 {
 		t.Errorf("ended as %s", describe(end))
 	}
 }
@@ -359,8 +359,8 @@ func TestFinalizersOfOthersAreKept(t *testing.T) {
 	<-hold.started
 	c.patch(pvb.DeepCopy(), fmt.Sprintf(`{"metadata":{"finalizers":["example.com/theirs",%q]}}`, v1alpha1.FinalizerPodVolume))
 	close(hold.release)
-	if end := c.end(pvb); fmt.Sprint(end.object.GetFinalizers()) != "[example.com/theirs]" {
-		t.Errorf("finalizers %v", end.object.GetFinalizers())
+	if end := c.end(pvb); fmt.Sprint(end.Object.GetFinalizers()) != "[example.com/theirs]" {
+		t.Errorf("finalizers %v", end.Object.GetFinalizers())
 	}
 }
 
@@ -374,7 +374,7 @@ func TestStoppingAgentLeavesItsProgress(t *testing.T) {
 	c.create(pvb)
 	<-hold.started
 	stop()
-	c.history.until(t, pvb, "half done", func(s subject) bool { return s.phase == phaseInProgress && s.done == 50 })
+	c.history.until(t, pvb, "half done", func(s PodVolume) bool { return s.Phase == PhaseInProgress && s.BytesDone == 50 })
 }
 
 // An idle attempt is measured by the monotonic clock: a clock that is set does not end it.

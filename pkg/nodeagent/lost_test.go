@@ -105,17 +105,19 @@ func TestLostNodeEndsItsBackups(t *testing.T) {
 	}
 	for pvb, want := range map[*velerov1.PodVolumeBackup]string{ofNode: "does not exist any more, and its node agent", ofPod: "the pod does not exist any more"} {
 		end := c.end(pvb)
-		if end.phase != phaseFailed || !strings.Contains(end.message, want) || !strings.Contains(end.message, "kubectl get node") ||
-			end.object.(*velerov1.PodVolumeBackup).Status.SnapshotID != "" || len(end.object.GetFinalizers()) > 0 || annotated(t, end).BytesDone != 5 {
-			t.Errorf("ended as %s", describe([]subject{end}))
+		if end.Phase != PhaseFailed || !strings.Contains(end.Message, want) || !strings.Contains(end.Message, "kubectl get node") ||
+			end.Object.(*velerov1.PodVolumeBackup).Status.SnapshotID != "" || len(end.Object.GetFinalizers()) > 0 || annotated(t, end).BytesDone != 5 {
+			t.Errorf("ended as %s", describe([]PodVolume{end}))
 		}
 		if note := c.event(pvb, EventFailed); !strings.Contains(note, want) {
 			t.Errorf("Event %q", note)
 		}
 	}
 	// The agent of a node that exists may come back to a pod that exists.
-	versions := c.history.until(t, kept, "waiting for its agent", func(s subject) bool { return strings.Contains(s.previous().Reason, alive.Name+" has not reported") })
-	if s := versions[len(versions)-1]; s.phase != phaseInProgress || s.previous().Attempt != 2 || s.done != 5 {
+	versions := c.history.until(t, kept, "waiting for its agent", func(s PodVolume) bool {
+		return strings.Contains(s.LastSnapshot().Reason, alive.Name+" has not reported")
+	})
+	if s := versions[len(versions)-1]; s.Phase != PhaseInProgress || s.LastSnapshot().Attempt != 2 || s.BytesDone != 5 {
 		t.Errorf("it is %s", describe(versions))
 	}
 }
@@ -135,8 +137,8 @@ func TestDeadlineOfALostAgent(t *testing.T) {
 		})
 	}
 	end := c.end(pvb)
-	if end.phase != phaseFailed || !strings.Contains(end.message, node.Name+" does not report") || !strings.Contains(end.message, "Backup b1 (5s after its start)") {
-		t.Errorf("ended as %s", describe([]subject{end}))
+	if end.Phase != PhaseFailed || !strings.Contains(end.Message, node.Name+" does not report") || !strings.Contains(end.Message, "Backup b1 (5s after its start)") {
+		t.Errorf("ended as %s", describe([]PodVolume{end}))
 	}
 }
 
@@ -171,10 +173,10 @@ func TestAgentThatWasCutOffGivesWay(t *testing.T) {
 			c.startAgentOn("other-"+c.ns, uploadertest.NewFake(t.TempDir()), func(cfg *Config) { cfg.AbandonedAfter = 3 * time.Second })
 			pvb := c.newBackup(c.pod("source", "data"), "data") // of a node that the API server does not know
 			c.create(pvb)
-			c.history.until(t, pvb, "begun", func(s subject) bool { return s.done > 20 })
+			c.history.until(t, pvb, "begun", func(s PodVolume) bool { return s.BytesDone > 20 })
 			n.cut()
-			if end := c.end(pvb); end.phase != phaseFailed || !strings.Contains(end.message, "does not exist any more") || end.object.(*velerov1.PodVolumeBackup).Status.SnapshotID != "" {
-				t.Errorf("ended as %s", describe([]subject{end}))
+			if end := c.end(pvb); end.Phase != PhaseFailed || !strings.Contains(end.Message, "does not exist any more") || end.Object.(*velerov1.PodVolumeBackup).Status.SnapshotID != "" {
+				t.Errorf("ended as %s", describe([]PodVolume{end}))
 			}
 			if done {
 				close(release)
@@ -211,8 +213,8 @@ func TestDeadlineByAWrongClock(t *testing.T) {
 		timeout string
 		phase   string
 	}{
-		"an hour ahead, in time":      {time.Hour, "30m", phaseCompleted},
-		"an hour behind, not in time": {-time.Hour, "2s", phaseFailed},
+		"an hour ahead, in time":      {time.Hour, "30m", PhaseCompleted},
+		"an hour behind, not in time": {-time.Hour, "2s", PhaseFailed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -224,13 +226,13 @@ func TestDeadlineByAWrongClock(t *testing.T) {
 			agent, _ := c.startAgent(hold.fake(t), func(cfg *Config) { cfg.BackupTimeout = 4 * time.Hour })
 			pvb := c.newBackup(c.pod("source", "data"), "data")
 			c.create(pvb)
-			if tc.phase == phaseCompleted {
+			if tc.phase == PhaseCompleted {
 				<-hold.started
 				untilDeadlineKnown(t, agent)
 				close(hold.release)
 			}
-			if end := c.end(pvb); end.phase != tc.phase {
-				t.Errorf("ended as %s", describe([]subject{end}))
+			if end := c.end(pvb); end.Phase != tc.phase {
+				t.Errorf("ended as %s", describe([]PodVolume{end}))
 			}
 		})
 	}

@@ -37,8 +37,8 @@ func TestUnreadable(t *testing.T) {
 func TestFailureMessages(t *testing.T) {
 	t.Parallel()
 	deep := strings.Repeat("directory/", 30)
-	op := func(a *Agent) *operation {
-		return a.newOperation(ofBackup(&velerov1.PodVolumeBackup{Spec: velerov1.PodVolumeBackupSpec{Pod: corev1.ObjectReference{Namespace: "shop", Name: "db-0"}, Volume: "data"}}))
+	op := func(a *Agent) *Operation {
+		return a.newOperation(FromBackup(&velerov1.PodVolumeBackup{Spec: velerov1.PodVolumeBackupSpec{Pod: corev1.ObjectReference{Namespace: "shop", Name: "db-0"}, Volume: "data"}}))
 	}
 	for name, test := range map[string]struct {
 		err  error
@@ -50,7 +50,7 @@ func TestFailureMessages(t *testing.T) {
 	} {
 		a := &Agent{}
 		a.cfg.setDefaults()
-		v := a.judge(t.Context(), op(a), outcome{}, test.err)
+		v := a.terminalStatusOf(t.Context(), op(a), attemptResult{}, test.err)
 		if !strings.Contains(v.message, test.want) {
 			t.Errorf("%s: got %q, want %q", name, v.message, test.want)
 		}

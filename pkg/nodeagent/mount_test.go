@@ -67,12 +67,12 @@ func (c *cluster) interrupted(kind Kind, pod *corev1.Pod) client.Object {
 // awaitsMount waits until the object says that its volume is not mounted.
 func (c *cluster) awaitsMount(o client.Object) progress.Snapshot {
 	c.t.Helper()
-	said := func(s subject) bool {
-		p := s.previous()
+	said := func(s PodVolume) bool {
+		p := s.LastSnapshot()
 		return p.State == progress.StateWaiting && strings.Contains(p.Reason, "not mounted yet") && strings.Contains(p.Reason, "driver's pod")
 	}
 	versions := c.history.until(c.t, o, "waiting for its volume's mount", said)
-	return versions[len(versions)-1].previous()
+	return versions[len(versions)-1].LastSnapshot()
 }
 
 // look reports a data path that is called with anything but the mounted volume, which has one file.
@@ -111,8 +111,8 @@ func TestVolumeIsMountedLate(t *testing.T) {
 			write(t, filepath.Join(content, "mounted"), "x")
 			bindMount(t, content, dir)
 			end := c.end(object)
-			if p := annotated(t, end); end.phase != phaseCompleted || p.Attempt != waiting.Attempt {
-				t.Errorf("attempt %d waited, ended as %s", waiting.Attempt, describe([]subject{end}))
+			if p := annotated(t, end); end.Phase != PhaseCompleted || p.Attempt != waiting.Attempt {
+				t.Errorf("attempt %d waited, ended as %s", waiting.Attempt, describe([]PodVolume{end}))
 			}
 			if n := len(data.Calls()); n != 1 {
 				t.Errorf("%d calls of the data path, want 1", n)
@@ -151,8 +151,8 @@ func TestVolumeIsNeverMounted(t *testing.T) {
 			object := c.interrupted(kind, pod)
 			c.startAgent(data, func(cfg *Config) { cfg.PrepareTimeout = 500 * time.Millisecond })
 			end := c.end(object)
-			if end.phase != phaseFailed {
-				t.Errorf("ended as %s", describe([]subject{end}))
+			if end.Phase != PhaseFailed {
+				t.Errorf("ended as %s", describe([]PodVolume{end}))
 			}
 			for _, want := range []string{"gave up after 1s", "nothing is mounted on it", "mountPropagation"} {
 				if !strings.Contains(message(end), want) {
@@ -179,8 +179,8 @@ func TestPodEndsBeforeItsVolumeIsMounted(t *testing.T) {
 	c.awaitsMount(pvb)
 	c.evict(pod)
 	end := c.end(pvb)
-	if end.phase != phaseFailed || !strings.Contains(message(end), "has ended (Failed Evicted)") {
-		t.Errorf("ended as %s", describe([]subject{end}))
+	if end.Phase != PhaseFailed || !strings.Contains(message(end), "has ended (Failed Evicted)") {
+		t.Errorf("ended as %s", describe([]PodVolume{end}))
 	}
 }
 

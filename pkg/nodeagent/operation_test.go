@@ -170,8 +170,8 @@ func TestFailures(t *testing.T) {
 			c.create(pvb)
 			c.startAgent(data, tc.tune)
 			end := c.end(pvb)
-			if end.phase != phaseFailed {
-				t.Errorf("ended as %s", describe([]subject{end}))
+			if end.Phase != PhaseFailed {
+				t.Errorf("ended as %s", describe([]PodVolume{end}))
 			}
 			for _, want := range append(tc.want, `volume "`+pvb.Spec.Volume) {
 				if !strings.Contains(message(end), want) {
@@ -181,7 +181,7 @@ func TestFailures(t *testing.T) {
 			if strings.Contains(message(end), "correct horse") {
 				t.Errorf("password in %s", message(end))
 			}
-			if id := end.object.(*velerov1.PodVolumeBackup).Status.SnapshotID; id != "" {
+			if id := end.Object.(*velerov1.PodVolumeBackup).Status.SnapshotID; id != "" {
 				t.Errorf("failed with snapshot %s: a server would restore it", id)
 			}
 			if n := len(data.Calls()); tc.calls > 0 && n != tc.calls {
@@ -212,18 +212,18 @@ func TestPartialBackup(t *testing.T) {
 			pvb := c.newBackup(c.pod("source", "data"), "data")
 			c.create(pvb)
 			end := c.end(pvb)
-			status := end.object.(*velerov1.PodVolumeBackup).Status
+			status := end.Object.(*velerov1.PodVolumeBackup).Status
 			if !strings.Contains(status.Message, "9 files") || !strings.Contains(status.Message, "secret/key, b, c, d, e and 4 more") {
 				t.Errorf("message %q", status.Message)
 			}
 			if failPartial {
-				if end.phase != phaseFailed || status.SnapshotID != "" {
+				if end.Phase != PhaseFailed || status.SnapshotID != "" {
 					t.Errorf("ended as %+v", status)
 				}
 				c.event(pvb, EventFailed)
 				return
 			}
-			if end.phase != phaseCompleted || status.SnapshotID != "1234abcd" {
+			if end.Phase != PhaseCompleted || status.SnapshotID != "1234abcd" {
 				t.Errorf("ended as %+v", status)
 			}
 			c.event(pvb, EventPartial)
@@ -247,8 +247,8 @@ func TestAttemptsGoOnAfterAFailure(t *testing.T) {
 	pvb := c.newBackup(c.pod("source", "data"), "data")
 	c.create(pvb)
 	end := c.end(pvb)
-	if p := annotated(t, end); end.phase != phaseCompleted || p.Attempt != 2 {
-		t.Errorf("ended as %s", describe([]subject{end}))
+	if p := annotated(t, end); end.Phase != PhaseCompleted || p.Attempt != 2 {
+		t.Errorf("ended as %s", describe([]PodVolume{end}))
 	}
 	if note := c.event(pvb, EventRetrying); !strings.Contains(note, "connection reset") {
 		t.Errorf("Event says %q", note)
@@ -286,8 +286,8 @@ func TestMissingRepositoryIsMadeOnce(t *testing.T) {
 	agentOn(c.node)
 	agentOn(other)
 	for _, pvb := range backups {
-		if end := c.end(pvb); end.phase != phaseCompleted {
-			t.Errorf("ended as %s", describe([]subject{end}))
+		if end := c.end(pvb); end.Phase != PhaseCompleted {
+			t.Errorf("ended as %s", describe([]PodVolume{end}))
 		}
 	}
 	if made.Load() == 0 {
@@ -309,8 +309,8 @@ func TestIncompleteRepositoryIsFinal(t *testing.T) {
 	pvb := c.newBackup(pod, "data")
 	c.create(pvb)
 	end := c.end(pvb)
-	if end.phase != phaseFailed || !strings.Contains(message(end), "but not kopia.repository") || !strings.Contains(message(end), "lifecycle rules") {
-		t.Errorf("ended as %s", describe([]subject{end}))
+	if end.Phase != PhaseFailed || !strings.Contains(message(end), "but not kopia.repository") || !strings.Contains(message(end), "lifecycle rules") {
+		t.Errorf("ended as %s", describe([]PodVolume{end}))
 	}
 	if p := annotated(t, end); p.Attempt != 1 {
 		t.Errorf("%d attempts", p.Attempt)
@@ -324,8 +324,8 @@ func TestCancel(t *testing.T) {
 		backupPhase velerov1.BackupPhase
 		want        string
 	}{
-		"while the server waits for it": {veleroLatest, velerov1.BackupPhaseInProgress, phaseFailed},
-		"when nobody waits":             {veleroLatest, velerov1.BackupPhaseFailed, phaseCanceled},
+		"while the server waits for it": {veleroLatest, velerov1.BackupPhaseInProgress, PhaseFailed},
+		"when nobody waits":             {veleroLatest, velerov1.BackupPhaseFailed, PhaseCanceled},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -339,8 +339,8 @@ func TestCancel(t *testing.T) {
 			<-hold.started
 			c.patch(pvb.DeepCopy(), `{"spec":{"cancel":true}}`)
 			end := c.end(pvb)
-			if end.phase != tc.want || !strings.Contains(message(end), "was canceled") || end.done == 100 {
-				t.Errorf("ended as %s", describe([]subject{end}))
+			if end.Phase != tc.want || !strings.Contains(message(end), "was canceled") || end.BytesDone == 100 {
+				t.Errorf("ended as %s", describe([]PodVolume{end}))
 			}
 		})
 	}
@@ -357,8 +357,8 @@ func TestCancelOfARestore(t *testing.T) {
 	c.setInitContainer(pod, running)
 	<-hold.started
 	c.patch(pvr.DeepCopy(), `{"spec":{"cancel":true}}`)
-	if end := c.end(pvr); end.phase != phaseCanceled {
-		t.Errorf("ended as %s", describe([]subject{end}))
+	if end := c.end(pvr); end.Phase != PhaseCanceled {
+		t.Errorf("ended as %s", describe([]PodVolume{end}))
 	}
 }
 
@@ -370,14 +370,14 @@ func TestCanceledBecomesFailedWhereTheCRDDoesNotKnowIt(t *testing.T) {
 	pvb := c.newBackup(pod, "data")
 	pvb.Spec.Node = "elsewhere" // nobody else writes it
 	c.create(pvb)
-	op := agent.newOperation(ofBackup(pvb))
-	v := verdict{phase: phaseCanceled, message: "canceled", snapshot: op.tracker.End(progress.StateCanceled, "canceled"), ended: time.Now()}
-	v, err := agent.finish(op, v)
-	if err != nil || v.phase != phaseFailed {
+	op := agent.newOperation(FromBackup(pvb))
+	v := terminalStatus{phase: PhaseCanceled, message: "canceled", snapshot: op.tracker.End(progress.StateCanceled, "canceled"), ended: time.Now()}
+	v, err := agent.writeTerminalStatus(op, v)
+	if err != nil || v.phase != PhaseFailed {
 		t.Fatalf("got %+v, %v", v, err)
 	}
-	if end := c.end(pvb); end.phase != phaseFailed || annotated(t, end).State != progress.StateFailed {
-		t.Errorf("ended as %s", describe([]subject{end}))
+	if end := c.end(pvb); end.Phase != PhaseFailed || annotated(t, end).State != progress.StateFailed {
+		t.Errorf("ended as %s", describe([]PodVolume{end}))
 	}
 }
 
@@ -389,7 +389,7 @@ func TestAnotherAgentResumes(t *testing.T) {
 	pvb := c.newBackup(c.pod("source", "data"), "data")
 	c.create(pvb)
 	<-first.started
-	c.history.until(t, pvb, "half done", func(s subject) bool { return s.done == 50 })
+	c.history.until(t, pvb, "half done", func(s PodVolume) bool { return s.BytesDone == 50 })
 	stop()
 
 	second := newHolding()
@@ -405,16 +405,16 @@ func TestAnotherAgentResumes(t *testing.T) {
 	}
 	c.startAgent(data, nil)
 	<-second.started
-	versions := c.history.until(t, pvb, "resumed", func(s subject) bool {
-		p := s.previous()
-		return p.Resumes == 1 && !p.Uncounted && s.done > 0
+	versions := c.history.until(t, pvb, "resumed", func(s PodVolume) bool {
+		p := s.LastSnapshot()
+		return p.Resumes == 1 && !p.Uncounted && s.BytesDone > 0
 	})
-	if now := versions[len(versions)-1]; now.done != 50 || now.phase != phaseInProgress {
+	if now := versions[len(versions)-1]; now.BytesDone != 50 || now.Phase != PhaseInProgress {
 		t.Errorf("early after the other agent's start: %s", describe(versions))
 	}
 	close(second.release)
-	if end := c.end(pvb); end.phase != phaseCompleted {
-		t.Errorf("ended as %s", describe([]subject{end}))
+	if end := c.end(pvb); end.Phase != PhaseCompleted {
+		t.Errorf("ended as %s", describe([]PodVolume{end}))
 	}
 }
 
@@ -445,8 +445,8 @@ func TestPlannedStopsCostNoAttempt(t *testing.T) {
 			close(hold.release)
 			c.startAgent(hold.fake(t), once)
 			end := c.end(object)
-			if p := annotated(t, end); end.phase != phaseCompleted || p.Attempt != 1 || p.Resumes != 3 || p.Uncounted {
-				t.Errorf("ended as %s", describe([]subject{end}))
+			if p := annotated(t, end); end.Phase != PhaseCompleted || p.Attempt != 1 || p.Resumes != 3 || p.Uncounted {
+				t.Errorf("ended as %s", describe([]PodVolume{end}))
 			}
 			if kind == Backup {
 				c.checkCrashesCount(object)
@@ -462,12 +462,12 @@ func (c *cluster) checkCrashesCount(o client.Object) {
 	defer c.history.mu.Unlock()
 	var left bool
 	for _, v := range c.history.versions[o.GetUID()] {
-		p := v.previous()
+		p := v.LastSnapshot()
 		// What an agent writes while it stops, and its successor before it has begun.
 		stops := p.Uncounted && (p.State == progress.StateTransferring || p.State == progress.StateQueued)
 		left = left || stops
 		if p.Uncounted && !stops {
-			c.t.Errorf("an agent that dies now leaves its attempt to the next one: %s", describe([]subject{v}))
+			c.t.Errorf("an agent that dies now leaves its attempt to the next one: %s", describe([]PodVolume{v}))
 		}
 	}
 	if !left {
@@ -482,15 +482,15 @@ func TestNextAttempt(t *testing.T) {
 		phase, left      string
 		attempt, resumes int
 	}{
-		"nothing":                       {phase: phaseNew, attempt: 1},
-		"Velero's agent died":           {phase: phaseInProgress, attempt: 2},
-		"died at work":                  {phase: phaseInProgress, left: `{"state":"Transferring","attempt":2}`, attempt: 3},
-		"died at work, stopped before":  {phase: phaseInProgress, left: `{"state":"Transferring","attempt":2,"resumes":4}`, attempt: 3, resumes: 4},
-		"died in the pause after":       {phase: phaseInProgress, left: `{"state":"Waiting","attempt":2}`, attempt: 3},
-		"stopped":                       {phase: phaseInProgress, left: `{"state":"Transferring","attempt":2,"uncounted":true}`, attempt: 2, resumes: 1},
-		"died while it waited":          {phase: phaseInProgress, left: `{"state":"Waiting","attempt":2,"uncounted":true,"resumes":9}`, attempt: 2, resumes: 10},
-		"stopped again and again":       {phase: phaseInProgress, left: `{"state":"Waiting","attempt":2,"uncounted":true,"resumes":10}`, attempt: 3, resumes: 10},
-		"stopped before it had claimed": {phase: phaseNew, left: `{"state":"Queued","uncounted":true}`, attempt: 1},
+		"nothing":                       {phase: PhaseNew, attempt: 1},
+		"Velero's agent died":           {phase: PhaseInProgress, attempt: 2},
+		"died at work":                  {phase: PhaseInProgress, left: `{"state":"Transferring","attempt":2}`, attempt: 3},
+		"died at work, stopped before":  {phase: PhaseInProgress, left: `{"state":"Transferring","attempt":2,"resumes":4}`, attempt: 3, resumes: 4},
+		"died in the pause after":       {phase: PhaseInProgress, left: `{"state":"Waiting","attempt":2}`, attempt: 3},
+		"stopped":                       {phase: PhaseInProgress, left: `{"state":"Transferring","attempt":2,"uncounted":true}`, attempt: 2, resumes: 1},
+		"died while it waited":          {phase: PhaseInProgress, left: `{"state":"Waiting","attempt":2,"uncounted":true,"resumes":9}`, attempt: 2, resumes: 10},
+		"stopped again and again":       {phase: PhaseInProgress, left: `{"state":"Waiting","attempt":2,"uncounted":true,"resumes":10}`, attempt: 3, resumes: 10},
+		"stopped before it had claimed": {phase: PhaseNew, left: `{"state":"Queued","uncounted":true}`, attempt: 1},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -499,7 +499,7 @@ func TestNextAttempt(t *testing.T) {
 			if tc.left != "" {
 				pvb.Annotations = map[string]string{v1alpha1.AnnotationProgress: tc.left}
 			}
-			attempt, p := ofBackup(pvb).nextAttempt()
+			attempt, p := FromBackup(pvb).nextAttempt()
 			if attempt != tc.attempt || p.Resumes != tc.resumes {
 				t.Errorf("attempt %d, resumed %d times; want %d, %d", attempt, p.Resumes, tc.attempt, tc.resumes)
 			}
@@ -514,8 +514,8 @@ func TestTooManyRestarts(t *testing.T) {
 	c.create(pvb)
 	c.patch(pvb, `{"metadata":{"annotations":{"plimsoll.io/progress":"{\"state\":\"Waiting\",\"reason\":\"out of luck\",\"attempt\":2}"}},"status":{"phase":"InProgress","startTimestamp":"2026-01-01T00:00:00Z"}}`)
 	c.startAgent(newHolding().fake(t), func(cfg *Config) { cfg.MaxAttempts = 2 })
-	if end := c.end(pvb); end.phase != phaseFailed || !strings.Contains(message(end), "(last known: out of luck)") {
-		t.Errorf("ended as %s", describe([]subject{end}))
+	if end := c.end(pvb); end.Phase != PhaseFailed || !strings.Contains(message(end), "(last known: out of luck)") {
+		t.Errorf("ended as %s", describe([]PodVolume{end}))
 	}
 }
 
@@ -527,8 +527,8 @@ func TestIdleAttemptEnds(t *testing.T) {
 	pvb := c.newBackup(c.pod("source", "data"), "data")
 	c.create(pvb)
 	end := c.end(pvb)
-	if end.phase != phaseFailed || !strings.Contains(message(end), "no byte moved for 800ms") {
-		t.Errorf("ended as %s", describe([]subject{end}))
+	if end.Phase != PhaseFailed || !strings.Contains(message(end), "no byte moved for 800ms") {
+		t.Errorf("ended as %s", describe([]PodVolume{end}))
 	}
 }
 
@@ -541,8 +541,8 @@ func TestStalledAttemptIsTold(t *testing.T) {
 	c.create(pvb)
 	c.event(pvb, EventStalled)
 	close(hold.release)
-	if end := c.end(pvb); end.phase != phaseCompleted {
-		t.Errorf("ended as %s", describe([]subject{end}))
+	if end := c.end(pvb); end.Phase != PhaseCompleted {
+		t.Errorf("ended as %s", describe([]PodVolume{end}))
 	}
 }
 
@@ -558,8 +558,8 @@ func TestDeletedWhileRunning(t *testing.T) {
 	if err := c.client.Delete(t.Context(), pvb.DeepCopy()); err != nil {
 		t.Fatal(err)
 	}
-	versions := c.history.until(t, pvb, "terminal", subject.terminal)
-	if end := versions[len(versions)-1]; end.phase != phaseFailed || !strings.Contains(end.message, "was deleted") {
+	versions := c.history.until(t, pvb, "terminal", PodVolume.Terminal)
+	if end := versions[len(versions)-1]; end.Phase != PhaseFailed || !strings.Contains(end.Message, "was deleted") {
 		t.Errorf("ended as %s", describe(versions))
 	}
 	c.history.untilDeleted(t, pvb)
@@ -578,8 +578,8 @@ func TestVelerosFinalizerIsTakenOffWithTheTerminalWrite(t *testing.T) {
 	pvb.Finalizers = []string{veleroFinalizer, "example.com/theirs"}
 	c.create(pvb)
 	c.patch(pvb.DeepCopy(), `{"status":{"phase":"Prepared"}}`)
-	if end := c.end(pvb); len(end.object.GetFinalizers()) != 1 || end.object.GetFinalizers()[0] != "example.com/theirs" {
-		t.Errorf("finalizers %v", end.object.GetFinalizers())
+	if end := c.end(pvb); len(end.Object.GetFinalizers()) != 1 || end.Object.GetFinalizers()[0] != "example.com/theirs" {
+		t.Errorf("finalizers %v", end.Object.GetFinalizers())
 	}
 }
 
@@ -618,7 +618,7 @@ func TestBackupsAndRestoresTakeTurns(t *testing.T) {
 		objects = append(objects, pvr)
 	}
 	for _, o := range objects[1:] {
-		c.history.until(t, o, "queued with a position", func(s subject) bool { return s.previous().QueuePosition > 0 })
+		c.history.until(t, o, "queued with a position", func(s PodVolume) bool { return s.LastSnapshot().QueuePosition > 0 })
 	}
 	positions := map[int]bool{}
 	for _, o := range agent.Operations() {
@@ -631,8 +631,8 @@ func TestBackupsAndRestoresTakeTurns(t *testing.T) {
 	}
 	close(hold.release)
 	for _, o := range objects {
-		if end := c.end(o); end.phase != phaseCompleted {
-			t.Errorf("ended as %s", describe([]subject{end}))
+		if end := c.end(o); end.Phase != PhaseCompleted {
+			t.Errorf("ended as %s", describe([]PodVolume{end}))
 		}
 	}
 	if fmt.Sprint(order) != "[backup restore backup restore backup]" {

@@ -27,20 +27,20 @@ type OperationStatus struct {
 // Operations returns what this agent works on, oldest first, as it is now.
 func (a *Agent) Operations() []OperationStatus {
 	a.mu.Lock()
-	running := make([]*operation, 0, len(a.operations))
+	running := make([]*Operation, 0, len(a.operations))
 	for _, op := range a.operations {
 		running = append(running, op)
 	}
 	a.mu.Unlock()
-	slices.SortFunc(running, func(x, y *operation) int {
-		return cmp.Or(x.began.Compare(y.began), cmp.Compare(x.object.GetName(), y.object.GetName()))
+	slices.SortFunc(running, func(x, y *Operation) int {
+		return cmp.Or(x.began.Compare(y.began), cmp.Compare(x.Object.GetName(), y.Object.GetName()))
 	})
 	list := make([]OperationStatus, len(running))
 	for i, op := range running {
 		list[i] = OperationStatus{
-			Kind: op.kind, Name: op.object.GetName(), UID: string(op.object.GetUID()),
-			PodNamespace: op.pod.Namespace, Pod: op.pod.Name, Volume: op.volume,
-			Uploader: op.uploaderName(), Deadline: op.deadline.Load(), Progress: op.tracker.Snapshot(),
+			Kind: op.Kind, Name: op.Object.GetName(), UID: string(op.Object.GetUID()),
+			PodNamespace: op.Pod.Namespace, Pod: op.Pod.Name, Volume: op.Volume,
+			Uploader: op.UploaderName(), Deadline: op.deadline.Load(), Progress: op.tracker.Snapshot(),
 		}
 	}
 	return list

@@ -22,8 +22,8 @@ func TestProgressEndpointShowsPaths(t *testing.T) {
 		tracker.Report(progress.Reading{
 			Stage: progress.StageTransferring, BytesDone: 1, TotalBytes: 2, CurrentItem: "payroll.ods", Errors: 1, LastError: "divorce.odt: no",
 		})
-		op := &operation{subject: ofBackup(&velerov1.PodVolumeBackup{}), tracker: tracker}
-		a := &Agent{cfg: Config{ShowPaths: show, Logger: slog.New(slog.DiscardHandler)}, operations: map[key]*operation{op.key(): op}}
+		op := &Operation{PodVolume: FromBackup(&velerov1.PodVolumeBackup{}), tracker: tracker}
+		a := &Agent{cfg: Config{ShowPaths: show, Logger: slog.New(slog.DiscardHandler)}, operations: map[Key]*Operation{op.Key(): op}}
 		rec := httptest.NewRecorder()
 		a.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/progress", http.NoBody))
 		for _, secret := range []string{"payroll", "divorce"} {

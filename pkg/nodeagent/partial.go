@@ -55,15 +55,15 @@ func (p Partial) tolerates(failed, moved int64) bool {
 	}
 }
 
-// isMass reports whether so many entries have vanished that people should look: files of a volume in use come and go.
-func isMass(vanished, files int64) bool {
+// manyVanished reports whether so many entries have vanished that people should look: files of a volume in use come and go.
+func manyVanished(vanished, files int64) bool {
 	return vanished > 2*toleratedFiles && vanished*100 > files
 }
 
 // partial returns what an operation may lack: by its own annotation, else by that of its Backup or Restore, else as the agent
 // was told.
-func (a *Agent) partial(ctx context.Context, s subject) (Partial, error) {
-	text, ok := s.object.GetAnnotations()[v1alpha1.AnnotationPartial]
+func (a *Agent) partial(ctx context.Context, s PodVolume) (Partial, error) {
+	text, ok := s.Object.GetAnnotations()[v1alpha1.AnnotationPartial]
 	if !ok {
 		owner, err := a.owner(ctx, s)
 		if err != nil {
@@ -75,10 +75,10 @@ func (a *Agent) partial(ctx context.Context, s subject) (Partial, error) {
 	case ok:
 		p, err := ParsePartial(text)
 		if err != nil {
-			return 0, permanent(ReasonInvalidSettings, fmt.Errorf("annotation %s: %w", v1alpha1.AnnotationPartial, err))
+			return 0, Permanent(ReasonInvalidSettings, fmt.Errorf("annotation %s: %w", v1alpha1.AnnotationPartial, err))
 		}
 		return p, nil
-	case s.kind == Backup:
+	case s.Kind == Backup:
 		return a.cfg.Partial, nil
 	default:
 		return a.cfg.PartialRestore, nil
@@ -86,8 +86,8 @@ func (a *Agent) partial(ctx context.Context, s subject) (Partial, error) {
 }
 
 // owner returns the annotations of the Backup or Restore that the object was made for.
-func (a *Agent) owner(ctx context.Context, s subject) (map[string]string, error) {
-	for _, owner := range s.object.GetOwnerReferences() {
+func (a *Agent) owner(ctx context.Context, s PodVolume) (map[string]string, error) {
+	for _, owner := range s.Object.GetOwnerReferences() {
 		var object client.Object
 		switch owner.Kind {
 		case "Backup":
@@ -97,7 +97,7 @@ func (a *Agent) owner(ctx context.Context, s subject) (map[string]string, error)
 		default:
 			continue
 		}
-		err := a.patient.Get(ctx, types.NamespacedName{Namespace: a.cfg.Namespace, Name: owner.Name}, object)
+		err := a.patientAPI.Get(ctx, types.NamespacedName{Namespace: a.cfg.Namespace, Name: owner.Name}, object)
 		switch {
 		case apierrors.IsNotFound(err), err == nil && object.GetUID() != owner.UID:
 			return nil, nil
@@ -113,53 +113,53 @@ func (a *Agent) owner(ctx context.Context, s subject) (map[string]string, error)
 }
 
 // acceptBackup fails a backup that lacks more than it may.
-func (a *Agent) acceptBackup(ctx context.Context, op *operation, res uploader.BackupResult) error {
+func (a *Agent) acceptBackup(ctx context.Context, op *Operation, res uploader.BackupResult) error {
 	if res.Errors == 0 {
 		return nil
 	}
-	allowed, err := a.partial(ctx, op.subject)
+	allowed, err := a.partial(ctx, op.PodVolume)
 	if err != nil {
 		return err
 	}
 	if allowed.tolerates(res.Errors, res.TotalFiles) {
 		return nil
 	}
-	return permanent(ReasonUnreadableFiles, errors.New(missing("could not be read", res.Errors, res.FailedPaths)))
+	return Permanent(ReasonUnreadableFiles, errors.New(describeFiles("could not be read", res.Errors, res.FailedPaths)))
 }
 
-// acceptRestore fails a restore that lacks more than it may, and first any that lacks something: another attempt may write it.
+// acceptUnwritten fails a restore that lacks more than it may, and first any that lacks something: another attempt may write it.
 // One that fails at the same paths again is as good as it gets.
-func (a *Agent) acceptRestore(ctx context.Context, op *operation, res uploader.RestoreResult) error {
+func (a *Agent) acceptUnwritten(ctx context.Context, op *Operation, res uploader.RestoreResult) error {
 	if res.Errors == 0 {
 		return nil
 	}
-	text := missing("could not be written", res.Errors, res.FailedPaths)
+	text := describeFiles("could not be written", res.Errors, res.FailedPaths)
 	if res.LastError != "" {
 		text += " (" + res.LastError + ")"
 	}
-	lacks := restoreErrors{count: res.Errors, paths: res.FailedPaths}
-	if !lacks.equal(op.lacks) && op.attempt < a.cfg.MaxAttempts {
-		op.lacks = lacks
-		return transient(ReasonUnwrittenFiles, errors.New(text))
+	lacks := unwrittenFiles{count: res.Errors, paths: res.FailedPaths}
+	if !lacks.equal(op.lastUnwritten) && op.attempt < a.cfg.MaxAttempts {
+		op.lastUnwritten = lacks
+		return retryable(ReasonUnwrittenFiles, errors.New(text))
 	}
-	allowed, err := a.partial(ctx, op.subject)
+	allowed, err := a.partial(ctx, op.PodVolume)
 	if err != nil {
 		return err
 	}
 	if restored := res.TotalFiles - res.Errors; allowed.tolerates(res.Errors, restored) && (restored > 0 || res.TotalFiles == 0) {
 		return nil
 	}
-	return permanent(ReasonUnwrittenFiles, errors.New(text))
+	return Permanent(ReasonUnwrittenFiles, errors.New(text))
 }
 
-// restoreErrors is at what an attempt of a restore has failed.
-type restoreErrors struct {
+// unwrittenFiles is at what an attempt of a restore has failed.
+type unwrittenFiles struct {
 	count int64
 	paths []string // not all of them, if there are many
 }
 
 // equal reports whether two attempts have failed at the same.
-func (e restoreErrors) equal(other restoreErrors) bool {
+func (e unwrittenFiles) equal(other unwrittenFiles) bool {
 	if e.count != other.count || e.count == 0 {
 		return false
 	}
@@ -167,8 +167,8 @@ func (e restoreErrors) equal(other restoreErrors) bool {
 	return !all || slices.Equal(e.paths, other.paths)
 }
 
-// missing counts and names the files that an operation lacks.
-func missing(what string, count int64, paths []string) string {
+// describeFiles counts and names the files that an operation lacks.
+func describeFiles(what string, count int64, paths []string) string {
 	message := progress.Count(count, "file", "files") + " " + what
 	if len(paths) == 0 {
 		return message

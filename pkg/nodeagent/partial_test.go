@@ -63,11 +63,11 @@ func TestPartialRestore(t *testing.T) {
 		phase      string
 		calls      int32
 	}{
-		"by default it fails":          {"", phaseFailed, 2},
-		"the Restore accepts anything": {"complete", phaseCompleted, 2},
-		"a share":                      {"10%", phaseCompleted, 2},
-		"too small a share":            {"1%", phaseCompleted, 2},   // five files are always tolerated
-		"nonsense":                     {"perhaps", phaseFailed, 0}, // told before the volume is written
+		"by default it fails":          {"", PhaseFailed, 2},
+		"the Restore accepts anything": {"complete", PhaseCompleted, 2},
+		"a share":                      {"10%", PhaseCompleted, 2},
+		"too small a share":            {"1%", PhaseCompleted, 2},   // five files are always tolerated
+		"nonsense":                     {"perhaps", PhaseFailed, 0}, // told before the volume is written
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -87,10 +87,10 @@ func TestPartialRestore(t *testing.T) {
 			c.create(pvr)
 			c.setInitContainer(target, running)
 			end := c.end(pvr)
-			if end.phase != tc.phase || calls.Load() != tc.calls {
-				t.Fatalf("ended as %s after %d calls, want %s after %d", describe([]subject{end}), calls.Load(), tc.phase, tc.calls)
+			if end.Phase != tc.phase || calls.Load() != tc.calls {
+				t.Fatalf("ended as %s after %d calls, want %s after %d", describe([]PodVolume{end}), calls.Load(), tc.phase, tc.calls)
 			}
-			if tc.phase == phaseFailed {
+			if tc.phase == PhaseFailed {
 				if tc.annotation == "" && (!strings.Contains(message(end), "too/deep") || !strings.Contains(message(end), "--annotations "+v1alpha1.AnnotationPartial+"=complete")) {
 					t.Errorf("message %q does not name the file and the way out", message(end))
 				}
@@ -125,8 +125,8 @@ func TestRestoreErrorsThatChangeAreTriedAgain(t *testing.T) {
 	pvr := c.newRestore(target, "data", "1234abcd")
 	c.create(pvr)
 	c.setInitContainer(target, running)
-	if end := c.end(pvr); end.phase != phaseCompleted || calls.Load() != 3 {
-		t.Errorf("ended as %s after %d calls", describe([]subject{end}), calls.Load())
+	if end := c.end(pvr); end.Phase != PhaseCompleted || calls.Load() != 3 {
+		t.Errorf("ended as %s after %d calls", describe([]PodVolume{end}), calls.Load())
 	}
 }
 
@@ -142,7 +142,7 @@ func TestVanishedFilesAreTold(t *testing.T) {
 	pvb := c.newBackup(c.pod("source", "data"), "data")
 	c.create(pvb)
 	end := c.end(pvb)
-	if status := end.object.(*velerov1.PodVolumeBackup).Status; end.phase != phaseCompleted || status.SnapshotID != "1234abcd" || status.Message != "40 entries of the volume vanished while it was read" {
+	if status := end.Object.(*velerov1.PodVolumeBackup).Status; end.Phase != PhaseCompleted || status.SnapshotID != "1234abcd" || status.Message != "40 entries of the volume vanished while it was read" {
 		t.Errorf("ended as %+v", status)
 	}
 	c.event(pvb, EventPartial)
@@ -181,7 +181,7 @@ func TestVolumeThatFails(t *testing.T) {
 				pvb.Spec.UploaderType = data
 				c.create(pvb)
 				end := c.end(pvb)
-				if status := end.object.(*velerov1.PodVolumeBackup).Status; end.phase != phaseFailed || status.SnapshotID != "" {
+				if status := end.Object.(*velerov1.PodVolumeBackup).Status; end.Phase != PhaseFailed || status.SnapshotID != "" {
 					t.Errorf("ended as %+v", status)
 				}
 			})

@@ -19,11 +19,11 @@ import (
 // reports it repeats only for a while, as it may be about this one object: the operation then waits without its slot.
 type patientReader struct{ client.Reader }
 
-// unanswered is a read or a write that was given up while the API server did not answer it, or answered with an error of its
+// unansweredError is a read or a write that was given up while the API server did not answer it, or answered with an error of its
 // own.
-type unanswered struct{ error }
+type unansweredError struct{ error }
 
-func (u unanswered) Unwrap() error { return u.error }
+func (u unansweredError) Unwrap() error { return u.error }
 
 // maxRefusals is how often the API server has to refuse a read before that is its answer, some 15 s later: one that has just
 // started does so until it has read its roles. As often it may report an error of its own.
@@ -54,12 +54,12 @@ func untilAnswered(ctx context.Context, read func() error) error {
 		case err == nil || isAnswer(err) || refusals == maxRefusals:
 			return err
 		case faults == maxRefusals:
-			return unanswered{err}
+			return unansweredError{err}
 		}
 		select {
 		case <-time.After(backoff.Step()):
 		case <-ctx.Done():
-			return unanswered{fmt.Errorf("the API server does not answer: %w (last error: %w)", context.Cause(ctx), err)}
+			return unansweredError{fmt.Errorf("the API server does not answer: %w (last error: %w)", context.Cause(ctx), err)}
 		}
 	}
 }
@@ -85,9 +85,9 @@ func isAnswer(err error) bool {
 }
 
 // apiAnswers reports whether the API server can read the operation's own object: what it fails with is another one then.
-func (a *Agent) apiAnswers(ctx context.Context, op *operation) bool {
+func (a *Agent) apiAnswers(ctx context.Context, op *Operation) bool {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	err := a.api.Get(ctx, client.ObjectKeyFromObject(op.object), op.object.DeepCopyObject().(client.Object))
+	err := a.api.Get(ctx, client.ObjectKeyFromObject(op.Object), op.Object.DeepCopyObject().(client.Object))
 	return err == nil || isAnswer(err)
 }

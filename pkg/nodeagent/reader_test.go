@@ -74,15 +74,15 @@ func TestOutageCostsNoAttempt(t *testing.T) {
 				ctx, cancel := context.WithTimeoutCause(t.Context(), limit, errIdle)
 				defer cancel()
 				a := &Agent{
-					cfg:     Config{ResourceTimeout: 10 * time.Minute, MaxAttempts: 1, RetryDelay: 10 * time.Second},
-					patient: patientReader{&answers{errs: []error{errors.New("connection refused")}}},
+					cfg:        Config{ResourceTimeout: 10 * time.Minute, MaxAttempts: 1, RetryDelay: 10 * time.Second},
+					patientAPI: patientReader{&answers{errs: []error{errors.New("connection refused")}}},
 				}
-				_, _, err := a.open(ctx, &operation{subject: subject{location: "default"}})
-				if errors.Is(stopped(ctx), errIdle) {
-					err = transient(ReasonIdle, err) // as try does
+				_, _, err := a.open(ctx, &Operation{PodVolume: PodVolume{Location: "default"}})
+				if errors.Is(stopCause(ctx), errIdle) {
+					err = retryable(ReasonIdle, err) // as try does
 				}
-				op := &operation{attempt: 1, log: slog.New(slog.DiscardHandler)}
-				pause, reason, err := a.retry(ctx, op, err)
+				op := &Operation{attempt: 1, log: slog.New(slog.DiscardHandler)}
+				pause, reason, err := a.pauseBeforeRetry(ctx, op, err)
 				if err != nil || pause != 10*time.Second || op.attempt != 1 || reason != "the API server does not answer" {
 					t.Errorf("attempt %d after %s because %q, error %v", op.attempt, pause, reason, err)
 				}

@@ -27,7 +27,7 @@ const (
 func (a *Agent) watchBackups(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("podvolumebackup").
 		For(&velerov1.PodVolumeBackup{}).
-		Complete(a.whenAlone(a.reconcileBackup))
+		Complete(a.requireNodeLock(a.reconcileBackup))
 }
 
 func (a *Agent) watchRestores(ctx context.Context, mgr ctrl.Manager) error {
@@ -49,12 +49,12 @@ func (a *Agent) watchRestores(ctx context.Context, mgr ctrl.Manager) error {
 			},
 			DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 				for _, name := range a.restoresOf(ctx, e.Object) {
-					a.remember(a.orphaned, key{Restore, name})
+					a.remember(a.orphaned, Key{Restore, name})
 				}
 				a.enqueueRestores(ctx, e.Object, q)
 			},
 		}).
-		Complete(a.whenAlone(a.reconcileRestore))
+		Complete(a.requireNodeLock(a.reconcileRestore))
 }
 
 // enqueueRestores queues the PodVolumeRestores of a pod.
@@ -79,13 +79,13 @@ func (a *Agent) restoresOf(ctx context.Context, pod client.Object) []string {
 	return names
 }
 
-func (a *Agent) remember(set map[key]struct{}, k key) {
+func (a *Agent) remember(set map[Key]struct{}, k Key) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	set[k] = struct{}{}
 }
 
-func (a *Agent) knows(set map[key]struct{}, k key) bool {
+func (a *Agent) knows(set map[Key]struct{}, k Key) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	_, ok := set[k]
@@ -95,46 +95,46 @@ func (a *Agent) knows(set map[key]struct{}, k key) bool {
 func (a *Agent) reconcileBackup(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var pvb velerov1.PodVolumeBackup
 	if err := a.client.Get(ctx, req.NamespacedName, &pvb); err != nil {
-		return a.lost(key{Backup, req.Name}, err)
+		return a.reconcileGone(Key{Backup, req.Name}, err)
 	}
-	s := ofBackup(&pvb)
+	s := FromBackup(&pvb)
 	switch {
-	case s.terminal():
+	case s.Terminal():
 		return a.reconcileEnded(ctx, s)
-	case s.node != a.cfg.NodeName:
+	case s.Node != a.cfg.NodeName:
 		return a.reconcileBackupElsewhere(ctx, s)
 	}
-	return a.admit(ctx, s, s.stopRequest()), nil
+	return a.admit(ctx, s, s.StopRequest()), nil
 }
 
 // reconcileEnded looks after an object that has ended, by this agent or another one.
-func (a *Agent) reconcileEnded(ctx context.Context, s subject) (reconcile.Result, error) {
-	a.interrupt(s.key(), errNotOurs) // does nothing to an operation that has written the end itself
-	a.settled(s.key())
+func (a *Agent) reconcileEnded(ctx context.Context, s PodVolume) (reconcile.Result, error) {
+	a.interrupt(s.Key(), ErrEnded) // does nothing to an operation that has written the end itself
+	a.forgetEnded(s.Key())
 	return a.release(ctx, s)
 }
 
 func (a *Agent) reconcileRestore(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var pvr velerov1.PodVolumeRestore
 	if err := a.client.Get(ctx, req.NamespacedName, &pvr); err != nil {
-		return a.lost(key{Restore, req.Name}, err)
+		return a.reconcileGone(Key{Restore, req.Name}, err)
 	}
-	s := ofRestore(&pvr)
-	if s.terminal() {
+	s := FromRestore(&pvr)
+	if s.Terminal() {
 		return a.reconcileEnded(ctx, s)
 	}
 	var pod corev1.Pod
-	err := a.client.Get(ctx, types.NamespacedName{Namespace: s.pod.Namespace, Name: s.pod.Name}, &pod)
+	err := a.client.Get(ctx, types.NamespacedName{Namespace: s.Pod.Namespace, Name: s.Pod.Name}, &pod)
 	switch {
-	case apierrors.IsNotFound(err) || (err == nil && s.pod.UID != "" && pod.UID != s.pod.UID):
-		if a.handedOverBefore(&pvr, s.pod.UID) {
-			return a.admit(ctx, s, s.stopRequest()), nil
+	case apierrors.IsNotFound(err) || (err == nil && s.Pod.UID != "" && pod.UID != s.Pod.UID):
+		if a.handedOverBefore(&pvr, s.Pod.UID) {
+			return a.admit(ctx, s, s.StopRequest()), nil
 		}
 		return a.reconcileRestoreWithoutPod(ctx, s)
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("get pod from the cache: %w", err)
 	}
-	if stop := s.stopRequest(); stop != nil {
+	if stop := s.StopRequest(); stop != nil {
 		return a.admit(ctx, s, stop), nil
 	}
 	ready, err := waitsForRestore(&pod)
@@ -152,15 +152,15 @@ func (a *Agent) reconcileRestore(ctx context.Context, req reconcile.Request) (re
 func waitsForRestore(pod *corev1.Pod) (bool, error) {
 	switch {
 	case pod.DeletionTimestamp != nil:
-		return false, errPodGone
+		return false, ErrPodGone
 	case pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded:
-		return false, permanent(ReasonPodGone, fmt.Errorf("the pod has ended (%s)", pod.Status.Phase))
-	case !hasRestoreWait(pod):
-		return false, permanent(ReasonPodGone, fmt.Errorf("the pod has no init container %s: it does not wait for its volumes", v1alpha1.ContainerRestoreWait))
-	case endedWell(pod):
-		return false, permanent(ReasonPodGone, fmt.Errorf("init container %s has ended already: the pod runs with what is in its volumes", v1alpha1.ContainerRestoreWait))
+		return false, Permanent(ReasonPodGone, fmt.Errorf("the pod has ended (%s)", pod.Status.Phase))
+	case !HasRestoreWait(pod):
+		return false, Permanent(ReasonPodGone, fmt.Errorf("the pod has no init container %s: it does not wait for its volumes", v1alpha1.ContainerRestoreWait))
+	case RestoreWaitSucceeded(pod):
+		return false, Permanent(ReasonPodGone, fmt.Errorf("init container %s has ended already: the pod runs with what is in its volumes", v1alpha1.ContainerRestoreWait))
 	default:
-		return waitsNow(pod), nil
+		return WaitsForVolumes(pod), nil
 	}
 }
 
@@ -171,26 +171,26 @@ func (a *Agent) handedOverBefore(pvr *velerov1.PodVolumeRestore, pod types.UID) 
 	if pvr.Status.Phase != velerov1.PodVolumeRestorePhaseInProgress {
 		return false
 	}
-	rec, err := a.records.handedOver(pod, pvr)
+	rec, err := a.records.Complete(pod, pvr)
 	if err != nil {
 		a.cfg.Logger.Error("Cannot look for the record of a restored volume", "name", pvr.Name, "error", err)
 	}
 	return rec != nil
 }
 
-// hasRestoreWait reports whether the pod has an init container that waits for its volumes.
-func hasRestoreWait(pod *corev1.Pod) bool {
+// HasRestoreWait reports whether the pod has an init container that waits for its volumes.
+func HasRestoreWait(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == v1alpha1.ContainerRestoreWait })
 }
 
-// waitsNow reports whether the pod's init container runs, and can still let the pod begin.
-func waitsNow(pod *corev1.Pod) bool {
+// WaitsForVolumes reports whether the pod's init container runs, and can still let the pod begin.
+func WaitsForVolumes(pod *corev1.Pod) bool {
 	state := restoreWaitState(pod)
-	return state.Running != nil && ending(pod) == nil
+	return state.Running != nil && PodEnding(pod) == nil
 }
 
-// endedWell reports whether the pod's init container has ended with 0, after which the pod uses its volumes.
-func endedWell(pod *corev1.Pod) bool {
+// RestoreWaitSucceeded reports whether the pod's init container has ended with 0, after which the pod uses its volumes.
+func RestoreWaitSucceeded(pod *corev1.Pod) bool {
 	state := restoreWaitState(pod)
 	return state.Terminated != nil && state.Terminated.ExitCode == 0
 }
@@ -205,26 +205,26 @@ func restoreWaitState(pod *corev1.Pod) corev1.ContainerState {
 	return corev1.ContainerState{}
 }
 
-// lost handles an object that cannot be read any more.
-func (a *Agent) lost(k key, err error) (reconcile.Result, error) {
+// reconcileGone handles an object that cannot be read any more.
+func (a *Agent) reconcileGone(k Key, err error) (reconcile.Result, error) {
 	if !apierrors.IsNotFound(err) {
-		return reconcile.Result{}, fmt.Errorf("get %s from the cache: %w", k.kind, err)
+		return reconcile.Result{}, fmt.Errorf("get %s from the cache: %w", k.Kind, err)
 	}
-	a.interrupt(k, errDeleted)
-	a.settled(k)
+	a.interrupt(k, ErrDeleted)
+	a.forgetEnded(k)
 	a.mu.Lock()
-	delete(a.seen, k)
+	delete(a.observed, k)
 	a.mu.Unlock()
 	return reconcile.Result{}, nil
 }
 
-// stopRequest returns why somebody wants the operation to end, nil if nobody does.
-func (s subject) stopRequest() error {
+// StopRequest returns why somebody wants the operation to end, nil if nobody does.
+func (s PodVolume) StopRequest() error {
 	switch {
-	case s.object.GetDeletionTimestamp() != nil:
-		return errDeleted
-	case s.cancel:
-		return errCanceled
+	case s.Object.GetDeletionTimestamp() != nil:
+		return ErrDeleted
+	case s.CancelRequested:
+		return ErrCanceled
 	default:
 		return nil
 	}

@@ -12,6 +12,7 @@ import (
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 
+	"github.com/plimsoll-io/plimsoll/pkg/donefile"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
@@ -65,7 +66,7 @@ func testLifeOfAVolume(t *testing.T, velero, data string) {
 	pvb := c.newBackup(source, "data")
 	pvb.Spec.UploaderType = data
 	c.create(pvb)
-	backed := c.end(pvb).object.(*velerov1.PodVolumeBackup)
+	backed := c.end(pvb).Object.(*velerov1.PodVolumeBackup)
 	checkBackup(t, backed, c.dir(source, "data"))
 	if velero == veleroLatest && backed.Status.IncrementalBytes == 0 {
 		t.Error("incrementalBytes is missing although the CRD has it")
@@ -77,15 +78,15 @@ func testLifeOfAVolume(t *testing.T, velero, data string) {
 	c.create(pvr)
 	c.setInitContainer(target, running)
 	restored := c.end(pvr)
-	if restored.phase != phaseCompleted || restored.done != restored.total || restored.total == 0 {
-		t.Fatalf("restore ended as %s", describe([]subject{restored}))
+	if restored.Phase != PhaseCompleted || restored.BytesDone != restored.TotalBytes || restored.TotalBytes == 0 {
+		t.Fatalf("restore ended as %s", describe([]PodVolume{restored}))
 	}
 	if !marked(t, c.dir(target, "data"), string(c.restore.UID)) {
 		t.Error("no done file")
 	}
 	c.setInitContainer(target, exited)
 	eventually(t, "nothing of ours is in the volume", func() bool {
-		_, err := os.Lstat(filepath.Join(c.dir(target, "data"), markerDir))
+		_, err := os.Lstat(filepath.Join(c.dir(target, "data"), donefile.Dir))
 		return errors.Is(err, os.ErrNotExist)
 	})
 	differences, err := tree.Compare(c.dir(source, "data"), c.dir(target, "data"), tree.Options{Plain: spec.Plain})
@@ -114,7 +115,7 @@ func checkBackup(t *testing.T, b *velerov1.PodVolumeBackup, dir string) {
 	if early := s.CompletionTimestamp.Sub(b.CreationTimestamp.Time); early < 0 {
 		t.Errorf("completed %s before its creation", -early)
 	}
-	if p := annotated(t, ofBackup(b)); p.State != progress.StateCompleted || p.Attempt != 1 || p.BytesDone != s.Progress.BytesDone {
+	if p := annotated(t, FromBackup(b)); p.State != progress.StateCompleted || p.Attempt != 1 || p.BytesDone != s.Progress.BytesDone {
 		t.Errorf("annotation says %+v", p)
 	}
 }
@@ -127,16 +128,16 @@ func TestTerminalWriteIsNotTooEarly(t *testing.T) {
 	pvb := c.newBackup(c.pod("source", "data"), "data") // empty: nothing takes less time
 	c.create(pvb)
 	end := c.end(pvb)
-	if message(end) != "volume was empty so no snapshot was taken" || end.phase != phaseCompleted {
-		t.Errorf("ended as %s", describe([]subject{end}))
+	if message(end) != "volume was empty so no snapshot was taken" || end.Phase != PhaseCompleted {
+		t.Errorf("ended as %s", describe([]PodVolume{end}))
 	}
 	var written time.Time
-	for _, f := range end.object.GetManagedFields() {
+	for _, f := range end.Object.GetManagedFields() {
 		if f.Time != nil && f.Time.After(written) {
 			written = f.Time.Time
 		}
 	}
-	if took := written.Sub(end.object.GetCreationTimestamp().Time); took < 2*time.Second {
+	if took := written.Sub(end.Object.GetCreationTimestamp().Time); took < 2*time.Second {
 		t.Errorf("terminal write %s after the creation", took)
 	}
 }
@@ -151,7 +152,7 @@ func TestIncrementalBackupUsesTheClaimsLastSnapshot(t *testing.T) {
 		pvb := c.newBackup(pod, "data")
 		pvb.Labels[velerov1.PVCUIDLabel] = "claim-1"
 		c.create(pvb)
-		return c.end(pvb).object.(*velerov1.PodVolumeBackup)
+		return c.end(pvb).Object.(*velerov1.PodVolumeBackup)
 	}
 	first, second := labeled(), labeled()
 	if first.Status.IncrementalBytes == 0 || second.Status.IncrementalBytes >= first.Status.IncrementalBytes {

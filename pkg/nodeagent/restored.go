@@ -21,26 +21,26 @@ const (
 	checkShare   = 20
 )
 
-// accept decides whether a restore that has come to its end is good enough to be handed over, and writes into out what people
+// acceptRestore decides whether a restore that has come to its end is good enough to be handed over, and writes into out what people
 // should know of it.
-func (a *Agent) accept(ctx context.Context, op *operation, dir *os.File, res uploader.RestoreResult, took time.Duration, out *outcome) error {
-	if err := a.acceptRestore(ctx, op, res); err != nil {
+func (a *Agent) acceptRestore(ctx context.Context, op *Operation, dir *os.File, res uploader.RestoreResult, took time.Duration, out *attemptResult) error {
+	if err := a.acceptUnwritten(ctx, op, res); err != nil {
 		return err
 	}
 	out.totalBytes, out.errors = res.TotalBytes, res.Errors
 	if res.Errors > 0 {
-		out.message = fmt.Sprintf("snapshot %s was restored without %s", op.object.(*velerov1.PodVolumeRestore).Spec.SnapshotID, missing("that could not be written", res.Errors, res.FailedPaths))
+		out.message = fmt.Sprintf("snapshot %s was restored without %s", op.Object.(*velerov1.PodVolumeRestore).Spec.SnapshotID, describeFiles("that could not be written", res.Errors, res.FailedPaths))
 	}
-	found, err := lookAtRestored(ctx, dir, res.SizesOnDisk, max(minCheckTime, took/checkShare))
+	found, err := checkSizes(ctx, dir, res.SizesOnDisk, max(minCheckTime, took/checkShare))
 	switch {
 	case err != nil:
 		return err
 	case found.doubt != "":
 		op.log.Warn("Cannot tell whether all that was restored is in the volume", "reason", found.doubt)
 		out.message = joinMessages(out.message, "it was not checked that all bytes are in the volume: "+found.doubt)
-	case found.lacks > 0:
-		text := fmt.Sprintf("the files in the volume have %s less than the snapshot's %s, although none of them failed to be written", size(found.lacks), size(res.SizesOnDisk))
-		if err := a.acceptLoss(ctx, op, found.lacks, text); err != nil {
+	case found.missingBytes > 0:
+		text := fmt.Sprintf("the files in the volume have %s less than the snapshot's %s, although none of them failed to be written", size(found.missingBytes), size(res.SizesOnDisk))
+		if err := a.acceptMissingBytes(ctx, op, found.missingBytes, text); err != nil {
 			return err
 		}
 		out.errors = max(out.errors, 1)
@@ -56,55 +56,55 @@ func joinMessages(first, second string) string {
 	return first + "; " + second
 }
 
-// restored is what a look at a restored volume has found.
-type restored struct {
-	lacks int64  // bytes; 0 if doubt is set
-	doubt string // why it is not known whether all is there, empty if it is
+// sizeCheck is what a look at a restored volume has found.
+type sizeCheck struct {
+	missingBytes int64  // bytes; 0 if doubt is set
+	doubt        string // why it is not known whether all is there, empty if it is
 }
 
-// lookAtRestored compares the sizes of the files in a volume with what a restore has written, want, for at most limit. want is 0
+// checkSizes compares the sizes of the files in a volume with what a restore has written, want, for at most limit. want is 0
 // where that is not known.
 //
 // Sizes, not data extents: a file system may store zeros as holes (ZFS, NFS servers), and a snapshot may be all zeros. Files
 // that were in the volume before can hide a loss, and cannot make one appear.
-func lookAtRestored(ctx context.Context, dir *os.File, want int64, limit time.Duration) (restored, error) {
+func checkSizes(ctx context.Context, dir *os.File, want int64, limit time.Duration) (sizeCheck, error) {
 	if want <= 0 {
-		return restored{}, nil
+		return sizeCheck{}, nil
 	}
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	usage, err := volume.Sizes(limited, dir)
 	switch {
-	case stopped(ctx) != nil:
-		return restored{}, stopped(ctx)
+	case stopCause(ctx) != nil:
+		return sizeCheck{}, stopCause(ctx)
 	case usage.Bytes >= want:
-		return restored{}, nil
+		return sizeCheck{}, nil
 	case limited.Err() != nil:
-		return restored{doubt: fmt.Sprintf("its files were not all counted within %s, those that were have %s of %s", limit.Round(time.Second), size(usage.Bytes), size(want))}, nil
+		return sizeCheck{doubt: fmt.Sprintf("its files were not all counted within %s, those that were have %s of %s", limit.Round(time.Second), size(usage.Bytes), size(want))}, nil
 	case uploader.IsVolumeIO(err):
-		return restored{}, transient(ReasonVolumeIO, err)
+		return sizeCheck{}, retryable(ReasonVolumeIO, err)
 	case err != nil:
-		return restored{}, fmt.Errorf("look at the restored files: %w", err)
+		return sizeCheck{}, fmt.Errorf("look at the restored files: %w", err)
 	case usage.Skipped > 0:
-		return restored{doubt: progress.Count(usage.Skipped, "file, directory or mount", "files, directories or mounts") + " in it could not be looked at"}, nil
+		return sizeCheck{doubt: progress.Count(usage.Skipped, "file, directory or mount", "files, directories or mounts") + " in it could not be looked at"}, nil
 	default:
-		return restored{lacks: want - usage.Bytes}, nil
+		return sizeCheck{missingBytes: want - usage.Bytes}, nil
 	}
 }
 
-// acceptLoss fails a restore of which bytes are missing on the disk: first so that it is tried again, and where the same number is
+// acceptMissingBytes fails a restore of which bytes are missing on the disk: first so that it is tried again, and where the same number is
 // missing again for good, unless any loss is allowed.
-func (a *Agent) acceptLoss(ctx context.Context, op *operation, bytes int64, text string) error {
-	if bytes != op.lost && op.attempt < a.cfg.MaxAttempts {
-		op.lost = bytes
-		return transient(ReasonMissingData, errors.New(text))
+func (a *Agent) acceptMissingBytes(ctx context.Context, op *Operation, bytes int64, text string) error {
+	if bytes != op.lastMissingBytes && op.attempt < a.cfg.MaxAttempts {
+		op.lastMissingBytes = bytes
+		return retryable(ReasonMissingData, errors.New(text))
 	}
-	allowed, err := a.partial(ctx, op.subject)
+	allowed, err := a.partial(ctx, op.PodVolume)
 	if err != nil {
 		return err
 	}
 	if allowed < 100 {
-		return permanent(ReasonMissingData, errors.New(text))
+		return Permanent(ReasonMissingData, errors.New(text))
 	}
 	return nil
 }

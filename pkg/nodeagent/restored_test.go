@@ -39,7 +39,7 @@ func TestRestoreOntoADiskThatLosesWrites(t *testing.T) {
 				pvb := c.newBackup(source, "data")
 				pvb.Spec.UploaderType = data
 				c.create(pvb)
-				snapshot := c.end(pvb).object.(*velerov1.PodVolumeBackup).Status.SnapshotID
+				snapshot := c.end(pvb).Object.(*velerov1.PodVolumeBackup).Status.SnapshotID
 
 				target := c.pod("target", "data")
 				volume, err := faultfs.Mount(c.dir(target, "data"), t.TempDir())
@@ -57,12 +57,12 @@ func TestRestoreOntoADiskThatLosesWrites(t *testing.T) {
 				c.create(pvr)
 				c.setInitContainer(target, running)
 				end := c.end(pvr)
-				phase := phaseFailed
+				phase := PhaseFailed
 				if accept {
-					phase = phaseCompleted
+					phase = PhaseCompleted
 				}
-				if end.phase != phase || !strings.Contains(message(end), "1.0 MiB less than the snapshot's 2.0 MiB") || annotated(t, end).Attempt != 2 {
-					t.Fatalf("ended as %s", describe([]subject{end}))
+				if end.Phase != phase || !strings.Contains(message(end), "1.0 MiB less than the snapshot's 2.0 MiB") || annotated(t, end).Attempt != 2 {
+					t.Fatalf("ended as %s", describe([]PodVolume{end}))
 				}
 				if accept {
 					c.event(pvr, EventPartial)
@@ -92,8 +92,8 @@ func TestLossThatIsMadeGood(t *testing.T) {
 	pvr := c.newRestore(target, "data", "1234abcd")
 	c.create(pvr)
 	c.setInitContainer(target, running)
-	if end := c.end(pvr); end.phase != phaseCompleted || message(end) != "" || calls.Load() != 2 {
-		t.Errorf("ended as %s after %d calls", describe([]subject{end}), calls.Load())
+	if end := c.end(pvr); end.Phase != PhaseCompleted || message(end) != "" || calls.Load() != 2 {
+		t.Errorf("ended as %s after %d calls", describe([]PodVolume{end}), calls.Load())
 	}
 }
 
@@ -152,8 +152,8 @@ func TestLookAtRestored(t *testing.T) {
 			if tc.limit == 0 {
 				tc.limit = time.Minute
 			}
-			found, err := lookAtRestored(t.Context(), dir, tc.want, tc.limit)
-			if err != nil || found.lacks != tc.lacks || !strings.Contains(found.doubt, tc.doubt) || (found.doubt == "") != (tc.doubt == "") {
+			found, err := checkSizes(t.Context(), dir, tc.want, tc.limit)
+			if err != nil || found.missingBytes != tc.lacks || !strings.Contains(found.doubt, tc.doubt) || (found.doubt == "") != (tc.doubt == "") {
 				t.Errorf("got %+v, %v", found, err)
 			}
 		})

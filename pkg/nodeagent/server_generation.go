@@ -25,14 +25,14 @@ const (
 	pvcAnnotation    = "velero.io/pvc-name"
 )
 
-// file decides under which name and tags a snapshot is filed: restic's as the PodVolumeBackup says, kopia's as the Velero
+// setSnapshotSource decides under which name and tags a snapshot is filed: restic's as the PodVolumeBackup says, kopia's as the Velero
 // of the cluster's CRDs would, so that each continues what the other has begun.
-func (a *Agent) file(ctx context.Context, pvb *velerov1.PodVolumeBackup, req *uploader.BackupRequest) error {
+func (a *Agent) setSnapshotSource(ctx context.Context, pvb *velerov1.PodVolumeBackup, req *uploader.BackupRequest) error {
 	req.Tags = pvb.Spec.Tags
 	if pvb.Spec.UploaderType != uploaderKopia {
 		return nil
 	}
-	from117, err := a.schemaHasCancel(ctx)
+	from117, err := a.crdHasCancel(ctx)
 	if err != nil {
 		return err
 	}
@@ -54,9 +54,9 @@ func (a *Agent) file(ctx context.Context, pvb *velerov1.PodVolumeBackup, req *up
 	return nil
 }
 
-// schemaHasCancel says whether PodVolumeBackups have spec.cancel, which came with Velero 1.17. The schema is published to
+// crdHasCancel says whether PodVolumeBackups have spec.cancel, which came with Velero 1.17. The schema is published to
 // every authenticated client, so that this needs no right to read CustomResourceDefinitions.
-func (a *Agent) schemaHasCancel(ctx context.Context) (bool, error) {
+func (a *Agent) crdHasCancel(ctx context.Context) (bool, error) {
 	d, err := discovery.NewDiscoveryClientForConfig(a.rest)
 	if err != nil {
 		return false, fmt.Errorf("make a client for the API schema: %w", err)
@@ -90,14 +90,14 @@ func (a *Agent) schemaHasCancel(ctx context.Context) (bool, error) {
 
 // repositoryConfig returns the settings of the subject's BackupRepository, which a Velero server keeps; nil where there is
 // none. They hold kopia's cache limit, and nothing that a restic repository needs.
-func (a *Agent) repositoryConfig(ctx context.Context, s subject) map[string]string {
-	if s.uploaderType != uploaderKopia {
+func (a *Agent) repositoryConfig(ctx context.Context, s PodVolume) map[string]string {
+	if s.UploaderType != uploaderKopia {
 		return nil
 	}
 	var list velerov1.BackupRepositoryList
-	err := a.patient.List(ctx, &list, client.InNamespace(a.cfg.Namespace), client.MatchingLabels{
-		velerov1.VolumeNamespaceLabel: s.repoNamespace,
-		velerov1.StorageLocationLabel: s.location,
+	err := a.patientAPI.List(ctx, &list, client.InNamespace(a.cfg.Namespace), client.MatchingLabels{
+		velerov1.VolumeNamespaceLabel: s.RepoNamespace,
+		velerov1.StorageLocationLabel: s.Location,
 		velerov1.RepositoryTypeLabel:  uploaderKopia,
 	})
 	if err != nil {

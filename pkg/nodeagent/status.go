@@ -71,14 +71,14 @@ func encode(v any) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// write sends a patch once.
-func (a *Agent) write(ctx context.Context, object client.Object, p patch) error {
-	_, err := a.writeTo(ctx, object, p)
+// patch sends a patch once.
+func (a *Agent) patch(ctx context.Context, object client.Object, p patch) error {
+	_, err := a.patchObject(ctx, object, p)
 	return err
 }
 
-// writeTo is write, and returns the object as it is after the patch.
-func (a *Agent) writeTo(ctx context.Context, object client.Object, p patch) (client.Object, error) {
+// patchObject is write, and returns the object as it is after the patch.
+func (a *Agent) patchObject(ctx context.Context, object client.Object, p patch) (client.Object, error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	// Older CRDs prune the newer fields; that is expected and not worth a warning for each write.
@@ -90,12 +90,12 @@ func (a *Agent) writeTo(ctx context.Context, object client.Object, p patch) (cli
 	return written, err
 }
 
-// change writes what say makes of the object as it is now, until it has landed. It gives up when say does, when the object
+// patchWithRetry writes what say makes of the object as it is now, until it has landed. It gives up when say does, when the object
 // is gone (errDeleted) or another one, when the API server refuses the content, and when ctx ends.
-func (a *Agent) change(ctx context.Context, op *operation, say func(now subject) (patch, error)) error {
+func (a *Agent) patchWithRetry(ctx context.Context, op *Operation, say func(now PodVolume) (patch, error)) error {
 	backoff := wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.1, Steps: 9, Cap: 30 * time.Second}
 	for {
-		now, err := a.live(ctx, op)
+		now, err := a.getFresh(ctx, op)
 		if err != nil {
 			return err
 		}
@@ -103,8 +103,8 @@ func (a *Agent) change(ctx context.Context, op *operation, say func(now subject)
 		if err != nil {
 			return err
 		}
-		p.Metadata.ResourceVersion = now.object.GetResourceVersion()
-		err = a.write(ctx, op.object, p)
+		p.Metadata.ResourceVersion = now.Object.GetResourceVersion()
+		err = a.patch(ctx, op.Object, p)
 		if err == nil || apierrors.IsInvalid(err) {
 			return err
 		}
@@ -120,66 +120,66 @@ func (a *Agent) change(ctx context.Context, op *operation, say func(now subject)
 	}
 }
 
-// begin claims the operation for this node, in one write. It returns errNotOurs when the object has ended meanwhile, and
+// claim claims the operation for this node, in one write. It returns errNotOurs when the object has ended meanwhile, and
 // unanswered when the API server does not take the claim within claimTimeout: others may have the slot then.
-func (a *Agent) begin(ctx context.Context, op *operation) error {
+func (a *Agent) claim(ctx context.Context, op *Operation) error {
 	op.tracker.Begin(op.attempt)
 	ctx, cancel := context.WithTimeoutCause(ctx, claimTimeout, errNotClaimed)
 	defer cancel()
-	err := a.claim(ctx, op)
+	err := a.patchClaim(ctx, op)
 	if errors.Is(err, errNotClaimed) {
-		return unanswered{err}
+		return unansweredError{err}
 	}
 	return err
 }
 
-func (a *Agent) claim(ctx context.Context, op *operation) error {
-	return a.change(ctx, op, func(now subject) (patch, error) {
+func (a *Agent) patchClaim(ctx context.Context, op *Operation) error {
+	return a.patchWithRetry(ctx, op, func(now PodVolume) (patch, error) {
 		switch {
-		case now.terminal():
-			return patch{}, errNotOurs
-		case now.stopRequest() != nil:
-			return patch{}, now.stopRequest()
+		case now.Terminal():
+			return patch{}, ErrEnded
+		case now.StopRequest() != nil:
+			return patch{}, now.StopRequest()
 		}
-		op.resumed = now.phase == phaseInProgress // of ourselves, where the answer to a first write was lost: that does no harm
+		op.resumed = now.Phase == PhaseInProgress // of ourselves, where the answer to a first write was lost: that does no harm
 		p := newPatch(op.tracker.Snapshot())
-		p.Metadata.Finalizers = withFinalizer(now.object)
-		if now.phase != phaseInProgress || now.started == nil {
-			p.Status["phase"] = phaseInProgress
+		p.Metadata.Finalizers = withFinalizer(now.Object)
+		if now.Phase != PhaseInProgress || now.Started == nil {
+			p.Status["phase"] = PhaseInProgress
 			p.Status["startTimestamp"] = metav1.Now()
 		}
-		if op.kind == Restore {
+		if op.Kind == Restore {
 			p.Status["node"] = a.cfg.NodeName
 		}
 		return p, nil
 	})
 }
 
-// live reads the operation's object from the API server, however long that does not answer: what the cache says may be
+// getFresh reads the operation's object from the API server, however long that does not answer: what the cache says may be
 // older than a terminal write. The error is errDeleted if it is not there any more.
-func (a *Agent) live(ctx context.Context, op *operation) (subject, error) {
+func (a *Agent) getFresh(ctx context.Context, op *Operation) (PodVolume, error) {
 	for {
-		object := op.object.DeepCopyObject().(client.Object)
+		object := op.Object.DeepCopyObject().(client.Object)
 		err := a.api.Get(ctx, client.ObjectKeyFromObject(object), object)
 		switch {
-		case apierrors.IsNotFound(err), err == nil && object.GetUID() != op.object.GetUID():
-			return subject{}, errDeleted
+		case apierrors.IsNotFound(err), err == nil && object.GetUID() != op.Object.GetUID():
+			return PodVolume{}, ErrDeleted
 		case err == nil:
-			return subjectOf(object), nil
+			return FromObject(object), nil
 		}
 		op.log.Warn("Cannot read the object, trying again", "error", err)
 		select {
 		case <-time.After(5 * time.Second):
 		case <-ctx.Done():
-			return subject{}, fmt.Errorf("%w (last error: %w)", context.Cause(ctx), err)
+			return PodVolume{}, fmt.Errorf("%w (last error: %w)", context.Cause(ctx), err)
 		}
 	}
 }
 
 // publish is what the Reporter calls.
-func (a *Agent) publish(op *operation) func(context.Context, progress.Snapshot) error {
+func (a *Agent) publish(op *Operation) func(context.Context, progress.Snapshot) error {
 	return func(ctx context.Context, s progress.Snapshot) error {
-		a.announce(op, s)
+		a.emitEvents(op, s)
 		err := a.writeProgress(ctx, op, s)
 		if err != nil {
 			op.log.Debug("Progress write was dropped", "error", err)
@@ -191,56 +191,56 @@ func (a *Agent) publish(op *operation) func(context.Context, progress.Snapshot) 
 // writeProgress tells s on the operation's object, unless that has ended: another agent ends it where this one was cut off
 // from the API server for too long, and nothing may be written after that (docs/contracts/velero-node-agent.md 2.4). So a write
 // names the version that it changes: the cache's, which costs no request, or else the one that the API server has.
-func (a *Agent) writeProgress(ctx context.Context, op *operation, s progress.Snapshot) error {
-	err := a.amend(ctx, a.client, op, s)
+func (a *Agent) writeProgress(ctx context.Context, op *Operation, s progress.Snapshot) error {
+	err := a.writeProgressVia(ctx, a.client, op, s)
 	if apierrors.IsConflict(err) {
-		err = a.amend(ctx, a.api, op, s)
+		err = a.writeProgressVia(ctx, a.api, op, s)
 	}
-	if errors.Is(err, errNotOurs) {
-		op.stop(errNotOurs)
+	if errors.Is(err, ErrEnded) {
+		op.stop(ErrEnded)
 	}
 	return err
 }
 
-// amend reads the operation's object and writes s on that version of it.
-func (a *Agent) amend(ctx context.Context, reader client.Reader, op *operation, s progress.Snapshot) error {
-	object := op.object.DeepCopyObject().(client.Object)
+// writeProgressVia reads the operation's object and writes s on that version of it.
+func (a *Agent) writeProgressVia(ctx context.Context, reader client.Reader, op *Operation, s progress.Snapshot) error {
+	object := op.Object.DeepCopyObject().(client.Object)
 	if err := reader.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {
 		return fmt.Errorf("read the object: %w", err)
 	}
-	if subjectOf(object).terminal() {
-		return errNotOurs
+	if FromObject(object).Terminal() {
+		return ErrEnded
 	}
 	p := newPatch(s)
 	p.Metadata.ResourceVersion = object.GetResourceVersion()
-	return a.write(ctx, op.object, p)
+	return a.patch(ctx, op.Object, p)
 }
 
-// finish makes the one terminal write, after which nothing is written any more (docs/contracts/velero-node-agent.md 2.4). The
+// writeTerminalStatus makes the one terminal write, after which nothing is written any more (docs/contracts/velero-node-agent.md 2.4). The
 // verdict is what was written in the end.
-func (a *Agent) finish(op *operation, v verdict) (verdict, error) {
+func (a *Agent) writeTerminalStatus(op *Operation, v terminalStatus) (terminalStatus, error) {
 	select {
-	case <-time.After(op.unsettled()):
-	case <-a.lasting.Done():
-		return v, context.Cause(a.lasting)
+	case <-time.After(op.minAgeRemaining()):
+	case <-a.shutdownCtx.Done():
+		return v, context.Cause(a.shutdownCtx)
 	}
 	brief := false
 	for {
-		err := a.change(a.lasting, op, func(now subject) (patch, error) {
-			if now.terminal() {
-				return patch{}, v.unlessWritten(now)
+		err := a.patchWithRetry(a.shutdownCtx, op, func(now PodVolume) (patch, error) {
+			if now.Terminal() {
+				return patch{}, v.terminalErr(now)
 			}
 			if brief {
-				return v.briefPatch(now), nil
+				return v.minimalPatch(now), nil
 			}
 			return v.patch(now), nil
 		})
 		switch {
-		case errors.Is(err, errWritten):
+		case errors.Is(err, errAlreadyWritten):
 			return v, nil
 		case !apierrors.IsInvalid(err):
 			return v, err
-		case v.phase == phaseCanceled:
+		case v.phase == PhaseCanceled:
 			v = v.asFailed(op) // the CRD is older than 1.17
 		case !brief:
 			op.log.Error("The API server refuses the result, writing the least of it", "error", err)

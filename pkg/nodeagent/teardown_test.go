@@ -30,9 +30,9 @@ func TestPodEndsDuringBackup(t *testing.T) {
 		phase string
 		want  string // in the message
 	}{
-		"emptyDir, evicted":       {end: (*cluster).evict, phase: phaseFailed, want: "has ended (Failed Evicted)"},
-		"emptyDir, being deleted": {end: deletePod, phase: phaseFailed, want: "is being deleted"},
-		"claim, evicted":          {claim: true, end: (*cluster).evict, phase: phaseCompleted},
+		"emptyDir, evicted":       {end: (*cluster).evict, phase: PhaseFailed, want: "has ended (Failed Evicted)"},
+		"emptyDir, being deleted": {end: deletePod, phase: PhaseFailed, want: "is being deleted"},
+		"claim, evicted":          {claim: true, end: (*cluster).evict, phase: PhaseCompleted},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -62,11 +62,11 @@ func TestPodEndsDuringBackup(t *testing.T) {
 			pvb := c.newBackup(pod, "data")
 			c.create(pvb)
 			end := c.end(pvb)
-			if end.phase != tc.phase || !strings.Contains(message(end), tc.want) {
-				t.Errorf("want %s because %q, ended as %s", tc.phase, tc.want, describe([]subject{end}))
+			if end.Phase != tc.phase || !strings.Contains(message(end), tc.want) {
+				t.Errorf("want %s because %q, ended as %s", tc.phase, tc.want, describe([]PodVolume{end}))
 			}
-			if id := end.object.(*velerov1.PodVolumeBackup).Status.SnapshotID; (id != "") != (tc.phase == phaseCompleted) {
-				t.Errorf("%s with snapshot %q", end.phase, id)
+			if id := end.Object.(*velerov1.PodVolumeBackup).Status.SnapshotID; (id != "") != (tc.phase == PhaseCompleted) {
+				t.Errorf("%s with snapshot %q", end.Phase, id)
 			}
 		})
 	}

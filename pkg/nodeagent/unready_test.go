@@ -39,19 +39,19 @@ func TestInitContainerDoesNotComeBack(t *testing.T) {
 			data := uploadertest.NewFake(t.TempDir())
 			c.startAgent(data, tc.tune)
 			if !tc.back {
-				if end := c.end(pvr); end.phase != phaseFailed || !strings.Contains(message(end), "did not start its init container") {
-					t.Errorf("ended as %s", describe([]subject{end}))
+				if end := c.end(pvr); end.Phase != PhaseFailed || !strings.Contains(message(end), "did not start its init container") {
+					t.Errorf("ended as %s", describe([]PodVolume{end}))
 				}
 				return
 			}
-			c.history.until(t, pvr, "waiting for the init container", func(s subject) bool {
-				p := s.previous()
+			c.history.until(t, pvr, "waiting for the init container", func(s PodVolume) bool {
+				p := s.LastSnapshot()
 				return p.State == progress.StateWaiting && strings.Contains(p.Reason, "ImagePullBackOff no such image") && p.Attempt == 2
 			})
 			c.handOver(pod, pvr)
 			c.setInitContainer(pod, running)
-			if end := c.end(pvr); end.phase != phaseCompleted || annotated(t, end).Attempt != 3 {
-				t.Errorf("ended as %s", describe([]subject{end}))
+			if end := c.end(pvr); end.Phase != PhaseCompleted || annotated(t, end).Attempt != 3 {
+				t.Errorf("ended as %s", describe([]PodVolume{end}))
 			}
 		})
 	}
@@ -62,11 +62,11 @@ func TestInitContainerDoesNotComeBack(t *testing.T) {
 func TestQueuedRestoreWaitsForItsPodAnew(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		a := &Agent{unready: map[key]time.Time{}}
+		a := &Agent{unreadySince: map[Key]time.Time{}}
 		pvr := &velerov1.PodVolumeRestore{ObjectMeta: metav1.ObjectMeta{Name: "r", CreationTimestamp: metav1.NewTime(time.Now().Add(-time.Hour))}}
 		for i, state := range []progress.State{progress.StateQueued, progress.StateWaiting, progress.StateWaiting} {
 			pvr.Annotations = map[string]string{v1alpha1.AnnotationProgress: encode(progress.Snapshot{State: state})}
-			if waited := a.unreadyFor(ofRestore(pvr)); waited != time.Duration(i)*time.Minute {
+			if waited := a.unreadyTime(FromRestore(pvr)); waited != time.Duration(i)*time.Minute {
 				t.Errorf("in state %s it waits for %s", state, waited)
 			}
 			<-time.After(time.Minute)

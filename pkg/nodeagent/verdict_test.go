@@ -20,29 +20,29 @@ func TestLongMessages(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("directory \"ü\"/", 300)
 	tests := map[string]struct {
-		out   outcome
+		out   attemptResult
 		err   error
 		phase string
 		ends  string
 	}{
-		"unreadable files": {outcome{errors: 5, message: "5 files: " + strings.Repeat(long+", ", 5)}, nil, phaseCompleted, `directory "ü"/, `},
-		"full disk":        {outcome{}, fmt.Errorf("%w: %s", uploader.ErrNoSpace, long), phaseFailed, "; " + advice(ReasonNoSpace)},
-		"no advice":        {outcome{}, errors.New(long + ": why"), phaseFailed, `directory "ü"/: why`},
-		"short":            {outcome{}, errors.New("short"), phaseFailed, "failed: short"},
+		"unreadable files": {attemptResult{errors: 5, message: "5 files: " + strings.Repeat(long+", ", 5)}, nil, PhaseCompleted, `directory "ü"/, `},
+		"full disk":        {attemptResult{}, fmt.Errorf("%w: %s", uploader.ErrNoSpace, long), PhaseFailed, "; " + advice(ReasonNoSpace)},
+		"no advice":        {attemptResult{}, errors.New(long + ": why"), PhaseFailed, `directory "ü"/: why`},
+		"short":            {attemptResult{}, errors.New("short"), PhaseFailed, "failed: short"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a := &Agent{}
 			a.cfg.setDefaults()
-			op := a.newOperation(ofBackup(&velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{
+			op := a.newOperation(FromBackup(&velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{
 				UID: "0ed4b9b0-5c7c-4a1d-9b0a-0c7f5d1f2e3a", ResourceVersion: "1234567890", Finalizers: []string{v1alpha1.FinalizerPodVolume, veleroFinalizer},
 			}}))
 			op.tracker.Begin(1)
 			op.tracker.Report(progress.Reading{BytesDone: 1 << 40, TotalBytes: 1 << 41, TotalFinal: true, Errors: 5, LastError: long, CurrentItem: long})
-			v := a.judge(t.Context(), op, test.out, test.err)
-			p := v.patch(op.subject)
-			p.Metadata.UID, p.Metadata.ResourceVersion = op.object.GetUID(), op.object.GetResourceVersion()
+			v := a.terminalStatusOf(t.Context(), op, test.out, test.err)
+			p := v.patch(op.PodVolume)
+			p.Metadata.UID, p.Metadata.ResourceVersion = op.Object.GetUID(), op.Object.GetResourceVersion()
 			if v.phase != test.phase || !strings.HasSuffix(v.message, test.ends) || !utf8.ValidString(v.message) {
 				t.Errorf("%s, %q", v.phase, v.message)
 			}

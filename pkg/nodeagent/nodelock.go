@@ -19,9 +19,9 @@ import (
 // Other than a Lease, it is free at the moment at which its holder dies, and does not end an agent's work when the API server
 // is away. Each namespace has a byte of its own: agents of several serve a node side by side.
 
-// becomeAlone waits until no other agent of the namespace serves the pods directory. The lock is held until the file is
+// acquireNodeLock waits until no other agent of the namespace serves the pods directory. The lock is held until the file is
 // closed; nil where the file system has no locks.
-func (a *Agent) becomeAlone(ctx context.Context) (*os.File, error) {
+func (a *Agent) acquireNodeLock(ctx context.Context) (*os.File, error) {
 	dir, err := os.Open(a.cfg.HostPods)
 	if err != nil {
 		a.cfg.Logger.Error("Cannot open kubelet's pods directory: volumes will not be found", "error", err)
@@ -67,11 +67,11 @@ func lockNamespace(dir *os.File, namespace string) (alone bool, err error) {
 	return false, unix.FcntlFlock(dir.Fd(), unix.F_OFD_SETLK, &lock)
 }
 
-// whenAlone holds reconcilers back until no other agent of the namespace serves the node.
-func (a *Agent) whenAlone(do reconcile.Func) reconcile.Func {
+// requireNodeLock holds reconcilers back until no other agent of the namespace serves the node.
+func (a *Agent) requireNodeLock(do reconcile.Func) reconcile.Func {
 	return func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 		select {
-		case <-a.alone:
+		case <-a.locked:
 			return do(ctx, req)
 		case <-ctx.Done():
 			return reconcile.Result{}, context.Cause(ctx)

@@ -1,4 +1,10 @@
-package nodeagent
+// Package donefile tells the init container restore-wait of a pod how the restore of each volume went.
+//
+// Agent and init container share nothing but the volume, so the agent writes a marker into it: the done file
+// .velero/<Restore UID>, which is Velero's protocol (docs/contracts/velero-node-agent.md 4.4), or the failed file
+// .velero/<Restore UID>.failed, which is ours and which Velero's own helper ignores. What the agent has to know of a marker after
+// a restart, of the node or of itself, is in a Record, in kubelet's directory of the pod.
+package donefile
 
 import (
 	"errors"
@@ -13,11 +19,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// The markers with which the agent tells a pod's init container how the restore of a volume went: files in the volume, because
-// that is all that the two have in common. The done file is Velero's protocol (docs/contracts/velero-node-agent.md 4.4); the
-// failed file is ours, Velero's own helper ignores it. settlePod takes them away again.
+// Dir is the directory of the markers in a volume.
+const Dir = ".velero"
+
 const (
-	markerDir    = ".velero"
 	failedSuffix = ".failed"
 	maxNote      = 4096 // bytes of a failed file
 )
@@ -26,8 +31,8 @@ const (
 // helper and older agents left them.
 var staleMarker = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(\.failed)?(\.draft)?$`)
 
-// restoreUID names the markers: the UID of the Restore that owns the PodVolumeRestore.
-func restoreUID(pvr *velerov1.PodVolumeRestore) types.UID {
+// RestoreUID returns the UID that the markers are named after: that of the Restore that owns the PodVolumeRestore.
+func RestoreUID(pvr *velerov1.PodVolumeRestore) types.UID {
 	for _, owner := range pvr.OwnerReferences {
 		if owner.Controller != nil && *owner.Controller {
 			return owner.UID
@@ -39,16 +44,16 @@ func restoreUID(pvr *velerov1.PodVolumeRestore) types.UID {
 	return pvr.UID
 }
 
-// markerName returns the name of the done file, or of the failed file if there is a failure.
-func markerName(uid types.UID, failure string) string {
+// Name returns the name of the done file, or of the failed file if there is a failure.
+func Name(uid types.UID, failure string) string {
 	if failure != "" {
 		return string(uid) + failedSuffix
 	}
 	return string(uid)
 }
 
-// writeMarker writes the done file into a volume or, with a failure, the failed file. It replaces the other one.
-func writeMarker(volume *os.File, uid types.UID, failure string) error {
+// Write writes the done file into a volume or, with a failure, the failed file. It replaces an earlier one of either kind.
+func Write(volume *os.File, uid types.UID, failure string) error {
 	if err := checkMarkerName(uid); err != nil {
 		return err
 	}
@@ -60,8 +65,8 @@ func writeMarker(volume *os.File, uid types.UID, failure string) error {
 		return err
 	}
 	defer dir.Close()
-	name := markerName(uid, failure)
-	draft := name + ".draft" // renamed, so that nobody reads half of it
+	name := Name(uid, failure)
+	draft := name + ".draft" // renamed when complete: a reader never sees half of it
 	if err := errors.Join(removeFile(dir, draft), removeFile(dir, string(uid)), removeFile(dir, string(uid)+failedSuffix)); err != nil {
 		return err
 	}
@@ -77,8 +82,8 @@ func writeMarker(volume *os.File, uid types.UID, failure string) error {
 	return dir.Rename(draft, name)
 }
 
-// hasMarker reports whether a volume has a marker.
-func hasMarker(volume *os.File, name string) (bool, error) {
+// Exists reports whether a volume has a marker.
+func Exists(volume *os.File, name string) (bool, error) {
 	dir, err := openMarkerDir(volume)
 	if err != nil {
 		return false, ignoreNoMarkers(err)
@@ -88,8 +93,8 @@ func hasMarker(volume *os.File, name string) (bool, error) {
 	return err == nil && info.Mode().IsRegular(), ignoreNoMarkers(err)
 }
 
-// removeMarkers removes the markers of a Restore from a volume, and their directory unless it holds something else.
-func removeMarkers(volume *os.File, uid types.UID) error {
+// Remove removes the markers of a Restore from a volume, and their directory unless it holds something else.
+func Remove(volume *os.File, uid types.UID) error {
 	if err := checkMarkerName(uid); err != nil {
 		return err
 	}
@@ -101,16 +106,16 @@ func removeMarkers(volume *os.File, uid types.UID) error {
 	if err := errors.Join(removeFile(dir, string(uid)), removeFile(dir, string(uid)+failedSuffix)); err != nil {
 		return err
 	}
-	err = unix.Unlinkat(int(volume.Fd()), markerDir, unix.AT_REMOVEDIR)
+	err = unix.Unlinkat(int(volume.Fd()), Dir, unix.AT_REMOVEDIR)
 	if err == nil || errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
 		return nil
 	}
 	return ignoreNoMarkers(pathError("rmdir", volume, err))
 }
 
-// openMarkerDir opens the markers' directory, and follows no link.
+// openMarkerDir opens the directory of the markers without following links.
 func openMarkerDir(volume *os.File) (*os.Root, error) {
-	fd, err := unix.Openat(int(volume.Fd()), markerDir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	fd, err := unix.Openat(int(volume.Fd()), Dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, pathError("open", volume, err)
 	}
@@ -118,7 +123,7 @@ func openMarkerDir(volume *os.File) (*os.Root, error) {
 	return os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", fd))
 }
 
-// ignoreNoMarkers drops the errors that say that there is no directory of markers, or something else in its place.
+// ignoreNoMarkers drops the errors for a directory of markers that does not exist, or is something else.
 func ignoreNoMarkers(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || isNoDir(err) {
 		return nil
@@ -126,11 +131,11 @@ func ignoreNoMarkers(err error) error {
 	return err
 }
 
-// isNoDir reports whether something else than a directory is there: a link gives ENOTDIR with O_DIRECTORY, ELOOP without.
+// isNoDir reports whether an open failed because the name is not a directory: a link gives ENOTDIR with O_DIRECTORY, ELOOP without.
 func isNoDir(err error) bool { return errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) }
 
 func pathError(op string, volume *os.File, err error) error {
-	return &os.PathError{Op: op, Path: filepath.Join(volume.Name(), markerDir), Err: err}
+	return &os.PathError{Op: op, Path: filepath.Join(volume.Name(), Dir), Err: err}
 }
 
 func removeFile(dir *os.Root, name string) error {
@@ -147,17 +152,17 @@ func checkMarkerName(uid types.UID) error {
 	return nil
 }
 
-// makeMarkerDir makes the markers' directory, or takes the one that is there. The restored data may hold anything of that
-// name: a link or a file is in the way and goes, as with Velero. A directory stays with what is in it, except for markers of
-// other Restores.
+// makeMarkerDir creates the directory of the markers, or prepares the one that exists. The restored data may hold anything of
+// that name: a link or a file is removed, as in Velero. A directory stays with its content, except for markers of other
+// Restores.
 func makeMarkerDir(volume *os.File) error {
-	err := unix.Mkdirat(int(volume.Fd()), markerDir, 0o700)
+	err := unix.Mkdirat(int(volume.Fd()), Dir, 0o700)
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return pathError("mkdir", volume, err)
 	}
-	fd, err := unix.Openat(int(volume.Fd()), markerDir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	fd, err := unix.Openat(int(volume.Fd()), Dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if isNoDir(err) {
-		if err := unix.Unlinkat(int(volume.Fd()), markerDir, 0); err != nil {
+		if err := unix.Unlinkat(int(volume.Fd()), Dir, 0); err != nil {
 			return pathError("remove", volume, err)
 		}
 		return makeMarkerDir(volume)
@@ -165,7 +170,7 @@ func makeMarkerDir(volume *os.File) error {
 	if err != nil {
 		return pathError("open", volume, err)
 	}
-	dir := os.NewFile(uintptr(fd), filepath.Join(volume.Name(), markerDir))
+	dir := os.NewFile(uintptr(fd), filepath.Join(volume.Name(), Dir))
 	defer dir.Close()
 	left, err := removeStale(dir)
 	if err != nil {
@@ -174,7 +179,7 @@ func makeMarkerDir(volume *os.File) error {
 	return admitInitContainer(volume, dir, left == 0)
 }
 
-// removeStale removes what other Restores have left in the markers' directory, and returns how many other files it holds.
+// removeStale removes the markers of other Restores from the directory, and returns how many other files it holds.
 func removeStale(dir *os.File) (left int, err error) {
 	entries, err := dir.ReadDir(-1)
 	if err != nil {
@@ -194,17 +199,17 @@ func removeStale(dir *os.File) (left int, err error) {
 	return left, nil
 }
 
-// admitInitContainer lets the init container see the markers, whichever user it runs as. Users who may write into the volume's
-// top directory may also remove a directory that is only ours: so Velero's helper and our own can do that before the
-// application starts. A directory that came with the backup keeps its owner.
+// admitInitContainer makes the markers visible to the init container, whichever user it runs as. If the directory holds only
+// markers, it gets the owner and write permissions of the volume's top directory, so that Velero's helper and ours can remove
+// it before the application starts. A directory that came with the backup keeps its owner.
 func admitInitContainer(volume, dir *os.File, ours bool) error {
 	var top, now unix.Stat_t
 	if err := errors.Join(unix.Fstat(int(volume.Fd()), &top), unix.Fstat(int(dir.Fd()), &now)); err != nil {
-		return fmt.Errorf("look at %s: %w", dir.Name(), err)
+		return fmt.Errorf("stat %s: %w", dir.Name(), err)
 	}
 	mode := now.Mode&0o7777 | 0o111
 	if ours {
-		_ = dir.Chown(int(top.Uid), int(top.Gid)) // a file server may refuse that; then only the agent removes it
+		_ = dir.Chown(int(top.Uid), int(top.Gid)) // a file server may refuse; then only the agent removes the directory
 		mode = 0o755 | top.Mode&(0o022|unix.S_ISVTX)
 	}
 	if mode == now.Mode&0o7777 {

@@ -1,4 +1,4 @@
-package nodeagent
+package donefile
 
 import (
 	"context"
@@ -13,29 +13,29 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// ErrRestoreFailed comes from WaitForRestore when the agent could not restore one of the volumes.
+// ErrRestoreFailed is returned by Wait when the restore of a volume failed.
 var ErrRestoreFailed = errors.New("restore of a volume failed")
 
-// WaitForRestore is what the init container restore-wait does: it waits until every volume below root, /restores in a
-// pod, has the done file of the restore, and then removes these files where it may; elsewhere the agent does that. The error
-// wraps ErrRestoreFailed when the agent reports that a volume failed; Velero's helper would wait for ever. It looks once a
-// second: the done file comes through a mount of its own, and not every file system tells inotify of that.
-func WaitForRestore(ctx context.Context, root string, uid types.UID, log func(message string)) error {
+// Wait is the work of the init container restore-wait: it blocks until every volume below root (/restores in a pod) has the
+// done file of the restore. Then it removes these files; where it lacks the permission, the agent does that. The error wraps
+// ErrRestoreFailed is returned by Wait when the restore of a volume failed.
+// system sends inotify events for a file that was written through another mount.
+func Wait(ctx context.Context, root string, uid types.UID, log func(message string)) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	var last string
 	for {
-		volumes, missing, err := lookForMarkers(root, uid)
+		volumes, pending, err := Pending(root, uid)
 		if err != nil {
 			return err
 		}
-		if len(missing) == 0 {
+		if len(pending) == 0 {
 			for _, v := range volumes {
-				_ = removeMarkersIn(v, uid) // this user may not have the right to: the data is there anyway
+				_ = removeMarkersIn(v, uid) // this user may lack the permission; the data is complete in any case
 			}
 			return nil
 		}
-		if now := strings.Join(missing, ", "); now != last {
+		if now := strings.Join(pending, ", "); now != last {
 			log("waiting for the restore of: " + now)
 			last = now
 		}
@@ -47,8 +47,9 @@ func WaitForRestore(ctx context.Context, root string, uid types.UID, log func(me
 	}
 }
 
-// lookForMarkers returns the paths of the volumes, and the names of those that have no done file yet.
-func lookForMarkers(root string, uid types.UID) (volumes, missing []string, err error) {
+// Pending returns the paths of the volumes below root, and the names of those without a done file. The error wraps
+// ErrRestoreFailed is returned by Wait when the restore of a volume failed.
+func Pending(root string, uid types.UID) (volumes, pending []string, err error) {
 	entries, err := os.ReadDir(root)
 	if err != nil {
 		return nil, nil, fmt.Errorf("list the restored volumes: %w", err)
@@ -59,15 +60,15 @@ func lookForMarkers(root string, uid types.UID) (volumes, missing []string, err 
 		}
 		path := filepath.Join(root, e.Name())
 		volumes = append(volumes, path)
-		marker := filepath.Join(path, markerDir, string(uid))
+		marker := filepath.Join(path, Dir, string(uid))
 		if message, err := readMarker(marker + failedSuffix); err == nil {
 			return nil, nil, fmt.Errorf("volume %s: %w: %s", e.Name(), ErrRestoreFailed, message)
 		}
 		if _, err := os.Lstat(marker); err != nil {
-			missing = append(missing, e.Name())
+			pending = append(pending, e.Name())
 		}
 	}
-	return volumes, missing, nil
+	return volumes, pending, nil
 }
 
 func readMarker(path string) (string, error) {
@@ -86,5 +87,5 @@ func removeMarkersIn(path string, uid types.UID) error {
 		return err
 	}
 	defer volume.Close()
-	return removeMarkers(volume, uid)
+	return Remove(volume, uid)
 }
