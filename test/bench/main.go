@@ -24,15 +24,15 @@ import (
 func main() {
 	worker.Main()
 	kopia.Main()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx); err != nil {
+	if err := run(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
 func run(ctx context.Context) (err error) {
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt)
+	defer stop()
 	quick := flag.Bool("quick", false, "measure a tenth of the data, in three rounds")
 	rounds := flag.Int("rounds", 5, "measure each row this often, after one round of warm-up")
 	only := flag.String("rows", "", "measure only the scenarios whose name matches this regular expression")
