@@ -39,6 +39,9 @@ CREATED = $(shell date -u -d @$(SOURCE_DATE_EPOCH) +%Y-%m-%dT%H:%M:%SZ)
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 LDFLAGS = -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
+# Google's library for buckets links a service mesh that only its gRPC transport uses, and kopia and gocloud.dev use HTTP. Without
+# it the agent's program is a sixth smaller, and its memory by 11 MiB.
+BUILDFLAGS = -tags disable_grpc_modules -ldflags '$(LDFLAGS)'
 
 ##@ Develop
 
@@ -145,9 +148,9 @@ bin/image/node-agent.tar: bin/image/files ## The image without an engine, for do
 bin/image/files: ## The files of the image.
 	@rm -rf $@
 	@install -d $(addprefix $@/,usr/local/bin etc/ssl/certs usr/share/licenses/plimsoll usr/share/licenses/restic) && install -d -m 1777 $@/tmp
-	@tools/build.sh . ./cmd/node-agent $@/usr/local/bin/node-agent '2 min' -ldflags '$(LDFLAGS)'
-	@tools/build.sh . ./cmd/restore-controller $@/usr/local/bin/restore-controller '2 min' -ldflags '$(LDFLAGS)'
-	@tools/build.sh . ./cmd/kubectl-plimsoll $@/usr/local/bin/kubectl-plimsoll '2 min' -ldflags '$(LDFLAGS)'
+	@tools/build.sh . ./cmd/node-agent $@/usr/local/bin/node-agent '2 min' $(BUILDFLAGS)
+	@tools/build.sh . ./cmd/restore-controller $@/usr/local/bin/restore-controller '2 min' $(BUILDFLAGS)
+	@tools/build.sh . ./cmd/kubectl-plimsoll $@/usr/local/bin/kubectl-plimsoll '2 min' $(BUILDFLAGS)
 	@tools/build.sh tools/restic/$(RESTIC) github.com/restic/restic/cmd/restic $@/usr/local/bin/restic '1 min' -ldflags '-s -w'
 	@ln -s usr/local/bin/node-agent $@/velero-restore-helper
 	@install -m 644 tools/image/files/etc/* $@/etc
@@ -212,15 +215,15 @@ clean: ## Remove what was built.
 # Go knows best whether it is up to date, and is quick to say so.
 .PHONY: bin/node-agent
 bin/node-agent: ## The node agent.
-	@tools/build.sh . ./cmd/node-agent $@ '2 min' -ldflags '$(LDFLAGS)'
+	@tools/build.sh . ./cmd/node-agent $@ '2 min' $(BUILDFLAGS)
 
 .PHONY: bin/restore-controller
 bin/restore-controller: ## The restore controller.
-	@tools/build.sh . ./cmd/restore-controller $@ '2 min' -ldflags '$(LDFLAGS)'
+	@tools/build.sh . ./cmd/restore-controller $@ '2 min' $(BUILDFLAGS)
 
 .PHONY: bin/kubectl-plimsoll
 bin/kubectl-plimsoll: ## The plugin of kubectl.
-	@tools/build.sh . ./cmd/kubectl-plimsoll $@ '2 min' -ldflags '$(LDFLAGS)'
+	@tools/build.sh . ./cmd/kubectl-plimsoll $@ '2 min' $(BUILDFLAGS)
 
 bin/restic-%: tools/restic/%/go.mod tools/restic/%/go.sum tools/build.sh ## restic in one of the versions under tools/restic.
 	@tools/build.sh $(<D) github.com/restic/restic/cmd/restic $@ '1 min' -ldflags '-s -w'
