@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
-	"github.com/plimsoll-io/plimsoll/cmd/kubectl-plimsoll/internal/screen"
 	"github.com/plimsoll-io/plimsoll/pkg/describe"
+	"github.com/plimsoll-io/plimsoll/pkg/screen"
 )
 
 // lookInterval is the time between two looks at an object.

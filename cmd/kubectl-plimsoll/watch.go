@@ -11,12 +11,11 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
 	"github.com/plimsoll-io/plimsoll/cmd/kubectl-plimsoll/internal/live"
-	"github.com/plimsoll-io/plimsoll/cmd/kubectl-plimsoll/internal/screen"
 	"github.com/plimsoll-io/plimsoll/pkg/describe"
+	"github.com/plimsoll-io/plimsoll/pkg/screen"
 )
 
 // Exit codes, from docs/kubectl.md.
@@ -25,9 +24,6 @@ const (
 	exitTimeout     = 4
 	exitInterrupted = 130 // as shells say it of SIGINT
 )
-
-// stillWidth is the width of what stays in the scrollback where the terminal does not tell its own.
-const stillWidth = 80
 
 // watch is the command of that name.
 type watch struct {
@@ -122,70 +118,20 @@ func (c *connection) follow(s live.Selection) (live.Options, error) {
 }
 
 // show shows views until the operation has ended, and returns the last one.
-func (w *watch) show(ctx context.Context, cmd *cobra.Command, views func(context.Context) iter.Seq2[describe.View, error]) (describe.View, error) {
-	out := cmd.OutOrStdout()
-	if file, ok := terminalOf(out); ok && !w.plain && !w.wait {
-		return w.onScreen(ctx, cmd.InOrStdin(), file, views)
+func (w *watch) show(ctx context.Context, cmd *cobra.Command, views screen.Views) (describe.View, error) {
+	console := screen.Console{In: cmd.InOrStdin(), Out: cmd.OutOrStdout(), Environ: os.Environ(), Plain: w.plain}
+	if w.wait {
+		console.Out = io.Discard
 	}
-	lines, ended := screen.NewLines(out), ending()
-	var last describe.View
-	for view, err := range views(ctx) {
-		if err != nil {
-			return last, err
-		}
-		last = view
-		if !w.wait {
-			if err := lines.Print(&view); err != nil {
-				return last, err
-			}
-		}
-		if ended(&view) {
-			break
-		}
-	}
-	return last, nil
+	return console.Watch(ctx, views, untilEnded())
 }
 
-// onScreen leaves the last picture in the scrollback: all volumes, however many.
-func (w *watch) onScreen(ctx context.Context, in io.Reader, out *os.File, views func(context.Context) iter.Seq2[describe.View, error]) (describe.View, error) {
-	t := screen.Terminal{Out: out, Environ: os.Environ(), Color: os.Getenv("NO_COLOR") == "", Unicode: unicodeLocale()}
-	if keyboard, ok := in.(*os.File); ok && term.IsTerminal(int(keyboard.Fd())) {
-		t.In = keyboard
-	}
-	last, err := screen.Show(ctx, t, views, ending())
-	if last.At.IsZero() {
-		return last, err
-	}
-	width, _, sizeErr := term.GetSize(int(out.Fd()))
-	if sizeErr != nil || width < 1 {
-		width = stillWidth
-	}
-	fmt.Fprintln(out, screen.Render(&last, screen.Options{Width: width, Color: t.Color, Unicode: t.Unicode}))
-	return last, err
-}
-
-// terminalOf says whether a screen can be drawn on what out is.
-func terminalOf(out io.Writer) (*os.File, bool) {
-	file, ok := out.(*os.File)
-	return file, ok && term.IsTerminal(int(file.Fd())) && os.Getenv("TERM") != "dumb" && os.Getenv("TERM") != ""
-}
-
-// unicodeLocale asks the variables in the order in which they count.
-func unicodeLocale() bool {
-	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
-		if locale := strings.ToUpper(os.Getenv(name)); locale != "" {
-			return strings.Contains(locale, "UTF-8") || strings.Contains(locale, "UTF8")
-		}
-	}
-	return false
-}
-
-// lateness is how long a volume's end may be seen after that of its operation: they come by different watches.
+// lateness is how long after the end of an operation the ends of its volumes may arrive: they come by different watches.
 const lateness = 5 * time.Second
 
-// ending returns a function that says whether a View is the last one: the operation has ended, and so have its volumes, or
-// they had time for it.
-func ending() func(*describe.View) bool {
+// untilEnded returns a function that reports whether a View is the last one: the operation has ended, and its volumes have
+// ended too or lateness has passed.
+func untilEnded() func(*describe.View) bool {
 	var since time.Time
 	return func(v *describe.View) bool {
 		if v.Operation == nil || v.Operation.Verdict() == describe.VerdictRunning {

@@ -31,7 +31,7 @@ func TestLastView(t *testing.T) {
 		"deleted":       {[]*describe.View{view(0, "Deleting", done)}, 0},
 		"all volumes":   {[]*describe.View{{At: begin}}, -1},
 	} {
-		ended, last := ending(), -1
+		ended, last := untilEnded(), -1
 		for i, v := range test.views {
 			if ended(v) {
 				last = i

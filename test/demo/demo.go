@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -15,6 +14,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/pkg/screen"
 	"github.com/plimsoll-io/plimsoll/test/controlplane"
 	"github.com/plimsoll-io/plimsoll/test/parts"
 )
@@ -24,19 +24,16 @@ const veleroVersion = "1.18.3"
 
 // options say how the demo runs.
 type options struct {
-	bytes    int64  // of data, about
-	dir      string // where the temporary directory is made
-	agent    string // the program node-agent
-	restic   string // the program restic
-	terminal bool   // draw bars
-	color    bool
+	bytes   int64  // of data, about
+	dir     string // where the temporary directory is made
+	agent   string // the program node-agent
+	restic  string // the program restic
+	console screen.Console
 }
 
 // demo is one run of the demo.
 type demo struct {
 	options
-	out    io.Writer
-	say    func(format string, args ...any)
 	work   string // everything on disk is in here
 	client client.WithWatch
 	node   *node
@@ -44,15 +41,15 @@ type demo struct {
 	result result
 }
 
-// result is what the demo has brought.
+// result counts volumes and differences.
 type result struct{ backedUp, restored, differences int }
 
 func (r result) String() string {
 	return fmt.Sprintf("demo: %d volumes backed up, %d restored, %d differences", r.backedUp, r.restored, r.differences)
 }
 
-// run runs the demo and returns what came of it. After an error, too, nothing runs and nothing is left on disk.
-func run(ctx context.Context, o options, out io.Writer) (result, error) {
+// run runs the demo. When it returns, with an error or without, it has ended its processes and removed its files.
+func run(ctx context.Context, o options) (result, error) {
 	limit := timeLimit(o.bytes)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not done after %s: this machine is too slow for so much data, or something hangs", limit))
 	defer cancel()
@@ -63,11 +60,10 @@ func run(ctx context.Context, o options, out io.Writer) (result, error) {
 	if err != nil {
 		return result{}, err
 	}
-	begin := time.Now()
-	d := &demo{options: o, out: out, work: work, say: printer(out, func() float64 { return time.Since(begin).Seconds() })}
+	d := &demo{options: o, work: work}
 	err = d.withControlPlane(ctx)
 	if cause := context.Cause(ctx); err != nil && cause != nil {
-		err = cause // what follows from it does not matter
+		err = cause // the error is only a consequence
 	}
 	return d.result, errors.Join(err, leftRunning(work), os.RemoveAll(work))
 }
@@ -103,7 +99,7 @@ func (d *demo) withControlPlane(ctx context.Context) (err error) {
 	return d.withAgent(ctx, cp.Kubeconfig())
 }
 
-// withAgent runs everything that needs a node agent, and looks at last whether the agent has kept its hands off what had
+// withAgent runs everything that needs a node agent. At the end it checks that the agent has not changed objects after they
 // ended.
 func (d *demo) withAgent(ctx context.Context, kubeconfig string) error {
 	runtime.LockOSThread() // see ownGroup
@@ -127,7 +123,7 @@ func (d *demo) withAgent(ctx context.Context, kubeconfig string) error {
 		d.say("stopped the node agent in %.1f s", time.Since(begin).Seconds())
 	}
 	if err == nil {
-		err = d.lookAgain(ctx, journal)
+		err = d.checkUnchanged(ctx, journal)
 	}
 	if err != nil && ctx.Err() == nil {
 		d.say("the end of the node agent's log:\n%s", a.tail())
@@ -135,9 +131,9 @@ func (d *demo) withAgent(ctx context.Context, kubeconfig string) error {
 	return err
 }
 
-func (d *demo) lookAgain(ctx context.Context, j *journal) error {
+func (d *demo) checkUnchanged(ctx context.Context, j *journal) error {
 	for _, list := range []client.ObjectList{&velerov1.PodVolumeBackupList{}, &velerov1.PodVolumeRestoreList{}} {
-		if err := look(ctx, d.client, list, j); err != nil {
+		if err := j.noteAll(ctx, d.client, list); err != nil {
 			return err
 		}
 	}
@@ -160,10 +156,7 @@ func (d *demo) backUpAndRestore(ctx context.Context, j *journal) error {
 	return d.compare(ctx, sources, targets)
 }
 
-// view makes what shows the progress of the labels' volumes.
-func (d *demo) view(action string, labels []string) view {
-	if d.terminal {
-		return newBars(d.out, d.color, labels)
-	}
-	return newLines(d.say, action)
+// say writes a line with the time, as screen.Lines does.
+func (d *demo) say(format string, args ...any) {
+	fmt.Fprintf(d.console.Out, "%s  %s\n", time.Now().Format(time.RFC3339), fmt.Sprintf(format, args...))
 }

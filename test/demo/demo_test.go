@@ -5,12 +5,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
+	"github.com/creack/pty"
+
+	"github.com/plimsoll-io/plimsoll/pkg/screen"
 	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/tree"
 )
@@ -22,15 +27,15 @@ func TestDemo(t *testing.T) {
 	agent := nodeAgent(t)
 	t.Run("to its end", func(t *testing.T) {
 		t.Parallel()
-		o := smallDemo(t, agent)
 		var out bytes.Buffer
-		result, err := run(t.Context(), o, &out)
+		o := smallDemo(t, agent, &out)
+		result, err := run(t.Context(), o)
 		if err != nil || result.String() != allWell {
 			t.Errorf("got %q, %v; want %q. It said:\n%s", result, err, allWell, &out)
 		}
 		for _, in := range apps() {
 			for _, v := range in.volumes {
-				if want := fmt.Sprintf("backup   %-15s Completed", label(in.name, v.name)); !strings.Contains(out.String(), want) {
+				if want := fmt.Sprintf("  %s/%s  Completed ", in.namespace, label(in.name, v.name)); !strings.Contains(out.String(), want) {
 					t.Errorf("no %q in\n%s", want, &out)
 				}
 			}
@@ -40,15 +45,17 @@ func TestDemo(t *testing.T) {
 	for name, at := range map[string]string{"backup": "created 5 PodVolumeBackups", "restore": "created 4 PodVolumeRestores"} {
 		t.Run("interrupted in its "+name, func(t *testing.T) {
 			t.Parallel()
-			o := smallDemo(t, agent)
-			o.terminal = true
 			interrupted := errors.New("interrupted")
 			ctx, cancel := context.WithCancelCause(t.Context())
-			out := &trigger{text: at, do: func() { cancel(interrupted) }}
-			if _, err := run(ctx, o, out); !errors.Is(err, interrupted) {
+			seen := &trigger{want: at, do: func() { cancel(interrupted) }}
+			o := smallDemo(t, agent, terminalOn(t, seen))
+			if _, err := run(ctx, o); !errors.Is(err, interrupted) {
 				t.Errorf("got %v, want %v", err, interrupted)
 			}
 			nothingIsLeft(t, o.dir)
+			if name == "restore" && !strings.Contains(seen.String(), "5 of 5 volumes done · ") {
+				t.Errorf("the terminal does not show the completed backup:\n%s", seen)
+			}
 		})
 	}
 	t.Run("without a node agent that works", func(t *testing.T) {
@@ -57,9 +64,9 @@ func TestDemo(t *testing.T) {
 		if err := os.WriteFile(agent, []byte("#!/bin/sh\necho last words; exit 3\n"), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		o := smallDemo(t, agent)
 		var out bytes.Buffer
-		_, err := run(t.Context(), o, &out)
+		o := smallDemo(t, agent, &out)
+		_, err := run(t.Context(), o)
 		if !errors.Is(err, errAgentEnded) || !strings.Contains(err.Error(), "exit status 3") {
 			t.Errorf("got %v, want %v with exit status 3", err, errAgentEnded)
 		}
@@ -83,7 +90,7 @@ func TestCompareFindsWhatDiffers(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(restored.dirs["volume"], ".velero"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	d := &demo{say: func(string, ...any) {}}
+	d := &demo{options: options{console: screen.Console{Out: io.Discard}}}
 	err := d.compare(t.Context(), []*instance{source}, []*target{{instance: restored}})
 	if err == nil || !strings.Contains(err.Error(), `pod/volume: ".velero" should not be there`) {
 		t.Errorf("got %v, want a difference in pod/volume", err)
@@ -114,23 +121,61 @@ func TestLeftRunning(t *testing.T) {
 	}
 }
 
-// trigger does something once a text is written to it.
+// trigger keeps what is written to it, and does something once that contains a text.
 type trigger struct {
-	text string
+	want string
 	do   func()
+
+	mu      sync.Mutex
+	written strings.Builder
 }
 
 func (w *trigger) Write(p []byte) (int, error) {
-	if bytes.Contains(p, []byte(w.text)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.written.Write(p)
+	if strings.Contains(w.written.String(), w.want) {
 		w.do()
 	}
 	return len(p), nil
 }
 
-func smallDemo(t *testing.T, agent string) options {
+func (w *trigger) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.written.String()
+}
+
+func smallDemo(t *testing.T, agent string, out io.Writer) options {
 	t.Helper()
 	parts.ControlPlane(t)
-	return options{bytes: 8 << 20, dir: t.TempDir(), agent: agent, restic: parts.Restic(t, parts.DefaultRestic)}
+	return options{
+		bytes: 8 << 20, dir: t.TempDir(), agent: agent, restic: parts.Restic(t, parts.DefaultRestic),
+		console: screen.Console{Out: out, Environ: []string{"TERM=xterm", "LANG=C.UTF-8"}},
+	}
+}
+
+// terminalOn returns a terminal; what is written to it goes to w.
+func terminalOn(t *testing.T, w io.Writer) *os.File {
+	t.Helper()
+	controller, tty, err := pty.Open()
+	if err == nil {
+		err = pty.Setsize(tty, &pty.Winsize{Cols: 100, Rows: 30})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied := make(chan struct{})
+	go func() {
+		defer close(copied)
+		_, _ = io.Copy(w, controller) // ends with EIO when the terminal is closed
+	}()
+	t.Cleanup(func() {
+		tty.Close()
+		<-copied
+		controller.Close()
+	})
+	return tty
 }
 
 // nodeAgent builds the node agent as it is now.

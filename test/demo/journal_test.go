@@ -13,7 +13,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
 
-// said makes a report as the agent writes it: equal numbers in both places.
+// said returns a report as the agent writes it: equal numbers in both places.
 func said(state progress.State, done, total int64) report {
 	r := report{uid: "uid", label: "pod/volume", progress: progress.Snapshot{State: state, BytesDone: done, TotalBytes: total}}
 	r.status.done, r.status.total = done, total
@@ -46,7 +46,7 @@ func TestJournal(t *testing.T) {
 		"after the end": {reports: []report{said(progress.StateCompleted, 10, 10), said(progress.StateCompleted, 10, 10)}, want: "changed after it had ended as Completed"},
 		"stands still": {reports: []report{
 			said(progress.StateScanning, 0, 10), {uid: "uid"}, {uid: "uid"}, {uid: "uid"}, {uid: "uid"}, said(progress.StateCompleted, 10, 10),
-		}, want: "took 30s and told of no bytes before its end"},
+		}, want: "took 30s and reported no bytes before its end"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -72,7 +72,7 @@ func TestJournal(t *testing.T) {
 func TestReportOf(t *testing.T) {
 	t.Parallel()
 	pvb := &velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
-		v1alpha1.AnnotationProgress: `{"state":"Transferring","bytesDone":1048576,"totalBytes":4194304,"bytesPerSecond":2048,"etaSeconds":65}`,
+		v1alpha1.AnnotationProgress: `{"state":"Transferring","bytesDone":1048576,"totalBytes":4194304}`,
 	}}}
 	pvb.Spec.Pod.Name, pvb.Spec.Volume = "pod", "volume"
 	pvb.Status.Phase = velerov1.PodVolumeBackupPhaseInProgress
@@ -80,9 +80,8 @@ func TestReportOf(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := strings.Join([]string{r.label, r.state(), strconv.FormatInt(r.percent(), 10), r.size(), r.rate(), r.left()}, " | ")
-	if want := "pod/volume | Transferring | 25 | 1.0/4.0 MiB | 2.0 KiB/s | -1m5s"; got != want {
-		t.Errorf("got %s, want %s", got, want)
+	if r.label != "pod/volume" || r.phase != "InProgress" || r.progress.BytesDone != 1<<20 || r.progress.TotalBytes != 4<<20 {
+		t.Errorf("got %+v", r)
 	}
 	pvb.Annotations[v1alpha1.AnnotationProgress] = "{"
 	if _, err := reportOf(pvb); err == nil {

@@ -1,8 +1,8 @@
 // Command demo backs up and restores volumes of real files with the node agent, against a real API server, and compares.
 //
-// It plays the parts that are not there: the Velero server that makes PodVolumeBackups and PodVolumeRestores, and kubelet
-// that makes the directories of volumes and reports what pods do. The node agent, restic, etcd and kube-apiserver are the
-// real ones, each as a process of its own. `make demo` builds them and runs it; DEMO_SIZE scales the data.
+// The node agent, restic, etcd and kube-apiserver are real, each a process of its own. The demo plays the Velero server, which
+// creates PodVolumeBackups and PodVolumeRestores, and kubelet, which makes the directories of volumes and reports the status of
+// pods. `make demo` builds the programs and runs it; DEMO_SIZE scales the data.
 package main
 
 import (
@@ -14,28 +14,28 @@ import (
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
-	"golang.org/x/term"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/plimsoll-io/plimsoll/pkg/screen"
 	"github.com/plimsoll-io/plimsoll/test/parts"
 )
 
 func main() { os.Exit(start()) }
 
-// start runs the demo as the environment says and returns the exit code.
+// start runs the demo with the options of the environment and returns the exit code.
 func start() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second Ctrl-C does not wait for the clean-up
+	context.AfterFunc(ctx, stop) // a second Ctrl-C kills the demo during its clean-up
 
-	ctrl.SetLogger(logr.Discard()) // of envtest; without one it complains
+	ctrl.SetLogger(logr.Discard()) // envtest complains without one
 
 	o, err := optionsFromEnvironment()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
 		return 2
 	}
-	result, err := run(ctx, o, os.Stdout)
+	result, err := run(ctx, o)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
 		return 1
@@ -46,9 +46,8 @@ func start() int {
 
 func optionsFromEnvironment() (options, error) {
 	o := options{
-		dir:      os.TempDir(),
-		terminal: term.IsTerminal(int(os.Stdout.Fd())) && os.Getenv("TERM") != "dumb",
-		color:    os.Getenv("NO_COLOR") == "",
+		dir:     os.TempDir(),
+		console: screen.Console{In: os.Stdin, Out: os.Stdout, Environ: os.Environ()},
 	}
 	var err error
 	if o.bytes, err = parseSize(cmp.Or(os.Getenv("DEMO_SIZE"), "1GiB")); err != nil {

@@ -20,7 +20,7 @@ const (
 	restoreWait = "restore-wait" // the init container that Velero gives to restored pods
 )
 
-// node plays kubelet: pods run because it says so, in directories that it makes.
+// node plays kubelet: it makes the directories of pods and writes their status.
 type node struct {
 	client client.Client
 	pods   string // kubelet's pods directory
@@ -34,7 +34,8 @@ type instance struct {
 	dirs   map[string]string                        // by volume, where its files are
 }
 
-// startPod creates the app's pod in a namespace and runs it: up to its init container if there are arguments for one.
+// startPod creates the app's pod in a namespace and reports it as running. With arguments for the init container, that one runs
+// first.
 func (n *node) startPod(ctx context.Context, a app, namespace string, initArgs ...string) (*instance, error) {
 	in := &instance{app: a, claims: map[string]*corev1.PersistentVolumeClaim{}, dirs: map[string]string{}}
 	if err := n.createNamespace(ctx, namespace); err != nil {
@@ -71,7 +72,7 @@ func (n *node) createNamespace(ctx context.Context, name string) error {
 	return nil
 }
 
-// createDriver makes the object that CSI volumes belong to.
+// createDriver creates the CSIDriver of the CSI volumes.
 func (n *node) createDriver(ctx context.Context) error {
 	err := n.client.Create(ctx, &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: csiDriver}})
 	if err != nil {
@@ -130,13 +131,13 @@ func newPod(in *instance, namespace string, initArgs []string) *corev1.Pod {
 	return pod
 }
 
-// volumeDir is where kubelet has the files of a volume.
+// volumeDir returns the directory in which kubelet has the files of a volume.
 func (n *node) volumeDir(in *instance, v volume) string {
 	return filepath.Join(n.volumesDir(in, v), map[bool]string{true: "mount", false: v.name}[v.csi])
 }
 
-// volumesDir is the directory whose only directories are volumes of the pod, as is /restores in an init container. For a
-// CSI volume that is the volume's own, which holds it as "mount".
+// volumesDir returns a directory that contains only volumes of the pod, as /restores does in the init container. For a CSI
+// volume that is the volume's own directory, which contains the directory "mount".
 func (n *node) volumesDir(in *instance, v volume) string {
 	volumes := filepath.Join(n.pods, string(in.pod.UID), "volumes")
 	if v.csi {
@@ -145,7 +146,7 @@ func (n *node) volumesDir(in *instance, v volume) string {
 	return filepath.Join(volumes, "kubernetes.io~empty-dir")
 }
 
-// setRunning writes the status of a pod whose containers run, or whose init container does.
+// setRunning writes the status of a pod whose containers, or whose init container, run.
 func (n *node) setRunning(ctx context.Context, pod *corev1.Pod, inInit bool) error {
 	before := pod.DeepCopy()
 	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}

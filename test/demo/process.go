@@ -17,11 +17,12 @@ import (
 )
 
 const (
-	// agentEnds is how long the agent may take to end when it has nothing to do, on a machine that is busy with something else.
-	agentEnds = 2 * time.Minute
-	// handOverTakes is how long an init container may go on after the restore of its volumes has ended. It looks each second.
-	handOverTakes = 2 * time.Minute
-	// logTail is how much of the agent's log is shown after a failure.
+	// agentStopTimeout is how long the idle agent may take to end, on a busy machine.
+	agentStopTimeout = 2 * time.Minute
+	// initContainerTimeout is how long an init container may run after its volumes are restored. It looks for the done file each
+	// second.
+	initContainerTimeout = 2 * time.Minute
+	// logTail is the number of bytes of the agent's log that are shown after a failure.
 	logTail = 6 << 10
 )
 
@@ -73,18 +74,18 @@ func (a *agent) watch(ctx context.Context) (context.Context, context.CancelFunc)
 	go func() {
 		select {
 		case <-a.ended:
-			cancel(fmt.Errorf("%w although nobody told it to: %v", errAgentEnded, a.cmd.ProcessState))
+			cancel(fmt.Errorf("%w before the demo stopped it: %v", errAgentEnded, a.cmd.ProcessState))
 		case <-ctx.Done():
 		}
 	}()
 	return ctx, func() { cancel(context.Canceled) }
 }
 
-// stop ends the agent as kubelet does, and returns an error unless it ends in time, well, and without leaving files.
+// stop ends the agent as kubelet does, and returns an error unless it ends in time, with exit code 0, and leaves no files.
 func (a *agent) stop() error {
 	select {
 	case <-a.ended:
-		return nil // watch has said so
+		return nil // watch has reported it
 	default:
 	}
 	if err := a.cmd.Process.Signal(unix.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -92,14 +93,14 @@ func (a *agent) stop() error {
 	}
 	select {
 	case <-a.ended:
-	case <-time.After(agentEnds):
-		err := fmt.Errorf("the node agent did not end within %s of SIGTERM", agentEnds)
+	case <-time.After(agentStopTimeout):
+		err := fmt.Errorf("the node agent did not end within %s of SIGTERM", agentStopTimeout)
 		err = errors.Join(err, a.cmd.Process.Kill())
 		<-a.ended
 		return err
 	}
 	if a.err != nil {
-		return fmt.Errorf("the node agent ended badly: %w", a.err)
+		return fmt.Errorf("the node agent failed: %w", a.err)
 	}
 	left, err := os.ReadDir(a.temp)
 	if err == nil && len(left) > 0 {
@@ -128,8 +129,8 @@ type initContainer struct {
 	err    error // how it ended; to be read when ended is closed
 }
 
-// startInitContainer runs restore-wait over a directory of volumes until they are restored, or ctx ends. next is called at once
-// when it has ended well, as kubelet goes on.
+// startInitContainer runs restore-wait over a directory of volumes until they are restored, or ctx ends. It calls next when the
+// program has succeeded, as kubelet then starts the pod's containers.
 func startInitContainer(ctx context.Context, program, restoreUID, volumes string, next func() error) (*initContainer, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	c := &initContainer{cancel: cancel, ended: make(chan struct{})}
@@ -152,20 +153,20 @@ func startInitContainer(ctx context.Context, program, restoreUID, volumes string
 	return c, nil
 }
 
-// wait returns how it ended, which it must soon.
+// wait waits until it has ended and returns its error.
 func (c *initContainer) wait(ctx context.Context) error {
 	select {
 	case <-c.ended:
 		return c.err
-	case <-time.After(handOverTakes):
+	case <-time.After(initContainerTimeout):
 		c.end()
-		return fmt.Errorf("still waits %s after the restore: %w", handOverTakes, c.err)
+		return fmt.Errorf("still waiting %s after the restore: %w", initContainerTimeout, c.err)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-// end ends it if it still runs. There may be none.
+// end ends it if it still runs. The receiver may be nil.
 func (c *initContainer) end() {
 	if c == nil {
 		return
@@ -174,8 +175,8 @@ func (c *initContainer) end() {
 	<-c.ended
 }
 
-// ownGroup keeps a signal of the terminal away from a process: Ctrl-C is for the demo, which ends the others. And should
-// the demo be killed, so are they; the kernel takes the end of the thread that started them for that.
+// ownGroup gives a process its own process group, so that Ctrl-C reaches only the demo, which then ends the others. If the demo
+// is killed, the kernel kills them too: Pdeathsig acts when the thread that started them ends.
 func ownGroup() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
 }
@@ -191,7 +192,7 @@ func leftRunning(dir string) error {
 		text, err := os.ReadFile(file)
 		pid := filepath.Base(filepath.Dir(file))
 		if err != nil || !bytes.Contains(text, []byte(dir)) || pid == strconv.Itoa(os.Getpid()) {
-			continue // it has ended meanwhile, or is none of ours
+			continue // it has ended, or is not ours
 		}
 		left = append(left, fmt.Errorf("process %s still runs: %s", pid, strings.TrimSpace(string(bytes.ReplaceAll(text, []byte{0}, []byte{' '})))))
 	}

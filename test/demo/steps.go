@@ -7,12 +7,12 @@ import (
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/pkg/describe"
 	"github.com/plimsoll-io/plimsoll/test/tree"
 )
 
-// maxDifferences is how many differences are told of each volume.
+// maxDifferences limits the differences that are listed for each volume.
 const maxDifferences = 20
 
 // makeVolumes starts the pods and fills their volumes.
@@ -43,7 +43,7 @@ func (d *demo) makeVolumes(ctx context.Context) ([]*instance, error) {
 			files, bytes = files+n, bytes+size
 		}
 	}
-	d.say("made %d volumes in %d pods: %d files, %s", volumes, len(sources), files, formatSize(bytes))
+	d.say("made %d volumes in %d pods: %d files, %s", volumes, len(sources), files, describe.Bytes(bytes))
 	return sources, nil
 }
 
@@ -54,41 +54,37 @@ func (d *demo) backUp(ctx context.Context, sources []*instance, j *journal) (map
 	if err != nil {
 		return nil, err
 	}
-	var labels []string
+	volumes := 0
 	for _, in := range sources {
 		for _, v := range in.volumes {
 			if err := d.server.createBackup(ctx, backup, in, v.name); err != nil {
 				return nil, err
 			}
-			labels = append(labels, label(in.name, v.name))
+			volumes++
 		}
 	}
-	d.say("created %d PodVolumeBackups, that of gallery/photos for kopia, the others for restic", len(labels))
-	if err := d.follow(ctx, &velerov1.PodVolumeBackupList{}, "backup", labels, j); err != nil {
+	d.say("created %d PodVolumeBackups: gallery/photos with kopia, the others with restic", volumes)
+	op := operation{
+		list: &velerov1.PodVolumeBackupList{}, volumes: volumes,
+		read: func() describe.Operation { return describe.OfBackup(backup) },
+		end:  func(ctx context.Context) error { return d.server.endBackup(ctx, backup, j.failures() == nil) },
+	}
+	if err := d.follow(ctx, op, j); err != nil {
 		return nil, err
 	}
-	d.say("backed up %d volumes in %.1f s", len(labels), time.Since(begin).Seconds())
-	d.result.backedUp = len(labels)
-	backups, err := d.server.backups(ctx)
-	return backups, errors.Join(err, d.server.endBackup(ctx, backup))
+	d.say("backed up %d volumes in %.1f s", volumes, time.Since(begin).Seconds())
+	d.result.backedUp = volumes
+	return d.server.backups(ctx)
 }
 
-// follow shows the progress of the labels' volumes until they all have ended well.
-func (d *demo) follow(ctx context.Context, list client.ObjectList, action string, labels []string, j *journal) error {
-	v := d.view(action, labels)
-	err := follow(ctx, d.client, list, j.ended()+len(labels), j, v)
-	v.close()
-	return errors.Join(err, j.failures())
-}
-
-// target is a pod into which is restored.
+// target is a pod into which volumes are restored.
 type target struct {
 	*instance
-	stored []volume       // those of its volumes that there is a snapshot of
+	stored []volume       // the volumes that have a snapshot
 	init   *initContainer // nil if there is none
 }
 
-// restore restores all that was stored into pods of other namespaces. These pods run when it returns.
+// restore restores all snapshots into pods of other namespaces, which run when it returns.
 func (d *demo) restore(ctx context.Context, sources []*instance, backups map[string]*velerov1.PodVolumeBackup, j *journal) ([]*target, error) {
 	begin := time.Now()
 	restore, err := d.server.beginRestore(ctx, sources)
@@ -101,7 +97,7 @@ func (d *demo) restore(ctx context.Context, sources []*instance, backups map[str
 			t.init.end()
 		}
 	}()
-	var labels []string
+	volumes := 0
 	for _, in := range sources {
 		t, err := d.startTarget(ctx, restore, in, backups)
 		if err != nil {
@@ -109,15 +105,19 @@ func (d *demo) restore(ctx context.Context, sources []*instance, backups map[str
 		}
 		targets = append(targets, t)
 		for _, v := range t.stored {
-			name := label(in.name, v.name)
-			if err := d.server.createRestore(ctx, restore, t.instance, backups[name]); err != nil {
+			if err := d.server.createRestore(ctx, restore, t.instance, backups[label(in.name, v.name)]); err != nil {
 				return nil, err
 			}
-			labels = append(labels, name)
+			volumes++
 		}
 	}
-	d.say("created %d PodVolumeRestores", len(labels))
-	if err := d.follow(ctx, &velerov1.PodVolumeRestoreList{}, "restore", labels, j); err != nil {
+	d.say("created %d PodVolumeRestores", volumes)
+	op := operation{
+		list: &velerov1.PodVolumeRestoreList{}, volumes: volumes,
+		read: func() describe.Operation { return describe.OfRestore(restore) },
+		end:  func(ctx context.Context) error { return d.server.endRestore(ctx, restore, j.failures() == nil) },
+	}
+	if err := d.follow(ctx, op, j); err != nil {
 		return nil, err
 	}
 	for _, t := range targets {
@@ -125,11 +125,11 @@ func (d *demo) restore(ctx context.Context, sources []*instance, backups map[str
 			return nil, err
 		}
 	}
-	d.say("restored %d volumes in %.1f s; init containers have ended, pods run", len(labels), time.Since(begin).Seconds())
-	return targets, d.server.endRestore(ctx, restore)
+	d.say("restored %d volumes in %.1f s; the init containers have ended, the pods run", volumes, time.Since(begin).Seconds())
+	return targets, nil
 }
 
-// startTarget starts the pod that a backed up one becomes. It has an init container if there is something to restore.
+// startTarget starts the restored copy of a pod, with an init container if one of its volumes has a snapshot.
 func (d *demo) startTarget(ctx context.Context, restore *velerov1.Restore, source *instance, backups map[string]*velerov1.PodVolumeBackup) (*target, error) {
 	t := &target{}
 	for _, v := range source.volumes {
@@ -138,7 +138,7 @@ func (d *demo) startTarget(ctx context.Context, restore *velerov1.Restore, sourc
 			t.stored = append(t.stored, v)
 			continue
 		}
-		d.say("%s was empty: no snapshot, no PodVolumeRestore; its new pod just starts", name)
+		d.say("%s was empty: no snapshot and no PodVolumeRestore, so its new pod just starts", name)
 	}
 	var initArgs []string
 	if len(t.stored) > 0 {
@@ -186,7 +186,7 @@ func (d *demo) compare(ctx context.Context, sources []*instance, targets []*targ
 		}
 	}
 	if len(differences) > 0 {
-		return fmt.Errorf("what was restored differs from the original in %d ways:\n%w", d.result.differences, errors.Join(differences...))
+		return fmt.Errorf("the restored volumes differ from the originals in %d places:\n%w", d.result.differences, errors.Join(differences...))
 	}
 	d.say("compared content, mode, owner, times, links, holes and attributes in %.1f s", time.Since(begin).Seconds())
 	return nil

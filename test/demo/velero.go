@@ -19,20 +19,20 @@ const (
 	location        = velero.Location
 	backupName      = "demo"
 	restoreName     = "demo-restore"
-	restoredSuffix  = "-restored" // of the namespaces into which is restored
+	restoredSuffix  = "-restored" // of the namespaces that volumes are restored into
 	restic          = "restic"
 	kopia           = "kopia"
 	pvcNameKey      = "velero.io/pvc-name" // pkg/podvolume/configs of Velero
 )
 
-// server plays the Velero server: it makes the objects that the node agent serves, field for field as Velero 1.18 does
+// server plays the Velero server: it creates the objects that the node agent works on, field for field as Velero 1.18 does
 // (newPodVolumeBackup and newPodVolumeRestore of its pkg/podvolume; docs/contracts/velero-node-agent.md 2.1 and 2.2).
 type server struct {
 	client       client.Client
 	repositories string // directory of the repositories, one for each namespace and data path
 }
 
-// install makes what is there before the first backup.
+// install creates the BackupStorageLocation and the Secret that exist before the first backup.
 func (s *server) install(ctx context.Context) error {
 	objects := []client.Object{
 		&velerov1.BackupStorageLocation{
@@ -69,9 +69,12 @@ func (s *server) beginBackup(ctx context.Context) (*velerov1.Backup, error) {
 	return backup, nil
 }
 
-func (s *server) endBackup(ctx context.Context, backup *velerov1.Backup) error {
+func (s *server) endBackup(ctx context.Context, backup *velerov1.Backup, completed bool) error {
 	before := backup.DeepCopy()
-	backup.Status.Phase, backup.Status.CompletionTimestamp = velerov1.BackupPhaseCompleted, new(metav1.Now())
+	backup.Status.Phase, backup.Status.CompletionTimestamp = velerov1.BackupPhasePartiallyFailed, new(metav1.Now())
+	if completed {
+		backup.Status.Phase = velerov1.BackupPhaseCompleted
+	}
 	return s.client.Patch(ctx, backup, client.MergeFrom(before))
 }
 
@@ -124,9 +127,12 @@ func (s *server) beginRestore(ctx context.Context, sources []*instance) (*velero
 	return restore, nil
 }
 
-func (s *server) endRestore(ctx context.Context, restore *velerov1.Restore) error {
+func (s *server) endRestore(ctx context.Context, restore *velerov1.Restore, completed bool) error {
 	before := restore.DeepCopy()
-	restore.Status.Phase, restore.Status.CompletionTimestamp = velerov1.RestorePhaseCompleted, new(metav1.Now())
+	restore.Status.Phase, restore.Status.CompletionTimestamp = velerov1.RestorePhasePartiallyFailed, new(metav1.Now())
+	if completed {
+		restore.Status.Phase = velerov1.RestorePhaseCompleted
+	}
 	return s.client.Patch(ctx, restore, client.MergeFrom(before))
 }
 

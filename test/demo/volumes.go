@@ -29,9 +29,9 @@ type volume struct {
 	fill  func(dir string, bytes int64) error // nil leaves it empty
 }
 
-// apps are what the demo backs up, in two namespaces and with two data paths, thus in three repositories. Photos are what
-// kopia keeps as it is: it has no hard links, and writes names that are not UTF-8 in another way. A volume that will have nothing to restore
-// needs a pod of its own: Velero mounts only the others in the init container restore-wait.
+// apps returns the pods that the demo backs up: two namespaces and two data paths, thus three repositories. kopia gets the photos,
+// which it restores unchanged; it does not keep hard links, and changes names that are not UTF-8. The empty volume has a pod of
+// its own, because Velero mounts only volumes with a snapshot in the init container restore-wait.
 func apps() []app {
 	return []app{
 		{"shop", "database", restic, []volume{{name: "data", csi: true, share: 40, fill: fillDatabase}}},
@@ -41,10 +41,10 @@ func apps() []app {
 	}
 }
 
-// label is how a volume is called on the terminal.
+// label names a volume in messages.
 func label(pod, volume string) string { return pod + "/" + volume }
 
-// fillDatabase makes few big files, one of them mostly a hole, as a database server keeps them: readable by nobody else.
+// fillDatabase makes few big files, one of them mostly a hole, as a database server keeps them: readable by its user only.
 func fillDatabase(dir string, bytes int64) error {
 	files := map[string]int64{
 		"base/16384/1259": bytes * 35 / 100, "base/16384/2619": bytes * 25 / 100, "base/16384/24576": bytes * 20 / 100,
@@ -82,7 +82,7 @@ func writeSparse(path string, size int64) error {
 	return f.Close()
 }
 
-// giveTo makes root's files those of another user; only root can.
+// giveTo changes the owner of the files, if the demo runs as root; only root can.
 func giveTo(dir string, uid int) error {
 	if os.Geteuid() != 0 {
 		return nil

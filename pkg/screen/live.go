@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 
 	tea "charm.land/bubbletea/v2"
 
@@ -34,22 +33,25 @@ type Terminal struct {
 // Show draws each View on the terminal's alternate screen, and returns the last one: when ended says that no more is to come,
 // when views have an error, which it returns, or when a person leaves: ErrQuit, ErrInterrupted. It draws nothing before the
 // first View is there, and nothing at all if that is the last one. views belong to the context that Show hands to them.
-func Show(ctx context.Context, t Terminal, views func(context.Context) iter.Seq2[describe.View, error], ended func(*describe.View) bool) (describe.View, error) {
+func Show(ctx context.Context, t Terminal, views Views, ended func(*describe.View) bool) (describe.View, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	next, stop := iter.Pull2(views(ctx))
-	defer stop()
-	first, err, _ := next()
-	if err != nil || ended(&first) {
-		return first, err
+	updates := updatesOf(ctx, views)
+	defer func() {
+		cancel()
+		for range updates { // until views have ended
+		}
+	}()
+	first := <-updates
+	if first.err != nil || ended(&first.view) {
+		return first.view, first.err
 	}
 	// Signals are for those who made ctx.
-	program := tea.NewProgram(&model{options: Options{Color: t.Color, Unicode: t.Unicode}, view: first},
+	program := tea.NewProgram(&model{options: Options{Color: t.Color, Unicode: t.Unicode}, view: first.view},
 		tea.WithInput(t.In), tea.WithOutput(t.Out), tea.WithEnvironment(t.Environ), tea.WithoutSignalHandler())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		feed(program, next, ended)
+		feed(program, updates, ended)
 	}()
 	last, err := program.Run()
 	cancel()
@@ -61,19 +63,37 @@ func Show(ctx context.Context, t Terminal, views func(context.Context) iter.Seq2
 	return m.view, m.err
 }
 
-// feed sends Views to a program until no more is to come.
-func feed(program *tea.Program, next func() (describe.View, error, bool), ended func(*describe.View) bool) {
-	for {
-		view, err, ok := next()
-		switch {
-		case !ok:
-			return
-		case err != nil:
-			program.Send(failure{err})
+// viewOrErr is a View, or the error after the last one.
+type viewOrErr struct {
+	view describe.View
+	err  error
+}
+
+// updatesOf sends the views until ctx ends, each when the one before was received. It does not use iter.Pull, which cannot
+// be called in a goroutine that is locked to its thread.
+func updatesOf(ctx context.Context, views Views) <-chan viewOrErr {
+	updates := make(chan viewOrErr)
+	go func() {
+		defer close(updates)
+		for view, err := range views(ctx) {
+			updates <- viewOrErr{view, err}
+			if ctx.Err() != nil {
+				return
+			}
+		}
+	}()
+	return updates
+}
+
+// feed sends Views to a program until the last one.
+func feed(program *tea.Program, updates <-chan viewOrErr, ended func(*describe.View) bool) {
+	for u := range updates {
+		if u.err != nil {
+			program.Send(failure{u.err})
 			return
 		}
-		program.Send(view)
-		if ended(&view) {
+		program.Send(u.view)
+		if ended(&u.view) {
 			program.Quit()
 			return
 		}
