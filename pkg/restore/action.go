@@ -3,7 +3,6 @@ package restore
 import (
 	"context"
 
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -16,7 +15,7 @@ import (
 type action struct {
 	name      string   // as Velero names it, such as "velero.io/service"
 	resources []string // group resources, such as "services" or "deployments.apps"
-	apply     func(ctx context.Context, s *session, in *actionInput) (actionOutput, error)
+	apply     func(ctx context.Context, s *scope, in *actionInput) (actionOutput, error)
 }
 
 // actionInput is the item that an action looks at and changes.
@@ -79,51 +78,4 @@ var actions = []action{
 	{"plimsoll.io/group-snapshot", []string{
 		"volumegroupsnapshots.groupsnapshot.storage.k8s.io", "volumegroupsnapshotcontents.groupsnapshot.storage.k8s.io",
 	}, skipGroupSnapshot},
-}
-
-// podKey names a pod in the backup.
-type podKey struct{ namespace, name string }
-
-// session is one restore: what actions may ask.
-type session struct {
-	Input
-	engine     *Engine
-	volumes    *volumeRecords
-	podVolumes map[podKey]map[string]*velerov1.PodVolumeBackup // see podVolumeBackups
-	selection  *selection                                      // nil takes everything
-	wait       waitSettings
-	plugins    map[key]string // of others than Velero, that have worked on items; see foreignPlugins
-	warnings   []string       // about the settings of the restore
-}
-
-func newSession(e *Engine, input Input) *session {
-	s := &session{Input: input, engine: e, volumes: newVolumeRecords(&input), podVolumes: map[podKey]map[string]*velerov1.PodVolumeBackup{}}
-	s.plugins = foreignPlugins(input.Operations)
-	s.wait, s.warnings = parseWaitSettings(input.WaitContainer, e.config.HelperImage)
-	for i := range input.PodVolumeBackups {
-		record := &input.PodVolumeBackups[i]
-		if record.Status.SnapshotID == "" {
-			continue
-		}
-		pod := podKey{record.Spec.Pod.Namespace, record.Spec.Pod.Name}
-		if s.podVolumes[pod] == nil {
-			s.podVolumes[pod] = map[string]*velerov1.PodVolumeBackup{}
-		}
-		s.podVolumes[pod][record.Spec.Volume] = record
-	}
-	return s
-}
-
-// targetNamespace is where items of a namespace of the backup go.
-func (s *session) targetNamespace(original string) string {
-	if mapped, ok := s.Restore.Spec.NamespaceMapping[original]; ok {
-		return mapped
-	}
-	return original
-}
-
-// podVolumeBackups returns the records of a pod's volumes that have a snapshot, by volume name. Namespace and pod are those
-// of the backup.
-func (s *session) podVolumeBackups(namespace, pod string) map[string]*velerov1.PodVolumeBackup {
-	return s.podVolumes[podKey{namespace, pod}]
 }

@@ -6,7 +6,7 @@ import "context"
 const automanaged = "kube-aggregator.kubernetes.io/automanaged"
 
 // skipManagedAPIService leaves out what the API server makes itself.
-func skipManagedAPIService(_ context.Context, _ *session, in *actionInput) (actionOutput, error) {
+func skipManagedAPIService(_ context.Context, _ *scope, in *actionInput) (actionOutput, error) {
 	if _, ok := in.item.GetLabels()[automanaged]; ok {
 		return actionOutput{skip: "the API server makes it itself"}, nil
 	}

@@ -524,8 +524,8 @@ func TestFinalize(t *testing.T) {
 		podVolumeBackup("v", "unfilled", "s1"), podVolumeBackup("w", "filled", "s2"), podVolumeBackup("x", "missing", "s3"))
 
 	e := a.engine()
-	plan := a.collect(e)
-	outcome, err := e.Run(t.Context(), plan, a.report)
+	run := a.collect(e)
+	outcome, err := run.RestoreItems(t.Context(), a.report)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -533,7 +533,7 @@ func TestFinalize(t *testing.T) {
 	a.bind(shop, "wrong", "wrong-"+a.id)
 	filled := velerov1.PodVolumeRestore{Spec: velerov1.PodVolumeRestoreSpec{Pod: corev1.ObjectReference{Namespace: shop, Name: "web"}, Volume: "w"}}
 	outcome.Results, outcome.PodVolumes = backupstore.Results{}, []velerov1.PodVolumeRestore{filled}
-	if err := e.Finalize(t.Context(), plan, outcome); err != nil {
+	if err := run.Finalize(t.Context(), outcome); err != nil {
 		t.Fatal(err)
 	}
 
@@ -566,13 +566,13 @@ func TestFinalizeDoesNotWaitForEver(t *testing.T) {
 		PVName: "old", PVCName: "never", PVCNamespace: "shop", BackupMethod: volumeinfo.MethodPodVolumeBackup, PV: &volumeinfo.PVInfo{ReclaimPolicy: "Retain"},
 	}}
 	e := a.engine()
-	plan := a.collect(e)
-	outcome, err := e.Run(t.Context(), plan, a.report)
+	run := a.collect(e)
+	outcome, err := run.RestoreItems(t.Context(), a.report)
 	if err != nil {
 		t.Fatal(err)
 	}
 	e.config.ResourceTimeout = time.Millisecond
-	if err := e.Finalize(t.Context(), plan, outcome); err != nil {
+	if err := run.Finalize(t.Context(), outcome); err != nil {
 		t.Fatal(err)
 	}
 	if want := "error " + shop + ": persistentvolumeclaims/never: reclaim policy and labels of its old volume: not done within 1ms"; !strings.Contains(text(outcome), want) {
@@ -583,7 +583,7 @@ func TestFinalizeDoesNotWaitForEver(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errUnreachable)
 	outcome.Results = backupstore.Results{}
-	if err := e.Finalize(ctx, plan, outcome); !errors.Is(err, errUnreachable) || text(outcome) != "" {
+	if err := run.Finalize(ctx, outcome); !errors.Is(err, errUnreachable) || text(outcome) != "" {
 		t.Errorf("canceled: got %v and\n%s", err, text(outcome))
 	}
 }

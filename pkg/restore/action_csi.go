@@ -30,17 +30,17 @@ const noSnapshots = "the Restore asks for no volumes of snapshots (spec.restoreP
 
 // restoredSnapshot is the name that a restored VolumeSnapshot and its content share. Each restore makes its own, as Velero
 // does.
-func (s *session) restoredSnapshot(name string) string {
+func (s *scope) restoredSnapshot(name string) string {
 	hash := sha256.Sum256([]byte(string(s.Restore.UID) + "/" + name))
 	return hex.EncodeToString(hash[:])
 }
 
-func (s *session) leavesSnapshots() bool {
+func (s *scope) leavesSnapshots() bool {
 	return s.Restore.Spec.RestorePVs != nil && !*s.Restore.Spec.RestorePVs
 }
 
 // fillFromSnapshot has the CSI driver make a claim's volume of a snapshot.
-func (s *session) fillFromSnapshot(in *actionInput, claim types.NamespacedName, snapshot string) actionOutput {
+func (s *scope) fillFromSnapshot(in *actionInput, claim types.NamespacedName, snapshot string) actionOutput {
 	if spec, ok := fieldOf[map[string]any](in.item.Object, "spec"); ok {
 		delete(spec, "dataSourceRef") // else the API server copies it
 		spec["dataSource"] = map[string]any{"apiGroup": snapshotGroup, "kind": "VolumeSnapshot", "name": s.restoredSnapshot(snapshot)}
@@ -50,7 +50,7 @@ func (s *session) fillFromSnapshot(in *actionInput, claim types.NamespacedName, 
 }
 
 // restoreSize is how large a volume that is made of a VolumeSnapshot must be, as far as the backup says it; else 0.
-func (s *session) restoreSize(namespace, snapshot string) resource.Quantity {
+func (s *scope) restoreSize(namespace, snapshot string) resource.Quantity {
 	object := findItem(s.Archive, key{snapshotResource, namespace, snapshot})
 	content := findItem(s.Archive, key{resource: snapshotContentResource, name: textOf(object, "status", "boundVolumeSnapshotContentName")})
 	size := *resource.NewQuantity(numberOf(content, "status", "restoreSize"), resource.BinarySI)
@@ -74,7 +74,7 @@ func growClaim(spec map[string]any, size resource.Quantity) {
 
 // prepareSnapshot makes a VolumeSnapshot of a claim one of the snapshot that the storage has: its content is restored
 // before it, and both stay when either is deleted.
-func prepareSnapshot(_ context.Context, s *session, in *actionInput) (actionOutput, error) {
+func prepareSnapshot(_ context.Context, s *scope, in *actionInput) (actionOutput, error) {
 	if s.leavesSnapshots() {
 		return actionOutput{skip: noSnapshots}, nil
 	}
@@ -97,7 +97,7 @@ func prepareSnapshot(_ context.Context, s *session, in *actionInput) (actionOutp
 }
 
 // prepareSnapshotContent makes the content of a VolumeSnapshot lead to the snapshot that the storage has.
-func prepareSnapshotContent(ctx context.Context, s *session, in *actionInput) (actionOutput, error) {
+func prepareSnapshotContent(ctx context.Context, s *scope, in *actionInput) (actionOutput, error) {
 	if s.leavesSnapshots() {
 		return actionOutput{skip: noSnapshots}, nil
 	}
@@ -128,8 +128,8 @@ func prepareSnapshotContent(ctx context.Context, s *session, in *actionInput) (a
 }
 
 // snapshotClass finds a VolumeSnapshotClass of a driver in the target, whose secrets some drivers need; "" if there is none.
-func (s *session) snapshotClass(ctx context.Context, driver string) (string, error) {
-	classes, err := s.list(ctx, snapshotClasses, "", metav1.ListOptions{})
+func (s *scope) snapshotClass(ctx context.Context, driver string) (string, error) {
+	classes, err := s.listObjects(ctx, snapshotClasses, "", metav1.ListOptions{})
 	if apierrors.IsNotFound(err) {
 		return "", nil // then creating the content says that there are no CSI snapshots here
 	}
@@ -145,7 +145,7 @@ func (s *session) snapshotClass(ctx context.Context, driver string) (string, err
 }
 
 // prepareSnapshotClass has the secret restored that lists snapshots.
-func prepareSnapshotClass(_ context.Context, s *session, in *actionInput) (actionOutput, error) {
+func prepareSnapshotClass(_ context.Context, s *scope, in *actionInput) (actionOutput, error) {
 	if s.leavesSnapshots() {
 		return actionOutput{skip: noSnapshots}, nil
 	}
@@ -163,7 +163,7 @@ func annotatedSecret(item *unstructured.Unstructured, name, namespace string) []
 }
 
 // skipGroupSnapshot leaves out objects of snapshots of groups of volumes.
-func skipGroupSnapshot(context.Context, *session, *actionInput) (actionOutput, error) {
+func skipGroupSnapshot(context.Context, *scope, *actionInput) (actionOutput, error) {
 	return actionOutput{
 		skip:     "group snapshots are not restored",
 		warnings: []string{"not restored: Plimsoll restores no group snapshots, only the VolumeSnapshots in them"},

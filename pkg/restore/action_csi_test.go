@@ -97,7 +97,7 @@ func TestCSISnapshots(t *testing.T) {
 	}} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			s := sessionWith(bareCluster(t), Input{Restore: &velerov1.Restore{Spec: test.spec}})
+			s := scopeWith(bareCluster(t), Input{Restore: &velerov1.Restore{Spec: test.spec}})
 			item, out, err := prepareItem(t, s, test.resource, decodeItem(t, test.item))
 			test.want.check(t, item, out, err)
 		})
@@ -132,7 +132,7 @@ func TestClaimOfSnapshotGrows(t *testing.T) {
 					metadata: {name: content-1}, status: {restoreSize: ` + test.content + `}}`
 			}
 			infos := []volumeinfo.BackupVolume{{PVName: "pv-1", BackupMethod: volumeinfo.MethodCSISnapshot}}
-			s := sessionWith(bareCluster(t), Input{VolumeInfos: infos, Archive: archiveOf(t, "1.1.0", objects)})
+			s := scopeWith(bareCluster(t), Input{VolumeInfos: infos, Archive: archiveOf(t, "1.1.0", objects)})
 			item, _, err := prepareItem(t, s, "persistentvolumeclaims", decodeItem(t, claim))
 			if err != nil {
 				t.Fatal(err)

@@ -4,7 +4,7 @@ import "context"
 
 // preserveFields replaces spec.preserveUnknownFields, which v1 does not take, by what says the same of each version's
 // schema: CRDs that were made as v1beta1 have it.
-func preserveFields(_ context.Context, _ *session, in *actionInput) (actionOutput, error) {
+func preserveFields(_ context.Context, _ *scope, in *actionInput) (actionOutput, error) {
 	spec, _ := fieldOf[map[string]any](in.item.Object, "spec")
 	if preserve, _ := spec["preserveUnknownFields"].(bool); !preserve || in.item.GetAPIVersion() != "apiextensions.k8s.io/v1" {
 		return actionOutput{}, nil

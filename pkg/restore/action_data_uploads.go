@@ -4,6 +4,6 @@ import "context"
 
 // skipDataUpload leaves out Velero's records of snapshots whose data it has moved. They are of no use without its data
 // mover; each claim that they belong to is warned of, see prepareClaimVolume.
-func skipDataUpload(context.Context, *session, *actionInput) (actionOutput, error) {
+func skipDataUpload(context.Context, *scope, *actionInput) (actionOutput, error) {
 	return actionOutput{skip: "it belongs to Velero's data mover, whose snapshots are not restored"}, nil
 }

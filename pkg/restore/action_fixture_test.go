@@ -74,8 +74,8 @@ func bareCluster(tb testing.TB) dynamic.Interface {
 	return client
 }
 
-// sessionWith is a restore of backup "nightly" into a cluster.
-func sessionWith(cluster dynamic.Interface, input Input) *session {
+// scopeWith is a restore of backup "nightly" into a cluster.
+func scopeWith(cluster dynamic.Interface, input Input) *scope {
 	if input.Restore == nil {
 		input.Restore = &velerov1.Restore{}
 	}
@@ -87,11 +87,11 @@ func sessionWith(cluster dynamic.Interface, input Input) *session {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "nightly"}, Spec: velerov1.BackupSpec{StorageLocation: "default"},
 	}
 	input.Log = slog.New(slog.DiscardHandler)
-	return newSession(&Engine{cluster: cluster, config: Config{HelperImage: "example.test/node-agent:1", ResourceTimeout: time.Minute}}, input)
+	return newScope(&Engine{cluster: cluster, config: Config{HelperImage: "example.test/node-agent:1", ResourceTimeout: time.Minute}}, input)
 }
 
 // prepareItem lets all actions for a resource run on an object of the backup, one after the other, as the engine does.
-func prepareItem(tb testing.TB, s *session, resource string, original *unstructured.Unstructured) (*unstructured.Unstructured, actionOutput, error) {
+func prepareItem(tb testing.TB, s *scope, resource string, original *unstructured.Unstructured) (*unstructured.Unstructured, actionOutput, error) {
 	tb.Helper()
 	item := original.DeepCopy()
 	reset(item)

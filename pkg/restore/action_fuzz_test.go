@@ -42,7 +42,7 @@ func FuzzActions(f *testing.F) {
 			return
 		}
 		records := []velerov1.PodVolumeBackup{podVolumeBackup("data", "c", "s"), podVolumeBackup("other", "", "s")}
-		s := sessionWith(cluster, Input{
+		s := scopeWith(cluster, Input{
 			Restore: &velerov1.Restore{Spec: velerov1.RestoreSpec{
 				NamespaceMapping: map[string]string{"shop": "copy"},
 				Hooks:            velerov1.RestoreHooks{Resources: []velerov1.RestoreResourceHookSpec{{PostHooks: []velerov1.RestoreResourceHook{{}}}}},

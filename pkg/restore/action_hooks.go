@@ -39,7 +39,7 @@ type execHook struct {
 
 // addInitHooks puts the init containers of a pod's restore hooks before its own. waitForVolumes puts the one that waits for
 // volumes before them. A backup of a restored pod has them already: those are replaced.
-func addInitHooks(_ context.Context, s *session, in *actionInput) (actionOutput, error) {
+func addInitHooks(_ context.Context, s *scope, in *actionInput) (actionOutput, error) {
 	spec, ok := fieldOf[map[string]any](in.item.Object, "spec")
 	if !ok {
 		return actionOutput{}, nil
@@ -57,7 +57,7 @@ func addInitHooks(_ context.Context, s *session, in *actionInput) (actionOutput,
 }
 
 // initHooks returns the init containers that annotations or the Restore ask for. The pod is in its original namespace.
-func (s *session) initHooks(pod *unstructured.Unstructured) (containers []any, err error) {
+func (s *scope) initHooks(pod *unstructured.Unstructured) (containers []any, err error) {
 	annotation := func(name string) string { return pod.GetAnnotations()[initHookAnnotation+name] }
 	if image := annotation("container-image"); image != "" {
 		name := cmp.Or(annotation("container-name"), "velero-restore-init-hook")
@@ -84,7 +84,7 @@ func (s *session) initHooks(pod *unstructured.Unstructured) (containers []any, e
 
 // execHooks returns the commands that annotations or the Restore ask for in a pod that was created, and warnings of what
 // cannot be read, which is then not set.
-func (s *session) execHooks(pod *unstructured.Unstructured) (hooks []execHook, warnings []string) {
+func (s *scope) execHooks(pod *unstructured.Unstructured) (hooks []execHook, warnings []string) {
 	var first string
 	for container := range objectsOf(pod.Object, "spec", "containers") {
 		first = textOf(container, "name")
@@ -159,7 +159,7 @@ func anySlice(texts []string) []any {
 }
 
 // hooksFor yields the Restore's hooks for a pod, with their names. The namespace is where the pod is restored to, as in Velero.
-func (s *session) hooksFor(namespace string, podLabels map[string]string) func(yield func(velerov1.RestoreResourceHook, string) bool) {
+func (s *scope) hooksFor(namespace string, podLabels map[string]string) func(yield func(velerov1.RestoreResourceHook, string) bool) {
 	return func(yield func(velerov1.RestoreResourceHook, string) bool) {
 		for i := range s.Restore.Spec.Hooks.Resources {
 			resource := &s.Restore.Spec.Hooks.Resources[i]

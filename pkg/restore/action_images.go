@@ -12,7 +12,7 @@ import (
 
 // changeImages replaces parts of the names of images, as Velero's ConfigMap change-image-name says. Of the parts that an
 // image has, the longest counts; in Velero any one does.
-func changeImages(_ context.Context, s *session, in *actionInput) (actionOutput, error) {
+func changeImages(_ context.Context, s *scope, in *actionInput) (actionOutput, error) {
 	if len(s.Images) == 0 {
 		return actionOutput{}, nil
 	}

@@ -33,7 +33,7 @@ var errNativeSnapshot = errors.New("only a snapshot plugin of a Velero server ca
 
 // preparePersistentVolume leaves a volume out whose claim gets a new one, or whose data only Velero can restore. Others are
 // bound to the restored claim.
-func preparePersistentVolume(_ context.Context, s *session, in *actionInput) (actionOutput, error) {
+func preparePersistentVolume(_ context.Context, s *scope, in *actionInput) (actionOutput, error) {
 	claim := claimedBy(in.original)
 	from := s.sourceOf(in.original.GetName(), claim)
 	if from.dataFrom == fromNative {
@@ -77,7 +77,7 @@ func (s source) describe() string {
 
 // prepareClaim takes away what the source cluster has noted on a claim, and has its volume restored before it. Claims of
 // ephemeral volumes are left out: Kubernetes makes them for their pods, and refuses to use one that it has not made.
-func prepareClaim(_ context.Context, s *session, in *actionInput) (actionOutput, error) {
+func prepareClaim(_ context.Context, s *scope, in *actionInput) (actionOutput, error) {
 	if pod := s.ephemeralOwner(in.original); pod != "" {
 		return actionOutput{skip: "it is made anew for an ephemeral volume of pod " + pod}, nil
 	}
@@ -92,7 +92,7 @@ func prepareClaim(_ context.Context, s *session, in *actionInput) (actionOutput,
 
 // ephemeralOwner returns the pod for whose generic ephemeral volume Kubernetes has made a claim, or "". Nobody makes a claim anew
 // that a pod owns for another reason, such as those that a Spark driver makes for its executors.
-func (s *session) ephemeralOwner(claim *unstructured.Unstructured) string {
+func (s *scope) ephemeralOwner(claim *unstructured.Unstructured) string {
 	owner := metav1.GetControllerOf(claim)
 	if owner == nil || owner.Kind != "Pod" || owner.APIVersion != "v1" {
 		return ""
@@ -108,7 +108,7 @@ func (s *session) ephemeralOwner(claim *unstructured.Unstructured) string {
 
 // prepareClaimVolume lets a claim get its data from where the backup has it, and warns of claims that do not get any. A claim
 // that exists, and is not being deleted, keeps what it has.
-func prepareClaimVolume(ctx context.Context, s *session, in *actionInput) (actionOutput, error) {
+func prepareClaimVolume(ctx context.Context, s *scope, in *actionInput) (actionOutput, error) {
 	volume := textOf(in.original.Object, "spec", "volumeName")
 	if volume == "" {
 		return actionOutput{}, nil
@@ -119,7 +119,7 @@ func prepareClaimVolume(ctx context.Context, s *session, in *actionInput) (actio
 		return actionOutput{}, nil
 	}
 	target := types.NamespacedName{Namespace: s.targetNamespace(claim.Namespace), Name: claim.Name}
-	_, err := s.find(ctx, claimObjects, target)
+	_, err := s.findObject(ctx, claimObjects, target)
 	if err == nil {
 		return actionOutput{}, nil
 	}
@@ -136,8 +136,8 @@ func prepareClaimVolume(ctx context.Context, s *session, in *actionInput) (actio
 
 // whyWithheld says why a claim that is about to be created does not get the PersistentVolume that it had, which was restored
 // before it if it could be; "" if it does.
-func (s *session) whyWithheld(ctx context.Context, volume string, claim types.NamespacedName) (string, error) {
-	object, err := s.find(ctx, volumeObjects, types.NamespacedName{Name: volume})
+func (s *scope) whyWithheld(ctx context.Context, volume string, claim types.NamespacedName) (string, error) {
+	object, err := s.findObject(ctx, volumeObjects, types.NamespacedName{Name: volume})
 	if apierrors.IsNotFound(err) {
 		return "which is not in the cluster and was not restored", nil
 	}
@@ -156,7 +156,7 @@ func (s *session) whyWithheld(ctx context.Context, volume string, claim types.Na
 	}
 }
 
-func (s *session) fill(in *actionInput, claim types.NamespacedName, from source) actionOutput {
+func (s *scope) fill(in *actionInput, claim types.NamespacedName, from source) actionOutput {
 	if from.provisioned() {
 		releaseVolume(in.item)
 	}
@@ -227,7 +227,7 @@ func releaseVolume(claim *unstructured.Unstructured) {
 }
 
 // noPodVolumeData says why a claim gets no data though it was backed up from a pod; "" if it does, or was empty.
-func (s *session) noPodVolumeData(claim types.NamespacedName) string {
+func (s *scope) noPodVolumeData(claim types.NamespacedName) string {
 	records := s.volumes.podVolumes[claim]
 	if len(records) == 0 && !s.volumes.annotated[claim] {
 		return "the backup says that restic or kopia has stored it, but the record of that (PodVolumeBackup) is missing"

@@ -22,7 +22,7 @@ var (
 )
 
 // addClaims has a pod's claims restored before it.
-func addClaims(_ context.Context, _ *session, in *actionInput) (actionOutput, error) {
+func addClaims(_ context.Context, _ *scope, in *actionInput) (actionOutput, error) {
 	var out actionOutput
 	for volume := range objectsOf(in.item.Object, "spec", "volumes") {
 		if claim := textOf(volume, "persistentVolumeClaim", "claimName"); claim != "" {
@@ -34,7 +34,7 @@ func addClaims(_ context.Context, _ *session, in *actionInput) (actionOutput, er
 
 // releasePod takes away what the source cluster has added to a pod: its node, its priority and overhead, which PriorityClass
 // and RuntimeClass give again, and the token of its ServiceAccount. Ephemeral containers can only be added to pods that run.
-func releasePod(_ context.Context, s *session, in *actionInput) (actionOutput, error) {
+func releasePod(_ context.Context, s *scope, in *actionInput) (actionOutput, error) {
 	spec, ok := fieldOf[map[string]any](in.item.Object, "spec")
 	if !ok {
 		return actionOutput{}, nil
@@ -96,10 +96,10 @@ const admissionPatience = 30 * time.Second
 
 // unnoticedClass says whether a pod was refused for want of a PriorityClass that exists: admission looks into a cache, which
 // does not have yet what was restored just before the pod.
-func (s *session) unnoticedClass(ctx context.Context, pod *unstructured.Unstructured, refusal error) bool {
+func (s *scope) unnoticedClass(ctx context.Context, pod *unstructured.Unstructured, refusal error) bool {
 	if !apierrors.IsForbidden(refusal) || !strings.Contains(refusal.Error(), "no PriorityClass") {
 		return false
 	}
-	_, err := s.find(ctx, priorityClasses.WithVersion("v1"), types.NamespacedName{Name: textOf(pod.Object, "spec", "priorityClassName")})
+	_, err := s.findObject(ctx, priorityClasses.WithVersion("v1"), types.NamespacedName{Name: textOf(pod.Object, "spec", "priorityClassName")})
 	return err == nil
 }

@@ -117,7 +117,7 @@ func TestPods(t *testing.T) {
 			t.Parallel()
 			backup := archiveOf(t, "1.1.0", map[string]string{"runtimeclasses.node.k8s.io/cluster/vm": `{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: vm}, handler: vm}`})
 			test.spec.NamespaceMapping = map[string]string{"shop": "store"}
-			s := sessionWith(nil, Input{Restore: &velerov1.Restore{Spec: test.spec}, Archive: backup})
+			s := scopeWith(nil, Input{Restore: &velerov1.Restore{Spec: test.spec}, Archive: backup})
 			item, out, err := prepareItem(t, s, "pods", decodeItem(t, test.item))
 			test.want.check(t, item, out, err)
 		})

@@ -17,7 +17,7 @@ func generatedToken(serviceAccount, name string) bool {
 
 // prepareToken leaves out the tokens of ServiceAccounts that Kubernetes makes itself. The others get a new token: the
 // controller writes it where none is, and removes a Secret with the UID of another ServiceAccount.
-func prepareToken(_ context.Context, _ *session, in *actionInput) (actionOutput, error) {
+func prepareToken(_ context.Context, _ *scope, in *actionInput) (actionOutput, error) {
 	if textOf(in.item.Object, "type") != "kubernetes.io/service-account-token" {
 		return actionOutput{}, nil
 	}

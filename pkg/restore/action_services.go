@@ -14,7 +14,7 @@ const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
 // releaseAddresses takes away the addresses and ports that the source cluster has chosen for a Service. Those that somebody
 // has asked for stay: by kubectl apply, server-side apply, or in the Restore (spec.preserveNodePorts).
-func releaseAddresses(_ context.Context, s *session, in *actionInput) (actionOutput, error) {
+func releaseAddresses(_ context.Context, s *scope, in *actionInput) (actionOutput, error) {
 	spec, ok := fieldOf[map[string]any](in.item.Object, "spec")
 	if !ok {
 		return actionOutput{}, nil

@@ -61,7 +61,7 @@ func TestServiceAddresses(t *testing.T) {
 	}} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			s := sessionWith(nil, Input{Restore: &velerov1.Restore{Spec: velerov1.RestoreSpec{PreserveNodePorts: &test.preserve}}})
+			s := scopeWith(nil, Input{Restore: &velerov1.Restore{Spec: velerov1.RestoreSpec{PreserveNodePorts: &test.preserve}}})
 			item, out, err := prepareItem(t, s, "services", decodeItem(t, test.item))
 			test.want.check(t, item, out, err)
 		})

@@ -13,7 +13,7 @@ var storageClasses = schema.GroupVersionResource{Group: "storage.k8s.io", Versio
 
 // changeStorageClass replaces the storage classes of claims, volumes and StatefulSets' claim templates, as Velero's ConfigMap
 // change-storage-class says. An item that would get a class which the cluster does not have is not restored.
-func changeStorageClass(ctx context.Context, s *session, in *actionInput) (actionOutput, error) {
+func changeStorageClass(ctx context.Context, s *scope, in *actionInput) (actionOutput, error) {
 	if in.resource.Resource != "statefulsets" {
 		return actionOutput{}, s.changeStorageClass(ctx, in.item.Object)
 	}
@@ -25,13 +25,13 @@ func changeStorageClass(ctx context.Context, s *session, in *actionInput) (actio
 	return actionOutput{}, nil
 }
 
-func (s *session) changeStorageClass(ctx context.Context, object map[string]any) error {
+func (s *scope) changeStorageClass(ctx context.Context, object map[string]any) error {
 	spec, _ := fieldOf[map[string]any](object, "spec")
 	class, ok := s.StorageClasses[textOf(spec, "storageClassName")]
 	if !ok || class == "" {
 		return nil
 	}
-	_, err := s.find(ctx, storageClasses, types.NamespacedName{Name: class})
+	_, err := s.findObject(ctx, storageClasses, types.NamespacedName{Name: class})
 	if apierrors.IsNotFound(err) {
 		return fmt.Errorf("storage class %q, which %q is to be replaced by, does not exist: make it, or correct the ConfigMap labeled velero.io/change-storage-class", class, spec["storageClassName"])
 	}

@@ -142,7 +142,7 @@ func TestActions(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			test.input.Restore = &velerov1.Restore{Spec: test.spec}
-			item, out, err := prepareItem(t, sessionWith(cluster, test.input), test.resource, decodeItem(t, test.item))
+			item, out, err := prepareItem(t, scopeWith(cluster, test.input), test.resource, decodeItem(t, test.item))
 			test.want.check(t, item, out, err)
 		})
 	}

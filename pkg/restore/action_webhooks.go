@@ -4,7 +4,7 @@ import "context"
 
 // correctSideEffects replaces side effects that v1 does not take any more, as v1beta1 did: backups of clusters before
 // Kubernetes 1.22 may have them.
-func correctSideEffects(_ context.Context, _ *session, in *actionInput) (actionOutput, error) {
+func correctSideEffects(_ context.Context, _ *scope, in *actionInput) (actionOutput, error) {
 	if in.item.GetAPIVersion() != "admissionregistration.k8s.io/v1" {
 		return actionOutput{}, nil
 	}

@@ -21,7 +21,7 @@ func BenchmarkRestore(b *testing.B) {
 		a.backup(files...)
 		e := a.engine()
 		b.StartTimer()
-		outcome, err := e.Run(b.Context(), a.collect(e), func(Progress) {})
+		outcome, err := a.collect(e).RestoreItems(b.Context(), func(Progress) {})
 		if err != nil || outcome.Progress.Counts.Created != items+1 {
 			b.Fatalf("%+v, %v", outcome.Progress, err)
 		}

@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/discovery"
+
+	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
 )
 
 // catalog is what the API server serves, as it was asked once.
@@ -44,8 +46,8 @@ func (c *catalog) resources() []schema.GroupResource {
 
 func (n resourceNames) inGroup(begin string) bool { return strings.HasPrefix(n.resource.Group, begin) }
 
-// askCatalog asks the API server. Groups whose own server does not answer are left out.
-func askCatalog(client discovery.DiscoveryInterface) (*catalog, error) {
+// readCatalog asks the API server. Groups whose own server does not answer are left out.
+func readCatalog(client discovery.DiscoveryInterface) (*catalog, error) {
 	_, lists, err := client.ServerGroupsAndResources()
 	if failed := (*discovery.ErrGroupDiscoveryFailed)(nil); err != nil && !errors.As(err, &failed) {
 		return nil, fmt.Errorf("ask the API server what it serves: %w", err)
@@ -78,12 +80,21 @@ func (c *catalog) add(version schema.GroupVersion, resources []metav1.APIResourc
 	}
 }
 
+// addDefinitions adds the resources that the CustomResourceDefinitions of a backup define.
+func (c *catalog) addDefinitions(archive *backupstore.Archive) {
+	for item := range archive.ItemsOf(customResourceDefinitions.String()) {
+		if crd, err := archive.Object(item); err == nil {
+			c.addDefinition(crd)
+		}
+	}
+}
+
 // maxOtherNames is how many names of a resource are known besides its plural.
 const maxOtherNames = 20
 
-// announce adds the names of a CustomResourceDefinition that is going to be restored, as far as an API server would take them:
+// addDefinition adds the names of a CustomResourceDefinition that is going to be restored, as far as an API server would take them:
 // they are kept until the restore ends, and the archive may be made to harm.
-func (c *catalog) announce(crd *unstructured.Unstructured) {
+func (c *catalog) addDefinition(crd *unstructured.Unstructured) {
 	names := resourceNames{}
 	names.resource.Group, _, _ = unstructured.NestedString(crd.Object, "spec", "group")
 	names.resource.Resource, _, _ = unstructured.NestedString(crd.Object, "spec", "names", "plural")

@@ -126,26 +126,26 @@ func (r *run) reconcile(ctx context.Context, i *item, existing *unstructured.Uns
 	}
 	switch {
 	case equality.Semantic.DeepEqual(present.Object, wanted.Object):
-		i.fate = unchanged
+		i.action = unchanged
 		if update {
 			r.patchLabels(ctx, i, existing)
 		}
 	case i.resource == serviceAccounts:
 		r.patch(ctx, i, mergePatch(present.Object, mergeServiceAccount(present, wanted).Object))
 	case update && i.resource == volumeResource && !keepClaim(unlabelled, wanted):
-		i.fate = failed
+		i.action = failed
 		i.warn("it exists and belongs to another claim, which it is left to")
 	case update:
 		r.patch(ctx, i, mergePatch(unlabelled.Object, wanted.Object))
 	case own:
-		i.fate = failed
+		i.action = failed
 		i.warn("it exists, differs from the backup's, and is left as it is: the restore controller or its node agents depend on it")
 	default:
-		i.fate = failed
+		i.action = failed
 		i.warn("could not restore, %s %q already exists. Warning: the in-cluster version is different than the backed-up version",
 			i.object.GetKind(), i.object.GetName())
 	}
-	if i.fate == failed && update {
+	if i.action == failed && update {
 		r.patchLabels(ctx, i, existing)
 	}
 }
@@ -177,12 +177,12 @@ func claimedBy(volume *unstructured.Unstructured) types.NamespacedName {
 // patch changes the object that exists. That it refuses to be changed is a warning, as with Velero.
 func (r *run) patch(ctx context.Context, i *item, patch map[string]any) {
 	if len(patch) == 0 {
-		i.fate = unchanged
+		i.action = unchanged
 		return
 	}
-	i.fate = updated
+	i.action = updated
 	if err := r.send(ctx, i, patch); err != nil {
-		i.fate = failed
+		i.action = failed
 		i.warn("it exists and could not be updated: %v", err)
 	}
 }

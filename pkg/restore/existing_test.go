@@ -68,7 +68,7 @@ func FuzzExisting(f *testing.F) {
 		if _, err := json.Marshal(merged.Object); err != nil {
 			t.Error(err)
 		}
-		r := &run{session: &session{Input: Input{Backup: &velerov1.Backup{}, Restore: &velerov1.Restore{}}}}
+		r := &run{scope: &scope{Input: Input{Backup: &velerov1.Backup{}, Restore: &velerov1.Restore{}}}}
 		for _, resource := range []string{"pods", "jobs.batch", "configmaps"} {
 			leftOut(keyOf("/"+resource).resource, two)
 		}

@@ -17,7 +17,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -37,32 +36,10 @@ var (
 	errUnused = fmt.Errorf("%w, and no pod uses it", errUnbound)
 )
 
-// Finalize does what can only be done when the PodVolumeRestores have ended: it waits until the claims that were created are
-// bound, up to Config.ResourceTimeout for all of them, and gives their new volumes the reclaim policy and the labels of the old
-// ones; and it warns of claims whose data nobody has restored. Meanwhile it waits as long for the hooks that Run has begun.
-// What goes wrong with a claim or a hook goes into the outcome's results. The error says that ctx has ended.
-func (e *Engine) Finalize(ctx context.Context, plan *Plan, outcome *Outcome) error {
-	var hooks sync.WaitGroup
-	var hooked Outcome
-	if plan.hooks.stop != nil { // this process has run the plan
-		hooks.Go(func() { plan.hooks.wait(e.config.ResourceTimeout, &hooked) })
-	}
-	err := plan.collector.session.finalize(ctx, outcome)
-	hooks.Wait()
-	if plan.hooks.stop != nil {
-		plan.hooks.stop(nil)
-	}
-	if err == nil && ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
-	outcome.Results.Errors.Merge(&hooked.Results.Errors)
-	outcome.Hooks = plan.hooks.now()
-	return err
-}
-
-func (s *session) finalize(ctx context.Context, outcome *Outcome) error {
+// finalizeClaims completes the new volumes of created claims, and warns of those that stay empty.
+func (r *run) finalizeClaims(ctx context.Context, outcome *Outcome) error {
 	created := createdClaims(outcome.Resources)
-	problems := s.markVolumes(ctx, s.volumesToMark(created))
+	problems := r.patchVolumes(ctx, r.volumesToPatch(created))
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -74,36 +51,36 @@ func (s *session) finalize(ctx context.Context, outcome *Outcome) error {
 			outcome.Results.Errors.Add(claim.Namespace, err)
 		}
 	}
-	unfilled := s.unfilledClaims(created, outcome.PodVolumes)
+	unfilled := r.unfilledClaims(created, outcome.PodVolumes)
 	for _, claim := range slices.SortedFunc(maps.Keys(unfilled), compareNames) {
 		outcome.Results.Warnings.Add(claim.Namespace, fmt.Errorf("persistentvolumeclaims/%s: %s", claim.Name, unfilled[claim]))
 	}
 	return nil
 }
 
-// markVolumes goes round the claims until each is bound and its volume changed, or the time is up, and returns what is wrong
+// patchVolumes goes round the claims until each is bound and its volume changed, or the time is up, and returns what is wrong
 // with those that are not. It looks again when a claim has changed.
-func (s *session) markVolumes(ctx context.Context, waiting map[types.NamespacedName]*volumeinfo.PVInfo) map[types.NamespacedName]error {
+func (r *run) patchVolumes(ctx context.Context, waiting map[types.NamespacedName]*volumeinfo.PVInfo) map[types.NamespacedName]error {
 	problems := map[types.NamespacedName]error{}
-	timeout := s.engine.config.ResourceTimeout
+	timeout := r.engine.config.ResourceTimeout
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	changed := make(chan struct{}, 1)
 	var followers sync.WaitGroup
 	defer followers.Wait()
 	defer cancel()
 	for followed := false; ; followed = true {
-		s.markRound(ctx, waiting, problems)
+		r.patchBoundVolumes(ctx, waiting, problems)
 		if len(waiting) == 0 || ctx.Err() != nil {
 			break
 		}
 		for namespace := range namespacesOf(waiting) {
 			if !followed {
-				followers.Go(func() { s.follow(ctx, namespace, changed) })
+				followers.Go(func() { r.watchClaims(ctx, namespace, changed) })
 			}
 		}
 		select {
 		case <-changed:
-		case <-time.After(s.engine.config.bindingInterval):
+		case <-time.After(r.engine.config.bindingInterval):
 		case <-ctx.Done():
 		}
 	}
@@ -114,31 +91,31 @@ func (s *session) markVolumes(ctx context.Context, waiting map[types.NamespacedN
 	return problems
 }
 
-// markRound looks at each claim once, and takes those out of which nothing more can become.
-func (s *session) markRound(ctx context.Context, waiting map[types.NamespacedName]*volumeinfo.PVInfo, problems map[types.NamespacedName]error) {
+// patchBoundVolumes looks at each claim once, and takes those out of which nothing more can become.
+func (r *run) patchBoundVolumes(ctx context.Context, waiting map[types.NamespacedName]*volumeinfo.PVInfo, problems map[types.NamespacedName]error) {
 	used := map[string]map[string]bool{} // claims that pods use, by namespace
 	for claim, info := range waiting {
-		problem := s.markVolume(ctx, claim, info)
+		problem := r.patchVolumeOf(ctx, claim, info)
 		if errors.Is(problem, errUnbound) {
-			problem = s.checkUsed(ctx, claim, used)
+			problem = r.whyUnbound(ctx, claim, used)
 		}
 		if ctx.Err() != nil {
 			return // else it says nothing about the claim
 		}
-		if problems[claim] = problem; problem == nil || final(problem) {
+		if problems[claim] = problem; problem == nil || isFinal(problem) {
 			delete(waiting, claim)
 		}
 	}
 }
 
-// follow says when a claim of a namespace has changed, until ctx ends. Where the API server does not let it watch, it goes on
+// watchClaims says when a claim of a namespace has changed, until ctx ends. Where the API server does not let it watch, it goes on
 // asking, and those who wait look at intervals.
-func (s *session) follow(ctx context.Context, namespace string, changed chan<- struct{}) {
+func (r *run) watchClaims(ctx context.Context, namespace string, changed chan<- struct{}) {
 	for ctx.Err() == nil {
-		claims, err := s.engine.cluster.Resource(claimObjects).Namespace(namespace).Watch(ctx, metav1.ListOptions{})
+		claims, err := r.engine.cluster.Resource(claimObjects).Namespace(namespace).Watch(ctx, metav1.ListOptions{})
 		if err != nil {
-			s.Log.Debug("watch claims", "namespace", namespace, "error", err)
-			_ = apiretry.Sleep(ctx, s.engine.config.bindingInterval)
+			r.Log.Debug("watch claims", "namespace", namespace, "error", err)
+			_ = apiretry.Sleep(ctx, r.engine.config.bindingInterval)
 			continue
 		}
 		for range claims.ResultChan() { // it begins with the claims as they are
@@ -160,10 +137,10 @@ func namespacesOf[T any](claims map[types.NamespacedName]T) map[string]bool {
 	return namespaces
 }
 
-// checkUsed says why a claim is not bound that binds when a pod uses it. used is what earlier calls have found.
-func (s *session) checkUsed(ctx context.Context, claim types.NamespacedName, used map[string]map[string]bool) error {
+// whyUnbound says why a claim is not bound that binds when a pod uses it. used is what earlier calls have found.
+func (r *run) whyUnbound(ctx context.Context, claim types.NamespacedName, used map[string]map[string]bool) error {
 	if used[claim.Namespace] == nil {
-		list, err := s.list(ctx, podObjects, claim.Namespace, metav1.ListOptions{})
+		list, err := r.listObjects(ctx, podObjects, claim.Namespace, metav1.ListOptions{})
 		if err != nil {
 			return fmt.Errorf("look for the pods that use it: %w", err)
 		}
@@ -184,13 +161,13 @@ func (s *session) checkUsed(ctx context.Context, claim types.NamespacedName, use
 	return errUnbound
 }
 
-// markVolume changes the volume of a claim that is bound.
-func (s *session) markVolume(ctx context.Context, claim types.NamespacedName, info *volumeinfo.PVInfo) error {
-	volume, err := s.boundVolume(ctx, claim)
+// patchVolumeOf changes the volume of a claim that is bound.
+func (r *run) patchVolumeOf(ctx context.Context, claim types.NamespacedName, info *volumeinfo.PVInfo) error {
+	volume, err := r.boundVolume(ctx, claim)
 	if err != nil {
 		return err
 	}
-	return s.mark(ctx, volume, info)
+	return r.patchVolume(ctx, volume, info)
 }
 
 func compareNames(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) }
@@ -207,31 +184,31 @@ func createdClaims(resources map[string][]string) map[types.NamespacedName]bool 
 	return created
 }
 
-// volumesToMark returns the created claims with new volumes, and what these are to have of the old ones.
-func (s *session) volumesToMark(created map[types.NamespacedName]bool) map[types.NamespacedName]*volumeinfo.PVInfo {
-	marked := map[types.NamespacedName]*volumeinfo.PVInfo{}
-	for i := range s.VolumeInfos {
-		info := &s.VolumeInfos[i]
-		claim := types.NamespacedName{Namespace: s.targetNamespace(info.PVCNamespace), Name: info.PVCName}
+// volumesToPatch returns the created claims with new volumes, and what these are to have of the old ones.
+func (r *run) volumesToPatch(created map[types.NamespacedName]bool) map[types.NamespacedName]*volumeinfo.PVInfo {
+	wanted := map[types.NamespacedName]*volumeinfo.PVInfo{}
+	for i := range r.VolumeInfos {
+		info := &r.VolumeInfos[i]
+		claim := types.NamespacedName{Namespace: r.targetNamespace(info.PVCNamespace), Name: info.PVCName}
 		provisioned := info.BackupMethod == volumeinfo.MethodPodVolumeBackup || info.BackupMethod == volumeinfo.MethodCSISnapshot
 		if provisioned && info.PV != nil && created[claim] {
-			marked[claim] = info.PV
+			wanted[claim] = info.PV
 		}
 	}
-	return marked
+	return wanted
 }
 
 // unfilledClaims says which claims have a new volume that nobody fills, though the backup has their data: their pods were not
 // created.
-func (s *session) unfilledClaims(created map[types.NamespacedName]bool, filled []velerov1.PodVolumeRestore) map[types.NamespacedName]string {
+func (r *run) unfilledClaims(created map[types.NamespacedName]bool, filled []velerov1.PodVolumeRestore) map[types.NamespacedName]string {
 	type podVolume struct{ namespace, pod, volume string }
 	restored := map[podVolume]bool{}
 	for i := range filled {
 		restored[podVolume{filled[i].Spec.Pod.Namespace, filled[i].Spec.Pod.Name, filled[i].Spec.Volume}] = true
 	}
 	unfilled := map[types.NamespacedName]string{}
-	for claim, records := range s.volumes.podVolumes {
-		target := types.NamespacedName{Namespace: s.targetNamespace(claim.Namespace), Name: claim.Name}
+	for claim, records := range r.volumes.podVolumes {
+		target := types.NamespacedName{Namespace: r.targetNamespace(claim.Namespace), Name: claim.Name}
 		withData := slices.DeleteFunc(slices.Clone(records), func(pvb *velerov1.PodVolumeBackup) bool { return pvb.Status.SnapshotID == "" })
 		if !created[target] || len(withData) == 0 || slices.ContainsFunc(withData, func(pvb *velerov1.PodVolumeBackup) bool {
 			return restored[podVolume{target.Namespace, pvb.Spec.Pod.Name, pvb.Spec.Volume}]
@@ -243,25 +220,25 @@ func (s *session) unfilledClaims(created map[types.NamespacedName]bool, filled [
 	return unfilled
 }
 
-// final says whether it is of no use to wait.
-func final(err error) bool {
+// isFinal says whether it is of no use to wait.
+func isFinal(err error) bool {
 	return errors.Is(err, errUnused) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err)
 }
 
 // boundVolume returns the volume of a claim once both are bound to each other.
-func (s *session) boundVolume(ctx context.Context, name types.NamespacedName) (*corev1.PersistentVolume, error) {
+func (r *run) boundVolume(ctx context.Context, name types.NamespacedName) (*corev1.PersistentVolume, error) {
 	var claim corev1.PersistentVolumeClaim
-	if err := s.read(ctx, claimObjects, name, &claim); err != nil {
+	if err := r.readObject(ctx, claimObjects, name, &claim); err != nil {
 		return nil, err
 	}
 	if claim.Status.Phase != corev1.ClaimBound || claim.Spec.VolumeName == "" {
-		if waits, err := s.waitsForConsumer(ctx, &claim); err != nil || waits {
+		if waits, err := r.waitsForConsumer(ctx, &claim); err != nil || waits {
 			return nil, cmp.Or(err, errUnbound)
 		}
 		return nil, fmt.Errorf("the claim is %s", claim.Status.Phase)
 	}
 	volume := &corev1.PersistentVolume{}
-	if err := s.read(ctx, volumeObjects, types.NamespacedName{Name: claim.Spec.VolumeName}, volume); err != nil {
+	if err := r.readObject(ctx, volumeObjects, types.NamespacedName{Name: claim.Spec.VolumeName}, volume); err != nil {
 		return nil, err
 	}
 	if ref := volume.Spec.ClaimRef; ref == nil || volume.Status.Phase != corev1.VolumeBound || ref.Namespace != name.Namespace || ref.Name != name.Name {
@@ -270,34 +247,25 @@ func (s *session) boundVolume(ctx context.Context, name types.NamespacedName) (*
 	return volume, nil
 }
 
-// read decodes an object of the cluster.
-func (s *session) read(ctx context.Context, resource schema.GroupVersionResource, name types.NamespacedName, into any) error {
-	object, err := s.look(ctx, resource, name)
-	if err != nil {
-		return err
-	}
-	return runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, into)
-}
-
 // waitsForConsumer says whether a pending claim is not bound before a pod uses it.
-func (s *session) waitsForConsumer(ctx context.Context, claim *corev1.PersistentVolumeClaim) (bool, error) {
+func (r *run) waitsForConsumer(ctx context.Context, claim *corev1.PersistentVolumeClaim) (bool, error) {
 	if claim.Status.Phase != corev1.ClaimPending || claim.Spec.StorageClassName == nil || *claim.Spec.StorageClassName == "" {
 		return false, nil
 	}
 	var class storagev1.StorageClass
-	if err := s.read(ctx, storageClasses, types.NamespacedName{Name: *claim.Spec.StorageClassName}, &class); err != nil {
+	if err := r.readObject(ctx, storageClasses, types.NamespacedName{Name: *claim.Spec.StorageClassName}, &class); err != nil {
 		return false, fmt.Errorf("its storage class: %w", err)
 	}
 	return class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer, nil
 }
 
-// mark gives a volume a reclaim policy and labels. It keeps the labels that its provisioner has given it, and adds none that
+// patchVolume gives a volume a reclaim policy and labels. It keeps the labels that its provisioner has given it, and adds none that
 // say where the old volume was: the scheduler lets pods use a volume only on nodes that have the same. Velero overwrites them,
 // and after a restore into another zone no node has all labels of the volume.
-func (s *session) mark(ctx context.Context, volume *corev1.PersistentVolume, info *volumeinfo.PVInfo) error {
+func (r *run) patchVolume(ctx context.Context, volume *corev1.PersistentVolume, info *volumeinfo.PVInfo) error {
 	labels := map[string]string{}
 	for name, value := range info.Labels {
-		if _, ok := volume.Labels[name]; !ok && !isPlace(name) {
+		if _, ok := volume.Labels[name]; !ok && !isTopologyLabel(name) {
 			labels[name] = value
 		}
 	}
@@ -313,14 +281,14 @@ func (s *session) mark(ctx context.Context, volume *corev1.PersistentVolume, inf
 	if err != nil {
 		return err
 	}
-	_, err = s.engine.cluster.Resource(volumeObjects).Patch(ctx, volume.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = r.engine.cluster.Resource(volumeObjects).Patch(ctx, volume.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	if err != nil {
 		return fmt.Errorf("patch volume %s: %w", volume.Name, err)
 	}
 	return nil
 }
 
-// isPlace says whether a label says in which zone or region something is.
-func isPlace(label string) bool {
+// isTopologyLabel says whether a label says in which zone or region something is.
+func isTopologyLabel(label string) bool {
 	return strings.HasPrefix(label, "topology.kubernetes.io/") || strings.HasPrefix(label, "failure-domain.beta.kubernetes.io/")
 }

@@ -38,7 +38,7 @@ func (a answers) RoundTrip(request *http.Request) (*http.Response, error) {
 }
 
 // unboundClaim has restored claim "late", which waits for pod "web" to be scheduled, and may get a volume.
-func unboundClaim(t *testing.T) (a *attempt, shop string, plan *Plan, outcome *Outcome) {
+func unboundClaim(t *testing.T) (a *attempt, shop string, run *run, outcome *Outcome) {
 	t.Helper()
 	a = newAttempt(t)
 	_, shop = a.inNamespaces()
@@ -54,14 +54,13 @@ func unboundClaim(t *testing.T) (a *attempt, shop string, plan *Plan, outcome *O
 		PVName: "old-" + a.id, PVCName: "late", PVCNamespace: "shop", BackupMethod: volumeinfo.MethodPodVolumeBackup,
 		PV: &volumeinfo.PVInfo{ReclaimPolicy: "Retain"},
 	}}
-	e := a.engine()
-	plan = a.collect(e)
-	outcome, err := e.Run(t.Context(), plan, a.report)
+	run = a.collect(a.engine())
+	outcome, err := run.RestoreItems(t.Context(), a.report)
 	if err != nil {
 		t.Fatal(err)
 	}
 	outcome.Results = backupstore.Results{}
-	return a, shop, plan, outcome
+	return a, shop, run, outcome
 }
 
 // serviceAccount is a configuration for one that has what Finalize needs, but for the right to watch claims.
@@ -116,7 +115,7 @@ func TestFinalizeWaitsForConsumer(t *testing.T) {
 	for name, refusal := range map[string]int{"at once": 0, "no right to watch": http.StatusForbidden, "unknown user": http.StatusUnauthorized} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			a, shop, plan, outcome := unboundClaim(t)
+			a, shop, run, outcome := unboundClaim(t)
 			config, mayWatch := a.serviceAccount(shop)
 			if refusal != http.StatusForbidden {
 				mayWatch()
@@ -144,10 +143,9 @@ func TestFinalizeWaitsForConsumer(t *testing.T) {
 			if refusal != 0 {
 				its.config.bindingInterval = 100 * time.Millisecond // it is tried again
 			}
-			e := its.engine()
-			plan.collector.session.engine = e
+			run.engine = its.engine()
 			done := make(chan error, 1)
-			go func() { done <- e.Finalize(t.Context(), plan, outcome) }()
+			go func() { done <- run.Finalize(t.Context(), outcome) }()
 			await := func(what string, happened <-chan struct{}) {
 				select {
 				case <-happened:
@@ -185,7 +183,7 @@ func TestFinalizeWaitsForConsumer(t *testing.T) {
 // TestFinalizeEndsWithoutConsumer ends the wait for a claim whose pod is not scheduled: that is no error of the restore.
 func TestFinalizeEndsWithoutConsumer(t *testing.T) {
 	t.Parallel()
-	a, shop, plan, _ := unboundClaim(t)
+	a, shop, run, _ := unboundClaim(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	a.config.REST.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return answers{next, func(*http.Request) {}, func(request *http.Request, _ *http.Response) {
@@ -194,9 +192,8 @@ func TestFinalizeEndsWithoutConsumer(t *testing.T) {
 			}
 		}}
 	})
-	s := plan.collector.session
-	s.engine = a.engine()
-	problems := s.markVolumes(ctx, s.volumesToMark(map[types.NamespacedName]bool{{Namespace: shop, Name: "late"}: true}))
+	run.engine = a.engine()
+	problems := run.patchVolumes(ctx, run.volumesToPatch(map[types.NamespacedName]bool{{Namespace: shop, Name: "late"}: true}))
 	problem := problems[types.NamespacedName{Namespace: shop, Name: "late"}]
 	if !errors.Is(problem, errUnbound) || errors.Is(problem, errUnused) || !strings.Contains(problem.Error(), "not done within 10m0s") {
 		t.Errorf("got %v", problem)

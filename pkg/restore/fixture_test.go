@@ -136,20 +136,20 @@ func (a *attempt) engine() *Engine {
 	return e
 }
 
-func (a *attempt) collect(e *Engine) *Plan {
+func (a *attempt) collect(e *Engine) *run {
 	a.tb.Helper()
-	plan, err := e.Collect(a.tb.Context(), a.input)
+	r, err := e.Collect(a.tb.Context(), a.input)
 	if err != nil {
 		a.tb.Fatal(err)
 	}
-	return plan
+	return r.(*run)
 }
 
 // run restores to the end, and checks what is always true.
 func (a *attempt) run() *Outcome {
 	a.tb.Helper()
 	e := a.engine()
-	outcome, err := e.Run(a.tb.Context(), a.collect(e), a.report)
+	outcome, err := a.collect(e).RestoreItems(a.tb.Context(), a.report)
 	if err != nil {
 		a.tb.Fatal(err)
 	}

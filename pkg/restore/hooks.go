@@ -62,11 +62,11 @@ type hookError struct {
 	error
 }
 
-// begin runs the hooks of a pod that was just created.
-func (h *hookRuns) begin(ctx context.Context, s *session, pod *unstructured.Unstructured, hooks []execHook) {
+// start runs the hooks of a pod that was just created.
+func (h *hookRuns) start(ctx context.Context, s *scope, pod *unstructured.Unstructured, hooks []execHook) {
 	h.count(Hooks{Attempted: len(hooks)})
 	p := &podHooks{
-		session: s, runs: h, began: time.Now(), pending: hooks, uid: pod.GetUID(),
+		scope: s, runs: h, began: time.Now(), pending: hooks, uid: pod.GetUID(),
 		name: types.NamespacedName{Namespace: pod.GetNamespace(), Name: pod.GetName()},
 	}
 	h.pods.Go(func() { p.run(ctx) })
@@ -113,7 +113,7 @@ func (h *hookRuns) wait(timeout time.Duration, outcome *Outcome) {
 
 // podHooks are the exec hooks of one pod.
 type podHooks struct {
-	*session
+	*scope
 	runs    *hookRuns
 	name    types.NamespacedName
 	uid     types.UID
@@ -139,7 +139,7 @@ func (p *podHooks) watch(ctx context.Context, see func(*unstructured.Unstructure
 	for {
 		var pod *unstructured.Unstructured
 		err := p.engine.retry(ctx, func() (err error) {
-			pod, err = p.look(ctx, podObjects, p.name)
+			pod, err = p.getObject(ctx, podObjects, p.name)
 			return err
 		})
 		switch {

@@ -251,10 +251,10 @@ func TestExecHooks(t *testing.T) {
 func (a *attempt) runToTheEnd() *Outcome {
 	a.tb.Helper()
 	e := a.engine()
-	plan := a.collect(e)
-	outcome, err := e.Run(a.tb.Context(), plan, a.report)
+	run := a.collect(e)
+	outcome, err := run.RestoreItems(a.tb.Context(), a.report)
 	if err == nil {
-		err = e.Finalize(a.tb.Context(), plan, outcome)
+		err = run.Finalize(a.tb.Context(), outcome)
 	}
 	if err != nil {
 		a.tb.Fatal(err)

@@ -3,6 +3,7 @@ package restore
 import (
 	"context"
 	"fmt"
+	"runtime/debug"
 	"strings"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -26,21 +27,56 @@ type item struct {
 	object   *unstructured.Unstructured // as it shall be
 	served   served
 	client   dynamic.ResourceInterface
-	lost     bool // the answer to an earlier request to create it
 	result
+	// createRetried: an earlier request to create it may have succeeded, although its answer was lost.
+	createRetried bool
 }
 
 // maxRounds is how often what stands in an item's way may vanish between two requests.
 const maxRounds = 3
 
+// restoreOnce restores an item unless that was done already, and returns what became of it.
+func (r *run) restoreOnce(ctx context.Context, item key, chain *dependencyChain) itemAction {
+	target := r.target(item)
+	e, ended, mine := r.results.claim(target, item, chain)
+	if !mine {
+		if e.from != item && item.resource != namespaces {
+			r.results.addCollision(target, item, e.from)
+		}
+		return ended
+	}
+	result := r.restoreRecovered(ctx, item, chain)
+	if ctx.Err() != nil && result.action == failed {
+		r.results.release(target, e)
+		return failed
+	}
+	r.results.record(target, e, result)
+	return result.action
+}
+
+// restoreRecovered turns a panic into an error of the item: the content of a backup is not checked, and one item that an action
+// did not expect must not end all restores of this process.
+func (r *run) restoreRecovered(ctx context.Context, item key, chain *dependencyChain) (result result) {
+	defer func() {
+		if p := recover(); p != nil {
+			r.Log.Error("panic", "item", item.String(), "value", fmt.Sprint(p), "stack", string(debug.Stack()))
+			result.fail("internal error, please report it with the restore's log: %v", p)
+		}
+	}()
+	if item.resource == namespaces {
+		return r.restoreNamespace(ctx, item.name)
+	}
+	return r.restoreItem(ctx, item, chain)
+}
+
 // restoreItem takes an item through everything that happens to it, in Velero's order (docs/contracts/velero-restore.md 3.6). When
 // an object that stood in its way is gone, it starts over: what the actions decided may have rested on that object, such as
 // that a claim which exists keeps its data.
-func (r *run) restoreItem(ctx context.Context, k key, by *chain) result {
+func (r *run) restoreItem(ctx context.Context, k key, chain *dependencyChain) result {
 	i := &item{key: k}
 	for range maxRounds {
-		i = &item{key: k, lost: i.lost}
-		if !r.prepare(ctx, i, by) || !r.address(i) || r.write(ctx, i) {
+		i = &item{key: k, createRetried: i.createRetried}
+		if !r.prepare(ctx, i, chain) || !r.resolveResource(i) || r.write(ctx, i) {
 			return i.result
 		}
 	}
@@ -49,7 +85,7 @@ func (r *run) restoreItem(ctx context.Context, k key, by *chain) result {
 }
 
 // prepare reads an item and makes of it what is to be written. It returns false if the item has ended.
-func (r *run) prepare(ctx context.Context, i *item, by *chain) bool {
+func (r *run) prepare(ctx context.Context, i *item, chain *dependencyChain) bool {
 	archived, ok := r.Archive.Find(i.resource.String(), i.namespace, i.key.name)
 	if !ok {
 		i.fail("it is not in the backup")
@@ -62,34 +98,34 @@ func (r *run) prepare(ctx context.Context, i *item, by *chain) bool {
 	}
 	i.result.name, i.kind = i.key.name, i.original.GetAPIVersion()+"/"+i.original.GetKind()
 	if i.reason = leftOut(i.resource, i.original); i.reason != "" {
-		i.fate = skipped
+		i.action = skipped
 		return false
 	}
-	if err := r.checkPlace(i); err != nil {
+	if err := r.checkResource(i); err != nil {
 		i.fail("%v", err)
 		return false
 	}
 	if r.goesIntoOwnNamespace(i.namespace) {
-		i.fate, i.reason = skipped, "it belongs into the restore controller's own namespace"
+		i.action, i.reason = skipped, "it belongs into the restore controller's own namespace"
 		i.warn("not restored: nothing is restored into %s, the restore controller's own namespace. To restore it into another one, use spec.namespaceMapping", r.ownNamespace())
 		return false
 	}
-	if i.namespace != "" && r.restore(ctx, key{resource: namespaces, name: i.namespace}, by) == failed {
+	if i.namespace != "" && r.restoreOnce(ctx, key{resource: namespaces, name: i.namespace}, chain) == failed {
 		i.fail("namespace %s cannot be used, see its own error", r.targetNamespace(i.namespace))
 		return false
 	}
 	r.warnOfPlugin(i)
 	i.object = i.original.DeepCopy()
 	reset(i.object)
-	if !r.act(ctx, i, by) {
+	if !r.applyActions(ctx, i, chain) {
 		return false
 	}
-	r.finish(i)
+	r.applyRules(i)
 	return true
 }
 
-// checkPlace refuses what lies in the backup under another resource than its own: filters go by that.
-func (r *run) checkPlace(i *item) error {
+// checkResource refuses what lies in the backup under another resource than its own: filters go by that.
+func (r *run) checkResource(i *item) error {
 	s, err := r.catalog.find(i.original.GroupVersionKind())
 	if err == nil && s.resource.GroupResource() != i.resource {
 		return fmt.Errorf("the backup is damaged: in the place of one of %s it has a %s", i.resource, i.kind)
@@ -97,14 +133,14 @@ func (r *run) checkPlace(i *item) error {
 	return nil // what is not served here may become something else
 }
 
-// act lets the actions change an item, and restores before it what they say that it needs.
-func (r *run) act(ctx context.Context, i *item, by *chain) bool {
+// applyActions lets the actions change an item, and restores before it what they say that it needs.
+func (r *run) applyActions(ctx context.Context, i *item, chain *dependencyChain) bool {
 	for _, action := range r.actions[i.resource.String()] {
 		in := &actionInput{resource: i.resource, original: i.original}
 		var out actionOutput
 		err := r.retry(ctx, i.resource, func() (err error) {
 			in.item = i.object.DeepCopy()
-			out, err = action.apply(ctx, r.session, in)
+			out, err = action.apply(ctx, r.scope, in)
 			return err
 		})
 		i.warnings = append(i.warnings, out.warnings...)
@@ -117,18 +153,18 @@ func (r *run) act(ctx context.Context, i *item, by *chain) bool {
 		}
 		i.object = in.item
 		if out.skip != "" {
-			i.fate, i.reason = skipped, out.skip
+			i.action, i.reason = skipped, out.skip
 			return false
 		}
 		for _, needed := range out.additional {
-			r.restoreNeeded(ctx, i, needed, by)
+			r.restoreNeeded(ctx, i, needed, chain)
 		}
 	}
 	return true
 }
 
 // restoreNeeded restores what an item needs. That it cannot be is no reason not to try the item.
-func (r *run) restoreNeeded(ctx context.Context, i *item, needed key, by *chain) {
+func (r *run) restoreNeeded(ctx context.Context, i *item, needed key, chain *dependencyChain) {
 	if !r.selection.takesAdditional(needed) {
 		r.Log.Info("left out", "item", needed.String(), "neededBy", i.String())
 		return
@@ -137,17 +173,17 @@ func (r *run) restoreNeeded(ctx context.Context, i *item, needed key, by *chain)
 		i.warn("it needs %s, which is not in the backup", needed)
 		return
 	}
-	if r.collector.onePhase() && r.collector.leavesOut(needed) {
-		r.ledger.bringBack(needed, r.collector.passed[needed.resource])
+	if r.onePhase() && r.collector.leavesOut(needed) {
+		r.results.include(needed, r.collector.passed[needed.resource])
 	}
-	r.restore(ctx, needed, by)
+	r.restoreOnce(ctx, needed, chain)
 }
 
-// finish applies the rules of the restore, and says where the item goes and where it comes from. A rule that cannot be
+// applyRules applies the rules of the restore, and says where the item goes and where it comes from. A rule that cannot be
 // applied is an error, and the item is restored without it, as in Velero.
-func (r *run) finish(i *item) {
+func (r *run) applyRules(i *item) {
 	for _, err := range r.Modifiers.apply(i.resource, i.object) {
-		i.complain("%v", err)
+		i.addError("%v", err)
 	}
 	if i.namespace != "" {
 		i.object.SetNamespace(r.targetNamespace(i.namespace))
@@ -155,8 +191,8 @@ func (r *run) finish(i *item) {
 	r.addLabels(i.object)
 }
 
-// address finds out how the item is reached, which may have become of another kind.
-func (r *run) address(i *item) bool {
+// resolveResource finds the resource of the item: actions and rules may have changed its kind.
+func (r *run) resolveResource(i *item) bool {
 	var err error
 	if i.served, err = r.catalog.find(i.object.GroupVersionKind()); err != nil {
 		i.fail("%v", err)
@@ -185,10 +221,10 @@ func (r *run) write(ctx context.Context, i *item) (ended bool) {
 		made, err = r.create(ctx, i)
 		return err
 	})
-	i.lost = i.lost || calls > 1
+	i.createRetried = i.createRetried || calls > 1
 	switch {
 	case err == nil:
-		r.follow(ctx, i, made, withStatus)
+		r.afterCreate(ctx, i, made, withStatus)
 		return true
 	case !apierrors.IsAlreadyExists(err) && !portsTaken(i, err):
 		i.fail("%v", err)
@@ -198,12 +234,12 @@ func (r *run) write(ctx context.Context, i *item) (ended bool) {
 	if existing == nil {
 		return ended
 	}
-	if i.lost && r.isOurs(existing) && !r.existedBefore(existing) {
-		r.follow(ctx, i, existing, withStatus)
+	if i.createRetried && r.isOurs(existing) && !r.existedBefore(existing) {
+		r.afterCreate(ctx, i, existing, withStatus)
 		return true
 	}
 	r.reconcile(ctx, i, existing)
-	if i.fate == updated && i.resource == customResourceDefinitions {
+	if i.action == updated && i.resource == customResourceDefinitions {
 		r.awaitEstablished(ctx, i)
 	}
 	return true
@@ -222,9 +258,9 @@ func (r *run) create(ctx context.Context, i *item) (made *unstructured.Unstructu
 	return made, err
 }
 
-// follow does what has to be done once an item was created.
-func (r *run) follow(ctx context.Context, i *item, made *unstructured.Unstructured, withStatus bool) {
-	i.fate = created
+// afterCreate does what has to be done once an item was created.
+func (r *run) afterCreate(ctx context.Context, i *item, made *unstructured.Unstructured, withStatus bool) {
+	i.action = created
 	if withStatus {
 		r.restoreStatus(ctx, i, made)
 	}
@@ -234,12 +270,12 @@ func (r *run) follow(ctx context.Context, i *item, made *unstructured.Unstructur
 	case pods:
 		if hooks, warnings := r.execHooks(made); len(hooks) > 0 {
 			i.warnings = append(i.warnings, warnings...)
-			r.runHooks(made, hooks)
+			r.startHooks(made, hooks)
 		}
 		volumes, warnings, errs := r.restorePodVolumes(ctx, i.original, made)
 		i.volumes, i.warnings = volumes, append(i.warnings, warnings...)
 		for _, err := range errs {
-			i.complain("%v", err) // the pod was created all the same
+			i.addError("%v", err) // the pod was created all the same
 		}
 	}
 }
@@ -304,5 +340,5 @@ func (r *run) addLabels(object *unstructured.Unstructured) {
 
 // String is how people name an item, such as "pods shop/web".
 func (k key) String() string {
-	return strings.TrimSpace(k.resource.String() + " " + entryKey{namespace: k.namespace, name: k.name}.path())
+	return strings.TrimSpace(k.resource.String() + " " + targetKey{namespace: k.namespace, name: k.name}.path())
 }

@@ -32,7 +32,7 @@ func (r *run) ensure(ctx context.Context, i *item) {
 			return err
 		})
 		if err == nil {
-			i.fate = created
+			i.action = created
 			return
 		}
 		if !apierrors.IsAlreadyExists(err) {
@@ -44,7 +44,7 @@ func (r *run) ensure(ctx context.Context, i *item) {
 			return
 		}
 		if existing != nil {
-			i.fate = unchanged
+			i.action = unchanged
 			return
 		}
 	}

@@ -108,7 +108,7 @@ func TestRestoreThroughOutages(t *testing.T) {
 	d := a.throughDoor(t)
 	a.backup(thousand(a.id)...)
 	e := a.engine()
-	plan := a.collect(e)
+	run := a.collect(e)
 	outages := make(chan struct{})
 	ended := make(chan struct{})
 	go func() {
@@ -118,7 +118,7 @@ func TestRestoreThroughOutages(t *testing.T) {
 			d.unlock()
 		}
 	}()
-	outcome, err := e.Run(t.Context(), plan, func(p Progress) {
+	outcome, err := run.RestoreItems(t.Context(), func(p Progress) {
 		a.report(p)
 		if p.Restored%200 == 100 {
 			outages <- struct{}{}
@@ -149,8 +149,8 @@ func TestCollectThroughOutage(t *testing.T) {
 			d.unlock()
 		}
 	}()
-	if plan := a.collect(e); plan.TotalItems != 2 {
-		t.Errorf("planned %d items, want 2", plan.TotalItems)
+	if run := a.collect(e); run.plan.TotalItems != 2 {
+		t.Errorf("planned %d items, want 2", run.plan.TotalItems)
 	}
 }
 
@@ -162,7 +162,7 @@ func TestRestoreWithoutAPIServer(t *testing.T) {
 	a.config.ResourceTimeout = 20 * time.Second
 	a.backup(thousand(a.id)...)
 	e := a.engine()
-	outcome, err := e.Run(t.Context(), a.collect(e), func(p Progress) {
+	outcome, err := a.collect(e).RestoreItems(t.Context(), func(p Progress) {
 		a.report(p)
 		if p.Restored == 100 {
 			d.shut()
@@ -189,9 +189,9 @@ func TestRestoreThroughRestart(t *testing.T) {
 	a.config.REST.Impersonate = rest.ImpersonationConfig{UserName: "restorer", Groups: []string{"restorers"}}
 	a.backup(thousand(a.id)...)
 	e := a.engine()
-	plan := a.collect(e)
+	run := a.collect(e)
 	restarted := make(chan error, 1)
-	outcome, err := e.Run(t.Context(), plan, func(p Progress) {
+	outcome, err := run.RestoreItems(t.Context(), func(p Progress) {
 		a.report(p)
 		if p.Restored == 200 {
 			go func() { restarted <- plane.RestartAPIServer() }()

@@ -21,10 +21,10 @@ var (
 // ownNamespace is the namespace of the restore controller, which serves the Restores of its own namespace, and of the node
 // agents that restore volumes for it. Nothing is restored into it: an old controller, agent, Secret or Velero server there would
 // take the place of what does the restore, or work against it.
-func (s *session) ownNamespace() string { return s.Restore.Namespace }
+func (s *scope) ownNamespace() string { return s.Restore.Namespace }
 
 // goesIntoOwnNamespace reports whether items of a namespace of the backup would be restored into ownNamespace.
-func (s *session) goesIntoOwnNamespace(original string) bool {
+func (s *scope) goesIntoOwnNamespace(original string) bool {
 	return original != "" && s.targetNamespace(original) == s.ownNamespace()
 }
 

@@ -148,7 +148,7 @@ func TestPlanNamesOwnNamespace(t *testing.T) {
 	a.input.Restore.Spec.NamespaceMapping = map[string]string{a.id: a.input.Restore.Namespace}
 	a.backup(configMap(a.id, "a", ""), configMap(a.id, "b", ""), configMap("other-"+a.id, "c", ""))
 	want := []string{"2 items will not be restored: nothing is restored into plimsoll, the restore controller's own namespace"}
-	if diff := cmp.Diff(want, a.collect(a.engine()).Problems); diff != "" {
+	if diff := cmp.Diff(want, a.collect(a.engine()).plan.Problems); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

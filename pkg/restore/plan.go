@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"iter"
 	"slices"
 	"strings"
 
@@ -13,25 +12,24 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
 
-// Plan is what a restore is going to do: the names of its items in the order in which they are restored, not the items. It
-// is good for one Run. As JSON, or by WriteText, people can read it before anything is done.
+// Plan is what a restore will do: the names of its items in the order in which they are restored, not the items. People can
+// read it, as JSON or by WriteText, before anything is done.
 type Plan struct {
 	// Resources are in the order in which they are restored; everything of one is restored before the next. In one-phase
 	// mode they are found while the restore runs, and there are none yet.
 	Resources []PlannedResource `json:"resources"`
 	// TotalItems is the number of items, each counted once; in one-phase mode what the Backup says, or 0.
 	TotalItems int `json:"totalItems"`
-	// Estimate says that TotalItems is one: one-phase mode.
+	// Estimate reports that TotalItems is one: one-phase mode.
 	Estimate bool `json:"estimate,omitempty"`
 	// LeftOut is the number of the backup's items that filters and selectors leave out, or that are never restored, such as
 	// pods that have ended. In one-phase mode it is not known yet.
 	LeftOut int `json:"leftOut"`
+	// VolumeBytes is the size of the data in the volumes of the plan's pods, as far as their PodVolumeBackups say. In one-phase mode
+	// it is not known yet.
+	VolumeBytes int64 `json:"volumeBytes,omitempty"`
 	// Problems are the items of the backup that cannot be read, and what the archive's reader has left out.
 	Problems []string `json:"problems,omitempty"`
-
-	collector *collector
-	ledger    *ledger
-	hooks     hookRuns
 }
 
 // PlannedResource is what is restored of one resource.
@@ -47,26 +45,6 @@ type PlannedNamespace struct {
 	Namespace string   `json:"namespace,omitempty"`       // in the backup; empty for what belongs to the cluster
 	Target    string   `json:"targetNamespace,omitempty"` // in the cluster
 	Items     []string `json:"items"`                     // sorted
-}
-
-// VolumeBytes is how many bytes the volumes of the plan's pods have in the backup, as far as their records say. In one-phase
-// mode it is not known, 0.
-func (p *Plan) VolumeBytes() int64 {
-	var sum int64
-	for i := range p.Resources {
-		if p.Resources[i].Resource != pods {
-			continue
-		}
-		for pod := range p.Resources[i].items() {
-			if p.collector.session.goesIntoOwnNamespace(pod.namespace) {
-				continue
-			}
-			for _, record := range p.collector.session.podVolumeBackups(pod.namespace, pod.name) {
-				sum += max(record.Status.Progress.TotalBytes, 0)
-			}
-		}
-	}
-	return sum
 }
 
 // MarshalJSON writes the resource as one name, such as "deployments.apps".
@@ -117,27 +95,31 @@ func (r *PlannedResource) add(namespace, target, name string) {
 	r.TotalItems++
 }
 
-// items are all items in their order.
-func (r *PlannedResource) items() iter.Seq[key] {
-	return func(yield func(key) bool) {
-		for _, namespace := range r.Namespaces {
-			for _, name := range namespace.Items {
-				if !yield(key{r.Resource, namespace.Namespace, name}) {
-					return
-				}
+// items yields all items in their order.
+func (r *PlannedResource) items(yield func(key) bool) {
+	for _, namespace := range r.Namespaces {
+		for _, name := range namespace.Items {
+			if !yield(key{r.Resource, namespace.Namespace, name}) {
+				return
 			}
 		}
 	}
 }
 
-// resources are what is restored, in order: as it was collected, or collected now.
-func (p *Plan) resources() iter.Seq[*PlannedResource] {
-	if p.collector.onePhase() {
-		return p.collector.each
+// each yields the resources in the order in which they are restored.
+func (p *Plan) each(yield func(*PlannedResource) bool) {
+	for i := range p.Resources {
+		if !yield(&p.Resources[i]) {
+			return
+		}
 	}
-	return func(yield func(*PlannedResource) bool) {
-		for i := range p.Resources {
-			if !yield(&p.Resources[i]) {
+}
+
+// items yields the items of all resources.
+func (p *Plan) items(yield func(key) bool) {
+	for resource := range p.each {
+		for item := range resource.items {
+			if !yield(item) {
 				return
 			}
 		}
@@ -153,7 +135,9 @@ func (p *Plan) addNamespaces() {
 		switch resource.Resource {
 		case namespaces:
 			i = n
-			names = slices.AppendSeq(names, namesOf(&p.Resources[n]))
+			for item := range resource.items {
+				names = append(names, item.name)
+			}
 		case customResourceDefinitions:
 			at = n + 1
 		default:
@@ -174,27 +158,4 @@ func (p *Plan) addNamespaces() {
 	slices.Sort(names)
 	names = slices.Compact(names)
 	p.Resources[i] = PlannedResource{Resource: namespaces, TotalItems: len(names), Namespaces: []PlannedNamespace{{Items: names}}}
-}
-
-// intoOwnNamespace is the number of planned items that Run is going to skip with a warning.
-func (p *Plan) intoOwnNamespace() int {
-	n := 0
-	for i := range p.Resources {
-		for _, namespace := range p.Resources[i].Namespaces {
-			if p.collector.session.goesIntoOwnNamespace(namespace.Namespace) {
-				n += len(namespace.Items)
-			}
-		}
-	}
-	return n
-}
-
-func namesOf(r *PlannedResource) iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for item := range r.items() {
-			if !yield(item.name) {
-				return
-			}
-		}
-	}
 }

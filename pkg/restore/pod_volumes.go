@@ -46,7 +46,7 @@ type podSnapshot struct {
 }
 
 // podSnapshots returns what is restored into a pod's volumes, sorted, and why the others are not. The pod is the backup's.
-func (s *session) podSnapshots(pod *unstructured.Unstructured) ([]podSnapshot, []string) {
+func (s *scope) podSnapshots(pod *unstructured.Unstructured) ([]podSnapshot, []string) {
 	found := s.recordedSnapshots(pod)
 	if len(found) == 0 {
 		return nil, nil
@@ -82,7 +82,7 @@ func (s *session) podSnapshots(pod *unstructured.Unstructured) ([]podSnapshot, [
 
 // recordedSnapshots are the snapshots of a pod, by volume, from the records or, where Velero 1.0 and before made none, from
 // the pod's annotations.
-func (s *session) recordedSnapshots(pod *unstructured.Unstructured) map[string]podSnapshot {
+func (s *scope) recordedSnapshots(pod *unstructured.Unstructured) map[string]podSnapshot {
 	found := map[string]podSnapshot{}
 	for volume, pvb := range s.podVolumeBackups(pod.GetNamespace(), pod.GetName()) {
 		found[volume] = podSnapshot{
@@ -101,7 +101,7 @@ func (s *session) recordedSnapshots(pod *unstructured.Unstructured) map[string]p
 
 // waitForVolumes has a pod wait until its volumes are restored. The init container of an earlier restore goes in any case: a
 // pod that kept it would wait for that restore for ever.
-func waitForVolumes(_ context.Context, s *session, in *actionInput) (actionOutput, error) {
+func waitForVolumes(_ context.Context, s *scope, in *actionInput) (actionOutput, error) {
 	spec, ok := fieldOf[map[string]any](in.item.Object, "spec")
 	if !ok {
 		return actionOutput{}, nil
@@ -148,7 +148,7 @@ func (r *run) warnOfWait(i *item, existing *unstructured.Unstructured) {
 }
 
 // waitContainer is the init container that waits for volumes.
-func (s *session) waitContainer(spec map[string]any, snapshots []podSnapshot) map[string]any {
+func (s *scope) waitContainer(spec map[string]any, snapshots []podSnapshot) map[string]any {
 	mounts := make([]any, 0, len(snapshots))
 	for _, snapshot := range snapshots {
 		mounts = append(mounts, map[string]any{"name": snapshot.volume, "mountPath": restoresDir + snapshot.volume})
@@ -203,7 +203,7 @@ func waitSecurityContext(spec map[string]any) map[string]any {
 // restorePodVolumes asks the node agents to restore the volumes of a pod that was just created: one PodVolumeRestore for each,
 // in the Restore's namespace. original is the pod as the backup has it. It returns those that it has made, and warnings; each
 // error names a volume whose pod waits for ever, unless somebody restores that volume.
-func (s *session) restorePodVolumes(ctx context.Context, original, created *unstructured.Unstructured) (made []velerov1.PodVolumeRestore, warnings []string, errs []error) {
+func (s *scope) restorePodVolumes(ctx context.Context, original, created *unstructured.Unstructured) (made []velerov1.PodVolumeRestore, warnings []string, errs []error) {
 	snapshots, _ := s.podSnapshots(original)
 	for _, snapshot := range snapshots {
 		pvr, warning, err := s.restorePodVolume(ctx, original.GetNamespace(), created, snapshot)
@@ -219,7 +219,7 @@ func (s *session) restorePodVolumes(ctx context.Context, original, created *unst
 	return made, warnings, errs
 }
 
-func (s *session) restorePodVolume(ctx context.Context, sourceNamespace string, pod *unstructured.Unstructured, snapshot podSnapshot) (made *velerov1.PodVolumeRestore, warning string, err error) {
+func (s *scope) restorePodVolume(ctx context.Context, sourceNamespace string, pod *unstructured.Unstructured, snapshot podSnapshot) (made *velerov1.PodVolumeRestore, warning string, err error) {
 	pvr := s.podVolumeRestore(sourceNamespace, pod, snapshot)
 	again := false
 	err = s.engine.retry(ctx, func() (err error) {
@@ -240,9 +240,9 @@ func (s *session) restorePodVolume(ctx context.Context, sourceNamespace string, 
 }
 
 // complete adds what the cluster must be asked for. The warning tells of a claim that may hold something already.
-func (s *session) complete(ctx context.Context, pvr *velerov1.PodVolumeRestore, claim string) (warning string, err error) {
+func (s *scope) complete(ctx context.Context, pvr *velerov1.PodVolumeRestore, claim string) (warning string, err error) {
 	if claim != "" {
-		object, err := s.find(ctx, claimObjects, types.NamespacedName{Namespace: pvr.Spec.Pod.Namespace, Name: claim})
+		object, err := s.findObject(ctx, claimObjects, types.NamespacedName{Namespace: pvr.Spec.Pod.Namespace, Name: claim})
 		if err != nil {
 			return "", fmt.Errorf("get its claim: %w", err)
 		}
@@ -262,13 +262,13 @@ func (s *session) complete(ctx context.Context, pvr *velerov1.PodVolumeRestore, 
 const clockSlack = 10 * time.Second
 
 // existedBefore says whether an object was made before this restore began. Its labels do not tell: an update adds them.
-func (s *session) existedBefore(object *unstructured.Unstructured) bool {
+func (s *scope) existedBefore(object *unstructured.Unstructured) bool {
 	began := s.Restore.Status.StartTimestamp
 	return began != nil && object.GetCreationTimestamp().Time.Before(began.Add(-clockSlack))
 }
 
 // podVolumeRestore is the object as Velero makes it, without what the cluster must be asked for.
-func (s *session) podVolumeRestore(sourceNamespace string, pod *unstructured.Unstructured, snapshot podSnapshot) *velerov1.PodVolumeRestore {
+func (s *scope) podVolumeRestore(sourceNamespace string, pod *unstructured.Unstructured, snapshot podSnapshot) *velerov1.PodVolumeRestore {
 	return &velerov1.PodVolumeRestore{
 		TypeMeta: metav1.TypeMeta{APIVersion: velerov1.SchemeGroupVersion.String(), Kind: "PodVolumeRestore"},
 		ObjectMeta: metav1.ObjectMeta{
@@ -307,8 +307,8 @@ func uploaderSettings(config *velerov1.UploaderConfigForRestore) map[string]stri
 
 // resticIdentifier returns where a Velero server says that the repository of a namespace is. Without a server it is empty, and
 // our agent derives it from the location. What the PodVolumeBackup says is not asked: the bucket may have moved since.
-func (s *session) resticIdentifier(ctx context.Context, sourceNamespace string) (string, error) {
-	repositories, err := s.list(ctx, backupRepositories, s.Restore.Namespace, metav1.ListOptions{
+func (s *scope) resticIdentifier(ctx context.Context, sourceNamespace string) (string, error) {
+	repositories, err := s.listObjects(ctx, backupRepositories, s.Restore.Namespace, metav1.ListOptions{
 		LabelSelector: labels.SelectorFromSet(labels.Set{
 			velerov1.VolumeNamespaceLabel: label.GetValidName(sourceNamespace),
 			velerov1.StorageLocationLabel: label.GetValidName(s.Backup.Spec.StorageLocation),
@@ -330,8 +330,8 @@ func (s *session) resticIdentifier(ctx context.Context, sourceNamespace string) 
 }
 
 // findPodVolumeRestore returns the one that was made for the same volume, nil if there is none.
-func (s *session) findPodVolumeRestore(ctx context.Context, wanted *velerov1.PodVolumeRestore) (*velerov1.PodVolumeRestore, error) {
-	list, err := s.list(ctx, podVolumeRestores, wanted.Namespace, metav1.ListOptions{
+func (s *scope) findPodVolumeRestore(ctx context.Context, wanted *velerov1.PodVolumeRestore) (*velerov1.PodVolumeRestore, error) {
+	list, err := s.listObjects(ctx, podVolumeRestores, wanted.Namespace, metav1.ListOptions{
 		LabelSelector: labels.SelectorFromSet(labels.Set{
 			velerov1.RestoreUIDLabel: wanted.Labels[velerov1.RestoreUIDLabel], velerov1.PodUIDLabel: wanted.Labels[velerov1.PodUIDLabel],
 		}).String(),
@@ -348,7 +348,7 @@ func (s *session) findPodVolumeRestore(ctx context.Context, wanted *velerov1.Pod
 }
 
 // createPodVolumeRestore creates it, under another name if the one that the API server chose was taken.
-func (s *session) createPodVolumeRestore(ctx context.Context, pvr *velerov1.PodVolumeRestore) (*velerov1.PodVolumeRestore, error) {
+func (s *scope) createPodVolumeRestore(ctx context.Context, pvr *velerov1.PodVolumeRestore) (*velerov1.PodVolumeRestore, error) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(pvr)
 	if err != nil {
 		return nil, err

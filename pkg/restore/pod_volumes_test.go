@@ -117,7 +117,7 @@ func TestPodsWaitForTheirVolumes(t *testing.T) {
 	}} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			s := sessionWith(nil, Input{PodVolumeBackups: test.records})
+			s := scopeWith(nil, Input{PodVolumeBackups: test.records})
 			s.selection = test.selection
 			item, out, err := prepareItem(t, s, "pods", decodeItem(t, test.item))
 			test.want.check(t, item, out, err)
@@ -209,7 +209,7 @@ func TestWaitSettings(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			s := sessionWith(nil, Input{PodVolumeBackups: []velerov1.PodVolumeBackup{podVolumeBackup("data", "", "s1")}, WaitContainer: test.data})
+			s := scopeWith(nil, Input{PodVolumeBackups: []velerov1.PodVolumeBackup{podVolumeBackup("data", "", "s1")}, WaitContainer: test.data})
 			const pod = `{metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a, securityContext: {runAsUser: 26}}]}}`
 			item, _, err := prepareItem(t, s, "pods", decodeItem(t, pod))
 			if err != nil {

@@ -102,7 +102,7 @@ func TestRequestsAreBounded(t *testing.T) {
 		})
 	})
 	e := a.engine()
-	if _, err := e.Run(t.Context(), a.collect(e), a.report); err != nil {
+	if _, err := a.collect(e).RestoreItems(t.Context(), a.report); err != nil {
 		t.Fatal(err)
 	}
 	if most.Load() > 3 {

@@ -320,11 +320,11 @@ func TestRestoreOneNamespace(t *testing.T) {
 		spec: {capacity: {storage: 1Gi}, accessModes: [ReadWriteOnce], persistentVolumeReclaimPolicy: Retain, hostPath: {path: /x},
 			claimRef: {kind: PersistentVolumeClaim, namespace: %s, name: data, uid: old}}}`, pv, shop)))
 	e := a.engine()
-	plan := a.collect(e)
-	if plan.TotalItems != 2 || plan.LeftOut != 2 {
-		t.Errorf("planned %d, left out %d, want the namespace and the claim of four", plan.TotalItems, plan.LeftOut)
+	run := a.collect(e)
+	if run.plan.TotalItems != 2 || run.plan.LeftOut != 2 {
+		t.Errorf("planned %d, left out %d, want the namespace and the claim of four", run.plan.TotalItems, run.plan.LeftOut)
 	}
-	outcome, err := e.Run(t.Context(), plan, a.report)
+	outcome, err := run.RestoreItems(t.Context(), a.report)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -364,9 +364,9 @@ func TestPlan(t *testing.T) {
 		}
 	}
 	a.input.PodVolumeBackups = []velerov1.PodVolumeBackup{record("runs", "s1", 100), record("ended", "s2", 1000), record("elsewhere", "s3", 1000)}
-	plan := a.collect(a.engine())
-	if plan.VolumeBytes() != 100 {
-		t.Errorf("the plan's pods have %d bytes in volumes, want 100", plan.VolumeBytes())
+	run := a.collect(a.engine())
+	if run.plan.VolumeBytes != 100 {
+		t.Errorf("the plan's pods have %d bytes in volumes, want 100", run.plan.VolumeBytes)
 	}
 	var got struct {
 		Resources []struct {
@@ -377,7 +377,7 @@ func TestPlan(t *testing.T) {
 		TotalItems, LeftOut int
 		Problems            []string
 	}
-	data, err := json.Marshal(plan)
+	data, err := json.Marshal(run.plan)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -385,7 +385,7 @@ func TestPlan(t *testing.T) {
 		t.Fatal(err)
 	}
 	var text strings.Builder
-	if err := plan.WriteText(&text); err != nil {
+	if err := run.plan.WriteText(&text); err != nil {
 		t.Fatal(err)
 	}
 	want := `6 items are restored, 9 are left out.
@@ -673,10 +673,10 @@ func TestRestoreCanceled(t *testing.T) {
 	}
 	a.backup(files...)
 	e := a.engine()
-	plan := a.collect(e)
+	run := a.collect(e)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	reason := errors.New("enough")
-	outcome, err := e.Run(ctx, plan, func(p Progress) {
+	outcome, err := run.RestoreItems(ctx, func(p Progress) {
 		a.report(p)
 		if p.Restored == 50 {
 			cancel(reason)
@@ -716,11 +716,11 @@ func TestRestoreOnePhase(t *testing.T) {
 				archived{"resources/endpoints/namespaces/" + a.id + "/damaged.json", ""},
 			)
 			e := a.engine()
-			plan := a.collect(e)
-			if plan.TotalItems != total || len(plan.Resources) > 0 {
-				t.Errorf("plan %+v", plan)
+			run := a.collect(e)
+			if run.plan.TotalItems != total || len(run.plan.Resources) > 0 {
+				t.Errorf("plan %+v", run.plan)
 			}
-			outcome, err := e.Run(t.Context(), plan, a.report)
+			outcome, err := run.RestoreItems(t.Context(), a.report)
 			if err != nil {
 				t.Fatal(err)
 			}

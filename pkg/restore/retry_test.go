@@ -80,7 +80,7 @@ func TestRetry(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, abort := context.WithCancelCause(t.Context())
 				defer abort(nil)
-				r := &run{session: &session{engine: &Engine{config: Config{ResourceTimeout: 10 * time.Minute}}}, abort: abort}
+				r := &run{scope: &scope{engine: &Engine{config: Config{ResourceTimeout: 10 * time.Minute}}}, abort: abort}
 				began := time.Now()
 				calls := 0
 				do := func() error {
@@ -115,7 +115,7 @@ func TestRetry(t *testing.T) {
 func TestRetryAfterRestart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := &run{session: &session{engine: &Engine{config: Config{ResourceTimeout: 10 * time.Minute}}}, abort: func(error) {}}
+		r := &run{scope: &scope{engine: &Engine{config: Config{ResourceTimeout: 10 * time.Minute}}}, abort: func(error) {}}
 		answers := func(list ...error) func() error {
 			return func() error {
 				next := list[0]

@@ -3,24 +3,44 @@ package restore
 import (
 	"context"
 	"fmt"
-	"runtime/debug"
+	"slices"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
 
-// run is a plan that is carried out.
+// Run is one restore.
+type Run interface {
+	// Plan is what RestoreItems will do.
+	Plan() *Plan
+	// RestoreItems restores the items of the plan. It may be called once. It calls report after each item and at the end, from one
+	// goroutine at a time; report must not block. It returns when the last item was tried; PodVolumeRestores and hooks may still be
+	// running. Errors of single items are in the outcome. The error says that the restore could not go on, because ctx has ended or
+	// the API server was away for longer than ResourceTimeout; the outcome is what was done until then.
+	RestoreItems(ctx context.Context, report func(Progress)) (*Outcome, error)
+	// Finalize does what has to wait for the PodVolumeRestores. It waits until the claims that were created are bound, up to
+	// Config.ResourceTimeout for all of them, and gives their new volumes the reclaim policy and the labels of the old ones; it warns
+	// of claims whose data was not restored; and it waits as long for the hooks that RestoreItems has started. Errors of single claims and
+	// hooks go into the outcome's results. The error says that ctx has ended. The outcome may be that of another process.
+	Finalize(ctx context.Context, outcome *Outcome) error
+}
+
+// run implements Run. Its three steps are in this file, in order: Collect, RestoreItems, Finalize.
 type run struct {
-	*session
+	*scope
+	plan      Plan
 	collector *collector
-	ledger    *ledger
-	catalog   *catalog            // asked again after CustomResourceDefinitions were restored
+	catalog   *catalog // read again after CustomResourceDefinitions were restored
+	results   *results
 	actions   map[string][]action // by resource
-	abort     context.CancelCauseFunc
-	runHooks  func(pod *unstructured.Unstructured, hooks []execHook)
+	hooks     hookRuns
+
+	abort      context.CancelCauseFunc // ends RestoreItems
+	startHooks func(pod *unstructured.Unstructured, hooks []execHook)
 
 	outage           apiretry.Outage
 	overloaded       resourceSet // whose requests were repeated in vain for ResourceTimeout
@@ -32,80 +52,143 @@ type run struct {
 		err   error
 	}
 
-	mu       sync.Mutex
-	expected []schema.GroupVersionKind // of CustomResourceDefinitions that were restored
+	mu            sync.Mutex
+	expectedKinds []schema.GroupVersionKind // of CustomResourceDefinitions that were restored
 }
 
-func newRun(plan *Plan, abort context.CancelCauseFunc) *run {
-	c := plan.collector
-	r := &run{
-		session: c.session, collector: c, ledger: plan.ledger, catalog: c.catalog,
-		actions: map[string][]action{}, abort: abort,
+// Collect looks at every item of the archive and plans which of them are restored, in which order. It asks the cluster only what
+// it serves, and changes nothing. It returns an error if the filters of the restore are not valid, the API server does not answer
+// for longer than ResourceTimeout, or ctx ends. In one-phase mode RestoreItems looks at them.
+func (e *Engine) Collect(ctx context.Context, input Input) (Run, error) {
+	r, err := newRun(ctx, e, input)
+	if err == nil {
+		err = r.collect(ctx)
 	}
+	if err != nil {
+		return nil, fmt.Errorf("collect the items of backup %s: %w", input.Backup.Name, err)
+	}
+	return r, nil
+}
+
+func newRun(ctx context.Context, e *Engine, input Input) (*run, error) {
+	r := &run{scope: newScope(e, input), results: newResults(input.Log), actions: map[string][]action{}}
 	for _, action := range actions {
 		for _, resource := range action.resources {
 			r.actions[resource] = append(r.actions[resource], action)
 		}
 	}
-	return r
+	err := e.retry(ctx, func() (err error) {
+		r.catalog, err = readCatalog(e.discovery)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	r.catalog.addDefinitions(input.Archive) // a filter may name what only comes with the backup
+	if r.selection, err = newSelection(&input.Restore.Spec, r.catalog); err != nil {
+		return nil, err
+	}
+	if err := checkHooks(&input.Restore.Spec); err != nil {
+		return nil, err
+	}
+	r.collector = newCollector(r.scope, r.catalog)
+	return r, nil
 }
 
-// Run restores what the plan says and calls report after each item and at the end, from one goroutine at a time; report
-// must not block. It returns when the last item was tried; PodVolumeRestores and hooks may still be running. What goes wrong with an
-// item is in the outcome. The error says that the restore could not go on, because ctx has ended or the API server was away
-// for longer than ResourceTimeout, and the outcome is what was done until then.
-func (e *Engine) Run(ctx context.Context, plan *Plan, report func(Progress)) (*Outcome, error) {
-	hooks := &plan.hooks
-	hooked, stopHooks := context.WithCancelCause(ctx) // they outlive this call
-	hooks.stop, hooks.report = stopHooks, plan.collector.session.ReportHooks
+// collect makes the plan.
+func (r *run) collect(ctx context.Context) error {
+	resources := slices.Concat(r.collector.order, r.catalog.resources())
+	r.plan.Problems = slices.Concat(r.Archive.Warnings(), r.Modifiers.unmatched(resources), r.warnings)
+	r.results.warn(r.plan.Problems)
+	if r.onePhase() {
+		r.results.estimate(backupTotal(r.Backup))
+		r.collector.leaveOut = r.results.countSkipped
+		r.plan.TotalItems, r.plan.Estimate = r.results.total(), true
+		return nil
+	}
+	r.collector.leaveOut = func(key) { r.plan.LeftOut++ }
+	for resource := range r.collector.each {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		r.plan.Resources = append(r.plan.Resources, *resource)
+	}
+	r.plan.addNamespaces()
+	for item := range r.plan.items {
+		r.results.plan(r.target(item))
+	}
+	r.plan.TotalItems, r.plan.VolumeBytes = r.results.total(), r.volumeBytes()
+	for _, p := range r.collector.reportedProblems() {
+		r.plan.Problems = append(r.plan.Problems, p.text)
+	}
+	if n := r.plannedForOwnNamespace(); n > 0 {
+		r.plan.Problems = append(r.plan.Problems, fmt.Sprintf("%s not be restored: nothing is restored into %s, the restore controller's own namespace",
+			progress.Count(n, "item will", "items will"), r.ownNamespace()))
+	}
+	return nil
+}
+
+// Plan implements Run.
+func (r *run) Plan() *Plan { return &r.plan }
+
+// RestoreItems implements Run.
+func (r *run) RestoreItems(ctx context.Context, report func(Progress)) (*Outcome, error) {
+	hooksCtx, stopHooks := context.WithCancelCause(ctx) // hooks outlive this call
+	r.hooks.stop, r.hooks.report = stopHooks, r.ReportHooks
+	r.startHooks = func(pod *unstructured.Unstructured, hooks []execHook) { r.hooks.start(hooksCtx, r.scope, pod, hooks) }
+
 	ctx, abort := context.WithCancelCause(ctx)
 	defer abort(nil)
-	r := newRun(plan, abort)
-	r.runHooks = func(pod *unstructured.Unstructured, todo []execHook) { hooks.begin(hooked, r.session, pod, todo) }
-	r.ledger.open(report)
-	err := r.restoreAll(ctx, plan)
-	outcome := r.ledger.close(r.collector.toldProblems())
+	r.abort = abort
+	r.results.start(report)
+	err := r.restoreAll(ctx)
+	outcome := r.results.outcomeWith(r.collector.reportedProblems())
 	if err != nil {
 		stopHooks(err)
-		hooks.wait(r.engine.config.ResourceTimeout, outcome)
+		r.hooks.wait(r.engine.config.ResourceTimeout, outcome)
 	}
-	outcome.Hooks = hooks.now()
+	outcome.Hooks = r.hooks.now()
 	return outcome, err
 }
 
-func (r *run) restoreAll(ctx context.Context, plan *Plan) error {
-	for resource := range plan.resources() {
+// restoreAll restores one resource after the other, in order.
+func (r *run) restoreAll(ctx context.Context) error {
+	resources := r.plan.each
+	if r.onePhase() {
+		resources = r.collector.each
+	}
+	for resource := range resources {
 		if err := r.restoreResource(ctx, resource); err != nil {
 			return fmt.Errorf("restore %s: interrupted at %s: %w", r.Restore.Name, resource.Resource, err)
 		}
 	}
-	r.ledger.complete()
+	r.results.finish()
 	return nil
 }
 
-// restoreResource restores the items of a resource, several at a time, and returns when the last of them was tried. The
-// error is why the run ends.
+// restoreResource restores the items of a resource, several at a time, and returns when the last of them was tried. Then it waits
+// until the API server serves what restored CustomResourceDefinitions define. The error is why the restore ends.
 func (r *run) restoreResource(ctx context.Context, resource *PlannedResource) error {
 	r.Log.Info("restore resource", "resource", resource.Resource.String(), "items", resource.TotalItems)
-	work := make(chan key)
+	items := make(chan key)
 	var workers sync.WaitGroup
 	for range min(r.engine.config.Concurrency, resource.TotalItems) {
 		workers.Go(func() {
-			by := &chain{}
-			for item := range work {
-				r.restore(ctx, item, by)
+			chain := &dependencyChain{}
+			for item := range items {
+				r.restoreOnce(ctx, item, chain)
 			}
 		})
 	}
-	for item := range resource.items() {
+	for item := range resource.items {
 		select {
-		case work <- item:
+		case items <- item:
 			continue
 		case <-ctx.Done():
 		}
 		break
 	}
-	close(work)
+	close(items)
 	workers.Wait()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -113,36 +196,23 @@ func (r *run) restoreResource(ctx context.Context, resource *PlannedResource) er
 	return r.awaitServed(ctx)
 }
 
-// restore restores an item unless that was done already, and returns what became of it.
-func (r *run) restore(ctx context.Context, item key, by *chain) fate {
-	k := r.entryKey(item)
-	e, ended, mine := r.ledger.claim(k, item, by)
-	if !mine {
-		if e.from != item && item.resource != namespaces {
-			r.ledger.collide(k, item, e.from)
-		}
-		return ended
+// Finalize implements Run.
+func (r *run) Finalize(ctx context.Context, outcome *Outcome) error {
+	var waiting sync.WaitGroup
+	var hooked Outcome
+	restored := r.hooks.stop != nil // by this process
+	if restored {
+		waiting.Go(func() { r.hooks.wait(r.engine.config.ResourceTimeout, &hooked) })
 	}
-	result := r.restoreSafely(ctx, item, by)
-	if ctx.Err() != nil && result.fate == failed {
-		r.ledger.release(k, e)
-		return failed
+	err := r.finalizeClaims(ctx, outcome)
+	waiting.Wait()
+	if restored {
+		r.hooks.stop(nil)
 	}
-	r.ledger.settle(k, e, result)
-	return result.fate
-}
-
-// restoreSafely turns a panic into an error of the item: nobody has looked at what it holds, and one item that an action did
-// not expect must not end the restores of this process.
-func (r *run) restoreSafely(ctx context.Context, item key, by *chain) (result result) {
-	defer func() {
-		if p := recover(); p != nil {
-			r.Log.Error("panic", "item", item.String(), "value", fmt.Sprint(p), "stack", string(debug.Stack()))
-			result.fail("internal error, please report it with the restore's log: %v", p)
-		}
-	}()
-	if item.resource == namespaces {
-		return r.restoreNamespace(ctx, item.name)
+	if err == nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
 	}
-	return r.restoreItem(ctx, item, by)
+	outcome.Results.Errors.Merge(&hooked.Results.Errors)
+	outcome.Hooks = r.hooks.now()
+	return err
 }

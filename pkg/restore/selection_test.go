@@ -48,8 +48,8 @@ func TestResolve(t *testing.T) {
 	t.Parallel()
 	c := known()
 	// A definition in a backup that takes the names of others gets none of them.
-	c.announce(definitionOf("a.evil", "x", "pods", "deployments", "widgets"))
-	c.announce(definitionOf("example.com", "widgets", "widget", "wd"))
+	c.addDefinition(definitionOf("a.evil", "x", "pods", "deployments", "widgets"))
+	c.addDefinition(definitionOf("example.com", "widgets", "widget", "wd"))
 	for name, want := range map[string]string{
 		"widgets":              "widgets.example.com",
 		"pods":                 "pods",
@@ -84,14 +84,14 @@ func TestAnnounceKeepsLittle(t *testing.T) {
 		many = append(many, fmt.Sprintf("n%d", i))
 	}
 	c := &catalog{}
-	c.announce(definitionOf(long, "widgets", "widget"))
-	c.announce(definitionOf("example.com", long, "widget"))
-	c.announce(definitionOf("", "pods", "pod"))
+	c.addDefinition(definitionOf(long, "widgets", "widget"))
+	c.addDefinition(definitionOf("example.com", long, "widget"))
+	c.addDefinition(definitionOf("", "pods", "pod"))
 	if len(c.names) > 0 {
 		t.Errorf("%d definitions are kept", len(c.names))
 	}
-	c.announce(definitionOf("example.com", "widgets", long, long, "wd"))
-	c.announce(definitionOf("example.com", "gadgets", "gadget", many...))
+	c.addDefinition(definitionOf("example.com", "widgets", long, long, "wd"))
+	c.addDefinition(definitionOf("example.com", "gadgets", "gadget", many...))
 	want := []string{"wd", "gadget"}
 	for i := range maxOtherNames - 1 {
 		want = append(want, fmt.Sprintf("n%d", i))
@@ -121,15 +121,15 @@ func TestProblemsKeepLittle(t *testing.T) {
 	t.Parallel()
 	c := &collector{}
 	for range maxProblems {
-		c.complain(problem{"shop", "damaged"})
+		c.addProblem(problem{"shop", "damaged"})
 	}
-	if told := c.toldProblems(); len(told) != maxProblems {
+	if told := c.reportedProblems(); len(told) != maxProblems {
 		t.Errorf("%d problems are told", len(told))
 	}
 	for range 5 {
-		c.complain(problem{"shop", "damaged"})
+		c.addProblem(problem{"shop", "damaged"})
 	}
-	told := c.toldProblems()
+	told := c.reportedProblems()
 	if last := told[len(told)-1]; len(c.problems) != maxProblems || len(told) != maxProblems+1 || last != (problem{"", "5 more items of the backup cannot be read"}) {
 		t.Errorf("%d problems are told, the last is %v", len(told), last)
 	}

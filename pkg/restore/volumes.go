@@ -144,7 +144,7 @@ func findItem(archive *backupstore.Archive, k key) map[string]any {
 
 // sourceOf says where the claim of a PersistentVolume, which it must have been bound to, has its data from. Either may be
 // missing in the backup. It follows docs/contracts/velero-restore.md 3.7.
-func (s *session) sourceOf(volume string, claim types.NamespacedName) source {
+func (s *scope) sourceOf(volume string, claim types.NamespacedName) source {
 	recorded := s.recordedSource(volume, claim)
 	restorePVs := s.Restore.Spec.RestorePVs == nil || *s.Restore.Spec.RestorePVs
 	switch recorded.dataFrom {
@@ -164,7 +164,7 @@ func (s *session) sourceOf(volume string, claim types.NamespacedName) source {
 }
 
 // recordedSource is what the backup has, whatever the Restore says.
-func (s *session) recordedSource(volume string, claim types.NamespacedName) source {
+func (s *scope) recordedSource(volume string, claim types.NamespacedName) source {
 	if info := s.volumes.infos[volume]; info != nil {
 		switch {
 		case info.BackupMethod == volumeinfo.MethodNativeSnapshot:
@@ -196,7 +196,7 @@ func (s *session) recordedSource(volume string, claim types.NamespacedName) sour
 	return s.sourceByPolicy(volume, "")
 }
 
-func (s *session) nativeSource(volume string) source {
+func (s *scope) nativeSource(volume string) source {
 	snapshot := "a native snapshot that is not recorded"
 	if info := s.volumes.infos[volume]; info != nil && info.NativeSnapshot != nil && info.NativeSnapshot.SnapshotHandle != "" {
 		snapshot = fmt.Sprintf("native snapshot %q", info.NativeSnapshot.SnapshotHandle)
@@ -209,7 +209,7 @@ func (s *session) nativeSource(volume string) source {
 }
 
 // csiSource is the VolumeSnapshot that the backup's copy of the claim names.
-func (s *session) csiSource(claim types.NamespacedName) source {
+func (s *scope) csiSource(claim types.NamespacedName) source {
 	object := findItem(s.Archive, key{claimResource, claim.Namespace, claim.Name})
 	snapshot := textOf(object, "metadata", "annotations", velerov1.VolumeSnapshotLabel)
 	if snapshot == "" {
@@ -219,7 +219,7 @@ func (s *session) csiSource(claim types.NamespacedName) source {
 }
 
 // sourceByPolicy is for volumes of which the backup has no data. A volume whose reclaim policy is Delete went with its claim.
-func (s *session) sourceByPolicy(volume, skipped string) source {
+func (s *scope) sourceByPolicy(volume, skipped string) source {
 	object := findItem(s.Archive, key{volumeResource, "", volume})
 	switch textOf(object, "spec", "persistentVolumeReclaimPolicy") {
 	case "":

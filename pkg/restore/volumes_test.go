@@ -220,7 +220,7 @@ func TestVolumeDecisions(t *testing.T) {
 			test.input.Archive = archiveOf(t, version, objects)
 			test.input.Restore = test.restore.DeepCopy()
 			test.input.Restore.Spec.NamespaceMapping = map[string]string{"shop": "shop-copy"}
-			s := sessionWith(bareCluster(t), test.input)
+			s := scopeWith(bareCluster(t), test.input)
 
 			item, out, err := prepareItem(t, s, "persistentvolumes", decodeItem(t, volume))
 			test.volume.item = strings.ReplaceAll(test.volume.item, "POLICY", policy)
@@ -250,7 +250,7 @@ func TestDataMoverSelector(t *testing.T) {
 			t.Fatal(err)
 		}
 		infos := []volumeinfo.BackupVolume{{PVName: "pv-1", BackupMethod: volumeinfo.MethodPodVolumeBackup}}
-		s := sessionWith(bareCluster(t), Input{VolumeInfos: infos, PodVolumeBackups: []velerov1.PodVolumeBackup{podVolumeBackup("data", "data", "s1")}})
+		s := scopeWith(bareCluster(t), Input{VolumeInfos: infos, PodVolumeBackups: []velerov1.PodVolumeBackup{podVolumeBackup("data", "data", "s1")}})
 		item, out, err := prepareItem(t, s, "persistentvolumeclaims", original)
 		expectation{item: strings.Replace(claim, "SPEC", after, 1)}.check(t, item, out, err)
 	}
@@ -335,7 +335,7 @@ func TestVolumesWithoutTheOtherHalf(t *testing.T) {
 			if test.pod != "" {
 				objects["pods/namespaces/shop/web"] = test.pod
 			}
-			s := sessionWith(cluster, Input{VolumeInfos: test.infos, Archive: archiveOf(t, "1.1.0", objects)})
+			s := scopeWith(cluster, Input{VolumeInfos: test.infos, Archive: archiveOf(t, "1.1.0", objects)})
 			item, out, err := prepareItem(t, s, test.resource, decodeItem(t, test.item))
 			test.want.check(t, item, out, err)
 		})

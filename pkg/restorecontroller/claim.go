@@ -15,11 +15,11 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
 )
 
-// refuse is the step that tells what is wrong with a Restore before its turn comes. One that was begun waits here for its
+// prevalidate is the step that tells what is wrong with a Restore before its turn comes. One that was begun waits here for its
 // backup and location, and not in the place of others.
-func (c *Controller) refuse(ctx context.Context, op *operation, r *velerov1.Restore) (*session, error) {
+func (c *Controller) prevalidate(ctx context.Context, op *operation, r *velerov1.Restore) (*execution, error) {
 	if isBegun(r) {
-		return c.takeOver(ctx, op, r)
+		return c.adopt(ctx, op, r)
 	}
 	before := client.MergeFromWithOptions(r.DeepCopy(), client.MergeFromWithOptimisticLock{})
 	_, problems, err := c.complete(ctx, r)
@@ -30,14 +30,14 @@ func (c *Controller) refuse(ctx context.Context, op *operation, r *velerov1.Rest
 }
 
 // claim is the step that begins a Restore, or takes over what an earlier process has begun.
-func (c *Controller) claim(ctx context.Context, op *operation, r *velerov1.Restore) (*session, error) {
+func (c *Controller) claim(ctx context.Context, op *operation, r *velerov1.Restore) (*execution, error) {
 	if isBegun(r) && op.claimed != nil && op.claimed.restore.Status.StartTimestamp.Equal(r.Status.StartTimestamp) {
 		op.claimed.restore = r // by this process: the answer was lost
-		op.progress.recall(progressOf(r))
+		op.progress.startFrom(progressOf(r))
 		return op.claimed, nil
 	}
 	if isBegun(r) {
-		return c.takeOver(ctx, op, r)
+		return c.adopt(ctx, op, r)
 	}
 	before := client.MergeFromWithOptions(r.DeepCopy(), client.MergeFromWithOptimisticLock{})
 	from, problems, err := c.complete(ctx, r)
@@ -45,7 +45,7 @@ func (c *Controller) claim(ctx context.Context, op *operation, r *velerov1.Resto
 		return nil, err
 	}
 	if len(problems) == 0 {
-		if problem := c.checkUnusedPatiently(ctx, r, from.location); problem != nil {
+		if problem := c.checkUnusedWithRetry(ctx, r, from.location); problem != nil {
 			problems = append(problems, problem.Error())
 		}
 	}
@@ -60,11 +60,11 @@ func (c *Controller) claim(ctx context.Context, op *operation, r *velerov1.Resto
 	metav1.SetMetaDataAnnotation(&r.ObjectMeta, v1alpha1.AnnotationStorageLocation, from.location.Name)
 	first := Progress{Step: StepCollecting}
 	metav1.SetMetaDataAnnotation(&r.ObjectMeta, v1alpha1.AnnotationProgress, encode(first))
-	op.claimed = &session{c: c, op: op, restore: r, origin: from}
+	op.claimed = &execution{c: c, op: op, restore: r, origin: from}
 	if err := c.client.Patch(ctx, r, before); err != nil {
 		return nil, fmt.Errorf("begin the Restore: %w", err)
 	}
-	op.progress.recall(first)
+	op.progress.startFrom(first)
 	return op.claimed, nil
 }
 
@@ -82,11 +82,11 @@ func (c *Controller) failValidation(ctx context.Context, op *operation, r *veler
 	}
 	c.metrics.ended.WithLabelValues(string(r.Status.Phase)).Inc()
 	op.log.Warn("Restore is not valid", "problems", problems)
-	return errSettled
+	return errNothingToDo
 }
 
-// checkUnusedPatiently is checkUnused, with some patience for a store that does not answer.
-func (c *Controller) checkUnusedPatiently(ctx context.Context, r *velerov1.Restore, location *velerov1.BackupStorageLocation) error {
+// checkUnusedWithRetry is checkUnused, with some patience for a store that does not answer.
+func (c *Controller) checkUnusedWithRetry(ctx context.Context, r *velerov1.Restore, location *velerov1.BackupStorageLocation) error {
 	policy := apiretry.Policy{
 		Backoff:  wait.Backoff{Duration: time.Second, Factor: 2, Steps: 5},
 		Patience: 20 * time.Second, // five calls

@@ -100,7 +100,7 @@ func TestPatienceWithTheStoreEnds(t *testing.T) {
 		c.cfg.Logger = onLine{storeIsAway, func(string) { after = append(after, time.Since(begun)) }}.logger()
 		r := &velerov1.Restore{}
 		r.Name = "r1"
-		problem := c.checkUnusedPatiently(t.Context(), r, location)
+		problem := c.checkUnusedWithRetry(t.Context(), r, location)
 		if problem == nil || errors.Is(problem, errNameTaken) || !strings.Contains(problem.Error(), "whether the restore's name is free") {
 			t.Errorf("got %v", problem)
 		}

@@ -36,11 +36,9 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/restore"
 )
 
-// engine restores items: a *restore.Engine.
+// engine collects the items of a backup: a *restore.Engine.
 type engine interface {
-	Collect(ctx context.Context, input restore.Input) (*restore.Plan, error)
-	Run(ctx context.Context, plan *restore.Plan, report func(restore.Progress)) (*restore.Outcome, error)
-	Finalize(ctx context.Context, plan *restore.Plan, outcome *restore.Outcome) error
+	Collect(ctx context.Context, input restore.Input) (restore.Run, error)
 }
 
 // Config says what a Controller serves, and how. Namespace and Engine must be set.
@@ -221,7 +219,7 @@ func (c *Controller) watchRestores(mgr ctrl.Manager) error {
 // Start runs until ctx ends, or a Velero server comes into the namespace, which is an error, and then until the running restores
 // have recorded what they did.
 func (c *Controller) Start(ctx context.Context) error {
-	reason := c.watchAlone(ctx)
+	reason := c.watchForVeleroServer(ctx)
 	interruption := reason
 	if errors.Is(reason, ErrBesideVelero) {
 		interruption = fmt.Errorf("%w. What was restored until then is there, and volumes that are being restored go on", reason)

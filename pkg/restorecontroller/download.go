@@ -70,7 +70,7 @@ func (c *Controller) downloadURL(ctx context.Context, target velerov1.DownloadTa
 		if err := c.client.Get(ctx, c.name(target.Name), &restore); err != nil {
 			return "", fmt.Errorf("get the restore %q: %w", target.Name, err)
 		}
-		kept, err := c.kept(ctx, restore.UID, target.Kind)
+		kept, err := c.loadFromCluster(ctx, restore.UID, target.Kind)
 		if err != nil {
 			return "", err
 		}
@@ -207,7 +207,7 @@ func (c *Controller) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // whole.
 func (c *Controller) serve(w http.ResponseWriter, r *http.Request, o offer) (err error) {
 	if o.keptFor != "" {
-		kept, err := c.kept(r.Context(), o.keptFor, o.target.Kind)
+		kept, err := c.loadFromCluster(r.Context(), o.keptFor, o.target.Kind)
 		if err != nil {
 			return err
 		}

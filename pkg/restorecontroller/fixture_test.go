@@ -233,27 +233,35 @@ type script struct {
 	finalize func(context.Context, *restore.Plan, *restore.Outcome) error
 }
 
-func (s *script) Collect(ctx context.Context, input restore.Input) (*restore.Plan, error) {
-	if s.collect == nil {
-		return &restore.Plan{TotalItems: input.Archive.Len()}, nil
+func (s *script) Collect(ctx context.Context, input restore.Input) (_ restore.Run, err error) {
+	plan := &restore.Plan{TotalItems: input.Archive.Len()}
+	if s.collect != nil {
+		plan, err = s.collect(ctx, input)
 	}
-	return s.collect(ctx, input)
+	return &scriptedRun{s, plan}, err
 }
 
-func (s *script) Run(ctx context.Context, plan *restore.Plan, report func(restore.Progress)) (*restore.Outcome, error) {
+type scriptedRun struct {
+	*script
+	plan *restore.Plan
+}
+
+func (s *scriptedRun) Plan() *restore.Plan { return s.plan }
+
+func (s *scriptedRun) RestoreItems(ctx context.Context, report func(restore.Progress)) (*restore.Outcome, error) {
 	if s.run == nil {
-		p := restore.Progress{Total: plan.TotalItems, Restored: plan.TotalItems, Counts: restore.Counts{Created: plan.TotalItems}}
+		p := restore.Progress{Total: s.plan.TotalItems, Restored: s.plan.TotalItems, Counts: restore.Counts{Created: s.plan.TotalItems}}
 		report(p)
 		return &restore.Outcome{Progress: p, Resources: map[string][]string{"v1/ConfigMap": {"shop/settings(created)"}}}, nil
 	}
-	return s.run(ctx, plan, report)
+	return s.run(ctx, s.plan, report)
 }
 
-func (s *script) Finalize(ctx context.Context, plan *restore.Plan, outcome *restore.Outcome) error {
+func (s *scriptedRun) Finalize(ctx context.Context, outcome *restore.Outcome) error {
 	if s.finalize == nil {
 		return nil
 	}
-	return s.finalize(ctx, plan, outcome)
+	return s.finalize(ctx, s.plan, outcome)
 }
 
 // logCounter counts what a controller says.

@@ -50,9 +50,9 @@ func checkDeployments(ctx context.Context, api client.Reader, namespace string) 
 	return nil
 }
 
-// watchAlone looks for a Velero server as long as the controller works, and returns ErrBesideVelero when there is one, or
+// watchForVeleroServer looks for a Velero server as long as the controller works, and returns ErrBesideVelero when there is one, or
 // errStopped when ctx has ended: a server may be installed, or brought up by what a restore has restored, at any time.
-func (c *Controller) watchAlone(ctx context.Context) error {
+func (c *Controller) watchForVeleroServer(ctx context.Context) error {
 	ticker := time.NewTicker(c.cfg.AlonePeriod)
 	defer ticker.Stop()
 	for {

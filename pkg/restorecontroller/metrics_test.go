@@ -15,12 +15,12 @@ import (
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
-	goOn := make(chan struct{})
+	resume := make(chan struct{})
 	m := NewMetrics()
 	restorable(c, &script{run: func(_ context.Context, _ *restore.Plan, report func(restore.Progress)) (*restore.Outcome, error) {
 		p := restore.Progress{Total: 5, Restored: 3, Counts: restore.Counts{Created: 2, Failed: 1}}
 		report(p)
-		<-goOn
+		<-resume
 		p.Restored, p.Counts.Skipped = 5, 2
 		return &restore.Outcome{Progress: p}, nil
 	}}, func(cfg *Config) { cfg.Metrics = m })
@@ -50,7 +50,7 @@ plimsoll_restore_running_items_all{restore="r1"} 5
 		return testutil.CollectAndCompare(m, strings.NewReader(running), "plimsoll_restore_location_available", "plimsoll_restore_objects",
 			"plimsoll_restore_running_items", "plimsoll_restore_running_items_all") == nil
 	})
-	close(goOn)
+	close(resume)
 	c.ended(r)
 	ended := `
 # HELP plimsoll_restore_ended_total Total number of Restores that have ended, by phase.

@@ -178,10 +178,10 @@ func (r *reporter) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		if reflect.DeepEqual(r.now(), r.told()) {
+		if reflect.DeepEqual(r.now(), r.published()) {
 			continue
 		}
-		if r.tell(func(p Progress) error { return r.write(ctx, p) }) != nil {
+		if r.publish(func(p Progress) error { return r.write(ctx, p) }) != nil {
 			r.update(func(*Progress) {}) // try again, with what is newest then
 		}
 		select {
@@ -192,8 +192,8 @@ func (r *reporter) run(ctx context.Context) {
 	}
 }
 
-// tell has write write the newest Progress, and remembers what was written.
-func (r *reporter) tell(write func(Progress) error) error {
+// publish has write write the newest Progress, and remembers what was written.
+func (r *reporter) publish(write func(Progress) error) error {
 	r.writing.Lock()
 	defer r.writing.Unlock()
 	p := r.now()
@@ -204,15 +204,15 @@ func (r *reporter) tell(write func(Progress) error) error {
 	return err
 }
 
-// told is what was last written, by this process or, if it goes on with what another one has begun, by that.
-func (r *reporter) told() Progress {
+// published is what was last written, by this process or, if it goes on with what another one has begun, by that.
+func (r *reporter) published() Progress {
 	r.writing.Lock()
 	defer r.writing.Unlock()
 	return r.written
 }
 
-// recall begins with what another process has written.
-func (r *reporter) recall(p Progress) {
+// startFrom begins with what another process has written.
+func (r *reporter) startFrom(p Progress) {
 	r.writing.Lock()
 	r.written = p
 	r.writing.Unlock()

@@ -16,60 +16,60 @@ import (
 )
 
 // logResults ends the log as Velero does.
-func (s *session) logResults(ctx context.Context) {
+func (e *execution) logResults(ctx context.Context) {
 	say := func(level slog.Level, kind string, r results.Result) {
 		for _, message := range r.Velero {
-			s.journal.say(ctx, level, "Velero restore "+kind+": "+message)
+			e.journal.say(ctx, level, "Velero restore "+kind+": "+message)
 		}
 		for _, message := range r.Cluster {
-			s.journal.say(ctx, level, "Cluster resource restore "+kind+": "+message)
+			e.journal.say(ctx, level, "Cluster resource restore "+kind+": "+message)
 		}
 		for _, namespace := range slices.Sorted(maps.Keys(r.Namespaces)) {
 			for _, message := range r.Namespaces[namespace] {
-				s.journal.say(ctx, level, "Namespace "+namespace+", resource restore "+kind+": "+message)
+				e.journal.say(ctx, level, "Namespace "+namespace+", resource restore "+kind+": "+message)
 			}
 		}
 	}
-	say(slog.LevelError, "error", s.outcome.Results.Errors)
-	say(slog.LevelWarn, "warning", s.outcome.Results.Warnings)
-	s.journal.Info("restore completed")
+	say(slog.LevelError, "error", e.outcome.Results.Errors)
+	say(slog.LevelWarn, "warning", e.outcome.Results.Warnings)
+	e.journal.Info("restore completed")
 }
 
 // recordAtEnd records the outcome. What can be stored neither in the location nor in the cluster is an error of the restore,
 // as a log that cannot be stored is in Velero.
-func (s *session) recordAtEnd(ctx context.Context) {
-	if s.location == nil {
+func (e *execution) recordAtEnd(ctx context.Context) {
+	if e.location == nil {
 		return // taken over without having looked for it
 	}
-	if s.resumed && s.canBeResumed() && !s.recalled {
+	if e.resumed && e.canBeResumed() && !e.previousLoaded {
 		return // what the earlier process has recorded is more than what is known here
 	}
-	store, problem := s.c.openStore(ctx, s.location) // anew: credentials may have changed in a long restore
+	store, problem := e.c.openStore(ctx, e.location) // anew: credentials may have changed in a long restore
 	if problem == nil {
 		defer store.Close()
 	}
-	r := &recorder{session: s, store: store, problem: problem}
+	r := &recorder{execution: e, store: store, problem: problem}
 	for _, err := range r.saveFiles(ctx) {
-		addError(&s.outcome.Results, fmt.Sprintf("error uploading files of the restore to backup storage: %v", err))
+		addError(&e.outcome.Results, fmt.Sprintf("error uploading files of the restore to backup storage: %v", err))
 	}
 	if r.problem != nil && !errors.Is(r.problem, backupstore.ErrReadOnly) { // people make a location read-only to restore from it in peace
-		addWarning(&s.outcome.Results, fmt.Sprintf("log and results of this restore are kept in the cluster, since the backup storage location does not take them: %v", r.problem))
+		addWarning(&e.outcome.Results, fmt.Sprintf("log and results of this restore are kept in the cluster, since the backup storage location does not take them: %v", r.problem))
 	}
-	if err := r.save(ctx, s.resultsFile()); err != nil {
-		s.op.log.Error("Restore's results were not stored", "error", err)
-		addError(&s.outcome.Results, fmt.Sprintf("error uploading the results to backup storage: %v", err))
+	if err := r.save(ctx, e.resultsFile()); err != nil {
+		e.op.log.Error("Restore's results were not stored", "error", err)
+		addError(&e.outcome.Results, fmt.Sprintf("error uploading the results to backup storage: %v", err))
 	}
 }
 
 // record records what was done until now, so that another process can go on from there.
-func (s *session) record(ctx context.Context, store *backupstore.Store) error {
-	r := &recorder{session: s, store: store}
-	err := errors.Join(append(r.saveFiles(ctx), r.save(ctx, s.resultsFile()))...)
+func (e *execution) record(ctx context.Context, store *backupstore.Store) error {
+	r := &recorder{execution: e, store: store}
+	err := errors.Join(append(r.saveFiles(ctx), r.save(ctx, e.resultsFile()))...)
 	if err == nil {
 		return nil
 	}
-	s.journal.Warn("Cannot record yet what was done", "error", err)
-	s.op.log.Warn("Cannot record yet what a restore has done", "error", err)
+	e.journal.Warn("Cannot record yet what was done", "error", err)
+	e.op.log.Warn("Cannot record yet what a restore has done", "error", err)
 	if ctx.Err() != nil {
 		return context.Cause(ctx) // no other process is to go on without it
 	}
@@ -81,7 +81,7 @@ const storeTimeout = 10 * time.Minute
 
 // recorder puts a restore's files into its location or, from the first that it does not take, into the cluster.
 type recorder struct {
-	*session
+	*execution
 
 	store   *backupstore.Store // nil if there is a problem
 	problem error              // why the location takes no files
@@ -100,10 +100,10 @@ func (r *recorder) save(ctx context.Context, f file) error {
 	if r.problem == nil {
 		r.problem = r.put(ctx, f)
 		if r.problem == nil {
-			if !r.resumed && !r.keeps[f.kind] {
+			if !r.resumed && !r.inCluster[f.kind] {
 				return nil
 			}
-			return r.c.forgetKept(ctx, r.op.uid, f.kind, "")
+			return r.c.deleteFromCluster(ctx, r.op.uid, f.kind, "")
 		}
 		r.op.log.Info("The backup storage location does not take the restore's files; they are kept in the cluster", "reason", r.problem)
 	}
@@ -111,8 +111,8 @@ func (r *recorder) save(ctx context.Context, f file) error {
 	if err != nil {
 		return err
 	}
-	r.keeps[f.kind] = true // also where that fails: an older version, or a part, may be left
-	if err := r.c.keep(ctx, r.restore, f.kind, packed); err != nil {
+	r.inCluster[f.kind] = true // also where that fails: an older version, or a part, may be left
+	if err := r.c.saveInCluster(ctx, r.restore, f.kind, packed); err != nil {
 		return fmt.Errorf("%w; %w", r.problem, err)
 	}
 	return nil
@@ -123,7 +123,7 @@ func (r *recorder) put(ctx context.Context, f file) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := portion(ctx, storeTimeout)
+	ctx, cancel := withHalfOf(ctx, storeTimeout)
 	defer cancel()
 	return f.put(ctx, directory)
 }
@@ -148,28 +148,28 @@ func (r *recorder) saveFiles(ctx context.Context) (errs []error) {
 }
 
 // files are those of the restore, as far as the outcome is known, without the results.
-func (s *session) files() []file {
+func (e *execution) files() []file {
 	files := []file{{
 		kind: velerov1.DownloadTargetKindRestoreLog,
 		put: func(ctx context.Context, d backupstore.Restore) error {
-			log, err := s.journal.content()
+			log, err := e.journal.content()
 			if err != nil {
 				return err
 			}
 			return d.PutLog(ctx, log)
 		},
-		pack: s.packLog,
+		pack: e.packLog,
 	}}
-	if s.dryRun() {
+	if e.dryRun() {
 		return files
 	}
-	volumes := s.tracker.Result()
+	volumes := e.tracker.Result()
 	return append(files, file{
 		kind: velerov1.DownloadTargetKindRestoreResourceList,
 		put: func(ctx context.Context, d backupstore.Restore) error {
-			return d.PutResourceList(ctx, s.outcome.Resources)
+			return d.PutResourceList(ctx, e.outcome.Resources)
 		},
-		pack: func() ([]byte, error) { return packJSON(s.outcome.Resources) },
+		pack: func() ([]byte, error) { return packJSON(e.outcome.Resources) },
 	}, file{
 		kind: velerov1.DownloadTargetKindRestoreVolumeInfo,
 		put:  func(ctx context.Context, d backupstore.Restore) error { return d.PutVolumeInfos(ctx, volumes) },
@@ -177,26 +177,26 @@ func (s *session) files() []file {
 	})
 }
 
-func (s *session) resultsFile() file {
+func (e *execution) resultsFile() file {
 	return file{
 		kind: velerov1.DownloadTargetKindRestoreResults,
 		put: func(ctx context.Context, d backupstore.Restore) error {
-			return d.PutResults(ctx, s.outcome.Results)
+			return d.PutResults(ctx, e.outcome.Results)
 		},
-		pack: func() ([]byte, error) { return packJSON(s.outcome.Results) },
+		pack: func() ([]byte, error) { return packJSON(e.outcome.Results) },
 	}
 }
 
 // packLog packs what was logged so far, to be kept in the cluster.
-func (s *session) packLog() ([]byte, error) {
-	log, err := s.journal.content()
+func (e *execution) packLog() ([]byte, error) {
+	log, err := e.journal.content()
 	if err != nil {
 		return nil, err
 	}
-	packed, cut, err := packLog(log, keptLimit)
-	if cut && !s.logCut {
-		s.logCut = true
-		addWarning(&s.outcome.Results, "the log of this restore is cut off: it is kept in the cluster, which has no room for all of it")
+	packed, cut, err := packLog(log, clusterFileLimit)
+	if cut && !e.logCut {
+		e.logCut = true
+		addWarning(&e.outcome.Results, "the log of this restore is cut off: it is kept in the cluster, which has no room for all of it")
 	}
 	return packed, err
 }

@@ -13,10 +13,10 @@ import (
 // errVolumesTimeout is Velero's.
 var errVolumesTimeout = errors.New("timed out waiting for all PodVolumeRestores to complete")
 
-// volumes are the restore's PodVolumeRestores, as the cache knows them.
-func (s *session) volumes(ctx context.Context) ([]velerov1.PodVolumeRestore, error) {
+// listVolumes returns the restore's PodVolumeRestores, as the cache knows them.
+func (e *execution) listVolumes(ctx context.Context) ([]velerov1.PodVolumeRestore, error) {
 	var list velerov1.PodVolumeRestoreList
-	err := s.c.client.List(ctx, &list, client.InNamespace(s.op.name.Namespace), client.MatchingLabels{velerov1.RestoreUIDLabel: string(s.op.uid)})
+	err := e.c.client.List(ctx, &list, client.InNamespace(e.op.name.Namespace), client.MatchingLabels{velerov1.RestoreUIDLabel: string(e.op.uid)})
 	if err != nil {
 		return nil, fmt.Errorf("list the restore's PodVolumeRestores: %w", err)
 	}
@@ -24,62 +24,62 @@ func (s *session) volumes(ctx context.Context) ([]velerov1.PodVolumeRestore, err
 }
 
 // trackVolumes notes the restore's PodVolumeRestores as they are now, also those of an earlier process.
-func (s *session) trackVolumes(ctx context.Context) {
-	if s.tracker == nil {
+func (e *execution) trackVolumes(ctx context.Context) {
+	if e.tracker == nil {
 		return
 	}
-	volumes, err := s.volumes(ctx)
+	volumes, err := e.listVolumes(ctx)
 	if err != nil {
-		s.journal.Warn("Restore volume info is not complete", "error", err)
+		e.journal.Warn("Restore volume info is not complete", "error", err)
 	}
 	for i := range volumes {
-		s.tracker.TrackPodVolume(&volumes[i])
+		e.tracker.TrackPodVolume(&volumes[i])
 	}
 }
 
 // followVolumes tells the progress of volumes while items are still restored.
-func (s *session) followVolumes(ctx context.Context) {
+func (e *execution) followVolumes(ctx context.Context) {
 	for {
 		select {
-		case <-s.op.volumes:
+		case <-e.op.volumes:
 		case <-ctx.Done():
 			return
 		}
-		if volumes, err := s.volumes(ctx); err == nil {
+		if volumes, err := e.listVolumes(ctx); err == nil {
 			sum := sumUp(volumes)
-			s.op.progress.update(func(p *Progress) { p.addVolumes(sum) })
+			e.op.progress.update(func(p *Progress) { p.addVolumes(sum) })
 		}
 	}
 }
 
 // waitForVolumes returns when the restore's PodVolumeRestores have ended. Those that have not ended well, or not in time,
 // are errors of the restore.
-func (s *session) waitForVolumes(ctx context.Context) error {
-	if len(s.outcome.PodVolumes) == 0 {
+func (e *execution) waitForVolumes(ctx context.Context) error {
+	if len(e.outcome.PodVolumes) == 0 {
 		return nil
 	}
-	s.step(StepVolumes)
-	if err := s.writeStep(ctx); err != nil {
+	e.setStep(StepVolumes)
+	if err := e.writeStep(ctx); err != nil {
 		return err
 	}
-	deadline := time.NewTimer(time.Until(s.volumeDeadline()))
+	deadline := time.NewTimer(time.Until(e.volumeDeadline()))
 	defer deadline.Stop()
 	for {
-		pending, problems, err := s.lookAtVolumes(ctx)
+		pending, problems, err := e.checkVolumes(ctx)
 		if err != nil {
 			return err
 		}
 		if pending == 0 {
 			for _, problem := range problems {
-				addError(&s.outcome.Results, problem)
+				addError(&e.outcome.Results, problem)
 			}
 			return nil
 		}
 		select {
-		case <-s.op.volumes:
+		case <-e.op.volumes:
 		case <-deadline.C:
 			for _, problem := range append(problems, errVolumesTimeout.Error()) {
-				addError(&s.outcome.Results, problem)
+				addError(&e.outcome.Results, problem)
 			}
 			return nil
 		case <-ctx.Done():
@@ -89,39 +89,39 @@ func (s *session) waitForVolumes(ctx context.Context) error {
 }
 
 // volumeDeadline is when the restore stops waiting, by Velero's annotation, which was checked, or the controller's own rule.
-func (s *session) volumeDeadline() time.Time {
-	timeout := s.c.cfg.PodVolumeTimeout
-	if d, err := time.ParseDuration(s.restore.Annotations[velerov1.PodVolumeOperationTimeoutAnnotation]); err == nil {
+func (e *execution) volumeDeadline() time.Time {
+	timeout := e.c.cfg.PodVolumeTimeout
+	if d, err := time.ParseDuration(e.restore.Annotations[velerov1.PodVolumeOperationTimeoutAnnotation]); err == nil {
 		timeout = d
 	}
-	started := s.restore.Status.StartTimestamp
+	started := e.restore.Status.StartTimestamp
 	if started == nil {
-		started = &s.restore.CreationTimestamp
+		started = &e.restore.CreationTimestamp
 	}
 	return started.Add(timeout)
 }
 
-// lookAtVolumes tells the progress, and returns how many volumes have not ended, and what is wrong with those that have.
-func (s *session) lookAtVolumes(ctx context.Context) (pending int, problems []string, err error) {
-	volumes, err := s.volumes(ctx)
+// checkVolumes tells the progress, and returns how many volumes have not ended, and what is wrong with those that have.
+func (e *execution) checkVolumes(ctx context.Context) (pending int, problems []string, err error) {
+	volumes, err := e.listVolumes(ctx)
 	if err != nil {
 		return 0, nil, err
 	}
 	sum := sumUp(volumes)
-	s.op.progress.update(func(p *Progress) { p.Volumes = sum })
+	e.op.progress.update(func(p *Progress) { p.Volumes = sum })
 	known := map[string]*velerov1.PodVolumeRestore{}
 	for i := range volumes {
 		known[volumes[i].Name] = &volumes[i]
-		s.tracker.TrackPodVolume(&volumes[i])
+		e.tracker.TrackPodVolume(&volumes[i])
 	}
-	for i := range s.outcome.PodVolumes {
-		v := known[s.outcome.PodVolumes[i].Name]
+	for i := range e.outcome.PodVolumes {
+		v := known[e.outcome.PodVolumes[i].Name]
 		if v == nil {
-			if v, err = s.notCached(ctx, &s.outcome.PodVolumes[i]); err != nil {
+			if v, err = e.getUncached(ctx, &e.outcome.PodVolumes[i]); err != nil {
 				return 0, nil, err
 			}
 		}
-		ended, problem := verdict(v, &s.outcome.PodVolumes[i])
+		ended, problem := volumeResult(v, &e.outcome.PodVolumes[i])
 		if !ended {
 			pending++
 		} else if problem != "" {
@@ -131,19 +131,19 @@ func (s *session) lookAtVolumes(ctx context.Context) (pending int, problems []st
 	return pending, problems, nil
 }
 
-// notCached reads a PodVolumeRestore that the cache does not know, or not yet, however long the API server does not answer;
+// getUncached reads a PodVolumeRestore that the cache does not know, or not yet, however long the API server does not answer;
 // nil if it is gone.
-func (s *session) notCached(ctx context.Context, created *velerov1.PodVolumeRestore) (*velerov1.PodVolumeRestore, error) {
+func (e *execution) getUncached(ctx context.Context, created *velerov1.PodVolumeRestore) (*velerov1.PodVolumeRestore, error) {
 	var volume velerov1.PodVolumeRestore
-	err := s.c.persist(ctx, s.op, func() error { return s.c.api.Get(ctx, client.ObjectKeyFromObject(created), &volume) })
-	if errors.Is(err, errSettled) {
-		return nil, nil //nolint:nilnil // verdict knows what that means
+	err := e.c.retry(ctx, e.op, func() error { return e.c.api.Get(ctx, client.ObjectKeyFromObject(created), &volume) })
+	if errors.Is(err, errNothingToDo) {
+		return nil, nil //nolint:nilnil // volumeResult knows what that means
 	}
 	return &volume, err
 }
 
-// verdict says whether a volume has ended, and how if not well. v is nil if its object is gone.
-func verdict(v, created *velerov1.PodVolumeRestore) (ended bool, problem string) {
+// volumeResult says whether a volume has ended, and how if not well. v is nil if its object is gone.
+func volumeResult(v, created *velerov1.PodVolumeRestore) (ended bool, problem string) {
 	what := fmt.Sprintf("volume %s of pod %s/%s", created.Spec.Volume, created.Spec.Pod.Namespace, created.Spec.Pod.Name)
 	if v == nil {
 		return true, "pod volume restore was deleted: " + what

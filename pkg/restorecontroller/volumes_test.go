@@ -219,7 +219,9 @@ func withHooks(e *script, before, after restore.Hooks) *script {
 		input.Store(&in)
 		return &restore.Plan{TotalItems: 2}, nil
 	}
-	run := e.Run
+	run := func(ctx context.Context, plan *restore.Plan, report func(restore.Progress)) (*restore.Outcome, error) {
+		return (&scriptedRun{e, plan}).RestoreItems(ctx, report)
+	}
 	script := &script{collect: e.collect}
 	script.run = func(ctx context.Context, plan *restore.Plan, report func(restore.Progress)) (*restore.Outcome, error) {
 		input.Load().ReportHooks(before)
@@ -399,7 +401,7 @@ func TestNextControllerMissesErrors(t *testing.T) {
 	if len(results) != 1 {
 		t.Fatalf("%d ConfigMaps with results", len(results))
 	}
-	text := unpack(t, results[0].BinaryData[keptKey])
+	text := unpack(t, results[0].BinaryData[clusterFileKey])
 	for _, lost := range []string{"2 errors and 1 warning", "the list of created objects"} {
 		if !strings.Contains(text, lost) {
 			t.Errorf("the results do not say that %s are lost: %s", lost, text)

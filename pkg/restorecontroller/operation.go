@@ -29,8 +29,8 @@ const finalizer = "restores.velero.io/external-resources-finalizer"
 var (
 	errStopped = errors.New("the restore controller was stopped")
 	errDeleted = errors.New("the Restore was deleted")
-	// errSettled says that there is nothing to do: the Restore has ended, was refused, or is no longer the same.
-	errSettled = errors.New("nothing to do")
+	// errNothingToDo says that there is nothing to do: the Restore has ended, was refused, or is no longer the same.
+	errNothingToDo = errors.New("nothing to do")
 )
 
 type enqueuer = workqueue.TypedRateLimitingInterface[reconcile.Request]
@@ -42,7 +42,7 @@ type operation struct {
 	stop     context.CancelCauseFunc
 	volumes  chan struct{} // holds one entry when PodVolumeRestores have changed
 	progress *reporter
-	claimed  *session     // what this process has asked the API server for, whether or not it has heard that it was given
+	claimed  *execution   // what this process has asked the API server for, whether or not it has heard that it was given
 	log      *slog.Logger // the controller's
 }
 
@@ -90,9 +90,9 @@ func (c *Controller) admit(ctx context.Context, restore *velerov1.Restore) {
 	op.progress = newReporter(c.cfg.ProgressInterval, func(ctx context.Context, p Progress) error { return c.writeProgress(ctx, op, p) })
 	c.operations[name] = op
 	c.running.Go(func() {
-		if err := c.perform(ctx, op); err != nil && !errors.Is(err, errSettled) {
+		if err := c.runOperation(ctx, op); err != nil && !errors.Is(err, errNothingToDo) {
 			op.log.Warn("Restore was interrupted", "reason", err)
-			c.rest(ctx)
+			c.backoff(ctx)
 		}
 		stop(nil)
 		c.mu.Lock()
@@ -129,18 +129,18 @@ func (c *Controller) progress() map[string]Progress {
 	return all
 }
 
-// rest leaves a Restore alone for a while that the API server does not let begin or end, such as by an admission policy:
+// backoff leaves a Restore alone for a while that the API server does not let begin or end, such as by an admission policy:
 // nobody is helped by one attempt after the other.
-func (c *Controller) rest(ctx context.Context) {
+func (c *Controller) backoff(ctx context.Context) {
 	select {
 	case <-time.After(c.cfg.RefusedPause):
 	case <-ctx.Done():
 	}
 }
 
-// perform waits for the operation's turn and does what is to be done. The error says why the Restore has not ended.
-func (c *Controller) perform(ctx context.Context, op *operation) error {
-	if _, err := c.begin(ctx, op, c.refuse); err != nil { // mistakes are told at once, not when the turn comes
+// runOperation waits for the operation's turn and does what is to be done. The error says why the Restore has not ended.
+func (c *Controller) runOperation(ctx context.Context, op *operation) error {
+	if _, err := c.begin(ctx, op, c.prevalidate); err != nil { // mistakes are told at once, not when the turn comes
 		return err
 	}
 	select {
@@ -149,50 +149,50 @@ func (c *Controller) perform(ctx context.Context, op *operation) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	s, err := c.begin(ctx, op, c.claim)
+	e, err := c.begin(ctx, op, c.claim)
 	if err != nil {
 		return err
 	}
-	return s.run(ctx)
+	return e.execute(ctx)
 }
 
 // begin reads the Restore afresh and calls step, until that succeeds or fails for good.
-func (c *Controller) begin(ctx context.Context, op *operation, step func(context.Context, *operation, *velerov1.Restore) (*session, error)) (s *session, err error) {
-	err = c.persist(ctx, op, func() error {
-		restore, err := c.live(ctx, op)
+func (c *Controller) begin(ctx context.Context, op *operation, step func(context.Context, *operation, *velerov1.Restore) (*execution, error)) (e *execution, err error) {
+	err = c.retry(ctx, op, func() error {
+		restore, err := c.getFresh(ctx, op)
 		if err != nil {
 			return err
 		}
 		if hasEnded(restore) {
-			return errSettled
+			return errNothingToDo
 		}
-		s, err = step(ctx, op, restore)
+		e, err = step(ctx, op, restore)
 		return err
 	})
-	return s, err
+	return e, err
 }
 
-// live is the Restore as it is, or errSettled if it is gone, being deleted or another one.
-func (c *Controller) live(ctx context.Context, op *operation) (*velerov1.Restore, error) {
+// getFresh returns the Restore as it is, or errNothingToDo if it is gone, being deleted or another one.
+func (c *Controller) getFresh(ctx context.Context, op *operation) (*velerov1.Restore, error) {
 	var restore velerov1.Restore
 	if err := c.api.Get(ctx, op.name, &restore); err != nil {
 		if apierrors.IsNotFound(err) {
-			return nil, errSettled
+			return nil, errNothingToDo
 		}
 		return nil, fmt.Errorf("read the Restore: %w", err)
 	}
 	if restore.UID != op.uid || !restore.DeletionTimestamp.IsZero() {
-		return nil, errSettled
+		return nil, errNothingToDo
 	}
 	return &restore, nil
 }
 
-// persist calls do, which reads or writes the Restore, until the API server has answered: with success, or with what it
+// retry calls do, which reads or writes the Restore, until the API server has answered: with success, or with what it
 // would say again.
-func (c *Controller) persist(ctx context.Context, op *operation, do func() error) error {
+func (c *Controller) retry(ctx context.Context, op *operation, do func() error) error {
 	policy := apiretry.Policy{
 		Retry: func(err error) bool {
-			return !errors.Is(err, errSettled) && !apierrors.IsInvalid(err) && !apierrors.IsNotFound(err)
+			return !errors.Is(err, errNothingToDo) && !apierrors.IsInvalid(err) && !apierrors.IsNotFound(err)
 		},
 		Notify: func(err error) {
 			if !apierrors.IsConflict(err) {
@@ -203,7 +203,7 @@ func (c *Controller) persist(ctx context.Context, op *operation, do func() error
 	err := policy.Do(ctx, do)
 	switch {
 	case apierrors.IsNotFound(err):
-		return errSettled
+		return errNothingToDo
 	case err != nil && policy.Retry(err): // ctx has ended
 		return context.Cause(ctx)
 	default:

@@ -18,7 +18,7 @@ import (
 
 // needs makes one run's config maps need others: "b" of "a" is that b is restored before a.
 func (r *run) needs(dependencies map[string][]string) {
-	r.actions = map[string][]action{configMaps.String(): {{name: "needs", apply: func(_ context.Context, _ *session, in *actionInput) (actionOutput, error) {
+	r.actions = map[string][]action{configMaps.String(): {{name: "needs", apply: func(_ context.Context, _ *scope, in *actionInput) (actionOutput, error) {
 		var out actionOutput
 		for _, name := range dependencies[in.original.GetName()] {
 			out.additional = append(out.additional, key{configMaps, in.original.GetNamespace(), name})
@@ -42,19 +42,15 @@ func TestRestoreWhatItemsNeed(t *testing.T) {
 	dependencies[name(0)] = append(dependencies[name(0)], "missing")
 	a.input.Restore.Spec.LabelSelector = selectNames(name(0), name(10), name(20), name(30), name(40), name(50))
 	a.backup(files...)
-	plan := a.collect(a.engine())
-	if plan.TotalItems != 7 {
-		t.Errorf("planned %d, want the namespace and 6 items", plan.TotalItems)
+	r := a.collect(a.engine())
+	if r.plan.TotalItems != 7 {
+		t.Errorf("planned %d, want the namespace and 6 items", r.plan.TotalItems)
 	}
-	ctx, abort := context.WithCancelCause(t.Context())
-	defer abort(nil)
-	r := newRun(plan, abort)
 	r.needs(dependencies)
-	r.ledger.open(a.report)
-	if err := r.restoreAll(ctx, plan); err != nil {
+	outcome, err := r.RestoreItems(t.Context(), a.report)
+	if err != nil {
 		t.Fatal(err)
 	}
-	outcome := r.ledger.close(nil)
 	want := Progress{Total: items + 1, Restored: items + 1, Counts: Counts{Created: items + 1}}
 	if diff := cmp.Diff(want, outcome.Progress); diff != "" {
 		t.Error(diff)
@@ -80,23 +76,20 @@ func TestOnePhaseCountsOnce(t *testing.T) {
 		of("secrets", secret("late")), of("secrets", secret("never")), of("secrets", secret("z")),
 		configMap(a.id, "a", ""), configMap(a.id, "b", ""), configMap(a.id, "early", ""),
 	)
-	plan := a.collect(a.engine())
-	ctx, abort := context.WithCancelCause(t.Context())
-	defer abort(nil)
-	r := newRun(plan, abort)
+	r := a.collect(a.engine())
 	needs := func(resource schema.GroupResource, name string) action {
-		return action{name: "needs", apply: func(context.Context, *session, *actionInput) (actionOutput, error) {
+		return action{name: "needs", apply: func(context.Context, *scope, *actionInput) (actionOutput, error) {
 			return actionOutput{additional: []key{{resource, a.id, name}}}, nil
 		}}
 	}
 	// Secrets come first: of what they need the turn is still to come, that of what config maps need is over.
 	r.actions = map[string][]action{secretResource.String(): {needs(configMaps, "early")}, configMaps.String(): {needs(secretResource, "late")}}
-	r.ledger.open(a.report)
-	if err := r.restoreAll(ctx, plan); err != nil {
+	outcome, err := r.RestoreItems(t.Context(), a.report)
+	if err != nil {
 		t.Fatal(err)
 	}
 	want := Progress{Total: 7, Restored: 6, Skipped: 1, Estimate: true, Counts: Counts{Created: 6}}
-	if diff := cmp.Diff(want, r.ledger.close(nil).Progress); diff != "" {
+	if diff := cmp.Diff(want, outcome.Progress); diff != "" {
 		t.Error(diff)
 	}
 	for _, p := range a.reports {
@@ -111,21 +104,17 @@ func TestRestorePanic(t *testing.T) {
 	t.Parallel()
 	a := newAttempt(t)
 	a.backup(configMap(a.id, "a", ""), configMap(a.id, "b", ""))
-	plan := a.collect(a.engine())
-	_, abort := context.WithCancelCause(t.Context())
-	defer abort(nil)
-	r := newRun(plan, abort)
-	r.actions = map[string][]action{configMaps.String(): {{name: "panics", apply: func(_ context.Context, _ *session, in *actionInput) (actionOutput, error) {
+	r := a.collect(a.engine())
+	r.actions = map[string][]action{configMaps.String(): {{name: "panics", apply: func(_ context.Context, _ *scope, in *actionInput) (actionOutput, error) {
 		if in.original.GetName() == "a" {
 			panic("not as expected")
 		}
 		return actionOutput{}, nil
 	}}}}
-	r.ledger.open(a.report)
-	if err := r.restoreAll(t.Context(), plan); err != nil {
+	outcome, err := r.RestoreItems(t.Context(), a.report)
+	if err != nil {
 		t.Fatal(err)
 	}
-	outcome := r.ledger.close(nil)
 	if got := text(outcome); outcome.Progress.Counts != (Counts{Created: 2, Failed: 1}) || !strings.Contains(got, "configmaps/"+a.id+"/a: internal error") || !strings.Contains(got, "not as expected") {
 		t.Errorf("%+v\n%s", outcome.Progress, got)
 	}
@@ -136,20 +125,19 @@ func TestRestoreNeededBefore(t *testing.T) {
 	t.Parallel()
 	a := newAttempt(t)
 	a.backup(configMap(a.id, "a", ""), configMap(a.id, "b", ""), configMap(a.id, "z", ""))
-	plan := a.collect(a.engine())
-	_, abort := context.WithCancelCause(t.Context())
-	defer abort(nil)
-	r := newRun(plan, abort)
+	r := a.collect(a.engine())
 	r.needs(map[string][]string{"a": {"z"}, "b": {"z"}})
 	var order []string
-	r.ledger.open(func(p Progress) {
+	_, err := r.RestoreItems(t.Context(), func(p Progress) {
 		a.report(p)
-		order = append(order, strings.TrimPrefix(p.Current, "configmaps "+a.id+"/"))
+		if p.Current != "" {
+			order = append(order, strings.TrimPrefix(p.Current, "configmaps "+a.id+"/"))
+		}
 	})
-	if err := r.restoreAll(t.Context(), plan); err != nil {
+	if err != nil {
 		t.Fatal(err)
 	}
-	if len(order) != 5 || order[1] != "z" && order[1] != "a" && order[1] != "b" || indexOf(order, "z") > indexOf(order, "a") || indexOf(order, "z") > indexOf(order, "b") {
+	if len(order) != 4 || order[1] != "z" && order[1] != "a" && order[1] != "b" || indexOf(order, "z") > indexOf(order, "a") || indexOf(order, "z") > indexOf(order, "b") {
 		t.Errorf("restored in the order %v", order)
 	}
 }
@@ -163,19 +151,19 @@ func indexOf(list []string, wanted string) int {
 	return -1
 }
 
-// TestLedgerClaims has many chains claim the same entries in orders that would lock each other up.
-func TestLedgerClaims(t *testing.T) {
+// TestResultsClaims has many chains claim the same entries in orders that would lock each other up.
+func TestResultsClaims(t *testing.T) {
 	t.Parallel()
-	l := newLedger(slog.New(slog.DiscardHandler))
-	l.open(func(Progress) {})
+	l := newResults(slog.New(slog.DiscardHandler))
+	l.start(func(Progress) {})
 	const chains, entries = 8, 100
-	keyFor := func(i int) entryKey {
-		return entryKey{resource: schema.GroupResource{Resource: "things"}, name: strconv.Itoa(i % entries)}
+	keyFor := func(i int) targetKey {
+		return targetKey{resource: schema.GroupResource{Resource: "things"}, name: strconv.Itoa(i % entries)}
 	}
 	var claimed sync.Map
 	var group sync.WaitGroup
-	var restore func(by *chain, i, depth int)
-	restore = func(by *chain, i, depth int) {
+	var restore func(by *dependencyChain, i, depth int)
+	restore = func(by *dependencyChain, i, depth int) {
 		e, _, mine := l.claim(keyFor(i), key{}, by)
 		if !mine {
 			return
@@ -187,33 +175,33 @@ func TestLedgerClaims(t *testing.T) {
 			restore(by, i*7+1, depth-1)
 			restore(by, i*3+2, depth-1)
 		}
-		l.settle(keyFor(i), e, result{fate: created})
+		l.record(keyFor(i), e, result{action: created})
 	}
 	for c := range chains {
 		group.Go(func() {
-			by := &chain{}
+			by := &dependencyChain{}
 			for i := range entries {
 				restore(by, i+c*entries/chains, 5)
 			}
 		})
 	}
 	group.Wait()
-	if p := l.close(nil).Progress; p.Restored != entries || p.Total != entries || p.Counts.Created != entries {
+	if p := l.outcomeWith(nil).Progress; p.Restored != entries || p.Total != entries || p.Counts.Created != entries {
 		t.Errorf("%+v", p)
 	}
 }
 
-func TestLedgerReleases(t *testing.T) {
+func TestResultsReleases(t *testing.T) {
 	t.Parallel()
-	l := newLedger(slog.New(slog.DiscardHandler))
-	k := entryKey{name: "a"}
+	l := newResults(slog.New(slog.DiscardHandler))
+	k := targetKey{name: "a"}
 	l.plan(k)
-	e, _, mine := l.claim(k, key{}, &chain{})
+	e, _, mine := l.claim(k, key{}, &dependencyChain{})
 	if !mine {
 		t.Fatal("a planned item is taken")
 	}
 	l.release(k, e)
-	if _, _, again := l.claim(k, key{}, &chain{}); !again {
+	if _, _, again := l.claim(k, key{}, &dependencyChain{}); !again {
 		t.Error("an item that was not tried cannot be tried again")
 	}
 	if total := l.total(); total != 1 {

@@ -31,38 +31,38 @@ import (
 // namespace. They belong to the Restore, and the garbage collector deletes them with it. A new version of a file is written
 // before the old one is deleted, and one whose parts are not all there does not count.
 const (
-	keptForLabel       = "plimsoll.io/restore-uid"
-	keptFileLabel      = "plimsoll.io/restore-file"         // a kind of DownloadRequests, such as RestoreLog
-	keptVersionLabel   = "plimsoll.io/restore-file-version" // when it was written: nanoseconds since 1970
-	keptPartAnnotation = "plimsoll.io/part"                 // such as 2/3
-	keptKey            = "content"
+	clusterFileRestoreLabel   = "plimsoll.io/restore-uid"
+	clusterFileKindLabel      = "plimsoll.io/restore-file"         // a kind of DownloadRequests, such as RestoreLog
+	clusterFileVersionLabel   = "plimsoll.io/restore-file-version" // when it was written: nanoseconds since 1970
+	clusterFilePartAnnotation = "plimsoll.io/part"                 // such as 2/3
+	clusterFileKey            = "content"
 )
 
 const (
 	// partBytes leaves room for what else is in a ConfigMap: the API server lets it have 1 MiB of data.
 	partBytes = 512 << 10
-	// keptLimit bounds a file, packed: etcd has 2 GiB for everything.
-	keptLimit = 4 << 20
-	// keepTimeout bounds the wait for an API server that does not take what is to be kept. One that is away for longer has cost the
+	// clusterFileLimit bounds a file, packed: etcd has 2 GiB for everything.
+	clusterFileLimit = 4 << 20
+	// clusterFileTimeout bounds the wait for an API server that does not take what is to be kept. One that is away for longer has cost the
 	// controller its Lease before.
-	keepTimeout = 3 * time.Minute
+	clusterFileTimeout = 3 * time.Minute
 )
 
-// errTooBig is the error for a file larger than keptLimit.
+// errTooBig is the error for a file larger than clusterFileLimit.
 var errTooBig = errors.New("it is too big to be kept in the cluster")
 
-// keep keeps a packed file of a restore in the cluster and deletes the versions that were kept before.
-func (c *Controller) keep(ctx context.Context, restore *velerov1.Restore, kind velerov1.DownloadTargetKind, packed []byte) error {
-	if len(packed) > keptLimit {
-		return fmt.Errorf("%w: %d bytes, packed, of at most %d", errTooBig, len(packed), keptLimit)
+// saveInCluster keeps a packed file of a restore in the cluster and deletes the versions that were kept before.
+func (c *Controller) saveInCluster(ctx context.Context, restore *velerov1.Restore, kind velerov1.DownloadTargetKind, packed []byte) error {
+	if len(packed) > clusterFileLimit {
+		return fmt.Errorf("%w: %d bytes, packed, of at most %d", errTooBig, len(packed), clusterFileLimit)
 	}
-	ctx, cancel := keeping(ctx)
+	ctx, cancel := savingContext(ctx)
 	defer cancel()
 	version := strconv.FormatInt(time.Now().UnixNano(), 10)
 	parts := slices.Collect(slices.Chunk(packed, partBytes))
 	for i, part := range parts {
-		object := c.keptPart(restore, kind, version, i+1, len(parts), part)
-		err := untilAnswered(ctx, func() error {
+		object := c.clusterFilePart(restore, kind, version, i+1, len(parts), part)
+		err := retryUntilAnswered(ctx, func() error {
 			err := c.client.Create(ctx, object.DeepCopy())
 			if apierrors.IsAlreadyExists(err) {
 				return nil // by this very write, whose answer was lost
@@ -73,38 +73,38 @@ func (c *Controller) keep(ctx context.Context, restore *velerov1.Restore, kind v
 			return fmt.Errorf("keep %s in the cluster: %w", kind, err)
 		}
 	}
-	return c.forgetKept(ctx, restore.UID, kind, version)
+	return c.deleteFromCluster(ctx, restore.UID, kind, version)
 }
 
-// keptPart is one of the ConfigMaps of a file.
-func (c *Controller) keptPart(restore *velerov1.Restore, kind velerov1.DownloadTargetKind, version string, number, of int, content []byte) *corev1.ConfigMap {
+// clusterFilePart is one of the ConfigMaps of a file.
+func (c *Controller) clusterFilePart(restore *velerov1.Restore, kind velerov1.DownloadTargetKind, version string, number, of int, content []byte) *corev1.ConfigMap {
 	return &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: c.cfg.Namespace,
 			Name:      fmt.Sprintf("restore-%s-%s-%s-%d", restore.UID, strings.ToLower(string(kind)), version, number),
 			Labels: map[string]string{
-				keptForLabel: string(restore.UID), keptFileLabel: string(kind), keptVersionLabel: version,
+				clusterFileRestoreLabel: string(restore.UID), clusterFileKindLabel: string(kind), clusterFileVersionLabel: version,
 				velerov1.ExcludeFromBackupLabel: "true",
 			},
-			Annotations:     map[string]string{keptPartAnnotation: fmt.Sprintf("%d/%d", number, of)},
+			Annotations:     map[string]string{clusterFilePartAnnotation: fmt.Sprintf("%d/%d", number, of)},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: velerov1.SchemeGroupVersion.String(), Kind: "Restore", Name: restore.Name, UID: restore.UID}},
 		},
 		Immutable:  new(true),
-		BinaryData: map[string][]byte{keptKey: content},
+		BinaryData: map[string][]byte{clusterFileKey: content},
 	}
 }
 
-// forgetKept deletes what is kept of a file, but for one version, which may be empty.
-func (c *Controller) forgetKept(ctx context.Context, uid types.UID, kind velerov1.DownloadTargetKind, but string) error {
-	selector := labels.SelectorFromSet(labels.Set{keptForLabel: string(uid), keptFileLabel: string(kind)})
+// deleteFromCluster deletes what is kept of a file, but for one version, which may be empty.
+func (c *Controller) deleteFromCluster(ctx context.Context, uid types.UID, kind velerov1.DownloadTargetKind, but string) error {
+	selector := labels.SelectorFromSet(labels.Set{clusterFileRestoreLabel: string(uid), clusterFileKindLabel: string(kind)})
 	if but != "" {
-		newer, err := labels.NewRequirement(keptVersionLabel, selection.NotEquals, []string{but})
+		newer, err := labels.NewRequirement(clusterFileVersionLabel, selection.NotEquals, []string{but})
 		if err != nil {
 			return err
 		}
 		selector = selector.Add(*newer)
 	}
-	err := untilAnswered(ctx, func() error {
+	err := retryUntilAnswered(ctx, func() error {
 		return c.client.DeleteAllOf(ctx, &corev1.ConfigMap{}, client.InNamespace(c.cfg.Namespace), client.MatchingLabelsSelector{Selector: selector})
 	})
 	if err != nil {
@@ -113,16 +113,16 @@ func (c *Controller) forgetKept(ctx context.Context, uid types.UID, kind velerov
 	return nil
 }
 
-// kept returns the newest version of a file that is kept in the cluster, packed; nil if there is none.
-func (c *Controller) kept(ctx context.Context, uid types.UID, kind velerov1.DownloadTargetKind) ([]byte, error) {
+// loadFromCluster returns the newest version of a file that is kept in the cluster, packed; nil if there is none.
+func (c *Controller) loadFromCluster(ctx context.Context, uid types.UID, kind velerov1.DownloadTargetKind) ([]byte, error) {
 	var list corev1.ConfigMapList
-	err := c.api.List(ctx, &list, client.InNamespace(c.cfg.Namespace), client.MatchingLabels{keptForLabel: string(uid), keptFileLabel: string(kind)})
+	err := c.api.List(ctx, &list, client.InNamespace(c.cfg.Namespace), client.MatchingLabels{clusterFileRestoreLabel: string(uid), clusterFileKindLabel: string(kind)})
 	if err != nil {
 		return nil, fmt.Errorf("look for %s in the cluster: %w", kind, err)
 	}
 	versions := map[int64][]*corev1.ConfigMap{}
 	for i := range list.Items {
-		if version, err := strconv.ParseInt(list.Items[i].Labels[keptVersionLabel], 10, 64); err == nil {
+		if version, err := strconv.ParseInt(list.Items[i].Labels[clusterFileVersionLabel], 10, 64); err == nil {
 			versions[version] = append(versions[version], &list.Items[i])
 		}
 	}
@@ -139,7 +139,7 @@ func (c *Controller) kept(ctx context.Context, uid types.UID, kind velerov1.Down
 // join returns the content of a file, nil if not all parts are there.
 func join(parts []*corev1.ConfigMap) (content []byte) {
 	number := func(o *corev1.ConfigMap) (n, of int) {
-		first, second, _ := strings.Cut(o.Annotations[keptPartAnnotation], "/")
+		first, second, _ := strings.Cut(o.Annotations[clusterFilePartAnnotation], "/")
 		n, _ = strconv.Atoi(first) // 0 is no part
 		of, _ = strconv.Atoi(second)
 		return n, of
@@ -153,36 +153,36 @@ func join(parts []*corev1.ConfigMap) (content []byte) {
 		if n, of := number(part); n != i+1 || of != len(parts) {
 			return nil
 		}
-		content = append(content, part.BinaryData[keptKey]...)
+		content = append(content, part.BinaryData[clusterFileKey]...)
 	}
 	return content
 }
 
-// untilAnswered calls do until the API server has answered: with success, or with what it would say again.
-func untilAnswered(ctx context.Context, do func() error) error {
+// retryUntilAnswered calls do until the API server has answered: with success, or with what it would say again.
+func retryUntilAnswered(ctx context.Context, do func() error) error {
 	again := func(err error) bool { return !apiretry.Final(err) && !apierrors.IsForbidden(err) }
 	return apiretry.Policy{Retry: again}.Do(ctx, do)
 }
 
-// portion bounds what may be tried before something that matters more, to which it leaves half of the time that there is.
-func portion(ctx context.Context, atMost time.Duration) (context.Context, context.CancelFunc) {
+// withHalfOf bounds what may be tried before something that matters more, to which it leaves half of the time that there is.
+func withHalfOf(ctx context.Context, atMost time.Duration) (context.Context, context.CancelFunc) {
 	if deadline, ok := ctx.Deadline(); ok {
 		atMost = min(atMost, time.Until(deadline)/2)
 	}
 	return context.WithTimeout(ctx, atMost)
 }
 
-// keepGrace is how long a file may still be kept after its context has ended: a process that is told to stop has 60 seconds, of
+// clusterFileGrace is how long a file may still be kept after its context has ended: a process that is told to stop has 60 seconds, of
 // which recording the end takes 50.
-const keepGrace = 5 * time.Second
+const clusterFileGrace = 5 * time.Second
 
-// keeping is the context of what is kept: it ends after a portion of ctx, and keepGrace.
-func keeping(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancelPortion := portion(ctx, keepTimeout)
+// savingContext is the context of what is kept: it ends after a portion of ctx, and clusterFileGrace.
+func savingContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancelPortion := withHalfOf(ctx, clusterFileTimeout)
 	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
 		select {
-		case <-time.After(keepGrace):
+		case <-time.After(clusterFileGrace):
 			cancel()
 		case <-lasting.Done():
 		}

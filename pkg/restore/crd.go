@@ -27,7 +27,7 @@ func (r *run) awaitEstablished(ctx context.Context, i *item) {
 		}
 		ready, reason := established(crd)
 		if ready {
-			r.expect(crd)
+			r.expectKinds(crd)
 			return
 		}
 		if reason != "" || time.Now().After(end) {
@@ -59,8 +59,8 @@ func established(crd *unstructured.Unstructured) (ready bool, reason string) {
 	return up == string(metav1.ConditionTrue) && names == string(metav1.ConditionTrue), ""
 }
 
-// expect notes the kinds that a CustomResourceDefinition brings.
-func (r *run) expect(crd *unstructured.Unstructured) {
+// expectKinds notes the kinds that a CustomResourceDefinition brings.
+func (r *run) expectKinds(crd *unstructured.Unstructured) {
 	group, _, _ := unstructured.NestedString(crd.Object, "spec", "group")
 	kind, _, _ := unstructured.NestedString(crd.Object, "spec", "names", "kind")
 	versions, _, _ := unstructured.NestedSlice(crd.Object, "spec", "versions")
@@ -68,7 +68,7 @@ func (r *run) expect(crd *unstructured.Unstructured) {
 	defer r.mu.Unlock()
 	for _, v := range versions {
 		if version, ok := v.(map[string]any); ok && version["served"] == true {
-			r.expected = append(r.expected, schema.GroupVersionKind{Group: group, Version: fmt.Sprint(version["name"]), Kind: kind})
+			r.expectedKinds = append(r.expectedKinds, schema.GroupVersionKind{Group: group, Version: fmt.Sprint(version["name"]), Kind: kind})
 		}
 	}
 }
@@ -76,21 +76,21 @@ func (r *run) expect(crd *unstructured.Unstructured) {
 // awaitServed asks the API server again what it serves, until it serves what the restored CustomResourceDefinitions bring:
 // it says so a little after it has established them.
 func (r *run) awaitServed(ctx context.Context) error {
-	if len(r.expected) == 0 {
+	if len(r.expectedKinds) == 0 {
 		return nil
 	}
 	for end := time.Now().Add(r.engine.config.ResourceTimeout); ; {
 		var known *catalog
 		err := r.retry(ctx, customResourceDefinitions, func() (err error) {
-			known, err = askCatalog(r.engine.discovery)
+			known, err = readCatalog(r.engine.discovery)
 			return err
 		})
 		if err != nil {
 			return err
 		}
 		missing := func(kind schema.GroupVersionKind) bool { _, ok := known.kinds[kind]; return !ok }
-		if !slices.ContainsFunc(r.expected, missing) || time.Now().After(end) {
-			r.catalog, r.expected = known, nil // what is missing says so item by item
+		if !slices.ContainsFunc(r.expectedKinds, missing) || time.Now().After(end) {
+			r.catalog, r.expectedKinds = known, nil // what is missing says so item by item
 			return nil
 		}
 		if err := apiretry.Sleep(ctx, pollInterval); err != nil {

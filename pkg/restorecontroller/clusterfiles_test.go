@@ -29,12 +29,12 @@ import (
 func (c *cluster) keptFiles(r *velerov1.Restore) map[string][]corev1.ConfigMap {
 	c.t.Helper()
 	var list corev1.ConfigMapList
-	if err := c.Client.List(c.t.Context(), &list, client.InNamespace(c.Namespace), client.MatchingLabels{keptForLabel: string(r.UID)}); err != nil {
+	if err := c.Client.List(c.t.Context(), &list, client.InNamespace(c.Namespace), client.MatchingLabels{clusterFileRestoreLabel: string(r.UID)}); err != nil {
 		c.t.Fatal(err)
 	}
 	kept := map[string][]corev1.ConfigMap{}
 	for _, o := range list.Items {
-		kept[o.Labels[keptFileLabel]] = append(kept[o.Labels[keptFileLabel]], o)
+		kept[o.Labels[clusterFileKindLabel]] = append(kept[o.Labels[clusterFileKindLabel]], o)
 	}
 	return kept
 }
@@ -135,7 +135,7 @@ func TestKeep(t *testing.T) {
 	}
 	check := func(what string, want []byte) {
 		t.Helper()
-		got, err := controller.kept(t.Context(), r.UID, kind)
+		got, err := controller.loadFromCluster(t.Context(), r.UID, kind)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -144,9 +144,9 @@ func TestKeep(t *testing.T) {
 		}
 	}
 	check("nothing", nil)
-	for seed, size := range map[byte]int{1: keptLimit, 2: partBytes, 3: 2*partBytes + 1} {
+	for seed, size := range map[byte]int{1: clusterFileLimit, 2: partBytes, 3: 2*partBytes + 1} {
 		want := content(seed, size)
-		if err := controller.keep(t.Context(), r, kind, want); err != nil {
+		if err := controller.saveInCluster(t.Context(), r, kind, want); err != nil {
 			t.Fatal(err)
 		}
 		check("kept", want)
@@ -155,16 +155,16 @@ func TestKeep(t *testing.T) {
 		}
 	}
 	last := content(4, 2*partBytes)
-	if err := controller.keep(t.Context(), r, kind, last); err != nil {
+	if err := controller.saveInCluster(t.Context(), r, kind, last); err != nil {
 		t.Fatal(err)
 	}
-	newer := controller.keptPart(r, kind, "9223372036854775807", 1, 2, []byte("and no second part"))
+	newer := controller.clusterFilePart(r, kind, "9223372036854775807", 1, 2, []byte("and no second part"))
 	c.Create(newer)
 	check("a version that is not whole", last)
-	if err := controller.keep(t.Context(), r, kind, make([]byte, keptLimit+1)); err == nil || !strings.Contains(err.Error(), "too big") {
+	if err := controller.saveInCluster(t.Context(), r, kind, make([]byte, clusterFileLimit+1)); err == nil || !strings.Contains(err.Error(), "too big") {
 		t.Errorf("too much: %v", err)
 	}
-	if err := controller.forgetKept(t.Context(), r.UID, kind, ""); err != nil {
+	if err := controller.deleteFromCluster(t.Context(), r.UID, kind, ""); err != nil {
 		t.Fatal(err)
 	}
 	check("forgotten", nil)
