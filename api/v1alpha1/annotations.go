@@ -2,8 +2,8 @@ package v1alpha1
 
 // Annotations of Velero's objects: what people ask of Plimsoll, and what it says.
 const (
-	// AnnotationProgress is how far a PodVolumeBackup or PodVolumeRestore (a progress.Snapshot) or a Restore (a
-	// restorecontroller.Progress) is, as JSON.
+	// AnnotationProgress is how far a PodVolumeBackup or PodVolumeRestore (a VolumeProgress) or a Restore (a RestoreProgress) is,
+	// as JSON.
 	AnnotationProgress = "plimsoll.io/progress"
 
 	// AnnotationPartial of a Backup, Restore, PodVolumeBackup or PodVolumeRestore says how many of its files a Completed volume

@@ -197,7 +197,7 @@ func TestExplainVolume(t *testing.T) {
 		"stalled":        {backupCase(progress.StateStalled, nil), "no byte has moved for 7m: reading hangs", "NFS"},
 		"stalled, files": {backupCase(progress.StateStalled, nil), "no byte", "open cache/a: permission denied"},
 		"storing hangs": {backupCase(progress.StateStalled, func(c *VolumeCase) {
-			c.Volume.Progress.Reason = "all data is read, storing the last of it does not end"
+			c.Volume.Progress.Message = "all data is read, storing the last of it does not end"
 		}), "no byte", "look at"},
 		"finishing":        {backupCase(progress.StateFinishing, func(c *VolumeCase) { c.Volume.Progress.Heartbeat = now }), "all data is read", ""},
 		"silent":           {backupCase(progress.StateFinishing, nil), "its agent has said nothing for 9m", seeStalled},

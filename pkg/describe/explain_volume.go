@@ -64,7 +64,7 @@ func (c *VolumeCase) explainEnd(e *Explanation) {
 	v := &c.Volume
 	switch {
 	case v.Progress.State == progress.StateFailed:
-		said := cmp.Or(v.Message, v.Progress.Reason, "no reason was given")
+		said := cmp.Or(v.Message, v.Progress.Message, "no reason was given")
 		e.Why = "it has failed: " + progress.ShortPaths(said)
 		e.addRemedy(said)
 		if v.Progress.LastError != "" {
@@ -255,10 +255,10 @@ func (c *VolumeCase) explainWork(e *Explanation) {
 		c.explainReason(e)
 	case s.State == progress.StateStalled:
 		e.Why = "no byte has moved for " + Age(c.At, s.LastProgressTime)
-		if s.Reason != "" && s.Reason != "no byte moved" {
-			e.Why += ": " + s.Reason
+		if s.Message != "" && s.Message != "no byte moved" {
+			e.Why += ": " + s.Message
 		}
-		e.do(stallRemedy(s.Reason))
+		e.do(stallRemedy(s.Message))
 		e.See = seeStalled
 	case s.State == progress.StateScanning:
 		e.Why = "it is being scanned to determine its size"
@@ -297,7 +297,7 @@ func stallRemedy(reason string) string {
 
 // explainReason is about what the agent says that it waits for.
 func (c *VolumeCase) explainReason(e *Explanation) {
-	reason := c.Volume.Progress.Reason
+	reason := c.Volume.Progress.Message
 	e.Why = "it waits: " + cmp.Or(reason, "its agent does not say for what")
 	e.See = seeStates
 	if strings.HasPrefix(reason, "the repository is ") {

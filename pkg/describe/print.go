@@ -251,8 +251,8 @@ func (v *Volume) state(now time.Time) string {
 		line += ", no byte moved for " + Age(now, s.LastProgressTime)
 	}
 	// What has failed says so in its message, in full.
-	if s.Reason != "" && !v.Ended() {
-		line += ": " + s.Reason
+	if s.Message != "" && !v.Ended() {
+		line += ": " + s.Message
 	}
 	return line
 }

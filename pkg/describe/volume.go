@@ -163,7 +163,7 @@ func (v *Volume) endProgress() {
 	if !state.Terminal() || v.Progress.State == state {
 		return
 	}
-	v.Progress.State, v.Progress.Reason = state, ""
+	v.Progress.State, v.Progress.Reason, v.Progress.Message = state, "", ""
 	v.Progress.BytesPerSecond, v.Progress.ETASeconds, v.Progress.QueuePosition = 0, nil, 0
 }
 

@@ -75,7 +75,7 @@ func (a *Agent) emitEvents(op *Operation, s progress.Snapshot) {
 		if op.reported.stalls&(op.reported.stalls-1) != 0 {
 			break // of an endless row of stalls only the first, second, fourth, ... is told
 		}
-		a.emit(op, warning, EventStalled, "%s of %s is stalled at %s since %s: %s", op.Kind, op.PodVolume, percent(s), s.LastProgressTime.Format(time.RFC3339), s.Reason)
+		a.emit(op, warning, EventStalled, "%s of %s is stalled at %s since %s: %s", op.Kind, op.PodVolume, percent(s), s.LastProgressTime.Format(time.RFC3339), s.Message)
 	case before == progress.StateStalled:
 		op.log.Info("Operation moves again", "bytesDone", s.BytesDone)
 		if op.reported.stalls&(op.reported.stalls-1) != 0 {
@@ -83,7 +83,7 @@ func (a *Agent) emitEvents(op *Operation, s progress.Snapshot) {
 		}
 		a.emit(op, normal, EventResumed, "%s of %s moves again at %s", op.Kind, op.PodVolume, percent(s))
 	case s.State == progress.StateWaiting:
-		op.log.Info("Operation waits", "for", s.Reason)
+		op.log.Info("Operation waits", "reason", s.Reason, "for", s.Message)
 	}
 	if !s.TotalFinal || s.TotalBytes == 0 {
 		return

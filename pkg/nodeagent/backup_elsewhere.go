@@ -39,7 +39,7 @@ func (a *Agent) reconcileBackupElsewhere(ctx context.Context, s PodVolume) (reco
 	case gone != nil && seen.noteVersion != "" && seen.answeredChecks >= minChecks:
 		return reconcile.Result{}, a.failOrphan(ctx, s, Permanent(ReasonAgentLost, gone))
 	}
-	a.reportWaiting(ctx, s, silentAgent(s.Node))
+	a.reportWaiting(ctx, s, ReasonAgentLost, silentAgent(s.Node))
 	return reconcile.Result{RequeueAfter: min(a.cfg.checkInterval(), late)}, nil
 }
 

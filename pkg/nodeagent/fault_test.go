@@ -80,7 +80,7 @@ func TestSecretThatCannotBeDecrypted(t *testing.T) {
 			}
 			c.history.until(t, held, "waiting for the Secret", func(s PodVolume) bool {
 				p := s.LastSnapshot()
-				return p.State == progress.StateWaiting && strings.Contains(p.Reason, "/ca")
+				return p.State == progress.StateWaiting && strings.Contains(p.Message, "/ca")
 			})
 			c.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "ca"}, StringData: map[string]string{"ca.crt": newCA(t)}})
 			found.Store(true)

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
-	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
@@ -22,7 +22,7 @@ import (
 // leave one that only some of them can open: both keys open with the password, and only one of them decrypts the
 // repository's configuration.
 func (a *Agent) createRepository(ctx context.Context, up uploader.Uploader, repo uploader.Repository, op *Operation) error {
-	op.tracker.Report(progress.Reading{Stage: progress.StageWaiting, Reason: "creating the repository"})
+	op.tracker.Report(waitFor(v1alpha1.ReasonRepositoryInitializing, "creating the repository"))
 	leases, err := coordinationv1.NewForConfig(a.rest)
 	if err != nil {
 		return fmt.Errorf("make a client for Leases: %w", err)

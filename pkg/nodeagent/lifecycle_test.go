@@ -86,7 +86,7 @@ func TestLockedRepositoryDoesNotHoldTheSlot(t *testing.T) {
 	c.create(locked)
 	c.history.until(t, locked, "waiting for PID 7", func(s PodVolume) bool {
 		p := s.LastSnapshot()
-		return p.State == progress.StateWaiting && strings.Contains(p.Reason, "PID 7 on node-b") && p.Uncounted
+		return p.State == progress.StateWaiting && strings.Contains(p.Message, "PID 7 on node-b") && p.Uncounted
 	})
 	c.create(other)
 	if end := c.end(other); end.Phase != PhaseCompleted {
@@ -190,7 +190,7 @@ func TestRestoreSaysWhyItsPodDoesNotWait(t *testing.T) {
 	pvr := c.restoreOfAPodWithoutImage()
 	c.history.until(t, pvr, "waiting for the image", func(s PodVolume) bool {
 		p := s.LastSnapshot()
-		return p.State == progress.StateWaiting && strings.Contains(p.Reason, "ImagePullBackOff")
+		return p.State == progress.StateWaiting && strings.Contains(p.Message, "ImagePullBackOff")
 	})
 }
 

@@ -115,7 +115,7 @@ func TestLostNodeEndsItsBackups(t *testing.T) {
 	}
 	// The agent of a node that exists may come back to a pod that exists.
 	versions := c.history.until(t, kept, "waiting for its agent", func(s PodVolume) bool {
-		return strings.Contains(s.LastSnapshot().Reason, alive.Name+" has not reported")
+		return strings.Contains(s.LastSnapshot().Message, alive.Name+" has not reported")
 	})
 	if s := versions[len(versions)-1]; s.Phase != PhaseInProgress || s.LastSnapshot().Attempt != 2 || s.BytesDone != 5 {
 		t.Errorf("it is %s", describe(versions))

@@ -69,7 +69,7 @@ func (c *cluster) awaitsMount(o client.Object) progress.Snapshot {
 	c.t.Helper()
 	said := func(s PodVolume) bool {
 		p := s.LastSnapshot()
-		return p.State == progress.StateWaiting && strings.Contains(p.Reason, "not mounted yet") && strings.Contains(p.Reason, "driver's pod")
+		return p.State == progress.StateWaiting && strings.Contains(p.Message, "not mounted yet") && strings.Contains(p.Message, "driver's pod")
 	}
 	versions := c.history.until(c.t, o, "waiting for its volume's mount", said)
 	return versions[len(versions)-1].LastSnapshot()

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/volume"
@@ -138,11 +139,11 @@ func (a *Agent) attemptLoop(ctx context.Context, op *Operation) (attemptResult, 
 		if err == nil || stopCause(ctx) != nil || !op.claimed && !away {
 			return out, err
 		}
-		pause, reason, err := a.pauseBeforeRetry(ctx, op, err)
+		pause, why, err := a.pauseBeforeRetry(ctx, op, err)
 		if err != nil {
 			return out, err
 		}
-		op.tracker.Report(progress.Reading{Stage: progress.StageWaiting, Reason: reason})
+		op.tracker.Report(why)
 		if op.sameAttempt || !op.claimed {
 			op.tracker.Uncount()
 		}
@@ -154,8 +155,8 @@ func (a *Agent) attemptLoop(ctx context.Context, op *Operation) (attemptResult, 
 
 func tooManyAttempts(before progress.Snapshot) error {
 	err := fmt.Errorf("no attempt is left: the node agent ended during attempt %d: look for out-of-memory kills and restarts of its pod", before.Attempt)
-	if before.Reason != "" {
-		err = fmt.Errorf("%w (last known: %s)", err, before.Reason)
+	if before.Message != "" {
+		err = fmt.Errorf("%w (last known: %s)", err, before.Message)
 	}
 	return Permanent(ReasonTooManyAttempts, err)
 }
@@ -208,11 +209,11 @@ func (a *Agent) claimAndAttempt(ctx context.Context, op *Operation) (attemptResu
 }
 
 // pauseBeforeRetry says how long to wait before the next try and why. It returns an error if there shall be none.
-func (a *Agent) pauseBeforeRetry(ctx context.Context, op *Operation, err error) (pause time.Duration, reason string, _ error) {
+func (a *Agent) pauseBeforeRetry(ctx context.Context, op *Operation, err error) (pause time.Duration, why progress.Reading, _ error) {
 	if errors.Is(err, uploader.ErrRepositoryLocked) {
 		if pause, ok := op.lockWait.next(a.cfg.LockDelay, a.cfg.LockWait); ok {
 			op.sameAttempt = true
-			return pause, lockReason(err), nil
+			return pause, waitFor(ReasonRepositoryLocked, lockReason(err)), nil
 		}
 		err = fmt.Errorf("gave up after %s: %w", op.lockWait.waited.Round(time.Second), err)
 	}
@@ -220,7 +221,7 @@ func (a *Agent) pauseBeforeRetry(ctx context.Context, op *Operation, err error) 
 		if pause, ok := op.mountWait.next(a.cfg.RetryDelay, a.cfg.PrepareTimeout); ok {
 			op.sameAttempt = true
 			op.log.Warn("The volume is not mounted, looking again", "pause", pause, "error", err)
-			return pause, fmt.Sprintf("the volume is not mounted yet: waiting up to %s for its driver; see the pod's events, and the driver's pod on this node", a.cfg.PrepareTimeout), nil
+			return pause, waitFor(v1alpha1.ReasonVolumeNotMounted, fmt.Sprintf("the volume is not mounted yet: waiting up to %s for its driver; see the pod's events, and the driver's pod on this node", a.cfg.PrepareTimeout)), nil
 		}
 		err = Permanent(ReasonVolumeNotFound, fmt.Errorf("gave up after %s: %w", op.mountWait.waited.Round(time.Second), err))
 	}
@@ -228,27 +229,32 @@ func (a *Agent) pauseBeforeRetry(ctx context.Context, op *Operation, err error) 
 		op.sameAttempt = op.claimed // the first try still has to tell its start
 		if !isFault(err) || !a.apiAnswers(ctx, op) {
 			op.log.Warn("The API server does not answer, trying again", "pause", a.cfg.RetryDelay, "error", err)
-			return a.cfg.RetryDelay, "the API server does not answer", nil
+			return a.cfg.RetryDelay, waitFor(v1alpha1.ReasonAPIServerUnavailable, "the API server does not answer"), nil
 		}
 		if pause, ok := op.faultWait.next(a.cfg.RetryDelay, a.cfg.PrepareTimeout); ok {
 			op.log.Warn("The API server fails with one object, trying again", "pause", pause, "error", err)
-			return pause, fmt.Sprintf("the API server fails: %v", err), nil
+			return pause, waitFor(ReasonAPIServer, fmt.Sprintf("the API server fails: %v", err)), nil
 		}
 		err = Permanent(ReasonAPIServer, fmt.Errorf("gave up after %s: %w", op.faultWait.waited.Round(time.Second), err))
 	}
 	f := classify(err)
 	a.metrics.AttemptFailed(string(op.Kind), op.UploaderName(), string(f.reason))
 	if f.final || op.attempt >= a.cfg.MaxAttempts {
-		return 0, "", f
+		return 0, why, f
 	}
 	pause = a.cfg.RetryDelay << min(op.attempt-1, 5)
 	op.log.Warn("Attempt failed, trying again", "attempt", op.attempt, "reason", f.reason, "error", err, "pause", pause)
 	a.emit(op, warning, EventRetrying, "attempt %d of %d failed, the next starts in %s: %v", op.attempt, a.cfg.MaxAttempts, pause, err)
-	reason = progress.ShortPaths(fmt.Sprintf("attempt %d failed, trying again: %v", op.attempt, err))
+	why = waitFor(f.reason, progress.ShortPaths(fmt.Sprintf("attempt %d failed, trying again: %v", op.attempt, err)))
 	op.attempt++
 	op.sameAttempt = false
 	op.lockWait.pauses, op.mountWait.pauses, op.faultWait.pauses = 0, 0, 0
-	return pause, reason, nil
+	return pause, why, nil
+}
+
+// waitFor returns the reading of an operation that waits.
+func waitFor(reason v1alpha1.Reason, message string) progress.Reading {
+	return progress.Reading{Stage: progress.StageWaiting, Reason: reason, Message: message}
 }
 
 // retryWait is how long an operation has waited for something without an attempt that fails.

@@ -371,7 +371,7 @@ func TestCanceledBecomesFailedWhereTheCRDDoesNotKnowIt(t *testing.T) {
 	pvb.Spec.Node = "elsewhere" // nobody else writes it
 	c.create(pvb)
 	op := agent.newOperation(FromBackup(pvb))
-	v := terminalStatus{phase: PhaseCanceled, message: "canceled", snapshot: op.tracker.End(progress.StateCanceled, "canceled"), ended: time.Now()}
+	v := terminalStatus{phase: PhaseCanceled, message: "canceled", snapshot: op.tracker.End(progress.StateCanceled, ReasonCanceled, "canceled"), ended: time.Now()}
 	v, err := agent.writeTerminalStatus(op, v)
 	if err != nil || v.phase != PhaseFailed {
 		t.Fatalf("got %+v, %v", v, err)

@@ -5,27 +5,13 @@ import (
 	"encoding/json"
 	"net/http"
 	"slices"
-	"time"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/metrics"
-	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
 
-// OperationStatus is one operation as the endpoint /progress shows it.
-type OperationStatus struct {
-	Kind         Kind              `json:"kind"`
-	Name         string            `json:"name"` // of the PodVolumeBackup or PodVolumeRestore
-	UID          string            `json:"uid"`
-	PodNamespace string            `json:"podNamespace"`
-	Pod          string            `json:"pod"`
-	Volume       string            `json:"volume"`
-	Uploader     string            `json:"uploader"`
-	Deadline     *time.Time        `json:"deadline,omitempty"` // a backup that has not ended by then is failed
-	Progress     progress.Snapshot `json:"progress"`
-}
-
 // Operations returns what this agent works on, oldest first, as it is now.
-func (a *Agent) Operations() []OperationStatus {
+func (a *Agent) Operations() []v1alpha1.AgentOperation {
 	a.mu.Lock()
 	running := make([]*Operation, 0, len(a.operations))
 	for _, op := range a.operations {
@@ -35,10 +21,10 @@ func (a *Agent) Operations() []OperationStatus {
 	slices.SortFunc(running, func(x, y *Operation) int {
 		return cmp.Or(x.began.Compare(y.began), cmp.Compare(x.Object.GetName(), y.Object.GetName()))
 	})
-	list := make([]OperationStatus, len(running))
+	list := make([]v1alpha1.AgentOperation, len(running))
 	for i, op := range running {
-		list[i] = OperationStatus{
-			Kind: op.Kind, Name: op.Object.GetName(), UID: string(op.Object.GetUID()),
+		list[i] = v1alpha1.AgentOperation{
+			Kind: string(op.Kind), Name: op.Object.GetName(), UID: string(op.Object.GetUID()),
 			PodNamespace: op.Pod.Namespace, Pod: op.Pod.Name, Volume: op.Volume,
 			Uploader: op.UploaderName(), Deadline: op.deadline.Load(), Progress: op.tracker.Snapshot(),
 		}
@@ -52,7 +38,7 @@ func (a *Agent) Volumes() []metrics.Volume {
 	list := make([]metrics.Volume, len(operations))
 	for i, o := range operations {
 		list[i] = metrics.Volume{
-			Operation: string(o.Kind), Uploader: o.Uploader,
+			Operation: o.Kind, Uploader: o.Uploader,
 			Namespace: o.PodNamespace, Pod: o.Pod, Name: o.Volume, Progress: o.Progress,
 		}
 		if o.Deadline != nil {
@@ -62,21 +48,18 @@ func (a *Agent) Volumes() []metrics.Volume {
 	return list
 }
 
-// ServeHTTP is the endpoint /progress: {"node": ..., "operations": [...]}, fresh to the moment. Unless Config.ShowPaths is
+// ServeHTTP is the endpoint /progress: a v1alpha1.AgentProgress, fresh to the moment. Unless Config.ShowPaths is
 // set it leaves out what may name files of a volume.
 func (a *Agent) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	operations := a.Operations()
 	for i := range operations {
 		if p := &operations[i].Progress; !a.cfg.ShowPaths {
-			p.CurrentItem, p.LastError, p.Reason = "", "", ""
+			p.CurrentItem, p.LastError, p.Message = "", "", ""
 		}
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
-	err := json.NewEncoder(w).Encode(struct {
-		Node       string            `json:"node"`
-		Operations []OperationStatus `json:"operations"`
-	}{a.cfg.NodeName, operations})
+	err := json.NewEncoder(w).Encode(v1alpha1.AgentProgress{Node: a.cfg.NodeName, Operations: operations})
 	if err != nil {
 		a.cfg.Logger.Debug("Progress was not sent", "error", err)
 	}

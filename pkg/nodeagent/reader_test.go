@@ -12,6 +12,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 )
 
 // answers is a reader that gives one error after the other.
@@ -82,9 +84,9 @@ func TestOutageCostsNoAttempt(t *testing.T) {
 					err = retryable(ReasonIdle, err) // as try does
 				}
 				op := &Operation{attempt: 1, log: slog.New(slog.DiscardHandler)}
-				pause, reason, err := a.pauseBeforeRetry(ctx, op, err)
-				if err != nil || pause != 10*time.Second || op.attempt != 1 || reason != "the API server does not answer" {
-					t.Errorf("attempt %d after %s because %q, error %v", op.attempt, pause, reason, err)
+				pause, why, err := a.pauseBeforeRetry(ctx, op, err)
+				if err != nil || pause != 10*time.Second || op.attempt != 1 || why.Reason != v1alpha1.ReasonAPIServerUnavailable {
+					t.Errorf("attempt %d after %s because %q, error %v", op.attempt, pause, why.Reason, err)
 				}
 			})
 		})

@@ -30,7 +30,7 @@ func (a *Agent) reconcileRestoreBeforePod(ctx context.Context, s PodVolume, pod 
 	if young := a.cfg.ProgressInterval - waited; young > 0 { // most pods are there in a moment
 		return reconcile.Result{RequeueAfter: min(left, young)}, nil
 	}
-	a.reportWaiting(ctx, s, why)
+	a.reportWaiting(ctx, s, ReasonPodNotReady, why)
 	return reconcile.Result{RequeueAfter: min(left, time.Minute)}, nil
 }
 
@@ -71,13 +71,13 @@ func notReadyReason(pod *corev1.Pod) string {
 }
 
 // reportWaiting says on an object without an operation what it waits for. Whoever has said it last looks after the object.
-func (a *Agent) reportWaiting(ctx context.Context, s PodVolume, why string) {
+func (a *Agent) reportWaiting(ctx context.Context, s PodVolume, reason v1alpha1.Reason, why string) {
 	seen, told := a.observe(s), s.LastSnapshot()
 	now := progress.NewTracker(progress.Options{Previous: told})
-	now.Report(progress.Reading{Stage: progress.StageWaiting, Reason: why})
+	now.Report(waitFor(reason, why))
 	snapshot := now.Snapshot()
 	fresh := !seen.noteTime.IsZero() && time.Since(seen.noteTime) < a.cfg.QueueHeartbeat()
-	if told.State == snapshot.State && told.Reason == snapshot.Reason && fresh {
+	if told.State == snapshot.State && told.Message == snapshot.Message && fresh {
 		return
 	}
 	p := newPatch(snapshot)
@@ -113,11 +113,11 @@ func (a *Agent) reconcileRestoreWithoutPod(ctx context.Context, s PodVolume) (re
 	case pod.Spec.NodeName == "" && time.Since(seen.firstSeen) > a.cfg.PrepareTimeout: // a pod that has had a node keeps it
 		return reconcile.Result{}, a.failOrphan(ctx, s, a.podNotReady(notReadyReason(&pod)))
 	case pod.Spec.NodeName == "":
-		a.reportWaiting(ctx, s, notReadyReason(&pod))
+		a.reportWaiting(ctx, s, ReasonPodNotReady, notReadyReason(&pod))
 	case pod.Spec.NodeName == a.cfg.NodeName:
 		return reconcile.Result{RequeueAfter: time.Second}, nil // the cache is late
 	default: // its node's agent may be away for a while; node and agent may also go together, and then the pod
-		a.reportWaiting(ctx, s, silentAgent(pod.Spec.NodeName))
+		a.reportWaiting(ctx, s, ReasonAgentLost, silentAgent(pod.Spec.NodeName))
 	}
 	return reconcile.Result{RequeueAfter: a.cfg.checkInterval()}, nil
 }

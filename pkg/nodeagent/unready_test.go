@@ -46,7 +46,7 @@ func TestInitContainerDoesNotComeBack(t *testing.T) {
 			}
 			c.history.until(t, pvr, "waiting for the init container", func(s PodVolume) bool {
 				p := s.LastSnapshot()
-				return p.State == progress.StateWaiting && strings.Contains(p.Reason, "ImagePullBackOff no such image") && p.Attempt == 2
+				return p.State == progress.StateWaiting && strings.Contains(p.Message, "ImagePullBackOff no such image") && p.Attempt == 2
 			})
 			c.handOver(pod, pvr)
 			c.setInitContainer(pod, running)

@@ -114,7 +114,7 @@ func (a *Agent) fullTerminalStatusOf(ctx context.Context, op *Operation, out att
 	v := terminalStatus{result: out, message: out.message, ended: time.Now()}
 	if err == nil {
 		v.reason = out.partialReason(op.Kind)
-		v.phase, v.snapshot = PhaseCompleted, op.tracker.Complete(out.totalBytes)
+		v.phase, v.snapshot = PhaseCompleted, op.tracker.Complete(out.totalBytes, v.reason)
 		return v
 	}
 	f := classify(err)
@@ -127,7 +127,7 @@ func (a *Agent) fullTerminalStatusOf(ctx context.Context, op *Operation, out att
 			v.phase, state = PhaseCanceled, progress.StateCanceled
 		}
 	}
-	v.snapshot = op.tracker.End(state, v.message)
+	v.snapshot = op.tracker.End(state, v.reason, v.message)
 	return v
 }
 
@@ -187,7 +187,7 @@ func (v terminalStatus) terminalErr(now PodVolume) error {
 
 // asFailed is the verdict where there is no phase Canceled.
 func (v terminalStatus) asFailed(op *Operation) terminalStatus {
-	v.phase, v.snapshot = PhaseFailed, op.tracker.End(progress.StateFailed, v.message)
+	v.phase, v.snapshot = PhaseFailed, op.tracker.End(progress.StateFailed, v.reason, v.message)
 	return v
 }
 

@@ -1,6 +1,10 @@
 package progress
 
-import "time"
+import (
+	"time"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+)
 
 // Stage is what a data path says it is doing where its numbers alone cannot tell.
 type Stage string
@@ -8,7 +12,7 @@ type Stage string
 // The stages of a data path. The zero value leaves the state to the numbers.
 const (
 	StageUnknown      Stage = ""
-	StageWaiting      Stage = "Waiting"      // for a lock, a repository or an init container; see Reading.Reason
+	StageWaiting      Stage = "Waiting"      // for a lock, a repository or an init container; see Reading.Message
 	StageScanning     Stage = "Scanning"     // the total still grows and nothing is moved yet
 	StageTransferring Stage = "Transferring" // bytes move
 	StageFinishing    Stage = "Finishing"    // all is read, not all is stored
@@ -17,8 +21,9 @@ const (
 // Reading is what a data path knows at one moment. Readings may arrive at any rate, may go backwards and may be
 // wrong in the ways that docs/contracts/restic-kopia.md 10 lists; the Tracker makes a truthful Snapshot of them.
 type Reading struct {
-	Stage  Stage
-	Reason string // why it waits, with StageWaiting: "locked by PID 7 on node-b"
+	Stage   Stage
+	Reason  v1alpha1.Reason // why it waits, with StageWaiting
+	Message string          // the same for people: "locked by PID 7 on node-b"
 
 	BytesDone  int64 // bytes read (backup) or written (restore), those reused or skipped included
 	TotalBytes int64 // 0: not known yet

@@ -120,7 +120,7 @@ func TestReporterIsSilentAfterTheEnd(t *testing.T) {
 	got := report(t, func(tr *Tracker, _ *recording) {
 		tr.Report(Reading{BytesDone: 1, TotalBytes: 10, TotalFinal: true})
 		synctest.Wait()
-		tr.Complete(10)
+		tr.Complete(10, "")
 		<-time.After(5 * time.Minute)
 	})
 	if len(got) != 1 {

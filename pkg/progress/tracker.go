@@ -6,6 +6,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 )
 
 const (
@@ -18,6 +20,7 @@ const (
 
 	maxText = 200 // bytes of each free text in a Snapshot, so that a patch stays small
 	maxItem = 120
+	maxWord = 40
 )
 
 // Options are the settings of a Tracker. The zero value is useful.
@@ -50,7 +53,7 @@ func NewTracker(o Options) *Tracker {
 		o.StallAfter = DefaultStallAfter
 	}
 	t := &Tracker{stallAfter: o.StallAfter, known: make(chan struct{}), snap: o.Previous}
-	t.snap.State, t.snap.Reason = StateQueued, ""
+	t.snap.State, t.snap.Reason, t.snap.Message = StateQueued, "", ""
 	t.snap.BytesPerSecond, t.snap.ETASeconds = 0, nil
 	return t
 }
@@ -145,7 +148,7 @@ func (t *Tracker) IdleFor() time.Duration {
 
 // Complete ends the operation well: done and total become total, the size of the snapshot. It is the one place where the
 // bytes done may fall: when an earlier attempt saw more data than there was in the end.
-func (t *Tracker) Complete(total int64) Snapshot {
+func (t *Tracker) Complete(total int64, reason v1alpha1.Reason) Snapshot {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
@@ -154,19 +157,19 @@ func (t *Tracker) Complete(total int64) Snapshot {
 	if t.snap.FilesTotal > 0 {
 		t.snap.FilesDone = t.snap.FilesTotal
 	}
-	return t.end(StateCompleted, "")
+	return t.end(StateCompleted, reason, "")
 }
 
-// End ends the operation in state Failed or Canceled, for the reason given. The numbers stay what they were.
-func (t *Tracker) End(state State, reason string) Snapshot {
+// End ends the operation in state Failed or Canceled. The numbers stay what they were.
+func (t *Tracker) End(state State, reason v1alpha1.Reason, message string) Snapshot {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.look(time.Now())
-	return t.end(state, reason)
+	return t.end(state, reason, message)
 }
 
-func (t *Tracker) end(state State, reason string) Snapshot {
-	t.snap.State, t.snap.Reason = state, clip(reason, maxText)
+func (t *Tracker) end(state State, reason v1alpha1.Reason, message string) Snapshot {
+	t.snap.State, t.snap.Reason, t.snap.Message = state, reason, clip(message, maxText)
 	t.snap.BytesPerSecond, t.snap.ETASeconds = 0, nil
 	t.snap.CurrentItem, t.snap.QueuePosition, t.snap.Uncounted = "", 0, false
 	return t.snap
@@ -181,13 +184,13 @@ func (t *Tracker) look(now time.Time) Snapshot {
 	s.Heartbeat = now.UTC()
 	if !t.begun {
 		if t.latest.Stage == StageWaiting { // for something else than its turn
-			s.State, s.Reason = StateWaiting, clip(t.latest.Reason, maxText)
+			s.State, s.Reason, s.Message = StateWaiting, word(t.latest.Reason), clip(t.latest.Message, maxText)
 		}
 		return *s
 	}
 	r := t.latest
 	t.count(r)
-	s.State, s.Reason = t.state(now, r)
+	s.State, s.Reason, s.Message = t.state(now, r)
 	s.BytesPerSecond, s.ETASeconds = 0, nil
 	if s.State != StateTransferring && s.State != StateFinishing {
 		return *s
@@ -235,27 +238,33 @@ func (t *Tracker) count(r Reading) {
 
 func share(total int64) int64 { return total/successShare + 1 }
 
-func (t *Tracker) state(now time.Time, r Reading) (State, string) {
+func (t *Tracker) state(now time.Time, r Reading) (_ State, _ v1alpha1.Reason, message string) {
 	read := r.TotalFinal && r.TotalBytes > 0 && r.BytesDone >= r.TotalBytes
 	finishing := r.Stage == StageFinishing || read
+	scanning := r.Stage == StageScanning || (r.BytesDone == 0 && !r.TotalFinal)
 	stalled := now.Sub(t.aliveSince) >= t.stallAfter && !now.Before(t.blindUntil)
 	switch {
 	case t.snap.QueuePosition > 0: // for the next attempt; the reason is why the last one ended
-		return StateQueued, clip(r.Reason, maxText)
+		return StateQueued, word(r.Reason), clip(r.Message, maxText)
 	case r.Stage == StageWaiting:
-		return StateWaiting, clip(r.Reason, maxText)
+		return StateWaiting, word(r.Reason), clip(r.Message, maxText)
 	case stalled && finishing:
-		return StateStalled, "all data is read, storing the last of it does not end"
+		return StateStalled, v1alpha1.ReasonFinishStalled, "all data is read, storing the last of it does not end"
+	case stalled && scanning:
+		return StateStalled, v1alpha1.ReasonScanStalled, "no byte moved"
 	case stalled:
-		return StateStalled, "no byte moved"
+		return StateStalled, v1alpha1.ReasonTransferStalled, "no byte moved"
 	case finishing:
-		return StateFinishing, ""
-	case r.Stage == StageScanning || (r.BytesDone == 0 && !r.TotalFinal):
-		return StateScanning, ""
+		return StateFinishing, "", ""
+	case scanning:
+		return StateScanning, "", ""
 	default:
-		return StateTransferring, ""
+		return StateTransferring, "", ""
 	}
 }
+
+// word bounds a reason, which comes from a worker.
+func word(r v1alpha1.Reason) v1alpha1.Reason { return v1alpha1.Reason(clip(string(r), maxWord)) }
 
 // clip makes s safe to print and at most limit bytes long.
 func clip(s string, limit int) string {

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 )
 
 const mib = 1 << 20
@@ -31,8 +33,8 @@ func TestTrackerStates(t *testing.T) {
 		"more read than there was":      {reading: Reading{BytesDone: 2 * mib, TotalBytes: mib, TotalFinal: true}, want: StateFinishing},
 		"data path says finishing":      {reading: Reading{Stage: StageFinishing, BytesDone: mib, TotalBytes: 2 * mib}, want: StateFinishing},
 		"finishing does not end":        {reading: Reading{Stage: StageFinishing, BytesDone: mib}, wait: time.Hour, want: StateStalled, reason: "all data is read, storing the last of it does not end"},
-		"waits for a lock":              {reading: Reading{Stage: StageWaiting, Reason: "locked by PID 7 on node-b"}, want: StateWaiting, reason: "locked by PID 7 on node-b"},
-		"waiting is never a stall":      {reading: Reading{Stage: StageWaiting, Reason: "locked"}, wait: time.Hour, want: StateWaiting, reason: "locked"},
+		"waits for a lock":              {reading: Reading{Stage: StageWaiting, Message: "locked by PID 7 on node-b"}, want: StateWaiting, reason: "locked by PID 7 on node-b"},
+		"waiting is never a stall":      {reading: Reading{Stage: StageWaiting, Message: "locked"}, wait: time.Hour, want: StateWaiting, reason: "locked"},
 		"nobody has looked since":       {reading: Reading{BytesDone: mib, TotalBytes: 10 * mib, TotalFinal: true, Next: 5 * time.Minute}, wait: 4 * time.Minute, want: StateTransferring},
 		"nothing moved when looked at":  {reading: Reading{BytesDone: mib, TotalBytes: 10 * mib, TotalFinal: true, Next: 5 * time.Minute}, wait: 5 * time.Minute, want: StateStalled, reason: "no byte moved"},
 		"a silent scan is a stall, too": {reading: Reading{Stage: StageScanning}, wait: time.Hour, want: StateStalled, reason: "no byte moved"},
@@ -46,8 +48,8 @@ func TestTrackerStates(t *testing.T) {
 				tr.Report(tc.reading)
 				<-time.After(tc.wait) // the clock of the bubble, nobody waits
 				got := tr.Snapshot()
-				if got.State != tc.want || got.Reason != tc.reason {
-					t.Errorf("state %q (%q), want %q (%q)", got.State, got.Reason, tc.want, tc.reason)
+				if got.State != tc.want || got.Message != tc.reason {
+					t.Errorf("state %q (%q), want %q (%q)", got.State, got.Message, tc.want, tc.reason)
 				}
 			})
 		})
@@ -90,13 +92,13 @@ func TestTrackerStallClockStartsAfterTheWait(t *testing.T) {
 		tr := NewTracker(Options{StallAfter: time.Minute})
 		tr.Begin(1)
 		for range 10 {
-			tr.Report(Reading{Stage: StageWaiting, Reason: "locked"})
+			tr.Report(Reading{Stage: StageWaiting, Message: "locked"})
 			<-time.After(time.Minute)
 		}
 		if idle := tr.IdleFor(); idle != 0 {
 			t.Errorf("idle for %v while it waited", idle)
 		}
-		tr.Report(Reading{Stage: StageWaiting, Reason: "locked"})
+		tr.Report(Reading{Stage: StageWaiting, Message: "locked"})
 		tr.Report(Reading{TotalBytes: mib, TotalFinal: true})
 		if s := tr.Snapshot(); s.State != StateTransferring {
 			t.Errorf("state %v right after the lock was free", s.State)
@@ -110,13 +112,13 @@ func TestTrackerQueuesAgain(t *testing.T) {
 	t.Parallel()
 	tr := NewTracker(Options{})
 	tr.Begin(1)
-	tr.Report(Reading{Stage: StageWaiting, Reason: "attempt 1 failed"})
+	tr.Report(Reading{Stage: StageWaiting, Message: "attempt 1 failed"})
 	for _, tc := range []struct {
 		position int
 		state    State
 	}{{0, StateWaiting}, {2, StateQueued}, {1, StateQueued}} {
 		tr.SetQueuePosition(tc.position)
-		if s := tr.Snapshot(); s.State != tc.state || s.QueuePosition != tc.position || s.Reason != "attempt 1 failed" || s.Attempt != 1 {
+		if s := tr.Snapshot(); s.State != tc.state || s.QueuePosition != tc.position || s.Message != "attempt 1 failed" || s.Attempt != 1 {
 			t.Errorf("at position %d: %+v", tc.position, s)
 		}
 		if idle := tr.IdleFor(); idle != 0 {
@@ -134,7 +136,7 @@ func TestTrackerWaitingEndsWithoutAMovement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := NewTracker(Options{StallAfter: time.Minute})
 		tr.Begin(1)
-		tr.Report(Reading{Stage: StageWaiting, Reason: "creating the repository"})
+		tr.Report(Reading{Stage: StageWaiting, Message: "creating the repository"})
 		<-time.After(9 * time.Minute)
 		tr.Report(Reading{Stage: StageScanning})
 		if idle, s := tr.IdleFor(), tr.Snapshot(); idle != 0 || s.State != StateScanning {
@@ -257,7 +259,7 @@ func TestTrackerEnds(t *testing.T) {
 		if s := tr.Snapshot(); s.BytesDone >= s.TotalBytes {
 			t.Errorf("%d of %d bytes shown before it ended", s.BytesDone, s.TotalBytes)
 		}
-		s := tr.Complete(101 * mib)
+		s := tr.Complete(101*mib, "")
 		if s.BytesDone != 101*mib || s.TotalBytes != 101*mib || s.State != StateCompleted || s.FilesDone != 3 {
 			t.Errorf("completed as %+v", s)
 		}
@@ -271,15 +273,15 @@ func TestTrackerEnds(t *testing.T) {
 		tr := NewTracker(Options{})
 		tr.Begin(1)
 		tr.Report(full)
-		s := tr.End(StateFailed, "no space left on device")
-		if s.BytesDone >= s.TotalBytes || s.State != StateFailed || s.Reason != "no space left on device" {
+		s := tr.End(StateFailed, v1alpha1.ReasonNoSpace, "no space left on device")
+		if s.BytesDone >= s.TotalBytes || s.State != StateFailed || s.Message != "no space left on device" {
 			t.Errorf("failed as %+v", s)
 		}
 	})
 	t.Run("failed before it began", func(t *testing.T) {
 		t.Parallel()
 		tr := NewTracker(Options{})
-		if s := tr.End(StateFailed, "pod is gone"); s.State != StateFailed || s.TotalBytes != 0 {
+		if s := tr.End(StateFailed, v1alpha1.ReasonPodGone, "pod is gone"); s.State != StateFailed || s.TotalBytes != 0 {
 			t.Errorf("failed as %+v", s)
 		}
 	})
@@ -287,7 +289,7 @@ func TestTrackerEnds(t *testing.T) {
 		t.Parallel()
 		tr := NewTracker(Options{})
 		tr.Begin(1)
-		if s := tr.Complete(0); s.State != StateCompleted || s.BytesDone != 0 || s.TotalBytes != 0 {
+		if s := tr.Complete(0, ""); s.State != StateCompleted || s.BytesDone != 0 || s.TotalBytes != 0 {
 			t.Errorf("completed as %+v", s)
 		}
 	})
@@ -315,7 +317,7 @@ func TestSnapshotStaysSmallAndPrintable(t *testing.T) {
 	hostile := strings.Repeat("\x1b[31m\n\xff\"\\<", 10_000)
 	tr.Report(Reading{BytesDone: 1, TotalBytes: 2, LastError: hostile, CurrentItem: hostile})
 	s := tr.Snapshot()
-	s.Reason = clip(hostile, maxText)
+	s.Message = clip(hostile, maxText)
 	b, err := json.Marshal(s)
 	if err != nil {
 		t.Fatal(err)

@@ -23,15 +23,12 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/streaming/pkg/httpstream"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
 )
 
 // Hooks counts the exec hooks of restored pods. Attempted are all that there were to run, as in Velero.
-type Hooks struct {
-	Attempted int `json:"attempted"`
-	Ended     int `json:"ended"`  // of those, well or not
-	Failed    int `json:"failed"` // of those that have ended
-}
+type Hooks = v1alpha1.RestoreHooks
 
 // Why hooks do not run.
 var (

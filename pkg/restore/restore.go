@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
 	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
 	"github.com/plimsoll-io/plimsoll/pkg/volumeinfo"
@@ -68,30 +69,11 @@ type Input struct {
 	Log *slog.Logger
 }
 
-// Counts says what became of items. Each item is in one of them.
-type Counts struct {
-	Created   int `json:"created"`
-	Updated   int `json:"updated"`
-	Unchanged int `json:"unchanged"` // was there already, equal
-	Skipped   int `json:"skipped"`   // left alone on purpose, such as tokens and volumes that are provisioned anew
-	Failed    int `json:"failed"`    // with an error, or there already, different, and not to be updated
-}
-
-// Progress is how far a restore is: 0 <= Restored <= Total. Total is the size of the union of what was restored and of
-// what is still to be, so that items which others bring along adjust it and none counts twice.
-//
-// In one-phase mode Total is an estimate, the number of items in the backup, and Restored + Skipped <= Total. It is 0 until the end if the Backup does not say.
-type Progress struct {
-	Total    int    `json:"totalItems"`
-	Restored int    `json:"itemsRestored"`          // that were tried, whatever became of them
-	Counts   Counts `json:"counts"`                 // of those
-	Current  string `json:"current,omitempty"`      // the last one, such as "pods shop/web"
-	Skipped  int    `json:"itemsSkipped,omitempty"` // that filters have left out; counted in one-phase mode only
-	Estimate bool   `json:"estimate,omitempty"`
-}
-
-// Done is the number of items of Total that were looked at: tried, or left out by filters.
-func (p Progress) Done() int { return p.Restored + p.Skipped }
+// The parts of a Restore's progress that the engine reports.
+type (
+	Progress = v1alpha1.RestoreItems
+	Counts   = v1alpha1.ItemCounts
+)
 
 // Outcome is what a restore has done.
 type Outcome struct {

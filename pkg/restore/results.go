@@ -210,7 +210,7 @@ func (rs *results) record(k targetKey, e *entry, r result) {
 		rs.progress.Skipped--
 	}
 	rs.progress.Restored++
-	rs.progress.Counts.add(r.action)
+	count(&rs.progress.Counts, r.action)
 	rs.progress.Total = rs.total()
 	rs.progress.Current = k.resource.String() + " " + k.path()
 	rs.addToOutcome(k, r)
@@ -297,7 +297,7 @@ func (rs *results) outcomeWith(problems []problem) *Outcome {
 	return rs.outcome
 }
 
-func (c *Counts) add(a itemAction) {
+func count(c *Counts, a itemAction) {
 	switch a {
 	case created:
 		c.Created++

@@ -58,7 +58,7 @@ func (c *Controller) claim(ctx context.Context, op *operation, r *velerov1.Resto
 	r.Status.Phase = velerov1.RestorePhaseInProgress
 	r.Status.StartTimestamp = new(metav1.Now().Rfc3339Copy()) // as it is read back
 	metav1.SetMetaDataAnnotation(&r.ObjectMeta, v1alpha1.AnnotationStorageLocation, from.location.Name)
-	first := Progress{Step: StepCollecting}
+	first := Progress{Step: v1alpha1.StepCollecting}
 	metav1.SetMetaDataAnnotation(&r.ObjectMeta, v1alpha1.AnnotationProgress, encode(first))
 	op.claimed = &execution{c: c, op: op, restore: r, origin: from}
 	if err := c.client.Patch(ctx, r, before); err != nil {

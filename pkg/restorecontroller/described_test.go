@@ -26,18 +26,18 @@ func TestDescribedProgress(t *testing.T) {
 	some := restore.Counts{Created: 40, Updated: 1, Unchanged: 2, Skipped: 1, Failed: 1}
 	for name, steps := range map[string][]func(*Progress){
 		"restoring": {
-			func(p *Progress) { p.Step = StepCollecting },
+			func(p *Progress) { p.Step = v1alpha1.StepCollecting },
 			func(p *Progress) {
-				p.Step, p.Items = StepRestoring, restore.Progress{Total: 120, Restored: 45, Skipped: 7, Estimate: true, Counts: some, Current: "v1/ConfigMap shop/settings"}
+				p.Step, p.Items = v1alpha1.StepRestoring, restore.Progress{Total: 120, Restored: 45, Skipped: 7, Estimate: true, Counts: some, Current: "v1/ConfigMap shop/settings"}
 			},
 		},
 		"dry-run": {
-			func(p *Progress) { p.Step = StepCollecting },
+			func(p *Progress) { p.Step = v1alpha1.StepCollecting },
 			func(p *Progress) { p.DryRun, p.Items.Total = true, 120 },
 			func(p *Progress) {
 				p.Message = "dry run: nothing was restored; 120 items would be, 7 would be left out. The log lists them."
 			},
-			func(p *Progress) { p.Step, p.Percent = StepDone, 100 },
+			func(p *Progress) { p.Step, p.Percent = v1alpha1.StepDone, 100 },
 		},
 	} {
 		r := newReporter(time.Second, nil)

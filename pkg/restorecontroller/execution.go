@@ -118,7 +118,7 @@ func (e *execution) steps(ctx context.Context) error {
 		return err
 	}
 	defer store.Close()
-	e.setStep(StepCollecting)
+	e.setStep(v1alpha1.StepCollecting)
 	archive, err := e.collect(ctx, store)
 	if err != nil {
 		return err
@@ -139,7 +139,7 @@ func (e *execution) steps(ctx context.Context) error {
 func (e *execution) dryRun() bool { return e.restore.Annotations[v1alpha1.AnnotationDryRun] == "true" }
 
 // setStep tells what comes next.
-func (e *execution) setStep(name string) {
+func (e *execution) setStep(name v1alpha1.RestoreStep) {
 	e.journal.Info("Next step", "step", name)
 	e.op.log.Info("Restore goes on", "step", name)
 	e.op.progress.update(func(p *Progress) { p.Step = name })
@@ -196,8 +196,8 @@ func (e *execution) writePlan(ctx context.Context) error {
 
 // restoreItems tries all items and records the outcome, so that another process can go on from there.
 func (e *execution) restoreItems(ctx context.Context, store *backupstore.Store) (err error) {
-	e.setStep(StepRestoring)
-	e.op.progress.update(func(p *Progress) { p.expectVolumes(e.run.Plan().VolumeBytes) })
+	e.setStep(v1alpha1.StepRestoring)
+	e.op.progress.update(func(p *Progress) { expectVolumes(p, e.run.Plan().VolumeBytes) })
 	if err := e.write(ctx, func(*velerov1.Restore) {}); err != nil { // errNothingRestored is not true from here on
 		return fmt.Errorf("say that items are restored: %w", err)
 	}
@@ -236,7 +236,7 @@ func (e *execution) restoreItems(ctx context.Context, store *backupstore.Store) 
 
 // finalize waits for and completes what only exists when volumes do.
 func (e *execution) finalize(ctx context.Context) error {
-	e.setStep(StepFinalizing)
+	e.setStep(v1alpha1.StepFinalizing)
 	phase := velerov1.RestorePhaseFinalizing
 	if countOf(e.outcome.Results.Errors) > 0 {
 		phase = velerov1.RestorePhaseFinalizingPartiallyFailed
@@ -283,7 +283,7 @@ func (e *execution) end(ctx context.Context, failure error) error {
 		p.Items.Current = ""
 		p.Errors, p.Warnings = errorCount, warningCount
 		if failure == nil {
-			p.Step = StepDone
+			p.Step = v1alpha1.StepDone
 		}
 		if phase == velerov1.RestorePhaseCompleted {
 			p.Percent = 100

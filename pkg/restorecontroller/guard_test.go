@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/restore"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
@@ -75,17 +76,17 @@ func (c *cluster) deploy(name string, container corev1.Container) *appsv1.Deploy
 // first ends as Failed and says why, the other is left to the server, and the controller ends.
 func TestVeleroServerThatComesLater(t *testing.T) {
 	t.Parallel()
-	for _, step := range []string{StepCollecting, StepRestoring, StepVolumes} {
-		t.Run(step, func(t *testing.T) {
+	for _, step := range []v1alpha1.RestoreStep{v1alpha1.StepCollecting, v1alpha1.StepRestoring, v1alpha1.StepVolumes} {
+		t.Run(string(step), func(t *testing.T) {
 			t.Parallel()
 			c := newCluster(t)
 			ended := make(chan error, 1)
 			c.ManagerEnded = func(err error) { ended <- err }
 			e := withVolumes(c)
 			switch block := func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) }; step {
-			case StepCollecting:
+			case v1alpha1.StepCollecting:
 				e = &script{collect: func(ctx context.Context, _ restore.Input) (*restore.Plan, error) { return nil, block(ctx) }}
-			case StepRestoring:
+			case v1alpha1.StepRestoring:
 				e = &script{run: func(ctx context.Context, _ *restore.Plan, _ func(restore.Progress)) (*restore.Outcome, error) {
 					return nil, block(ctx)
 				}}
@@ -93,7 +94,7 @@ func TestVeleroServerThatComesLater(t *testing.T) {
 			restorable(c, e, func(cfg *Config) { cfg.AlonePeriod = 10 * time.Millisecond })
 			first := c.newRestore("r1", nil)
 			c.Create(first)
-			testenv.EventuallyGet(c.Env, first, step, func(r *velerov1.Restore, err error) bool { return err == nil && progressOf(r).Step == step })
+			testenv.EventuallyGet(c.Env, first, string(step), func(r *velerov1.Restore, err error) bool { return err == nil && progressOf(r).Step == step })
 			second := c.newRestore("r2", nil)
 			c.Create(second)
 			c.deploy("velero", corev1.Container{Name: "velero", Image: "velero", Command: []string{"/velero"}, Args: []string{"server"}})

@@ -13,60 +13,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
-	"github.com/plimsoll-io/plimsoll/pkg/restore"
-)
-
-// The steps of a restore.
-const (
-	StepCollecting = "Collecting" // reads the backup and decides what is restored
-	StepRestoring  = "Restoring"  // creates items
-	StepVolumes    = "Volumes"    // all items were tried; node agents still copy volumes
-	StepFinalizing = "Finalizing"
-	StepDone       = "Done"
 )
 
 // Progress is how far a Restore is.
-type Progress struct {
-	Step string `json:"step"`
-	// Percent is that of items or bytes, whichever is further behind. Only a restore that is Completed has 100. As JSON it is
-	// left out while nobody knows how many items there are.
-	Percent int              `json:"percent"`
-	DryRun  bool             `json:"dryRun,omitempty"`
-	Message string           `json:"message,omitempty"`
-	Items   restore.Progress `json:"items"`
-	Volumes *VolumeProgress  `json:"volumes,omitempty"` // nil: there are none
-	Hooks   *restore.Hooks   `json:"hooks,omitempty"`   // exec hooks; nil: there are none
-	// Errors and Warnings are how many there were when all items had been tried, and at the end.
-	Errors   int `json:"errors,omitempty"`
-	Warnings int `json:"warnings,omitempty"`
-}
-
-// MarshalJSON leaves out a percentage that nobody knows.
-func (p Progress) MarshalJSON() ([]byte, error) {
-	type plain Progress
-	known := struct {
-		plain
-		Percent *int `json:"percent,omitempty"`
-	}{plain: plain(p)}
-	if p.Step != StepRestoring || p.Items.Total > 0 {
-		known.Percent = &p.Percent
-	}
-	return json.Marshal(known)
-}
-
-// VolumeProgress is how far all volumes of a Restore are together.
-type VolumeProgress struct {
-	BytesDone  int64          `json:"bytesDone"`
-	TotalBytes int64          `json:"totalBytes"` // as far as they are known
-	Phases     map[string]int `json:"phases"`     // number of PodVolumeRestores
-}
+type Progress = v1alpha1.RestoreProgress
 
 // sumUp adds the progress of PodVolumeRestores.
-func sumUp(volumes []velerov1.PodVolumeRestore) *VolumeProgress {
+func sumUp(volumes []velerov1.PodVolumeRestore) *v1alpha1.RestoreVolumes {
 	if len(volumes) == 0 {
 		return nil
 	}
-	sum := VolumeProgress{Phases: map[string]int{}}
+	sum := v1alpha1.RestoreVolumes{Phases: map[string]int{}}
 	for i := range volumes {
 		v := &volumes[i]
 		done, total := max(v.Status.Progress.BytesDone, 0), v.Status.Progress.TotalBytes
@@ -86,14 +43,14 @@ func sumUp(volumes []velerov1.PodVolumeRestore) *VolumeProgress {
 
 // expectVolumes makes the bytes of volumes count before there are PodVolumeRestores that tell of them: else percent would be
 // near 100 when the first is created.
-func (p *Progress) expectVolumes(bytes int64) {
+func expectVolumes(p *Progress, bytes int64) {
 	if bytes > 0 && p.Volumes == nil {
-		p.Volumes = &VolumeProgress{TotalBytes: bytes, Phases: map[string]int{}}
+		p.Volumes = &v1alpha1.RestoreVolumes{TotalBytes: bytes, Phases: map[string]int{}}
 	}
 }
 
 // addVolumes takes the sum of those that exist while there will be more.
-func (p *Progress) addVolumes(sum *VolumeProgress) {
+func addVolumes(p *Progress, sum *v1alpha1.RestoreVolumes) {
 	if sum == nil {
 		return
 	}
@@ -104,8 +61,8 @@ func (p *Progress) addVolumes(sum *VolumeProgress) {
 }
 
 // percent never says 100 before the end.
-func (p *Progress) percent() int {
-	if p.Step == StepCollecting || p.Step == StepRestoring && p.Items.Total == 0 {
+func percent(p *Progress) int {
+	if p.Step == v1alpha1.StepCollecting || p.Step == v1alpha1.StepRestoring && p.Items.Total == 0 {
 		return 0
 	}
 	percent := 99
@@ -113,13 +70,13 @@ func (p *Progress) percent() int {
 		percent = min(percent, 100*p.Items.Done()/p.Items.Total)
 	}
 	if p.Volumes != nil {
-		percent = min(percent, p.Volumes.percent())
+		percent = min(percent, volumePercent(p.Volumes))
 	}
 	return percent
 }
 
-// percent is that of bytes, or of volumes where nobody knows how many bytes there are.
-func (v *VolumeProgress) percent() int {
+// volumePercent is that of bytes, or of volumes where nobody knows how many bytes there are.
+func volumePercent(v *v1alpha1.RestoreVolumes) int {
 	if v.TotalBytes > 0 {
 		return int(100 * (float64(v.BytesDone) / float64(v.TotalBytes)))
 	}
@@ -155,7 +112,7 @@ func newReporter(interval time.Duration, write func(context.Context, Progress) e
 func (r *reporter) update(change func(p *Progress)) {
 	r.mu.Lock()
 	change(&r.latest)
-	r.latest.Percent = max(r.latest.Percent, r.latest.percent())
+	r.latest.Percent = max(r.latest.Percent, percent(&r.latest))
 	r.mu.Unlock()
 	select {
 	case r.changed <- struct{}{}:

@@ -14,6 +14,7 @@ import (
 	"github.com/vmware-tanzu/velero/pkg/apis/velero/shared"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/restore"
 )
 
@@ -46,7 +47,7 @@ func record(t *testing.T, interval time.Duration, fails func(n int) bool, act fu
 }
 
 func set(n int) func(*Progress) {
-	return func(p *Progress) { p.Step, p.Items.Total, p.Items.Restored = StepRestoring, 1000, n }
+	return func(p *Progress) { p.Step, p.Items.Total, p.Items.Restored = v1alpha1.StepRestoring, 1000, n }
 }
 
 func sleep(d time.Duration) { <-time.After(d) }
@@ -109,21 +110,21 @@ func TestPercent(t *testing.T) {
 		progress Progress
 		want     int
 	}{
-		"collecting":     {Progress{Step: StepCollecting, Items: restore.Progress{Total: 10}}, 0},
-		"nothing known":  {Progress{Step: StepRestoring}, 0},
-		"half":           {Progress{Step: StepRestoring, Items: restore.Progress{Total: 10, Restored: 5}}, 50},
-		"left out":       {Progress{Step: StepRestoring, Items: restore.Progress{Total: 10, Restored: 1, Skipped: 7, Estimate: true}}, 80},
-		"all items":      {Progress{Step: StepFinalizing, Items: restore.Progress{Total: 10, Restored: 10}}, 99},
-		"volumes behind": {Progress{Step: StepVolumes, Items: restore.Progress{Total: 10, Restored: 10}, Volumes: &VolumeProgress{BytesDone: 1, TotalBytes: 3}}, 33},
+		"collecting":     {Progress{Step: v1alpha1.StepCollecting, Items: restore.Progress{Total: 10}}, 0},
+		"nothing known":  {Progress{Step: v1alpha1.StepRestoring}, 0},
+		"half":           {Progress{Step: v1alpha1.StepRestoring, Items: restore.Progress{Total: 10, Restored: 5}}, 50},
+		"left out":       {Progress{Step: v1alpha1.StepRestoring, Items: restore.Progress{Total: 10, Restored: 1, Skipped: 7, Estimate: true}}, 80},
+		"all items":      {Progress{Step: v1alpha1.StepFinalizing, Items: restore.Progress{Total: 10, Restored: 10}}, 99},
+		"volumes behind": {Progress{Step: v1alpha1.StepVolumes, Items: restore.Progress{Total: 10, Restored: 10}, Volumes: &v1alpha1.RestoreVolumes{BytesDone: 1, TotalBytes: 3}}, 33},
 		"volumes of no size": {Progress{
-			Step: StepVolumes, Items: restore.Progress{Total: 10, Restored: 9}, Volumes: &VolumeProgress{Phases: map[string]int{"Completed": 1, "InProgress": 3}},
+			Step: v1alpha1.StepVolumes, Items: restore.Progress{Total: 10, Restored: 9}, Volumes: &v1alpha1.RestoreVolumes{Phases: map[string]int{"Completed": 1, "InProgress": 3}},
 		}, 25},
-		"all bytes, no end yet": {Progress{Step: StepVolumes, Items: restore.Progress{Total: 1, Restored: 1}, Volumes: &VolumeProgress{BytesDone: 1 << 62, TotalBytes: 1 << 62}}, 99},
+		"all bytes, no end yet": {Progress{Step: v1alpha1.StepVolumes, Items: restore.Progress{Total: 1, Restored: 1}, Volumes: &v1alpha1.RestoreVolumes{BytesDone: 1 << 62, TotalBytes: 1 << 62}}, 99},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := tc.progress.percent(); got != tc.want {
+			if got := percent(&tc.progress); got != tc.want {
 				t.Errorf("%d, want %d", got, tc.want)
 			}
 		})
@@ -136,11 +137,11 @@ func TestUnknownTotal(t *testing.T) {
 	r := newReporter(time.Second, nil)
 	var told []string
 	for _, change := range []func(*Progress){
-		func(p *Progress) { p.Step = StepCollecting },
-		func(p *Progress) { p.Step, p.Items.Estimate = StepRestoring, true },
+		func(p *Progress) { p.Step = v1alpha1.StepCollecting },
+		func(p *Progress) { p.Step, p.Items.Estimate = v1alpha1.StepRestoring, true },
 		func(p *Progress) { p.Items.Restored = 7 },
-		func(p *Progress) { p.Volumes = &VolumeProgress{BytesDone: 3, TotalBytes: 4} },
-		func(p *Progress) { p.Step, p.Items.Total = StepVolumes, 8 },
+		func(p *Progress) { p.Volumes = &v1alpha1.RestoreVolumes{BytesDone: 3, TotalBytes: 4} },
+		func(p *Progress) { p.Step, p.Items.Total = v1alpha1.StepVolumes, 8 },
 	} {
 		r.update(change)
 		percent := "none"
@@ -165,11 +166,13 @@ func TestPercentBeforeVolumesAreKnown(t *testing.T) {
 	r := newReporter(time.Second, nil)
 	var told []int
 	for _, change := range []func(*Progress){
-		func(p *Progress) { p.Step = StepRestoring; p.expectVolumes(1000) },
+		func(p *Progress) { p.Step = v1alpha1.StepRestoring; expectVolumes(p, 1000) },
 		func(p *Progress) { p.Items = restore.Progress{Total: 10, Restored: 10} },
-		func(p *Progress) { p.addVolumes(nil) },
-		func(p *Progress) { p.addVolumes(&VolumeProgress{BytesDone: 100, TotalBytes: 100}) },
-		func(p *Progress) { p.Step, p.Volumes = StepVolumes, &VolumeProgress{BytesDone: 500, TotalBytes: 1000} },
+		func(p *Progress) { addVolumes(p, nil) },
+		func(p *Progress) { addVolumes(p, &v1alpha1.RestoreVolumes{BytesDone: 100, TotalBytes: 100}) },
+		func(p *Progress) {
+			p.Step, p.Volumes = v1alpha1.StepVolumes, &v1alpha1.RestoreVolumes{BytesDone: 500, TotalBytes: 1000}
+		},
 	} {
 		r.update(change)
 		told = append(told, r.now().Percent)
@@ -190,7 +193,7 @@ func TestVolumesAreSummedUp(t *testing.T) {
 	got := sumUp([]velerov1.PodVolumeRestore{
 		volume("", 0, 0, 50), volume("InProgress", 30, 100, 90), volume("InProgress", 200, 100, 0), volume("Failed", -1, 10, 0),
 	})
-	want := &VolumeProgress{BytesDone: 130, TotalBytes: 260, Phases: map[string]int{"New": 1, "InProgress": 2, "Failed": 1}}
+	want := &v1alpha1.RestoreVolumes{BytesDone: 130, TotalBytes: 260, Phases: map[string]int{"New": 1, "InProgress": 2, "Failed": 1}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -85,7 +85,7 @@ func TestRestore(t *testing.T) {
 			if p := r.Status.Progress; p == nil || p.TotalItems == 0 || p.TotalItems != p.ItemsRestored {
 				t.Errorf("status.progress %+v", p)
 			}
-			if p := progressOf(r); p.Step != StepDone || p.Percent != 100 || p.Items.Counts.Created == 0 {
+			if p := progressOf(r); p.Step != v1alpha1.StepDone || p.Percent != 100 || p.Items.Counts.Created == 0 {
 				t.Errorf("progress %+v", p)
 			}
 			if got := c.stored("restores/r1/restore-r1-itemoperations.json.gz"); got != "[]\n" {

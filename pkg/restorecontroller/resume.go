@@ -50,11 +50,13 @@ func (c *Controller) adopt(ctx context.Context, op *operation, r *velerov1.Resto
 
 // canBeResumed says whether another process can go on where this one stops: it reads what was written.
 func (e *execution) canBeResumed() bool {
-	return isOneOf(e.op.progress.published().Step, StepVolumes, StepFinalizing)
+	return isOneOf(e.op.progress.published().Step, v1alpha1.StepVolumes, v1alpha1.StepFinalizing)
 }
 
 // isCollecting says whether no item was tried yet: a Restore has this step from its claim until right before the first.
-func (e *execution) isCollecting() bool { return e.op.progress.published().Step == StepCollecting }
+func (e *execution) isCollecting() bool {
+	return e.op.progress.published().Step == v1alpha1.StepCollecting
+}
 
 // errNothingRestored ends a Restore whose controller ended before the first item.
 var errNothingRestored = errors.New("the restore controller ended while it read the backup. Nothing was restored: make a new Restore")

@@ -35,13 +35,13 @@ func (c *cluster) dropProgress() {
 // another one can go on from there, however few writes of progress got through.
 func TestNextControllerKnowsTheStep(t *testing.T) {
 	t.Parallel()
-	for step, phase := range map[string]velerov1.RestorePhase{StepVolumes: velerov1.RestorePhaseInProgress, StepFinalizing: velerov1.RestorePhaseFinalizing} {
-		t.Run(step, func(t *testing.T) {
+	for step, phase := range map[v1alpha1.RestoreStep]velerov1.RestorePhase{v1alpha1.StepVolumes: velerov1.RestorePhaseInProgress, v1alpha1.StepFinalizing: velerov1.RestorePhaseFinalizing} {
+		t.Run(string(step), func(t *testing.T) {
 			t.Parallel()
 			c := newCluster(t)
 			c.dropProgress()
 			engine := withVolumes(c)
-			if step == StepFinalizing {
+			if step == v1alpha1.StepFinalizing {
 				engine = &script{}
 			}
 			engine.finalize = func(ctx context.Context, _ *restore.Plan, _ *restore.Outcome) error {
@@ -64,7 +64,7 @@ func TestNextControllerKnowsTheStep(t *testing.T) {
 					return nil, context.Canceled
 				}}
 			})
-			if step == StepVolumes {
+			if step == v1alpha1.StepVolumes {
 				c.Patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
 				c.Patch(c.volume("b"), `{"status":{"phase":"Completed"}}`)
 			}
@@ -118,7 +118,7 @@ func TestStepIsWrittenBeforeTheFirstItem(t *testing.T) {
 	c.dropProgress()
 	engine := &script{run: func(ctx context.Context, _ *restore.Plan, _ func(restore.Progress)) (*restore.Outcome, error) {
 		r := c.newRestore("r1", nil)
-		if err := c.Client.Get(ctx, client.ObjectKeyFromObject(r), r); err != nil || progressOf(r).Step != StepRestoring {
+		if err := c.Client.Get(ctx, client.ObjectKeyFromObject(r), r); err != nil || progressOf(r).Step != v1alpha1.StepRestoring {
 			t.Errorf("items are restored in step %q, error %v", progressOf(r).Step, err)
 		}
 		return &restore.Outcome{}, nil
@@ -147,9 +147,9 @@ func TestStopWhileTheStepIsWritten(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if strings.Contains(string(data), StepVolumes) && strings.Contains(string(data), "resourceVersion") {
+		if strings.Contains(string(data), string(v1alpha1.StepVolumes)) && strings.Contains(string(data), "resourceVersion") {
 			once.Do(func() { close(writing); <-<-stopping })
-		} else if strings.Contains(string(data), StepVolumes) {
+		} else if strings.Contains(string(data), string(v1alpha1.StepVolumes)) {
 			return apierrors.NewTooManyRequests("not now", 1)
 		}
 		return api.Patch(ctx, o, patch, opts...)

@@ -8,6 +8,8 @@ import (
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 )
 
 // errVolumesTimeout is Velero's.
@@ -47,7 +49,7 @@ func (e *execution) followVolumes(ctx context.Context) {
 		}
 		if volumes, err := e.listVolumes(ctx); err == nil {
 			sum := sumUp(volumes)
-			e.op.progress.update(func(p *Progress) { p.addVolumes(sum) })
+			e.op.progress.update(func(p *Progress) { addVolumes(p, sum) })
 		}
 	}
 }
@@ -58,7 +60,7 @@ func (e *execution) waitForVolumes(ctx context.Context) error {
 	if len(e.outcome.PodVolumes) == 0 {
 		return nil
 	}
-	e.setStep(StepVolumes)
+	e.setStep(v1alpha1.StepVolumes)
 	if err := e.writeStep(ctx); err != nil {
 		return err
 	}

@@ -62,7 +62,7 @@ func (c *cluster) waitForItems(r *velerov1.Restore) {
 	c.t.Helper()
 	testenv.EventuallyGet(c.Env, r, "waiting for its volumes", func(r *velerov1.Restore, err error) bool {
 		p := progressOf(r)
-		return err == nil && p.Step == StepVolumes && p.Volumes != nil && p.Volumes.Phases["New"] == 2
+		return err == nil && p.Step == v1alpha1.StepVolumes && p.Volumes != nil && p.Volumes.Phases["New"] == 2
 	})
 }
 
@@ -207,7 +207,7 @@ func TestNextControllerGoesOnWithVolumes(t *testing.T) {
 	}
 	c.checkVolumeInfo(volumeinfo.ResultSucceeded, volumeinfo.ResultFailed)
 	log := c.stored("restores/r1/restore-r1-logs.gz")
-	if !strings.Contains(log, "step="+StepRestoring) || !strings.Contains(log, "Another restore controller goes on") {
+	if !strings.Contains(log, "step="+string(v1alpha1.StepRestoring)) || !strings.Contains(log, "Another restore controller goes on") {
 		t.Errorf("log is not that of both: %s", log)
 	}
 }
@@ -364,7 +364,7 @@ func TestNextControllerKnowsErrors(t *testing.T) {
 			if readOnly {
 				return
 			}
-			if log := c.stored("restores/r1/restore-r1-logs.gz"); strings.Count(log, "step="+StepRestoring) != 1 {
+			if log := c.stored("restores/r1/restore-r1-logs.gz"); strings.Count(log, "step="+string(v1alpha1.StepRestoring)) != 1 {
 				t.Errorf("the first one's log is not there once: %s", log)
 			}
 			if kept := c.keptFiles(r); len(kept) > 0 {
@@ -459,7 +459,7 @@ func TestNextControllerWaitsForTheStore(t *testing.T) {
 	if c.ended(r); r.Status.Phase != velerov1.RestorePhaseCompleted || r.Status.Warnings != 1 {
 		t.Errorf("%+v", r.Status)
 	}
-	if log := c.stored("restores/r1/restore-r1-logs.gz"); strings.Count(log, "step="+StepRestoring) != 1 {
+	if log := c.stored("restores/r1/restore-r1-logs.gz"); strings.Count(log, "step="+string(v1alpha1.StepRestoring)) != 1 {
 		t.Errorf("the first one's log is not there once: %s", log)
 	}
 }
@@ -513,7 +513,7 @@ func TestNextControllerDoesNotWaitForEver(t *testing.T) {
 	waiting := func(name string, since time.Duration) *velerov1.Restore {
 		return c.newRestore(name, func(r *velerov1.Restore) {
 			r.Spec.BackupName = "gone"
-			r.Annotations = map[string]string{v1alpha1.AnnotationProgress: encode(Progress{Step: StepVolumes}), v1alpha1.AnnotationStorageLocation: "default"}
+			r.Annotations = map[string]string{v1alpha1.AnnotationProgress: encode(Progress{Step: v1alpha1.StepVolumes}), v1alpha1.AnnotationStorageLocation: "default"}
 			started := metav1.NewTime(time.Now().Add(-since))
 			r.Status = velerov1.RestoreStatus{Phase: velerov1.RestorePhaseInProgress, StartTimestamp: &started}
 		})
@@ -542,7 +542,7 @@ func TestInterruptedRestoreFails(t *testing.T) {
 		r.Spec.ScheduleName = "nightly"
 		r.Annotations = map[string]string{
 			v1alpha1.AnnotationStorageLocation: "default",
-			v1alpha1.AnnotationProgress:        encode(Progress{Step: StepRestoring, Percent: 30, Items: restore.Progress{Total: 10, Restored: 3, Counts: restore.Counts{Created: 3}}}),
+			v1alpha1.AnnotationProgress:        encode(Progress{Step: v1alpha1.StepRestoring, Percent: 30, Items: restore.Progress{Total: 10, Restored: 3, Counts: restore.Counts{Created: 3}}}),
 		}
 		r.Status = velerov1.RestoreStatus{Phase: velerov1.RestorePhaseInProgress, StartTimestamp: &started}
 	})
@@ -613,7 +613,7 @@ func TestKilledRestoreListsItsVolumes(t *testing.T) {
 	_, stop := restorable(c, &script{}, nil)
 	stop()
 	r := c.newRestore("r1", func(r *velerov1.Restore) {
-		r.Annotations = map[string]string{v1alpha1.AnnotationStorageLocation: "default", v1alpha1.AnnotationProgress: encode(Progress{Step: StepRestoring})}
+		r.Annotations = map[string]string{v1alpha1.AnnotationStorageLocation: "default", v1alpha1.AnnotationProgress: encode(Progress{Step: v1alpha1.StepRestoring})}
 		r.Status = velerov1.RestoreStatus{Phase: velerov1.RestorePhaseInProgress, StartTimestamp: new(metav1.Now())}
 	})
 	c.Create(r)

@@ -235,9 +235,9 @@ func saidBy(v *describe.Volume) string {
 	p := &v.Progress
 	switch p.State {
 	case progress.StateFailed, progress.StateCanceled:
-		return describe.Clean(cmp.Or(v.Message, p.Reason, p.LastError))
+		return describe.Clean(cmp.Or(v.Message, p.Message, p.LastError))
 	case progress.StateWaiting:
-		return describe.Clean(cmp.Or(p.Reason, v.Message))
+		return describe.Clean(cmp.Or(p.Message, v.Message))
 	case progress.StateCompleted:
 		if p.TotalBytes == 0 {
 			return describe.Clean(v.Message) // why there was nothing to do

@@ -78,7 +78,7 @@ func everyState() *describe.View {
 		volume("queue", "a", progress.Snapshot{State: progress.StateQueued, QueuePosition: 3}),
 		volume("queue", "b", progress.Snapshot{State: progress.StateQueued}),
 		volume("scan", "many-files", progress.Snapshot{State: progress.StateScanning}),
-		volume("lock", "data", progress.Snapshot{State: progress.StateWaiting, Reason: "the repository is locked by PID 4711 on node-2"}),
+		volume("lock", "data", progress.Snapshot{State: progress.StateWaiting, Message: "the repository is locked by PID 4711 on node-2"}),
 		failed, empty, canceled,
 		volume("done", "data", progress.Snapshot{State: progress.StateCompleted, BytesDone: 512 * mib, TotalBytes: 512 * mib, TotalFinal: true}),
 	}}

@@ -40,7 +40,7 @@ func TestNothingHostileIsDrawn(t *testing.T) {
 	bad := func(state progress.State) describe.Volume {
 		return describe.Volume{
 			Kind: evil, Name: evil, Owner: evil, Node: evil, PodNamespace: evil + string(state), Pod: evil, Volume: evil, Phase: evil, Message: evil,
-			Progress: progress.Snapshot{State: state, Reason: evil, LastError: evil, CurrentItem: evil, BytesDone: -5, TotalBytes: 1, BytesPerSecond: -7, ETASeconds: new(int64(-1))},
+			Progress: progress.Snapshot{State: state, Message: evil, LastError: evil, CurrentItem: evil, BytesDone: -5, TotalBytes: 1, BytesPerSecond: -7, ETASeconds: new(int64(-1))},
 		}
 	}
 	v := &describe.View{

@@ -20,8 +20,6 @@ import (
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/metrics"
 	"github.com/plimsoll-io/plimsoll/pkg/pluginrecords"
-	"github.com/plimsoll-io/plimsoll/pkg/progress"
-	"github.com/plimsoll-io/plimsoll/pkg/restore"
 	"github.com/plimsoll-io/plimsoll/pkg/restorecontroller"
 	"github.com/plimsoll-io/plimsoll/pkg/volumeplugin"
 )
@@ -149,7 +147,7 @@ func TestReasons(t *testing.T) {
 	t.Parallel()
 	for prefix, page := range map[string]string{"Event": "docs/node-agent.md", "Reason": "docs/failures.md"} {
 		text := read(t, page)
-		for _, reason := range constants(t, "pkg/nodeagent", prefix) {
+		for _, reason := range constants(t, "api/v1alpha1", prefix) {
 			if !regexp.MustCompile(`\b` + reason + `\b`).MatchString(text) {
 				t.Errorf("%s does not have reason %s", page, reason)
 			}
@@ -307,11 +305,11 @@ func TestFields(t *testing.T) {
 		kind         reflect.Type
 		page, prefix string
 	}{
-		{reflect.TypeFor[progress.Snapshot](), "docs/node-agent.md", ""},
-		{reflect.TypeFor[restorecontroller.Progress](), "docs/restore.md", ""},
-		{reflect.TypeFor[restore.Progress](), "docs/restore.md", "items."},
-		{reflect.TypeFor[restore.Counts](), "docs/restore.md", ""},
-		{reflect.TypeFor[restorecontroller.VolumeProgress](), "docs/restore.md", "volumes."},
+		{reflect.TypeFor[v1alpha1.VolumeProgress](), "docs/node-agent.md", ""},
+		{reflect.TypeFor[v1alpha1.RestoreProgress](), "docs/restore.md", ""},
+		{reflect.TypeFor[v1alpha1.RestoreItems](), "docs/restore.md", "items."},
+		{reflect.TypeFor[v1alpha1.ItemCounts](), "docs/restore.md", ""},
+		{reflect.TypeFor[v1alpha1.RestoreVolumes](), "docs/restore.md", "volumes."},
 		{reflect.TypeFor[v1alpha1.VolumePluginBackupSpec](), "docs/volume-plugins.md", "spec."},
 		{reflect.TypeFor[v1alpha1.VolumePluginRestoreSpec](), "docs/volume-plugins.md", "spec."},
 		{reflect.TypeFor[v1alpha1.VolumePluginBackupStatus](), "docs/volume-plugins.md", "status."},

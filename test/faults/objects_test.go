@@ -185,7 +185,7 @@ func TestPodNeverStarts(t *testing.T) {
 	pvr := f.NewRestore(target, "data", stored)
 	f.Create(pvr)
 	f.Until(pvr, "waiting for its pod", func(v rig.Version) bool {
-		return v.Snapshot.State == progress.StateWaiting && strings.Contains(v.Snapshot.Reason, "ImagePullBackOff no such image")
+		return v.Snapshot.State == progress.StateWaiting && strings.Contains(v.Snapshot.Message, "ImagePullBackOff no such image")
 	})
 	f.checkFailed(f.End(pvr), "within 8s: init container restore-wait: ImagePullBackOff no such image")
 }

@@ -41,7 +41,7 @@ func TestRepositoryIsLockedByALiveProcess(t *testing.T) {
 	f.Create(pvb)
 	owner := fmt.Sprintf("locked exclusively by PID %d on", holder.cmd.Process.Pid)
 	f.Until(pvb, "waiting for the owner of the lock", func(v rig.Version) bool {
-		return v.Snapshot.State == progress.StateWaiting && strings.Contains(v.Snapshot.Reason, owner)
+		return v.Snapshot.State == progress.StateWaiting && strings.Contains(v.Snapshot.Message, owner)
 	})
 	other := f.Pod("other", "data") // kopia has no locks: this volume has the only slot meanwhile
 	f.fillSmall(other, "data", rig.Kopia)

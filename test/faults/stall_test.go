@@ -56,7 +56,7 @@ func (f *fixture) stall(r *row, a *rig.Agent, o client.Object, match func(*http.
 	held := f.Store.Proxy.On(match, until(opened))
 	f.Create(o)
 	v := f.Until(o, "stalled", func(v rig.Version) bool { return v.Snapshot.State == progress.StateStalled && held.Hits.Load() > 0 })
-	if v.Snapshot.Reason == "" || v.Snapshot.ETASeconds != nil || v.Snapshot.BytesPerSecond != 0 {
+	if v.Snapshot.Message == "" || v.Snapshot.ETASeconds != nil || v.Snapshot.BytesPerSecond != 0 {
 		f.T.Errorf("a stalled volume is shown as %v", v)
 	}
 	rig.Await(f.T, "the metric says that the volume is stalled", func() bool { return a.Measures("plimsoll_volume_state", `state="Stalled"`, "1") })

@@ -138,7 +138,7 @@ func checkReading(r progress.Reading) error {
 	default:
 		return errors.New("unknown stage")
 	}
-	if err := checkText(r.Reason, r.LastError, r.CurrentItem); err != nil {
+	if err := checkText(string(r.Reason), r.Message, r.LastError, r.CurrentItem); err != nil {
 		return err
 	}
 	return checkCounts(r.BytesDone, r.TotalBytes, r.FilesDone, r.FilesTotal, r.BytesUploaded, r.Errors, r.Vanished)

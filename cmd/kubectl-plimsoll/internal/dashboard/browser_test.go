@@ -43,7 +43,7 @@ func scene(done int64) describe.View {
 		case progress.StateCompleted:
 			v.SnapshotID, v.Progress.BytesDone = "5eafc0de", 100<<20
 		case progress.StateQueued, progress.StateWaiting, progress.StateScanning:
-			v.Progress = progress.Snapshot{State: state, Reason: "something else comes first"}
+			v.Progress = progress.Snapshot{State: state, Message: "something else comes first"}
 		case progress.StateFailed:
 			v.Message = "NoSpace: the repository is full"
 		default:

@@ -195,13 +195,13 @@ func news(v *describe.Volume, now time.Time) string {
 	p := &v.Progress
 	switch {
 	case p.State == progress.StateFailed, p.State == progress.StateCanceled:
-		return cmp.Or(v.Message, p.Reason, p.LastError)
+		return cmp.Or(v.Message, p.Message, p.LastError)
 	case v.Silent(now):
 		return "no word for " + describe.Age(now, p.Heartbeat) + ": the node agent is gone or does not reach the API server"
 	case p.State == progress.StateStalled && !p.LastProgressTime.IsZero():
 		return "no byte moved for " + describe.Age(now, p.LastProgressTime)
-	case p.Reason != "" && !v.Ended():
-		return p.Reason
+	case p.Message != "" && !v.Ended():
+		return p.Message
 	case p.State == progress.StateQueued && p.QueuePosition > 0:
 		return fmt.Sprintf("position %d in the queue of %s", p.QueuePosition, v.Node)
 	case p.Errors > 0:
@@ -215,7 +215,7 @@ func details(v *describe.Volume, now time.Time) []fact {
 	var f facts
 	p := &v.Progress
 	f.long("Message", v.Message)
-	f.long("Reason", p.Reason)
+	f.long("Reason", p.Message)
 	f.long("Last error", p.LastError)
 	f.long("Current", p.CurrentItem)
 	f.add("Done", done(p))

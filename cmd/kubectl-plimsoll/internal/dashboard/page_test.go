@@ -95,15 +95,15 @@ func TestNews(t *testing.T) {
 		want   string
 	}{
 		"moves":           {describe.Volume{Progress: progress.Snapshot{State: progress.StateTransferring}}, ""},
-		"failed":          {describe.Volume{Message: "NoSpace: disk full", Progress: progress.Snapshot{State: progress.StateFailed, Reason: "why"}}, "NoSpace: disk full"},
-		"canceled":        {describe.Volume{Progress: progress.Snapshot{State: progress.StateCanceled, Reason: "why"}}, "why"},
-		"waits":           {describe.Volume{Progress: progress.Snapshot{State: progress.StateWaiting, Reason: "locked by b"}}, "locked by b"},
+		"failed":          {describe.Volume{Message: "NoSpace: disk full", Progress: progress.Snapshot{State: progress.StateFailed, Message: "why"}}, "NoSpace: disk full"},
+		"canceled":        {describe.Volume{Progress: progress.Snapshot{State: progress.StateCanceled, Message: "why"}}, "why"},
+		"waits":           {describe.Volume{Progress: progress.Snapshot{State: progress.StateWaiting, Message: "locked by b"}}, "locked by b"},
 		"queued":          {describe.Volume{Node: "n1", Progress: progress.Snapshot{State: progress.StateQueued, QueuePosition: 2}}, "position 2 in the queue of n1"},
-		"stalled":         {describe.Volume{Progress: progress.Snapshot{State: progress.StateStalled, Reason: "no byte moved", LastProgressTime: noon.Add(-time.Hour)}}, "no byte moved for 60m"},
+		"stalled":         {describe.Volume{Progress: progress.Snapshot{State: progress.StateStalled, Message: "no byte moved", LastProgressTime: noon.Add(-time.Hour)}}, "no byte moved for 60m"},
 		"agent is gone":   {describe.Volume{Progress: progress.Snapshot{State: progress.StateTransferring, Heartbeat: noon.Add(-time.Hour)}}, "no word for 60m: the node agent is gone or does not reach the API server"},
 		"unreadable":      {describe.Volume{Progress: progress.Snapshot{State: progress.StateTransferring, Errors: 2, LastError: "open /a"}}, "errors: 2, the last one: open /a"},
-		"done with fuss":  {describe.Volume{Progress: progress.Snapshot{State: progress.StateCompleted, Reason: "was locked"}}, ""},
-		"between tries":   {describe.Volume{Progress: progress.Snapshot{State: progress.StateScanning, Reason: "attempt 1 failed"}}, "attempt 1 failed"},
+		"done with fuss":  {describe.Volume{Progress: progress.Snapshot{State: progress.StateCompleted, Message: "was locked"}}, ""},
+		"between tries":   {describe.Volume{Progress: progress.Snapshot{State: progress.StateScanning, Message: "attempt 1 failed"}}, "attempt 1 failed"},
 		"nothing is told": {describe.Volume{Progress: progress.Snapshot{State: progress.StateFailed}}, ""},
 	} {
 		if got := news(&test.volume, noon); got != test.want {
@@ -146,7 +146,7 @@ func hostileView(text string) describe.View {
 		Volumes: []describe.Volume{{
 			Kind: text, Namespace: text, Name: text, UID: "1", Owner: text, Node: text, PodNamespace: text, Pod: text, Volume: text,
 			Uploader: text, SnapshotID: text, PluginSpecific: map[string]string{text: text}, Phase: text, Message: text, Source: describe.Source(text),
-			Progress: progress.Snapshot{State: progress.State(text), Reason: text, LastError: text, CurrentItem: text},
+			Progress: progress.Snapshot{State: progress.State(text), Message: text, LastError: text, CurrentItem: text},
 		}},
 		Nodes: []describe.Node{{Name: text, Agent: text}},
 		Notes: []string{text},

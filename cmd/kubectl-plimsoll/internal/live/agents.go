@@ -19,6 +19,7 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/describe"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
@@ -172,18 +173,13 @@ func (a *agents) get(ctx context.Context, p agentPod) (_ map[types.UID]progress.
 		return nil, err
 	}
 	defer body.Close()
-	var told struct {
-		Operations []struct {
-			UID      types.UID         `json:"uid"`
-			Progress progress.Snapshot `json:"progress"`
-		} `json:"operations"`
-	}
+	var told v1alpha1.AgentProgress
 	if err := json.NewDecoder(io.LimitReader(body, answerLimit)).Decode(&told); err != nil {
 		return nil, fmt.Errorf("decode its answer: %w", err)
 	}
 	volumes := make(map[types.UID]progress.Snapshot, len(told.Operations))
 	for _, o := range told.Operations {
-		volumes[o.UID] = o.Progress
+		volumes[types.UID(o.UID)] = o.Progress
 	}
 	return volumes, nil
 }

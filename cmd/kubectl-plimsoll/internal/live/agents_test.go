@@ -49,14 +49,14 @@ func TestWhereAgentsListen(t *testing.T) {
 func TestRefresh(t *testing.T) {
 	t.Parallel()
 	at := func(second int) time.Time { return time.Date(2026, 1, 1, 0, 0, second, 0, time.UTC) }
-	object := progress.Snapshot{State: progress.StateTransferring, BytesDone: 3, CurrentItem: "file", LastError: "EIO", Errors: 1, Reason: "network", Heartbeat: at(10)}
+	object := progress.Snapshot{State: progress.StateTransferring, BytesDone: 3, CurrentItem: "file", LastError: "EIO", Errors: 1, Message: "network", Heartbeat: at(10)}
 	for name, test := range map[string]struct {
 		object, live, want progress.Snapshot
 	}{
 		"newer": {
 			object,
 			progress.Snapshot{State: progress.StateTransferring, BytesDone: 4, Errors: 2, Heartbeat: at(11)},
-			progress.Snapshot{State: progress.StateTransferring, BytesDone: 4, Errors: 2, Heartbeat: at(11), CurrentItem: "file", LastError: "EIO", Reason: "network"},
+			progress.Snapshot{State: progress.StateTransferring, BytesDone: 4, Errors: 2, Heartbeat: at(11), CurrentItem: "file", LastError: "EIO", Message: "network"},
 		},
 		"in another state": {
 			object,
@@ -65,8 +65,8 @@ func TestRefresh(t *testing.T) {
 		},
 		"with names of files": {
 			object,
-			progress.Snapshot{State: progress.StateTransferring, Errors: 2, LastError: "EPERM", CurrentItem: "other", Reason: "r", Heartbeat: at(11)},
-			progress.Snapshot{State: progress.StateTransferring, Errors: 2, LastError: "EPERM", CurrentItem: "other", Reason: "r", Heartbeat: at(11)},
+			progress.Snapshot{State: progress.StateTransferring, Errors: 2, LastError: "EPERM", CurrentItem: "other", Message: "r", Heartbeat: at(11)},
+			progress.Snapshot{State: progress.StateTransferring, Errors: 2, LastError: "EPERM", CurrentItem: "other", Message: "r", Heartbeat: at(11)},
 		},
 		"older":           {object, progress.Snapshot{State: progress.StateStalled, Heartbeat: at(9)}, object},
 		"nothing":         {object, progress.Snapshot{}, object},

@@ -75,8 +75,8 @@ func refresh(v *describe.Volume, agent told) {
 	if v.Ended() || live.State == "" || live.State.Terminal() || live.Heartbeat.Before(object.Heartbeat) {
 		return
 	}
-	if live.Reason == "" && live.State == object.State {
-		live.Reason = object.Reason
+	if live.Message == "" && live.State == object.State {
+		live.Message = object.Message
 	}
 	if live.LastError == "" && live.Errors > 0 {
 		live.LastError = object.LastError
