@@ -16,6 +16,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/test/faultfs"
 	"github.com/plimsoll-io/plimsoll/test/rig"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // operation is what a plan does.
@@ -105,10 +106,10 @@ var kinds = []kind{
 
 	{"API server down", true, 2, nil, func(r *run, _ fault, _ operation) func() { r.f.API.Down(); return func() { r.f.API.Up(r.t) } }},
 	{"API server refuses", true, 2, nil, func(r *run, f fault, _ operation) func() { return r.onAPI(f, refusal(f)) }},
-	{"answer of the API server lost", true, 2, nil, func(r *run, f fault, _ operation) func() { return r.onAPI(f, rig.LoseAnswer) }},
-	{"answer of the API server cut", true, 1, nil, func(r *run, f fault, _ operation) func() { return r.onAPI(f, rig.CutAnswer) }},
-	{"API server hangs", true, 1, nil, func(r *run, f fault, _ operation) func() { return r.onAPI(f, rig.Delay(f.lasts)) }},
-	{"watches reset", true, 1, nil, func(r *run, _ fault, _ operation) func() { r.f.API.ResetWatches(); return nil }},
+	{"answer of the API server lost", true, 2, nil, func(r *run, f fault, _ operation) func() { return r.onAPI(f, testenv.LoseAnswer) }},
+	{"answer of the API server cut", true, 1, nil, func(r *run, f fault, _ operation) func() { return r.onAPI(f, testenv.CutAnswer) }},
+	{"API server hangs", true, 1, nil, func(r *run, f fault, _ operation) func() { return r.onAPI(f, testenv.Delay(f.lasts)) }},
+	{"watches reset", true, 1, nil, func(r *run, _ fault, _ operation) func() { r.f.API.Cut(testenv.IsWatch); return nil }},
 	{"canceled", false, 1, nil, func(r *run, _ fault, _ operation) func() { r.patch(`{"spec":{"cancel":true}}`); return nil }},
 
 	{"store down", true, 2, bucket, func(r *run, _ fault, _ operation) func() {
@@ -116,10 +117,10 @@ var kinds = []kind{
 		return func() { r.f.Store.Proxy.Up(r.t) }
 	}},
 	{"store busy", true, 2, bucket, func(r *run, f fault, _ operation) func() { return r.onStore(f, rig.Unavailable) }},
-	{"connection to the store reset", true, 2, bucket, func(r *run, f fault, _ operation) func() { return r.onStore(f, rig.HangUp) }},
-	{"answer of the store cut", true, 3, bucket, func(r *run, f fault, _ operation) func() { return r.onStore(f, rig.CutAnswer) }},
-	{"answer of the store lost", true, 2, bucket, func(r *run, f fault, _ operation) func() { return r.onStore(f, rig.LoseAnswer) }},
-	{"store hangs", true, 1, bucket, func(r *run, f fault, _ operation) func() { return r.onStore(f, rig.Delay(f.lasts)) }},
+	{"connection to the store reset", true, 2, bucket, func(r *run, f fault, _ operation) func() { return r.onStore(f, testenv.HangUp) }},
+	{"answer of the store cut", true, 3, bucket, func(r *run, f fault, _ operation) func() { return r.onStore(f, testenv.CutAnswer) }},
+	{"answer of the store lost", true, 2, bucket, func(r *run, f fault, _ operation) func() { return r.onStore(f, testenv.LoseAnswer) }},
+	{"store hangs", true, 1, bucket, func(r *run, f fault, _ operation) func() { return r.onStore(f, testenv.Delay(f.lasts)) }},
 	{"store slow", true, 1, bucket, func(r *run, _ fault, _ operation) func() {
 		r.f.Store.Proxy.Limit(256 << 10)
 		return func() { r.f.Store.Proxy.Limit(0) }
@@ -185,21 +186,21 @@ func inject(fs *faultfs.FS, faults ...faultfs.Fault) func() {
 }
 
 // onAPI lets a fault happen to the next requests of some kind.
-func (r *run) onAPI(f fault, do rig.Fault) func() {
-	matches := []func(*http.Request) bool{rig.IsAny, rig.IsWrite, rig.IsWrite, rig.IsTerminalWrite, rig.IsRead}
+func (r *run) onAPI(f fault, do testenv.Fault) func() {
+	matches := []func(*http.Request) bool{testenv.IsAny, rig.IsWrite, rig.IsWrite, rig.IsTerminalWrite, testenv.IsRead}
 	rule := r.f.API.On(matches[f.variant%len(matches)], times(f.count, do))
 	return func() { r.f.API.Heal(rule) }
 }
 
 // onStore is onAPI for the store.
-func (r *run) onStore(f fault, do rig.Fault) func() {
-	matches := []func(*http.Request) bool{rig.IsAny, rig.IsPut}
+func (r *run) onStore(f fault, do testenv.Fault) func() {
+	matches := []func(*http.Request) bool{testenv.IsAny, rig.IsPut}
 	rule := r.f.Store.Proxy.On(matches[f.variant%len(matches)], times(f.count, do))
 	return func() { r.f.Store.Proxy.Heal(rule) }
 }
 
 // times lets a fault happen so often.
-func times(n int, do rig.Fault) rig.Fault {
+func times(n int, do testenv.Fault) testenv.Fault {
 	var done atomic.Int64
 	return func(w http.ResponseWriter, req *http.Request, next http.Handler) {
 		if done.Add(1) <= int64(n) {
@@ -211,7 +212,7 @@ func times(n int, do rig.Fault) rig.Fault {
 }
 
 // refusal is one of the answers of an API server that cannot or does not want to.
-func refusal(f fault) rig.Fault {
+func refusal(f fault) testenv.Fault {
 	answers := []struct {
 		code   int
 		reason metav1.StatusReason
@@ -223,7 +224,7 @@ func refusal(f fault) rig.Fault {
 		{http.StatusGatewayTimeout, metav1.StatusReasonTimeout},
 	}
 	a := answers[f.variant/8%len(answers)]
-	return rig.Refuse(a.code, a.reason, 0)
+	return testenv.Refuse(a.code, a.reason, 0)
 }
 
 // names lists the names of faults.

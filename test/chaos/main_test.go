@@ -14,26 +14,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
-	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/plimsoll-io/plimsoll/test/leaks"
 	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/rig"
 	"github.com/plimsoll-io/plimsoll/test/s3"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard()) // the agents have logs of their own
 	if err := rig.Prepare("node-agent-chaos"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	code := m.Run()
-	if err := rig.StopPlanes(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
+	code := testenv.Main(m)
 	if err := leaks.Await(); err != nil {
 		fmt.Fprintln(os.Stderr, "the suite itself leaks goroutines:", err)
 		code = 1
@@ -57,7 +51,7 @@ func TestChaos(t *testing.T) {
 	if os.Getenv("SEED") != "" {
 		first, seeds = setting(t, "SEED", 1), 1
 	}
-	rig.APIServer(t, rig.VeleroLatest)
+	testenv.New(t, testenv.Options{}) // starts the control plane that the seeds share
 	server := s3.Start(t)
 	queue := make(chan uint64)
 	var mu sync.Mutex

@@ -391,10 +391,11 @@ func (r *run) clean() {
 
 // watcher sees the events of an operation.
 type watcher struct {
-	r    *run
-	op   operation
-	quit chan struct{}
-	ends sync.WaitGroup
+	r      *run
+	op     operation
+	quit   chan struct{}
+	ends   sync.WaitGroup
+	ignore []func() // ends the observation of the proxies
 
 	mu     sync.Mutex
 	counts map[string]int
@@ -422,7 +423,7 @@ func (w *watcher) await(t trigger) (reached <-chan struct{}, struck chan<- struc
 
 func (w *watcher) begin() {
 	resource := map[operation]string{backup: "/podvolumebackups/", restore: "/podvolumerestores/"}[w.op]
-	w.r.f.API.Observe(func(req *http.Request) {
+	w.ignore = append(w.ignore, w.r.f.API.Observe(func(req *http.Request) {
 		if !rig.IsWrite(req) || !strings.Contains(req.URL.Path, resource) {
 			return
 		}
@@ -430,9 +431,9 @@ func (w *watcher) begin() {
 		if rig.IsTerminalWrite(req) {
 			w.happen(req, atEnd)
 		}
-	})
+	}))
 	if p := w.r.f.Store.Proxy; p != nil {
-		p.Observe(func(req *http.Request) { w.happen(req, atStore) })
+		w.ignore = append(w.ignore, p.Observe(func(req *http.Request) { w.happen(req, atStore) }))
 	}
 	if w.r.repo != nil {
 		w.follow(w.r.repo, atRepo)
@@ -443,9 +444,8 @@ func (w *watcher) begin() {
 }
 
 func (w *watcher) end() {
-	w.r.f.API.Observe(nil)
-	if p := w.r.f.Store.Proxy; p != nil {
-		p.Observe(nil)
+	for _, stop := range w.ignore {
+		stop()
 	}
 	close(w.quit)
 	w.ends.Wait()

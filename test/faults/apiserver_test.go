@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plimsoll-io/plimsoll/test/rig"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // apiOutage is how long the API server is away. It is not minutes, as in life, but longer than any timeout or lease in the
@@ -31,7 +32,7 @@ func TestAPIServerIsDownInTheMiddle(t *testing.T) {
 			f.API.Down()
 			stored := rig.Size(t, f.Store.Dir)
 			<-time.After(apiOutage)
-			rig.Await(t, "bytes are stored while the API server is away", func() bool { return rig.Size(t, f.Store.Dir)-stored >= 20<<20 })
+			testenv.Eventually(t, "bytes are stored while the API server is away", func() bool { return rig.Size(t, f.Store.Dir)-stored >= 20<<20 })
 			f.API.Up(t)
 			since := time.Now()
 			f.UntilAfter(pvb, since, "moving again", func(v rig.Version) bool { return true })
@@ -51,7 +52,7 @@ func TestAPIServerIsDownAtTheEnd(t *testing.T) {
 	t.Parallel()
 	f, source := smallVolume(t, rig.Restic)
 	f.Start()
-	gate := rig.NewGate()
+	gate := testenv.NewGate()
 	held := f.API.On(rig.IsTerminalWrite, gate.Before)
 	pvb := f.NewBackup(source, "data", rig.Restic)
 	f.Create(pvb)
@@ -72,17 +73,17 @@ func TestAPIServerAnswersBadly(t *testing.T) {
 	tests := []struct {
 		name  string
 		match func(*http.Request) bool
-		do    rig.Fault
+		do    testenv.Fault
 	}{
-		{"slow API server: 3 s for each request", isRequest, rig.Delay(3 * time.Second)},
-		{"409 to a third of the writes", rig.IsWrite, rig.AThird(rig.Refuse(http.StatusConflict, metav1.StatusReasonConflict, 0))},
-		{"429 with Retry-After to a third of the requests", isRequest, rig.AThird(rig.Refuse(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, time.Second))},
-		{"429 without Retry-After to a third of the requests", isRequest, rig.AThird(rig.Refuse(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, 0))},
-		{"500 to a third of the requests", isRequest, rig.AThird(rig.Refuse(http.StatusInternalServerError, metav1.StatusReasonInternalError, 0))},
-		{"503 to a third of the requests", isRequest, rig.AThird(rig.Refuse(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, 0))},
-		{"connection closed at a third of the requests", isRequest, rig.AThird(rig.HangUp)},
-		{"answer cut at a third of the requests", isRequest, rig.AThird(rig.CutAnswer)},
-		{"answer lost of a third of the writes", rig.IsWrite, rig.AThird(rig.LoseAnswer)},
+		{"slow API server: 3 s for each request", isRequest, testenv.Delay(3 * time.Second)},
+		{"409 to a third of the writes", rig.IsWrite, testenv.AThird(testenv.Refuse(http.StatusConflict, metav1.StatusReasonConflict, 0))},
+		{"429 with Retry-After to a third of the requests", isRequest, testenv.AThird(testenv.Refuse(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, time.Second))},
+		{"429 without Retry-After to a third of the requests", isRequest, testenv.AThird(testenv.Refuse(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, 0))},
+		{"500 to a third of the requests", isRequest, testenv.AThird(testenv.Refuse(http.StatusInternalServerError, metav1.StatusReasonInternalError, 0))},
+		{"503 to a third of the requests", isRequest, testenv.AThird(testenv.Refuse(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, 0))},
+		{"connection closed at a third of the requests", isRequest, testenv.AThird(testenv.HangUp)},
+		{"answer cut at a third of the requests", isRequest, testenv.AThird(testenv.CutAnswer)},
+		{"answer lost of a third of the writes", rig.IsWrite, testenv.AThird(testenv.LoseAnswer)},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -116,10 +117,10 @@ func TestTerminalWriteIsRefused(t *testing.T) {
 			f, source := smallVolume(t, rig.Restic)
 			f.Start()
 			code := map[metav1.StatusReason]int{metav1.StatusReasonConflict: http.StatusConflict, metav1.StatusReasonInternalError: http.StatusInternalServerError}
-			refused := f.API.On(rig.IsTerminalWrite, rig.Refuse(code[reason], reason, 0))
+			refused := f.API.On(rig.IsTerminalWrite, testenv.Refuse(code[reason], reason, 0))
 			pvb := f.NewBackup(source, "data", rig.Restic)
 			f.Create(pvb)
-			rig.Await(t, "the agent has tried three times", func() bool { return refused.Hits.Load() >= 3 })
+			testenv.Eventually(t, "the agent has tried three times", func() bool { return refused.Hits.Load() >= 3 })
 			f.API.Heal(refused)
 			since := time.Now()
 			f.Complete(pvb)
@@ -135,7 +136,7 @@ func TestTerminalWriteIsNotAnswered(t *testing.T) {
 	t.Parallel()
 	f, source := smallVolume(t, rig.Restic)
 	a := f.Start()
-	f.API.On(rig.IsTerminalWrite, rig.LoseAnswer)
+	f.API.On(rig.IsTerminalWrite, testenv.LoseAnswer)
 	pvb := f.NewBackup(source, "data", rig.Restic)
 	f.Create(pvb)
 	f.Complete(pvb)
@@ -154,8 +155,8 @@ func TestWatchesAreReset(t *testing.T) {
 	running := f.NewBackup(source, "data", rig.Restic)
 	f.Create(running)
 	f.Until(running, "begun", func(v rig.Version) bool { return v.At(1) })
-	refused := f.API.On(rig.IsWatch, rig.Refuse(http.StatusInternalServerError, metav1.StatusReasonInternalError, 0))
-	f.API.ResetWatches()
+	refused := f.API.On(testenv.IsWatch, testenv.Refuse(http.StatusInternalServerError, metav1.StatusReasonInternalError, 0))
+	f.API.Cut(testenv.IsWatch)
 	unseen := f.NewBackup(source, "data", rig.Restic)
 	f.Create(unseen)
 	f.Patch(running, `{"spec":{"cancel":true}}`)
@@ -170,13 +171,15 @@ func TestWatchesAreReset(t *testing.T) {
 }
 
 // isRequest says whether it is a request of an agent about its objects; what it reads before it starts is left alone.
-func isRequest(r *http.Request) bool { return rig.IsWrite(r) || rig.IsRead(r) || rig.IsWatch(r) }
+func isRequest(r *http.Request) bool {
+	return rig.IsWrite(r) || testenv.IsRead(r) || testenv.IsWatch(r)
+}
 
 // ready waits until the agent has read its objects.
 func (f *fixture) ready() {
 	f.T.Helper()
 	a := f.Agents[len(f.Agents)-1]
-	rig.Await(f.T, "the agent is ready", func() bool {
+	testenv.Eventually(f.T, "the agent is ready", func() bool {
 		answer, err := http.Get("http://" + a.Metrics + "/readyz")
 		if err != nil {
 			return false

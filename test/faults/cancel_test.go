@@ -12,6 +12,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/test/rig"
 	"github.com/plimsoll-io/plimsoll/test/s3"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // TestCancel: bytes stop, the lock goes, and the phase is one that the server can bear (docs/contracts/velero-node-agent.md 5.6).
@@ -75,7 +76,7 @@ func (f *fixture) cancel(r *row, o client.Object, phase string) {
 	f.Patch(o, `{"spec":{"cancel":true}}`)
 	since := time.Now()
 	bytes, moved := int64(0), since
-	rig.Await(f.T, "it is terminal", func() bool {
+	testenv.Eventually(f.T, "it is terminal", func() bool {
 		if now := f.Store.Proxy.Received.Load() + f.Store.Proxy.Sent.Load(); now != bytes {
 			bytes, moved = now, time.Now()
 		}

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/test/rig"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // The moment at which most can be lost, or done twice, is that of the terminal write.
@@ -91,7 +92,7 @@ func TestAgentIsKilledAfterTheTerminalWrite(t *testing.T) {
 // killBeforeEnd lets an agent work on o until it wants to write the end, and kills it instead.
 func (f *fixture) killBeforeEnd(o client.Object) {
 	f.T.Helper()
-	gate := rig.NewGate()
+	gate := testenv.NewGate()
 	held := f.API.On(rig.IsTerminalWrite, gate.Before)
 	a := f.Start()
 	f.Create(o)
@@ -104,7 +105,7 @@ func (f *fixture) killBeforeEnd(o client.Object) {
 // killAfterEnd lets an agent work on o and kills it before it learns that the end is written.
 func (f *fixture) killAfterEnd(o client.Object) {
 	f.T.Helper()
-	gate := rig.NewGate()
+	gate := testenv.NewGate()
 	held := f.API.On(rig.IsTerminalWrite, gate.After)
 	a := f.Start()
 	f.Create(o)

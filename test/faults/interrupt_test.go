@@ -12,6 +12,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/test/rig"
 	"github.com/plimsoll-io/plimsoll/test/s3"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // A limit makes a run last long enough to be interrupted anywhere.
@@ -122,7 +123,7 @@ func interruptRestore(t *testing.T, base *baseline, uploader string, i interrupt
 	f.Create(pvr)
 	// Not what the object says: restic 0.18 fetches five packs at the same time before it writes, so that it may say nothing
 	// between half and all.
-	rig.Await(t, fmt.Sprintf("%d %% were fetched", percent), func() bool { return f.Store.Proxy.Sent.Load() >= base.fetched*percent/100 })
+	testenv.Eventually(t, fmt.Sprintf("%d %% were fetched", percent), func() bool { return f.Store.Proxy.Sent.Load() >= base.fetched*percent/100 })
 	i.interrupt(first)
 	f.checkInterrupted(pvr)
 
@@ -136,7 +137,7 @@ func interruptRestore(t *testing.T, base *baseline, uploader string, i interrupt
 // agent.
 func (f *fixture) checkInterrupted(o client.Object) {
 	f.T.Helper()
-	rig.Await(f.T, "no worker survives its agent", func() bool { return len(rig.Processes(f.T, f.Dir)) == 0 })
+	testenv.Eventually(f.T, "no worker survives its agent", func() bool { return len(rig.Processes(f.T, f.Dir)) == 0 })
 	if v := rig.Last(f.History.Of(o)); v.Phase != rig.InProgress {
 		f.T.Errorf("%s is in phase %q before anybody has resumed it", o.GetName(), v.Phase)
 	}

@@ -7,25 +7,19 @@ import (
 	"os"
 	"testing"
 
-	"github.com/go-logr/logr"
-	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/plimsoll-io/plimsoll/test/leaks"
 	"github.com/plimsoll-io/plimsoll/test/rig"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 func TestMain(m *testing.M) {
 	playRestic()
-	ctrl.SetLogger(logr.Discard()) // the agents have logs of their own
 	if err := rig.Prepare("node-agent-race", "-race"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	code := m.Run()
-	if err := rig.StopPlanes(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
+	code := testenv.Main(m)
 	if err := leaks.Await(); err != nil {
 		fmt.Fprintln(os.Stderr, "the suite itself leaks goroutines:", err)
 		code = 1

@@ -10,6 +10,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 
 	"github.com/plimsoll-io/plimsoll/test/rig"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // TestTwoAgentsOnOneNode: the second one waits, says so, and takes over at once when the first is gone.
@@ -65,7 +66,7 @@ func TestManyBackupsAtOnce(t *testing.T) {
 	}
 	for done := 0; done < crowd; {
 		before := done
-		rig.Await(t, fmt.Sprintf("more than %d are done", before), func() bool {
+		testenv.Eventually(t, fmt.Sprintf("more than %d are done", before), func() bool {
 			done = 0
 			for _, pvb := range backups {
 				if rig.Last(f.History.Of(pvb)).Terminal() {

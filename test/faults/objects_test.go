@@ -14,6 +14,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/test/rig"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // What goes wrong with the objects: they, their pods and their nodes go away, or time runs out.
@@ -94,7 +95,7 @@ func (f *fixture) startSlowly(o client.Object) {
 	before := store.Received.Load() + store.Sent.Load()
 	store.Limit(2 << 20)
 	f.Create(o)
-	rig.Await(f.T, "some bytes have moved", func() bool { return store.Received.Load()+store.Sent.Load()-before > 4<<20 })
+	testenv.Eventually(f.T, "some bytes have moved", func() bool { return store.Received.Load()+store.Sent.Load()-before > 4<<20 })
 	f.Until(o, "in progress", func(v rig.Version) bool { return v.Phase == rig.InProgress && v.Snapshot.State != progress.StateQueued })
 }
 
@@ -121,7 +122,7 @@ func (f *fixture) deleteObject(r *row, o client.Object) {
 	if v.Object.GetDeletionTimestamp() == nil {
 		f.T.Errorf("the end does not belong to the deletion: %v", v)
 	}
-	rig.Await(f.T, "the object is gone", func() bool { return f.History.Gone(o) })
+	testenv.Eventually(f.T, "the object is gone", func() bool { return f.History.Gone(o) })
 	r.recovered(since)
 }
 
@@ -237,7 +238,7 @@ func TestVolumeIsIdle(t *testing.T) {
 			first := f.Start()
 			f.makeRepository(uploader)
 			first.Stop()
-			stalled := f.Store.Proxy.On(isData, rig.Never)
+			stalled := f.Store.Proxy.On(isData, testenv.Never)
 			a := f.Start("--idle-timeout=8s", "--max-attempts=2")
 			pvb := f.NewBackup(source, "data", uploader)
 			f.Create(pvb)
@@ -266,12 +267,12 @@ func TestServerWouldTimeOut(t *testing.T) {
 	f.fillSmall(quick, "data", rig.Restic)
 	const timeout = time.Minute
 	f.Patch(f.Backup, `{"metadata":{"annotations":{"velero.io/pod-volume-timeout":"`+timeout.String()+`"}}}`)
-	server := f.newServer(generation{crds: rig.VeleroLatest, countsCanceled: true})
+	server := f.newServer(generation{countsCanceled: true})
 	f.Start("--concurrency=2")
 	done, slow := f.NewBackup(quick, "data", rig.Restic), f.NewBackup(source, "data", rig.Restic)
 	server.createBackup(done)
 	f.Complete(done)
-	f.Store.Proxy.On(isData, rig.Never)
+	f.Store.Proxy.On(isData, testenv.Never)
 	server.createBackup(slow)
 
 	records := server.waitForBackups(time.Until(f.Backup.Status.StartTimestamp.Add(timeout)))

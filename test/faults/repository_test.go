@@ -25,6 +25,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/rig"
 	"github.com/plimsoll-io/plimsoll/test/s3"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // What goes wrong with the repository and with the disks that the data goes through.
@@ -145,7 +146,7 @@ func (f *fixture) holdLock(host string) *lockHolder {
 		f.T.Fatal(err)
 	}
 	f.T.Cleanup(h.kill)
-	rig.Await(f.T, "a restic holds the exclusive lock", func() bool { return len(f.Locks()) == 1 && !strings.Contains(f.Locks()[0], "-tmp-") })
+	testenv.Eventually(f.T, "a restic holds the exclusive lock", func() bool { return len(f.Locks()) == 1 && !strings.Contains(f.Locks()[0], "-tmp-") })
 	h.lock = f.Locks()[0]
 	return h
 }
@@ -198,7 +199,7 @@ func TestStoreIsUnreachable(t *testing.T) {
 			store.Limit(bucketSpeed[uploader])
 			pvb := f.NewBackup(source, "data", uploader)
 			f.Create(pvb)
-			rig.Await(t, "a part is stored", func() bool { return store.Received.Load() > bucketBytes[uploader]/4 })
+			testenv.Eventually(t, "a part is stored", func() bool { return store.Received.Load() > bucketBytes[uploader]/4 })
 			f.loseStore(r, pvb)
 			f.Complete(pvb)
 			r.sentAgain(store.Received.Load()-rig.Size(t, f.Store.Dir), rig.Size(t, f.Store.Dir))
@@ -217,7 +218,7 @@ func TestStoreIsUnreachable(t *testing.T) {
 			target := f.WaitingPod("target", "data")
 			pvr := f.NewRestore(target, "data", stored)
 			f.Create(pvr)
-			rig.Await(t, "a part is restored", func() bool { return store.Sent.Load()-before > bucketBytes[uploader]/4 })
+			testenv.Eventually(t, "a part is restored", func() bool { return store.Sent.Load()-before > bucketBytes[uploader]/4 })
 			f.loseStore(r, pvr)
 			f.Complete(pvr)
 			r.sentAgain(store.Sent.Load()-before-rig.Size(t, f.Store.Dir), rig.Size(t, f.Store.Dir))
@@ -250,7 +251,7 @@ func TestStoreFailsNowAndThen(t *testing.T) {
 			f, source := bucketVolume(t, bucketBytes[uploader])
 			f.Start()
 			store := f.Store.Proxy
-			faults := store.On(rig.IsAny, eachFourth(rig.Unavailable, internalError, rig.HangUp, rig.CutAnswer))
+			faults := store.On(testenv.IsAny, eachFourth(rig.Unavailable, internalError, testenv.HangUp, testenv.CutAnswer))
 			since := time.Now()
 			pvb := f.backUp(source, uploader)
 			r.recovered(since)
@@ -270,7 +271,7 @@ func isData(r *http.Request) bool {
 }
 
 // eachFourth has one of the faults after the other with each fourth request, and forwards the others.
-func eachFourth(faults ...rig.Fault) rig.Fault {
+func eachFourth(faults ...testenv.Fault) testenv.Fault {
 	var count atomic.Int64
 	return func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		n := int(count.Add(1)) - 1

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/test/rig"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // generation is how the servers of some versions of Velero count the volumes that they wait for
@@ -68,7 +69,7 @@ func (f *fixture) newServer(v generation) *server {
 		generation: v, f: f, changed: make(chan struct{}),
 		backups: map[types.UID]*velerov1.PodVolumeBackup{}, restores: map[types.UID]int{}, seen: map[types.UID]string{},
 	}
-	informers, err := cache.New(rig.APIServer(f.T, v.crds), cache.Options{
+	informers, err := cache.New(f.Config, cache.Options{
 		Scheme: f.Client.Scheme(), DefaultNamespaces: map[string]cache.Config{f.Namespace: {}},
 	})
 	if err != nil {
@@ -180,7 +181,7 @@ func (s *server) waitForBackups(limit time.Duration) []*velerov1.PodVolumeBackup
 // waitForRestores waits until some PodVolumeRestores were counted.
 func (s *server) waitForRestores(n int) {
 	s.f.T.Helper()
-	if !s.until(rig.Patience, func() bool { return len(s.restores) >= n }) {
+	if !s.until(testenv.Patience, func() bool { return len(s.restores) >= n }) {
 		s.f.T.Fatalf("the server hangs: %d of %d PodVolumeRestores have ended for it", len(s.restores), n)
 	}
 }
@@ -221,7 +222,7 @@ func (s *server) settle() {
 		objects = append(objects, &restores.Items[i])
 	}
 	for _, o := range objects {
-		rig.Await(s.f.T, "the server has seen the last update of "+o.GetName(), func() bool {
+		testenv.Eventually(s.f.T, "the server has seen the last update of "+o.GetName(), func() bool {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			return s.seen[o.GetUID()] == o.GetResourceVersion()
@@ -303,7 +304,7 @@ func serverBacksUp(f *fixture, s *server) rig.Snapshot {
 		f.Until(backups["canceled"], "in progress", func(v rig.Version) bool { return v.Phase == rig.InProgress })
 		f.Patch(backups["canceled"], `{"spec":{"cancel":true}}`)
 	}
-	records := s.waitForBackups(rig.Patience)
+	records := s.waitForBackups(testenv.Patience)
 	got := map[string]string{}
 	for _, pvb := range records {
 		got[pvb.Spec.Volume] = string(pvb.Status.Phase)

@@ -15,6 +15,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/nodeagent"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/test/rig"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // stallBytes is more than what a data path reads ahead of what it has stored.
@@ -59,7 +60,7 @@ func (f *fixture) stall(r *row, a *rig.Agent, o client.Object, match func(*http.
 	if v.Snapshot.Message == "" || v.Snapshot.ETASeconds != nil || v.Snapshot.BytesPerSecond != 0 {
 		f.T.Errorf("a stalled volume is shown as %v", v)
 	}
-	rig.Await(f.T, "the metric says that the volume is stalled", func() bool { return a.Measures("plimsoll_volume_state", `state="Stalled"`, "1") })
+	testenv.Eventually(f.T, "the metric says that the volume is stalled", func() bool { return a.Measures("plimsoll_volume_state", `state="Stalled"`, "1") })
 	if note := f.Event(o, nodeagent.EventStalled); !strings.Contains(note, "is stalled at") {
 		f.T.Errorf("the Event says %q", note)
 	}
@@ -73,11 +74,11 @@ func (f *fixture) stall(r *row, a *rig.Agent, o client.Object, match func(*http.
 	f.Event(o, nodeagent.EventResumed)
 	f.Store.Proxy.Limit(0)
 	f.Complete(o)
-	rig.Await(f.T, "the volume's metrics go when it is done", func() bool { return !a.Measures("plimsoll_volume_state", f.Namespace, "1") })
+	testenv.Eventually(f.T, "the volume's metrics go when it is done", func() bool { return !a.Measures("plimsoll_volume_state", f.Namespace, "1") })
 }
 
 // until holds requests and then forwards them.
-func until(opened <-chan struct{}) rig.Fault {
+func until(opened <-chan struct{}) testenv.Fault {
 	return func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		select {
 		case <-opened:

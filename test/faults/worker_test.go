@@ -19,6 +19,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/pkg/nodeagent"
 	"github.com/plimsoll-io/plimsoll/test/rig"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // TestWorkerMisbehaves: a restic that misbehaves costs its own volume, after all attempts, and the message says why. A
@@ -153,7 +154,7 @@ func limitedCgroup(t *testing.T, bytes int64) string {
 		}
 		t.Cleanup(func() {
 			// The kernel counts a process for a moment after it has ended.
-			rig.Await(t, "the cgroup is empty", func() bool { return !errors.Is(os.Remove(dir), unix.EBUSY) })
+			testenv.Eventually(t, "the cgroup is empty", func() bool { return !errors.Is(os.Remove(dir), unix.EBUSY) })
 		})
 		limit := []byte(strconv.FormatInt(bytes, 10))
 		if os.WriteFile(filepath.Join(dir, kind.memory), limit, 0o600) != nil {

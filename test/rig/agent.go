@@ -20,6 +20,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/test/loopback"
 	"github.com/plimsoll-io/plimsoll/test/parts"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 const (
@@ -74,14 +75,14 @@ func (f *Fixture) StartWith(o AgentOptions) *Agent {
 		f.T.Fatal(err)
 	}
 	args := append([]string{
-		"server", "--kubeconfig=" + f.API.kubeconfig, "--host-pods-path=" + f.HostPods, "--restic-path=" + o.Restic,
+		"server", "--kubeconfig=" + testenv.Kubeconfig(f.T, f.API.Config()), "--host-pods-path=" + f.HostPods, "--restic-path=" + o.Restic,
 		"--cache-dir=" + filepath.Join(f.Dir, "cache"), "--metrics-address=" + a.Metrics,
 		"--progress-interval=200ms", "--retry-delay=1s",
 	}, o.Flags...)
-	a.Cmd = exec.Command(suite.agent, args...)
+	a.Cmd = exec.Command(agentProgram, args...)
 	if o.Cgroup != "" {
 		join := `echo $$ >"$0/cgroup.procs" && exec "$@"`
-		a.Cmd = exec.Command("/bin/sh", append([]string{"-c", join, o.Cgroup, suite.agent}, args...)...)
+		a.Cmd = exec.Command("/bin/sh", append([]string{"-c", join, o.Cgroup, agentProgram}, args...)...)
 	}
 	a.Cmd.Env = []string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + f.Dir, "TMPDIR=" + a.temp, "NODE_NAME=" + o.Node, "VELERO_NAMESPACE=" + f.Namespace,
@@ -197,7 +198,7 @@ func (a *Agent) Log() string {
 // Said waits until the agent's log has a text.
 func (a *Agent) Said(text string) {
 	a.t.Helper()
-	Await(a.t, fmt.Sprintf("the agent says %q", text), func() bool { return strings.Contains(a.Log(), text) })
+	testenv.Eventually(a.t, fmt.Sprintf("the agent says %q", text), func() bool { return strings.Contains(a.Log(), text) })
 }
 
 // catastrophe is what a Go program says of a bug, at the start of a line, and what controller-runtime says of one.

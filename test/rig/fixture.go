@@ -1,7 +1,6 @@
 package rig
 
 import (
-	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -12,11 +11,9 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 	"github.com/plimsoll-io/plimsoll/test/tree"
 	"github.com/plimsoll-io/plimsoll/test/velero"
 )
@@ -26,7 +23,6 @@ const (
 	Restic = "restic"
 	Kopia  = "kopia"
 
-	restoreWait = "restore-wait" // the init container that Velero gives to restored pods
 	backupName  = "b1"
 	restoreName = "r1"
 )
@@ -34,17 +30,17 @@ const (
 // Fixture is a namespace with a Velero server's objects and a node without kubelet, of which the case plays the parts.
 // No agent runs until start.
 type Fixture struct {
-	T               testing.TB
-	Dir             string           // everything of the case on disk but the buckets of an S3 server
-	Client          client.WithWatch // goes to the API server directly
-	API             *apiProxy        // what agents talk to
-	Namespace, Node string
-	HostPods        string
-	Store           Store
-	Backup          *velerov1.Backup // InProgress until endBackup
-	restore         *velerov1.Restore
-	History         *History
-	Agents          []*Agent
+	*testenv.Env // goes to the API server directly
+
+	Dir      string    // everything of the case on disk but the buckets of an S3 server
+	API      *apiProxy // what agents talk to
+	Node     string
+	HostPods string
+	Store    Store
+	Backup   *velerov1.Backup // InProgress until EndBackup
+	restore  *velerov1.Restore
+	History  *History
+	Agents   []*Agent
 
 	SharedStore bool // other cases use it at the same time, or have left locks there
 }
@@ -52,42 +48,24 @@ type Fixture struct {
 // NewFixture makes a namespace without a location: useDirectory or useBucket comes next.
 func NewFixture(tb testing.TB) *Fixture {
 	tb.Helper()
-	return NewFixtureOn(tb, VeleroLatest)
+	return NewFixtureOn(tb, "")
 }
 
-// NewFixtureOn is newFixture with the CRDs of a version of Velero.
+// NewFixtureOn is NewFixture with the CRDs of a version of Velero.
 func NewFixtureOn(tb testing.TB, version string) *Fixture {
 	tb.Helper()
-	config := APIServer(tb, version)
-	f := &Fixture{T: tb, Dir: tb.TempDir()}
-	f.HostPods = filepath.Join(f.Dir, "pods")
+	f := &Fixture{Env: testenv.New(tb, testenv.Options{Velero: version}), Dir: tb.TempDir()}
+	f.HostPods, f.Node = filepath.Join(f.Dir, "pods"), "node-"+f.Namespace
 	if err := os.Mkdir(f.HostPods, 0o755); err != nil {
 		tb.Fatal(err)
 	}
-	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), velerov1.AddToScheme(scheme)); err != nil {
-		tb.Fatal(err)
-	}
-	var err error
-	if f.Client, err = client.NewWithWatch(config, client.Options{Scheme: scheme}); err != nil {
-		tb.Fatal(err)
-	}
-	f.API = newAPIProxy(tb, f.Dir, config)
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "rig-"}}
-	f.Create(namespace)
-	f.Namespace = namespace.Name
-	f.Node = "node-" + f.Namespace
-	f.Create(&corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: "velero-repo-credentials"},
-		StringData: map[string]string{"repository-password": Password},
-	})
+	f.API = newAPIProxy(f.Env)
+	f.CreateSecret("velero-repo-credentials", map[string]string{"repository-password": Password})
 	f.Backup = &velerov1.Backup{
-		ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: backupName},
+		ObjectMeta: f.Meta(backupName),
 		Status:     velerov1.BackupStatus{Phase: velerov1.BackupPhaseInProgress, StartTimestamp: new(metav1.Now())},
 	}
-	f.restore = &velerov1.Restore{
-		ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: restoreName}, Spec: velerov1.RestoreSpec{BackupName: backupName},
-	}
+	f.restore = &velerov1.Restore{ObjectMeta: f.Meta(restoreName), Spec: velerov1.RestoreSpec{BackupName: backupName}}
 	f.Create(f.Backup)
 	f.Create(f.restore)
 	f.History = f.Watch()
@@ -104,26 +82,13 @@ func (f *Fixture) Check() {
 	}
 }
 
-// Context is the test's, and lasts until its cleanups have run.
-func (f *Fixture) Context() context.Context { return context.WithoutCancel(f.T.Context()) }
-
 // Create creates an object, and puts down when.
 func (f *Fixture) Create(o client.Object) {
 	f.T.Helper()
 	begin := time.Now()
-	if err := f.Client.Create(f.Context(), o); err != nil {
-		f.T.Fatal(err)
-	}
+	f.Env.Create(o)
 	if f.History != nil {
 		f.History.created(o, begin)
-	}
-}
-
-// Patch is a JSON merge patch.
-func (f *Fixture) Patch(o client.Object, patch string) {
-	f.T.Helper()
-	if err := f.Client.Patch(f.Context(), o, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
-		f.T.Fatal(err)
 	}
 }
 
@@ -143,26 +108,7 @@ func (f *Fixture) Pod(name string, volumes ...string) *corev1.Pod {
 // PodOn is Pod on another node.
 func (f *Fixture) PodOn(node, name string, volumes ...string) *corev1.Pod {
 	f.T.Helper()
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: name},
-		Spec: corev1.PodSpec{
-			NodeName:       node,
-			InitContainers: []corev1.Container{{Name: restoreWait, Image: "agent"}},
-			Containers:     []corev1.Container{{Name: "main", Image: "main"}},
-		},
-	}
-	for _, v := range volumes {
-		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{
-			Name: v, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}},
-		})
-	}
-	f.Create(pod)
-	for _, v := range volumes {
-		if err := os.MkdirAll(f.Volume(pod, v), 0o755); err != nil {
-			f.T.Fatal(err)
-		}
-	}
-	return pod
+	return f.NewNode(node, f.HostPods).Pod(name, volumes...)
 }
 
 // WaitingPod makes a pod whose init container waits for its volumes.
@@ -173,20 +119,9 @@ func (f *Fixture) WaitingPod(name string, volumes ...string) *corev1.Pod {
 	return pod
 }
 
-// SetInitContainer reports the state of the pod's init container, as kubelet does.
-func (f *Fixture) SetInitContainer(pod *corev1.Pod, state corev1.ContainerState) {
-	f.T.Helper()
-	before := client.MergeFrom(pod.DeepCopy())
-	pod.Status.Phase = corev1.PodPending
-	pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: restoreWait, State: state, Image: "agent", ImageID: "agent"}}
-	if err := f.Client.Status().Patch(f.Context(), pod, before); err != nil {
-		f.T.Fatal(err)
-	}
-}
-
 // Volume is where kubelet has an emptyDir volume.
 func (f *Fixture) Volume(pod *corev1.Pod, name string) string {
-	return filepath.Join(f.HostPods, string(pod.UID), "volumes", "kubernetes.io~empty-dir", name)
+	return f.NewNode(f.Node, f.HostPods).Volume(pod, name)
 }
 
 // PodOf returns the pod that a PodVolumeBackup is about.
@@ -227,7 +162,7 @@ func (f *Fixture) CheckRestored(original, restored, uploader string) {
 		f.T.Errorf("the init container is not told that its volume is there: %v", err)
 	}
 	f.SetInitContainer(f.podOfVolume(restored), corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}})
-	Await(f.T, "nothing of the agent's is in the restored volume", func() bool {
+	f.Eventually("nothing of the agent's is in the restored volume", func() bool {
 		_, err := os.Lstat(marker)
 		return errors.Is(err, os.ErrNotExist)
 	})
@@ -260,7 +195,7 @@ func (f *Fixture) podOfVolume(dir string) *corev1.Pod {
 func (f *Fixture) CheckLeftovers() {
 	f.T.Helper()
 	var left []Process
-	for deadline := time.Now().Add(Patience); ; {
+	for deadline := time.Now().Add(testenv.Patience); ; {
 		if left = Processes(f.T, f.Dir); len(left) == 0 || time.Now().After(deadline) {
 			break
 		}

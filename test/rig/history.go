@@ -20,6 +20,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // The phases of PodVolumeBackups and PodVolumeRestores have the same names.
@@ -179,7 +180,7 @@ func (f *Fixture) Until(o client.Object, what string, ok func(Version) bool) Ver
 // UntilAfter is until for versions that were seen after a point in time.
 func (f *Fixture) UntilAfter(o client.Object, since time.Time, what string, ok func(Version) bool) Version {
 	f.T.Helper()
-	deadline := time.After(Patience)
+	deadline := time.After(testenv.Patience)
 	for {
 		f.History.mu.Lock()
 		versions, changed := f.History.versions[o.GetUID()], f.History.changed
@@ -229,7 +230,7 @@ func (f *Fixture) Event(o client.Object, reason string) string {
 		f.T.Fatal(err)
 	}
 	defer w.Stop()
-	deadline := time.After(Patience)
+	deadline := time.After(testenv.Patience)
 	for {
 		select {
 		case e := <-w.ResultChan():
@@ -273,7 +274,7 @@ func (h *History) settle(f *Fixture) {
 		if err != nil {
 			continue
 		}
-		Await(f.T, "the watch has brought the last version of "+o.GetName(), func() bool {
+		f.Eventually("the watch has brought the last version of "+o.GetName(), func() bool {
 			return Last(h.Of(o)).Object.GetResourceVersion() == o.GetResourceVersion()
 		})
 	}

@@ -15,38 +15,28 @@ import (
 	"path/filepath"
 	"testing"
 
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plimsoll-io/plimsoll/test/s3"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 	"github.com/plimsoll-io/plimsoll/test/velero"
 )
 
-const (
-	locationName = velero.Location
-	// Password is that of all repositories.
-	Password = "correct horse"
-)
+// Password is that of all repositories.
+const Password = "correct horse"
 
 // Store is where a case's repositories are: a directory, or a bucket behind a proxy.
 type Store struct {
-	Dir   string // where the repositories' files are in the end, in both cases
-	Proxy *Proxy // nil for a directory
+	Dir   string         // where the repositories' files are in the end, in both cases
+	Proxy *testenv.Proxy // nil for a directory
 }
 
 // UseDirectory makes the location of a directory.
 func (f *Fixture) UseDirectory(dir string) {
 	f.T.Helper()
 	f.Store = Store{Dir: dir}
-	f.Create(&velerov1.BackupStorageLocation{
-		ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: locationName},
-		Spec: velerov1.BackupStorageLocationSpec{
-			Provider:    "velero.io/fs",
-			Config:      map[string]string{"fspath": dir},
-			StorageType: velerov1.StorageType{ObjectStorage: &velerov1.ObjectStorageLocation{Bucket: "bucket"}},
-		},
-	})
+	location := f.DirectoryLocation(velero.Location, dir)
+	delete(location.Spec.Config, "resticRepoPrefix") // so that it is derived
+	f.Create(location)
 }
 
 // UseBucket makes the location of a bucket, which the agent reaches through the store's proxy.
@@ -54,28 +44,15 @@ func (f *Fixture) UseBucket(server *s3.Server, bucket string) {
 	f.T.Helper()
 	proxy, certificate := newStoreProxy(f.T, server)
 	f.Store = Store{Dir: server.Dir(bucket), Proxy: proxy}
-	f.Create(&corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: "cloud-credentials"},
-		StringData: map[string]string{
-			"cloud": "[default]\naws_access_key_id=" + server.AccessKey + "\naws_secret_access_key=" + server.SecretKey + "\n",
-		},
-	})
-	f.Create(&velerov1.BackupStorageLocation{
-		ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: locationName},
-		Spec: velerov1.BackupStorageLocationSpec{
-			Provider: "velero.io/aws",
-			Config:   map[string]string{"s3Url": "https://" + proxy.address, "region": "us-east-1", "s3ForcePathStyle": "true"},
-			Credential: &corev1.SecretKeySelector{
-				LocalObjectReference: corev1.LocalObjectReference{Name: "cloud-credentials"}, Key: "cloud",
-			},
-			StorageType: velerov1.StorageType{ObjectStorage: &velerov1.ObjectStorageLocation{Bucket: bucket, CACert: certificate}},
-		},
-	})
+	location := f.BucketLocation(velero.Location, server, bucket)
+	location.Spec.Provider = "velero.io/aws"
+	location.Spec.Config["s3Url"], location.Spec.ObjectStorage.CACert = "https://"+proxy.Address, certificate
+	f.Create(location)
 }
 
 // newStoreProxy starts a proxy before an S3 server, and returns it with its certificate. It speaks TLS both ways, since
 // it has to understand the requests, and leaves the Host as it is, since that is signed.
-func newStoreProxy(tb testing.TB, server *s3.Server) (p *Proxy, certificate []byte) {
+func newStoreProxy(tb testing.TB, server *s3.Server) (p *testenv.Proxy, certificate []byte) {
 	tb.Helper()
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(server.CACert)
@@ -95,10 +72,10 @@ func newStoreProxy(tb testing.TB, server *s3.Server) (p *Proxy, certificate []by
 	borrowed := httptest.NewTLSServer(http.NotFoundHandler())
 	defer borrowed.Close()
 	certificate = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: borrowed.Certificate().Raw})
-	return newProxy(tb, forward, nil, &tls.Config{Certificates: borrowed.TLS.Certificates}), certificate
+	return testenv.NewProxy(tb, forward, &tls.Config{Certificates: borrowed.TLS.Certificates}), certificate
 }
 
-// IsPut says whether a store's client stores something.
+// IsPut reports whether a store's client stores something.
 func IsPut(r *http.Request) bool { return r.Method == http.MethodPut || r.Method == http.MethodPost }
 
 // Unavailable is the answer of an S3 server that is busy.

@@ -7,6 +7,7 @@
 package testenv
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,6 +86,7 @@ type Env struct {
 func New(tb testing.TB, o Options) *Env {
 	tb.Helper()
 	parts.ControlPlane(tb)
+	o.Velero = cmp.Or(o.Velero, controlplane.LatestVelero)
 	plane := o.Plane
 	switch {
 	case plane != nil:
@@ -129,9 +131,6 @@ func sharedPlane(tb testing.TB, velero string) *controlplane.ControlPlane {
 // crds returns the CRDs of a version of Velero, and ours.
 func crds(tb testing.TB, velero string) []*apiextensionsv1.CustomResourceDefinition {
 	tb.Helper()
-	if velero == "" {
-		velero = controlplane.LatestVelero
-	}
 	theirs, err := controlplane.VeleroCRDs(velero)
 	if err != nil {
 		tb.Fatal(err)
