@@ -16,15 +16,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -32,13 +29,11 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/restorecontroller"
 	"github.com/plimsoll-io/plimsoll/test/controlplane"
 	"github.com/plimsoll-io/plimsoll/test/loopback"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // asProgram makes the test binary behave as the restore controller.
 const asProgram = "RESTORE_CONTROLLER_TEST_RUNS_MAIN"
-
-// patience is how long a test waits for what must come.
-const patience = 5 * time.Minute
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
@@ -90,9 +85,9 @@ func TestExitCodes(t *testing.T) {
 
 // site is an API server with a namespace and a location that is a directory, for real processes.
 type site struct {
+	*testenv.Env
+
 	t     *testing.T
-	plane *controlplane.ControlPlane
-	api   client.Client
 	store string
 }
 
@@ -107,27 +102,10 @@ func newSite(t *testing.T) *site {
 	crds = slices.DeleteFunc(crds, func(crd *apiextensionsv1.CustomResourceDefinition) bool { // as in deploy/standalone
 		return crd.Spec.Versions[0].Name != velerov1.SchemeGroupVersion.Version
 	})
-	s := &site{t: t, plane: controlplane.ForTest(t, controlplane.Options{CRDs: crds, Dir: t.TempDir()}), store: t.TempDir()}
-	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), velerov1.AddToScheme(scheme)); err != nil {
-		t.Fatal(err)
-	}
-	if s.api, err = client.New(s.plane.Config(), client.Options{Scheme: scheme}); err != nil {
-		t.Fatal(err)
-	}
-	s.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
-	location := &velerov1.BackupStorageLocation{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}}
-	location.Spec.Provider, location.Spec.Config = "velero.io/fs", map[string]string{"fspath": s.store}
-	location.Spec.ObjectStorage = &velerov1.ObjectStorageLocation{Bucket: "bucket"}
-	s.create(location)
+	plane := controlplane.ForTest(t, controlplane.Options{CRDs: crds})
+	s := &site{Env: testenv.New(t, testenv.Options{Namespace: namespace, Plane: plane}), t: t, store: t.TempDir()}
+	s.Create(s.DirectoryLocation("default", s.store))
 	return s
-}
-
-func (s *site) create(o client.Object) {
-	s.t.Helper()
-	if err := s.api.Create(s.t.Context(), o); err != nil {
-		s.t.Fatal(err)
-	}
 }
 
 // backUp puts a backup of n ConfigMaps into the store.
@@ -176,7 +154,7 @@ func (s *site) startInPod(pod string, args ...string) *controller {
 	s.t.Helper()
 	c := &controller{metrics: loopback.ForTest(s.t), download: loopback.ForTest(s.t)}
 	c.Cmd = exec.CommandContext(s.t.Context(), os.Args[0], append([]string{
-		"server", "--namespace", namespace, "--kubeconfig", s.plane.Kubeconfig(), "--restore-helper-image=agent", "--backup-sync-period=1s",
+		"server", "--namespace", namespace, "--kubeconfig", s.Plane.Kubeconfig(), "--restore-helper-image=agent", "--backup-sync-period=1s",
 		"--metrics-address", c.metrics, "--download-address", c.download, "--download-url-base", "http://" + c.download,
 	}, args...)...)
 	c.Env = []string{asProgram + "=1", "TMPDIR=" + s.t.TempDir(), "POD_NAME=" + pod}
@@ -188,20 +166,8 @@ func (s *site) startInPod(pod string, args ...string) *controller {
 	return c
 }
 
-func (s *site) until(what string, is func() bool) {
-	s.t.Helper()
-	deadline := time.After(patience)
-	for !is() {
-		select {
-		case <-time.After(50 * time.Millisecond):
-		case <-deadline:
-			s.t.Fatalf("%s: waited in vain", what)
-		}
-	}
-}
-
-func (s *site) get(o client.Object) error {
-	return s.api.Get(s.t.Context(), client.ObjectKeyFromObject(o), o)
+func (s *site) read(o client.Object) error {
+	return s.Client.Get(s.Context(), client.ObjectKeyFromObject(o), o)
 }
 
 func (s *site) fetch(url string) (status int, content string) {
@@ -247,18 +213,18 @@ func TestKilledWhileItRestores(t *testing.T) {
 	s.backUp("b1", 300)
 	const pod = "restore-controller-a"
 	first := s.startInPod(pod, "--client-qps=20", "--client-burst=1", "--item-concurrency=1")
-	s.until("synced", func() bool { return s.get(newBackup("b1")) == nil })
+	s.Eventually("synced", func() bool { return s.read(newBackup("b1")) == nil })
 	r := newRestore("r1", "b1")
-	s.create(r)
-	s.until("under way", func() bool {
-		return s.get(r) == nil && r.Status.Progress != nil && r.Status.Progress.ItemsRestored > 10
+	s.Create(r)
+	s.Eventually("under way", func() bool {
+		return s.read(r) == nil && r.Status.Progress != nil && r.Status.Progress.ItemsRestored > 10
 	})
 	if err := first.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = first.Wait()
 	second := s.startInPod(pod, "--client-qps=-1")
-	s.until("ended", func() bool { return s.get(r) == nil && hasEnded(r) })
+	s.Eventually("ended", func() bool { return s.read(r) == nil && hasEnded(r) })
 	if r.Status.Phase != velerov1.RestorePhaseFailed || !strings.Contains(r.Status.FailureReason, "ended while it restored items") || r.Status.Progress.ItemsRestored <= 10 {
 		t.Fatalf("%+v, progress %+v", r.Status, r.Status.Progress)
 	}
@@ -266,8 +232,8 @@ func TestKilledWhileItRestores(t *testing.T) {
 		t.Errorf("%+v", lease)
 	}
 	again := newRestore("r2", "b1")
-	s.create(again)
-	s.until("ended", func() bool { return s.get(again) == nil && hasEnded(again) })
+	s.Create(again)
+	s.Eventually("ended", func() bool { return s.read(again) == nil && hasEnded(again) })
 	var p restorecontroller.Progress
 	if err := json.Unmarshal([]byte(again.Annotations[v1alpha1.AnnotationProgress]), &p); err != nil {
 		t.Fatal(err)
@@ -276,7 +242,7 @@ func TestKilledWhileItRestores(t *testing.T) {
 		t.Errorf("%+v %+v", again.Status, p)
 	}
 	var items corev1.ConfigMapList
-	if err := s.api.List(t.Context(), &items, client.InNamespace("shop")); err != nil || len(items.Items) != 300 {
+	if err := s.Client.List(t.Context(), &items, client.InNamespace("shop")); err != nil || len(items.Items) != 300 {
 		t.Errorf("%d items: %v", len(items.Items), err)
 	}
 	s.checkHTTP(second)
@@ -286,7 +252,7 @@ func TestKilledWhileItRestores(t *testing.T) {
 func (s *site) lease() *resourcelock.LeaderElectionRecord {
 	s.t.Helper()
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "plimsoll-restore-controller"}}
-	if err := s.get(lease); client.IgnoreNotFound(err) != nil {
+	if err := s.read(lease); client.IgnoreNotFound(err) != nil {
 		s.t.Fatal(err)
 	}
 	return resourcelock.LeaseSpecToLeaderElectionRecord(&lease.Spec)
@@ -308,8 +274,8 @@ func (s *site) checkHTTP(c *controller) {
 	}
 	request := &velerov1.DownloadRequest{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "log"}}
 	request.Spec.Target = velerov1.DownloadTarget{Kind: velerov1.DownloadTargetKindRestoreLog, Name: "r2"}
-	s.create(request)
-	s.until("offered", func() bool { return s.get(request) == nil && request.Status.DownloadURL != "" })
+	s.Create(request)
+	s.Eventually("offered", func() bool { return s.read(request) == nil && request.Status.DownloadURL != "" })
 	status, packed := s.fetch(request.Status.DownloadURL)
 	if status != http.StatusOK {
 		s.t.Fatalf("%s: %d %s", request.Status.DownloadURL, status, packed)
@@ -329,13 +295,13 @@ func TestLeaseOutlastsOutages(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	first := s.start()
-	s.until("the first leads", func() bool { return s.lease().HolderIdentity != "" })
+	s.Eventually("the first leads", func() bool { return s.lease().HolderIdentity != "" })
 	lease := s.lease()
 	if lease.LeaseDurationSeconds != 137 {
 		t.Errorf("%+v", lease)
 	}
 	second := s.start()
-	s.until("the second waits", func() bool {
+	s.Eventually("the second waits", func() bool {
 		status, _ := s.fetch("http://" + second.metrics + "/readyz")
 		return status == http.StatusOK
 	})
@@ -345,7 +311,7 @@ func TestLeaseOutlastsOutages(t *testing.T) {
 	if err := first.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	s.until("the second leads", func() bool {
+	s.Eventually("the second leads", func() bool {
 		holder := s.lease().HolderIdentity
 		return holder != "" && holder != lease.HolderIdentity
 	})
@@ -354,11 +320,11 @@ func TestLeaseOutlastsOutages(t *testing.T) {
 func TestRefusesToStartBesideVelero(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.create(&corev1.Pod{
+	s.Create(&corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "velero-abc"},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "velero", Image: "velero/velero:v1.18.1", Command: []string{"/velero"}, Args: []string{"server"}}}},
 	})
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "server", "--namespace", namespace, "--kubeconfig", s.plane.Kubeconfig(),
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "server", "--namespace", namespace, "--kubeconfig", s.Plane.Kubeconfig(),
 		"--restore-helper-image=agent", "--metrics-address=127.0.0.1:0", "--download-address=")
 	cmd.Env = []string{asProgram + "=1", "TMPDIR=" + t.TempDir()}
 	output, err := cmd.CombinedOutput()

@@ -34,7 +34,7 @@ func (s *site) shows(args []string, wants ...string) {
 			s.t.Logf("the last that velero %s has printed: %s", strings.Join(args, " "), output)
 		}
 	})
-	s.until(fmt.Sprintf("velero %s shows %q", strings.Join(args, " "), wants), func() bool {
+	s.Eventually(fmt.Sprintf("velero %s shows %q", strings.Join(args, " "), wants), func() bool {
 		var err error
 		output, err = s.tryVelero(args...)
 		return err == nil && !slices.ContainsFunc(wants, func(want string) bool { return !strings.Contains(output, want) })
@@ -43,7 +43,7 @@ func (s *site) shows(args []string, wants ...string) {
 
 func (s *site) tryVelero(args ...string) (string, error) {
 	s.t.Helper()
-	cmd := exec.CommandContext(s.t.Context(), parts.Velero(s.t), append([]string{"--kubeconfig", s.plane.Kubeconfig(), "--namespace", namespace}, args...)...)
+	cmd := exec.CommandContext(s.t.Context(), parts.Velero(s.t), append([]string{"--kubeconfig", s.Plane.Kubeconfig(), "--namespace", namespace}, args...)...)
 	cmd.Env = []string{"HOME=" + s.t.TempDir()}
 	output, err := cmd.CombinedOutput()
 	return string(output), err
@@ -56,7 +56,7 @@ func TestVeleroCLI(t *testing.T) {
 	s := newSite(t)
 	s.backUp("b1", 20)
 	s.start()
-	s.until("synced", func() bool { return s.get(newBackup("b1")) == nil })
+	s.Eventually("synced", func() bool { return s.read(newBackup("b1")) == nil })
 	contains := func(output string, wants ...string) {
 		t.Helper()
 		for _, want := range wants {
@@ -79,7 +79,7 @@ func TestVeleroCLI(t *testing.T) {
 	contains(s.velero("restore", "create", "bad", "--from-backup", "b1", "--include-resources", "nodes", "--wait"), "FailedValidation")
 	shows("restore describe bad", "nodes are non-restorable resources")
 	s.velero("restore", "delete", "r1", "--confirm")
-	s.until("deleted", func() bool {
-		return apierrors.IsNotFound(s.get(&velerov1.Restore{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "r1"}}))
+	s.Eventually("deleted", func() bool {
+		return apierrors.IsNotFound(s.read(&velerov1.Restore{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "r1"}}))
 	})
 }

@@ -15,23 +15,14 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/yaml"
-	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/volumeplugin"
-	"github.com/plimsoll-io/plimsoll/test/controlplane"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 const (
-	longest   = time.Minute // a wait for what does not come
 	isPlugin  = "PLIMSOLL_TEST_IS_VOLUME_PLUGIN"
 	fileCount = 40
 	fileSize  = 64 << 10
@@ -43,7 +34,7 @@ func TestMain(m *testing.M) {
 		main()
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	os.Exit(testenv.Main(m))
 }
 
 // TestSnapshotIsWatchedLive makes a snapshot, kills the plugin in the middle, goes on in another process, and restores, all
@@ -55,7 +46,7 @@ func TestSnapshotIsWatchedLive(t *testing.T) {
 	kill := w.start("-limit=500000", "snapshot", "nightly", "shop")
 	var backup v1alpha1.VolumePluginBackup
 	seen := map[int32]bool{}
-	w.until("the snapshot is underway", func() bool {
+	w.Eventually("the snapshot is underway", func() bool {
 		backup = w.backup()
 		if p := backup.Status.Percent; p != nil {
 			seen[*p] = true
@@ -78,7 +69,7 @@ func TestSnapshotIsWatchedLive(t *testing.T) {
 
 	volume := strings.TrimSpace(w.run("restore", after.Status.SnapshotID))
 	list := &v1alpha1.VolumePluginRestoreList{}
-	if err := w.List(t.Context(), list); err != nil || len(list.Items) != 1 {
+	if err := w.Client.List(t.Context(), list, client.InNamespace(w.Namespace)); err != nil || len(list.Items) != 1 {
 		t.Fatal(err, len(list.Items))
 	}
 	if r := list.Items[0]; r.Status.Phase != v1alpha1.PhaseCompleted || r.Status.VolumeID != volume || r.Spec.Backup != "nightly" || r.Spec.Volume != "shop" || r.Spec.SnapshotID != after.Status.SnapshotID {
@@ -122,7 +113,7 @@ func TestSecondCopySaysThatItWaits(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for deadline := time.After(longest); waiting != 1; {
+	for deadline := time.After(testenv.Patience); waiting != 1; {
 		waiting = 0
 		for id := range d.copies {
 			if _, total, err := d.backupProgress(ctx, id); errors.Is(err, volumeplugin.Waiting(waitsForTurn)) && total == 3600*fileSize {
@@ -149,9 +140,9 @@ func TestSnapshotOfNothingCompletes(t *testing.T) {
 	}
 }
 
-// world is an API server with the rights that a plugin has, and the directories of one.
+// world is a control plane with the rights that a plugin has, and the directories of one.
 type world struct {
-	client.Client
+	*testenv.Env
 
 	t          *testing.T
 	dir        string
@@ -160,53 +151,10 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	var crds []*apiextensionsv1.CustomResourceDefinition
-	for _, name := range []string{"volumepluginbackups", "volumepluginrestores"} {
-		crd := &apiextensionsv1.CustomResourceDefinition{}
-		read(t, "crds/plimsoll.io_"+name+".yaml", crd)
-		crds = append(crds, crd)
-	}
-	cp := controlplane.ForTest(t, controlplane.Options{CRDs: crds, Dir: t.TempDir()})
-	s := runtime.NewScheme()
-	if err := errors.Join(scheme.AddToScheme(s), volumeplugin.AddToScheme(s)); err != nil {
-		t.Fatal(err)
-	}
-	admin, err := client.New(cp.Config(), client.Options{Scheme: s})
-	if err != nil {
-		t.Fatal(err)
-	}
-	role, binding := &rbacv1.Role{}, &rbacv1.RoleBinding{}
-	read(t, "volume-plugin/rbac.yaml", role)
-	read(t, "volume-plugin/rolebinding.yaml", binding)
-	for _, o := range []client.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "velero"}}, role, binding} {
-		if err := admin.Create(t.Context(), o); err != nil {
-			t.Fatal(err)
-		}
-	}
-	w := &world{Client: admin, t: t, dir: t.TempDir(), kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
-	config, err := clientcmd.LoadFromFile(cp.Kubeconfig())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, user := range config.AuthInfos {
-		user.Impersonate = "system:serviceaccount:velero:velero"
-		user.ImpersonateGroups = []string{"system:serviceaccounts", "system:authenticated"}
-	}
-	if err := clientcmd.WriteToFile(*config, w.kubeconfig); err != nil {
-		t.Fatal(err)
-	}
+	w := &world{Env: testenv.New(t, testenv.Options{}), t: t, dir: t.TempDir()}
+	w.kubeconfig = testenv.Kubeconfig(t, w.As("velero"))
+	w.GrantPluginRights()
 	return w
-}
-
-func read(t *testing.T, name string, into any) {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join("../../deploy", name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := yaml.UnmarshalStrict(text, into); err != nil {
-		t.Fatal(name, err)
-	}
 }
 
 func (w *world) fill() {
@@ -226,7 +174,7 @@ func (w *world) command(args ...string) (cmd *exec.Cmd, stdout *bytes.Buffer) {
 	w.t.Helper()
 	args = append([]string{"-dir", w.dir, "-kubeconfig", w.kubeconfig, "-interval", "100ms"}, args...)
 	cmd, stdout = exec.CommandContext(w.t.Context(), os.Args[0], args...), &bytes.Buffer{}
-	cmd.Env = append(os.Environ(), isPlugin+"=yes")
+	cmd.Env = append(os.Environ(), isPlugin+"=yes", "VELERO_NAMESPACE="+w.Namespace)
 	cmd.Stdout, cmd.Stderr = stdout, w.t.Output()
 	return cmd, stdout
 }
@@ -262,7 +210,7 @@ func (w *world) run(args ...string) string {
 func (w *world) backup() v1alpha1.VolumePluginBackup {
 	w.t.Helper()
 	list := &v1alpha1.VolumePluginBackupList{}
-	if err := w.List(w.t.Context(), list, client.InNamespace("velero")); err != nil {
+	if err := w.Client.List(w.t.Context(), list, client.InNamespace(w.Namespace)); err != nil {
 		w.t.Fatal(err)
 	}
 	switch len(list.Items) {
@@ -273,20 +221,6 @@ func (w *world) backup() v1alpha1.VolumePluginBackup {
 	default:
 		w.t.Fatalf("there are %d backups", len(list.Items))
 		return v1alpha1.VolumePluginBackup{}
-	}
-}
-
-func (w *world) until(what string, condition func() bool) {
-	w.t.Helper()
-	deadline := time.After(longest)
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for !condition() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			w.t.Fatalf("it does not happen: %s", what)
-		}
 	}
 }
 

@@ -26,6 +26,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
 	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // archived is one file of a backup's archive.
@@ -96,7 +97,7 @@ type attempt struct {
 func newAttempt(tb testing.TB) *attempt {
 	tb.Helper()
 	a := &attempt{tb: tb, id: "t" + rand.String(5)}
-	a.connect(apiServer(tb))
+	a.connect(testenv.New(tb, testenv.Options{}).Config) // shared: tests use names of their own
 	a.input = Input{
 		Restore: &velerov1.Restore{ObjectMeta: metav1.ObjectMeta{Namespace: "plimsoll", Name: "r-" + a.id, UID: "restore-uid"}},
 		Backup:  &velerov1.Backup{ObjectMeta: metav1.ObjectMeta{Namespace: "plimsoll", Name: "b1"}},

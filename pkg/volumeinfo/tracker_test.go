@@ -3,7 +3,6 @@ package volumeinfo_test
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -17,59 +16,36 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/pkg/volumeinfo"
-	"github.com/plimsoll-io/plimsoll/test/controlplane"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 const shop = "shop"
 
-// cluster is a real API server in which a restore has made its claims.
+// cluster is a control plane in which a restore has made its claims.
 type cluster struct {
-	t      *testing.T
-	client client.Client
-	log    bytes.Buffer
+	*testenv.Env
+
+	t   *testing.T
+	log bytes.Buffer
 }
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	crds, err := controlplane.VeleroCRDs("1.18.3")
-	if err != nil {
-		t.Fatal(err)
-	}
-	scheme := runtime.NewScheme()
-	err = errors.Join(clientgoscheme.AddToScheme(scheme), velerov1.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &cluster{t: t}
-	if c.client, err = client.New(controlplane.ForTest(t, controlplane.Options{CRDs: crds}).Config(), client.Options{Scheme: scheme}); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{shop, "velero"} {
-		c.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
-	}
+	c := &cluster{Env: testenv.New(t, testenv.Options{Namespace: "velero"}), t: t}
+	c.CreateNamespaces(shop)
 	return c
 }
 
-func (c *cluster) create(object client.Object) {
-	c.t.Helper()
-	if err := c.client.Create(c.t.Context(), object); err != nil {
-		c.t.Fatal(err)
-	}
-}
-
 func (c *cluster) tracker() *volumeinfo.Tracker {
-	return volumeinfo.NewTracker(c.client, slog.New(slog.NewTextHandler(&c.log, nil)))
+	return volumeinfo.NewTracker(c.Client, slog.New(slog.NewTextHandler(&c.log, nil)))
 }
 
 // claim makes a claim, bound to the volume that is named.
 func (c *cluster) claim(name, volume string, source *corev1.TypedLocalObjectReference) {
 	c.t.Helper()
-	c.create(&corev1.PersistentVolumeClaim{
+	c.Create(&corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: name},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			VolumeName: volume, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, DataSource: source,
@@ -82,7 +58,7 @@ func (c *cluster) claim(name, volume string, source *corev1.TypedLocalObjectRefe
 func (c *cluster) serveSnapshots() {
 	c.t.Helper()
 	names := apiextensionsv1.CustomResourceDefinitionNames{Plural: "volumesnapshots", Singular: "volumesnapshot", Kind: "VolumeSnapshot", ListKind: "VolumeSnapshotList"}
-	c.create(&apiextensionsv1.CustomResourceDefinition{
+	c.Create(&apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        "volumesnapshots.snapshot.storage.k8s.io",
 			Annotations: map[string]string{"api-approved.kubernetes.io": "https://github.com/kubernetes-csi/external-snapshotter/pull/139"},
@@ -109,7 +85,7 @@ func (c *cluster) snapshot(name string) {
 	}}
 	// The API server serves a new kind only after a while.
 	deadline := time.After(time.Minute)
-	for err := c.client.Create(c.t.Context(), object); err != nil; err = c.client.Create(c.t.Context(), object) {
+	for err := c.Client.Create(c.t.Context(), object); err != nil; err = c.Client.Create(c.t.Context(), object) {
 		select {
 		case <-time.After(100 * time.Millisecond):
 		case <-deadline:
@@ -141,7 +117,7 @@ func TestTracker(t *testing.T) {
 	}
 	group := "snapshot.storage.k8s.io"
 	c.claim("snapped", "", &corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: "hash-1"})
-	c.create(&corev1.Pod{
+	c.Create(&corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: "web"},
 		Spec: corev1.PodSpec{
 			Containers: []corev1.Container{{Name: "main", Image: "main"}},

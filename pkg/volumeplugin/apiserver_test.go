@@ -24,18 +24,14 @@ import (
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/volumeplugin"
 	"github.com/plimsoll-io/plimsoll/test/controlplane"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // TestAPIServer runs what needs the API server and no other than the documented rights, on one API server.
 func TestAPIServer(t *testing.T) {
 	t.Parallel()
-	definitions := crds(t)
-	velero, err := controlplane.VeleroCRDs("1.18.3")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := newCluster(t, append(definitions, velero...)...)
-	c.grant(t)
+	c := newCluster(t)
+	c.GrantPluginRights()
 	for name, test := range map[string]func(t *testing.T, c *cluster){
 		"schema and rules":           rules,
 		"life of a backup":           lifeOfABackup,
@@ -55,7 +51,7 @@ func TestAPIServer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			test(t, c)
+			test(t, &cluster{c.For(t)})
 		})
 	}
 }
@@ -63,13 +59,13 @@ func TestAPIServer(t *testing.T) {
 // rules sends what people and programs get wrong.
 func rules(t *testing.T, c *cluster) {
 	b := &v1alpha1.VolumePluginBackup{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "rules"},
+		ObjectMeta: c.Meta("rules"),
 		Spec:       v1alpha1.VolumePluginBackupSpec{Volume: "pv", Backup: "b", Plugin: "p"},
 	}
-	c.create(t, b)
+	c.Create(b)
 	status := func(patch, refusedFor string) {
 		t.Helper()
-		err := c.Status().Patch(t.Context(), b.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"status": `+patch+`}`)))
+		err := c.Client.Status().Patch(t.Context(), b.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"status": `+patch+`}`)))
 		switch {
 		case refusedFor == "" && err != nil:
 			t.Errorf("%s is refused: %v", patch, err)
@@ -98,26 +94,26 @@ func rules(t *testing.T, c *cluster) {
 		`{"spec": {"plugin": ""}}`:              "immutable",
 		`{"spec": {"pluginSpecific": {"a":1}}}`: "string",
 	} {
-		err := c.Patch(t.Context(), b.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(patch)))
+		err := c.Client.Patch(t.Context(), b.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(patch)))
 		if err == nil || !strings.Contains(err.Error(), refusedFor) {
 			t.Errorf("%s: got %v, want %q", patch, err, refusedFor)
 		}
 	}
-	if err := c.Create(t.Context(), &v1alpha1.VolumePluginBackup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "empty"}}); !apierrors.IsInvalid(err) {
+	if err := c.Client.Create(t.Context(), &v1alpha1.VolumePluginBackup{ObjectMeta: c.Meta("empty")}); !apierrors.IsInvalid(err) {
 		t.Errorf("an empty spec: got %v, want that it is refused", err)
 	}
 	r := &v1alpha1.VolumePluginRestore{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "rules"},
+		ObjectMeta: c.Meta("rules"),
 		Spec:       v1alpha1.VolumePluginRestoreSpec{SnapshotID: "s", Plugin: "p"}, // a plugin does not know the backup
 	}
-	c.create(t, r)
+	c.Create(r)
 	for _, step := range []struct {
 		patch   string
 		refused bool
 	}{
 		{`{"phase": "Completed", "progress": {"totalBytes": 1, "bytesDone": 1}}`, false}, {`{"volumeID": "late"}`, true},
 	} {
-		err := c.Status().Patch(t.Context(), r.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"status": `+step.patch+`}`)))
+		err := c.Client.Status().Patch(t.Context(), r.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"status": `+step.patch+`}`)))
 		if step.refused != apierrors.IsInvalid(err) {
 			t.Errorf("restore: %s: %v", step.patch, err)
 		}
@@ -126,10 +122,10 @@ func rules(t *testing.T, c *cluster) {
 
 func lifeOfABackup(t *testing.T, c *cluster) {
 	const id = "/subscriptions/AB-12/providers/Microsoft.Compute/snapshots/Snap_1"
-	parent := &velerov1.Backup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "life"}}
-	c.create(t, parent)
+	parent := &velerov1.Backup{ObjectMeta: c.Meta("life")}
+	c.Create(parent)
 
-	r := newRecorder(t, c.plugin())
+	r := newRecorder(t, c.As("velero"))
 	op := r.BeginBackup(volumeplugin.BackupRequest{Backup: "life", Volume: "life-pv", SnapshotID: id})
 	op.Update(1<<20, 4<<20)
 	b := c.untilBackup(t, "life-pv", "says bytes", func(s v1alpha1.VolumePluginBackupStatus) bool { return s.Progress.BytesDone > 0 })
@@ -158,14 +154,14 @@ func lifeOfABackup(t *testing.T, c *cluster) {
 // restart ends the plugin in the middle and goes on in another process.
 func restart(t *testing.T, c *cluster) {
 	req := volumeplugin.BackupRequest{Backup: "restart", Volume: "restart-pv"}
-	first := newRecorder(t, c.plugin())
+	first := newRecorder(t, c.As("velero"))
 	op := first.BeginBackup(req)
 	op.SetID("restart-snap")
 	op.Update(600, 1000)
 	before := c.untilBackup(t, "restart-pv", "says bytes", func(s v1alpha1.VolumePluginBackupStatus) bool { return s.Progress.BytesDone == 600 })
 	first.end(t)
 
-	op = newRecorder(t, c.plugin()).BeginBackup(req)
+	op = newRecorder(t, c.As("velero")).BeginBackup(req)
 	op.Update(100, 1000) // it counts from the begin again
 	after := c.untilBackup(t, "restart-pv", "goes on", func(v1alpha1.VolumePluginBackupStatus) bool { return c.reasons(t, before.Name)["Resumed"] == 1 })
 	if after.Status.Progress.BytesDone != 600 || !after.Status.StartTimestamp.Equal(before.Status.StartTimestamp) || after.Name != before.Name {
@@ -181,7 +177,7 @@ func restart(t *testing.T, c *cluster) {
 
 // outage drops the connections in the middle and at the end of an operation.
 func outage(t *testing.T, c *cluster) {
-	r := newRecorder(t, c.plugin())
+	r := newRecorder(t, c.As("velero"))
 	op := r.BeginBackup(volumeplugin.BackupRequest{Backup: "outage", Volume: "outage-pv"})
 	op.Update(100, 1000)
 	c.untilBackup(t, "outage-pv", "says bytes", func(s v1alpha1.VolumePluginBackupStatus) bool { return s.Progress.BytesDone == 100 })
@@ -192,7 +188,7 @@ func outage(t *testing.T, c *cluster) {
 		defer close(ended)
 		op.Complete()
 	}()
-	until(t, "the end is tried twice", func() bool { return r.fault.dropped.Load() >= 2 })
+	testenv.Eventually(t, "the end is tried twice", func() bool { return r.fault.dropped.Load() >= 2 })
 	if b, _ := c.backup(t, "outage-pv"); b.Status.Phase != v1alpha1.PhaseInProgress || b.Status.Progress.BytesDone != 100 {
 		t.Errorf("in the outage it is %+v", b.Status)
 	}
@@ -207,11 +203,11 @@ func outage(t *testing.T, c *cluster) {
 }
 
 func endOfSomebodyElse(t *testing.T, c *cluster) {
-	r := newRecorder(t, c.plugin())
+	r := newRecorder(t, c.As("velero"))
 	op := r.BeginBackup(volumeplugin.BackupRequest{Backup: "ended", Volume: "ended-pv"})
 	b := c.untilBackup(t, "ended-pv", "has begun", func(s v1alpha1.VolumePluginBackupStatus) bool { return s.Phase == v1alpha1.PhaseInProgress })
 	patch := client.RawPatch("application/merge-patch+json", []byte(`{"status": {"phase": "Failed", "message": "by hand"}}`))
-	if err := c.Status().Patch(t.Context(), &b, patch); err != nil {
+	if err := c.Client.Status().Patch(t.Context(), &b, patch); err != nil {
 		t.Fatal(err)
 	}
 	op.Update(10, 20)
@@ -224,7 +220,7 @@ func endOfSomebodyElse(t *testing.T, c *cluster) {
 // twoWriters has two processes that know different numbers.
 func twoWriters(t *testing.T, c *cluster) {
 	req := volumeplugin.BackupRequest{Backup: "two", Volume: "two-pv"}
-	first, second := newRecorder(t, c.plugin()), newRecorder(t, c.plugin())
+	first, second := newRecorder(t, c.As("velero")), newRecorder(t, c.As("velero"))
 	a := first.BeginBackup(req)
 	c.untilBackup(t, "two-pv", "has begun", func(s v1alpha1.VolumePluginBackupStatus) bool { return s.Phase != "" })
 	b := second.BeginBackup(req)
@@ -247,12 +243,10 @@ func twoWriters(t *testing.T, c *cluster) {
 }
 
 func deletedObject(t *testing.T, c *cluster) {
-	r := newRecorder(t, c.plugin())
+	r := newRecorder(t, c.As("velero"))
 	op := r.BeginBackup(volumeplugin.BackupRequest{Backup: "deleted", Volume: "deleted-pv"})
 	b := c.untilBackup(t, "deleted-pv", "has begun", func(s v1alpha1.VolumePluginBackupStatus) bool { return s.Phase != "" })
-	if err := c.Delete(t.Context(), &b); err != nil {
-		t.Fatal(err)
-	}
+	c.Delete(&b)
 	op.Update(5, 10)
 	op.Complete()
 	if _, ok := c.backup(t, "deleted-pv"); ok {
@@ -261,7 +255,7 @@ func deletedObject(t *testing.T, c *cluster) {
 }
 
 func manyAtOnce(t *testing.T, c *cluster) {
-	r := newRecorder(t, c.plugin())
+	r := newRecorder(t, c.As("velero"))
 	var group sync.WaitGroup
 	for i := range 40 {
 		group.Go(func() {
@@ -321,7 +315,7 @@ func tags(name string) map[string]string {
 
 func wrapped(t *testing.T, c *cluster) {
 	inner := &cloud{name: "wrapped"}
-	s := volumeplugin.Wrap(inner, newRecorder(t, c.plugin()).Recorder, volumeplugin.WrapOptions{Backups: inner.poll, Restores: inner.poll})
+	s := volumeplugin.Wrap(inner, newRecorder(t, c.As("velero")).Recorder, volumeplugin.WrapOptions{Backups: inner.poll, Restores: inner.poll})
 	if err := s.Init(nil); err != nil || inner.inits.Load() != 1 {
 		t.Fatal("init:", err)
 	}
@@ -344,7 +338,7 @@ func wrapped(t *testing.T, c *cluster) {
 	}
 	restore := func() v1alpha1.VolumePluginRestore {
 		list := &v1alpha1.VolumePluginRestoreList{}
-		if err := c.List(t.Context(), list, client.MatchingLabels{v1alpha1.LabelSnapshotID: "snap_wrapped"}); err != nil || len(list.Items) > 1 {
+		if err := c.Client.List(t.Context(), list, client.MatchingLabels{v1alpha1.LabelSnapshotID: "snap_wrapped"}); err != nil || len(list.Items) > 1 {
 			t.Fatal(err, len(list.Items))
 		}
 		if len(list.Items) == 0 {
@@ -353,12 +347,12 @@ func wrapped(t *testing.T, c *cluster) {
 		return list.Items[0]
 	}
 	inner.done.Store(600)
-	until(t, "the restore says 60 %", func() bool { p := restore().Status.Percent; return p != nil && *p == 60 })
+	testenv.Eventually(t, "the restore says 60 %", func() bool { p := restore().Status.Percent; return p != nil && *p == 60 })
 	if got := restore(); got.Spec.Backup != "wrapped" || got.Spec.Volume != "wrapped-pv" || got.Status.VolumeID != volume || got.Spec.SnapshotID != id {
 		t.Errorf("the restore is %+v", got)
 	}
 	inner.done.Store(1000)
-	until(t, "the restore completes", func() bool { return restore().Status.Phase == v1alpha1.PhaseCompleted })
+	testenv.Eventually(t, "the restore completes", func() bool { return restore().Status.Phase == v1alpha1.PhaseCompleted })
 	pv := &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"name": "of-the-cluster"}}}
 	if changed, err := s.SetVolumeID(pv, volume); err != nil || changed != runtime.Unstructured(pv) {
 		t.Fatal(changed, err)
@@ -380,14 +374,14 @@ func wrappedRestoreIsWrittenAtItsEnd(t *testing.T, c *cluster) {
 		}
 		return inner.poll(ctx, id)
 	}
-	s := volumeplugin.Wrap(inner, newRecorder(t, c.plugin()).Recorder, volumeplugin.WrapOptions{Restores: poll})
+	s := volumeplugin.Wrap(inner, newRecorder(t, c.As("velero")).Recorder, volumeplugin.WrapOptions{Restores: poll})
 	_, err := s.CreateVolumeFromSnapshot("snap/short", "", "", nil)
 	gone.Store(true)
 	if err != nil {
 		t.Fatal(err)
 	}
 	list := &v1alpha1.VolumePluginRestoreList{}
-	if err := c.List(t.Context(), list, client.MatchingLabels{v1alpha1.LabelSnapshotID: "snap_short"}); err != nil || len(list.Items) != 1 {
+	if err := c.Client.List(t.Context(), list, client.MatchingLabels{v1alpha1.LabelSnapshotID: "snap_short"}); err != nil || len(list.Items) != 1 {
 		t.Fatal(err, len(list.Items))
 	}
 	if s := list.Items[0].Status; s.Phase != v1alpha1.PhaseCompleted || s.Progress.BytesDone != 1000 {
@@ -418,12 +412,12 @@ func wrappedRestoreAfterAFailedOne(t *testing.T, c *cluster) {
 	inner := &retried{cloud: &cloud{name: "again"}, asked: make(chan struct{})}
 	inner.done.Store(1000)
 	inner.fail.Store(true)
-	s := volumeplugin.Wrap(inner, newRecorder(t, c.plugin()).Recorder, volumeplugin.WrapOptions{Restores: inner.poll})
+	s := volumeplugin.Wrap(inner, newRecorder(t, c.As("velero")).Recorder, volumeplugin.WrapOptions{Restores: inner.poll})
 	if _, err := s.CreateVolumeFromSnapshot("snap/again", "", "", nil); err != nil {
 		t.Fatal(err)
 	}
 	list := &v1alpha1.VolumePluginRestoreList{}
-	if err := c.List(t.Context(), list, client.MatchingLabels{v1alpha1.LabelSnapshotID: "snap_again"}); err != nil || len(list.Items) != 1 {
+	if err := c.Client.List(t.Context(), list, client.MatchingLabels{v1alpha1.LabelSnapshotID: "snap_again"}); err != nil || len(list.Items) != 1 {
 		t.Fatal(err, len(list.Items))
 	}
 	if s := list.Items[0].Status; s.Phase != v1alpha1.PhaseCompleted {
@@ -433,7 +427,7 @@ func wrappedRestoreAfterAFailedOne(t *testing.T, c *cluster) {
 
 func wrappedFailure(t *testing.T, c *cluster) {
 	refuses := &cloud{name: "refuses", unable: errors.New("quota exceeded")}
-	r := newRecorder(t, c.plugin())
+	r := newRecorder(t, c.As("velero"))
 	s := volumeplugin.Wrap(refuses, r.Recorder, volumeplugin.WrapOptions{Backups: refuses.poll, Restores: refuses.poll})
 	if _, err := s.CreateSnapshot("vol-1", "", tags("refuses")); !errors.Is(err, refuses.unable) {
 		t.Errorf("got %v, want the plugin's own error", err)
@@ -447,7 +441,7 @@ func wrappedFailure(t *testing.T, c *cluster) {
 
 	later := &cloud{name: "later"}
 	later.fail.Store(true)
-	s = volumeplugin.Wrap(later, r.Recorder, volumeplugin.WrapOptions{Backups: later.poll, Wait: patience})
+	s = volumeplugin.Wrap(later, r.Recorder, volumeplugin.WrapOptions{Backups: later.poll, Wait: testenv.Patience})
 	if _, err := s.CreateSnapshot("vol-1", "", tags("later")); err == nil || !strings.Contains(err.Error(), "storage says no") {
 		t.Errorf("got %v for a snapshot that has failed while the call waited, want why", err)
 	}
@@ -471,7 +465,7 @@ func wrappedFailure(t *testing.T, c *cluster) {
 func wrappedIsResumed(t *testing.T, c *cluster) {
 	inner := &cloud{name: "resumed"}
 	options := volumeplugin.WrapOptions{Backups: inner.poll, Restores: inner.poll}
-	first := newRecorder(t, c.plugin())
+	first := newRecorder(t, c.As("velero"))
 	if _, err := volumeplugin.Wrap(inner, first.Recorder, options).CreateSnapshot("vol-1", "", tags("resumed")); err != nil {
 		t.Fatal(err)
 	}
@@ -480,7 +474,7 @@ func wrappedIsResumed(t *testing.T, c *cluster) {
 	first.end(t)
 
 	inner.done.Store(700)
-	if err := volumeplugin.Wrap(inner, newRecorder(t, c.plugin()).Recorder, options).Init(nil); err != nil {
+	if err := volumeplugin.Wrap(inner, newRecorder(t, c.As("velero")).Recorder, options).Init(nil); err != nil {
 		t.Fatal(err)
 	}
 	c.untilBackup(t, "resumed-pv", "goes on", func(s v1alpha1.VolumePluginBackupStatus) bool { return *s.Percent == 70 })
@@ -496,13 +490,13 @@ func abandoned(t *testing.T, c *cluster) {
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{v1alpha1.LabelPlugin: "lost", v1alpha1.LabelVolume: name}},
 			Spec:       v1alpha1.VolumePluginBackupSpec{Volume: name, Backup: name, Plugin: "lost"},
 		}
-		c.create(t, b)
+		c.Create(b)
 		b.Status.Phase, b.Status.HeartbeatTimestamp = v1alpha1.PhaseInProgress, heartbeat
-		if err := c.Status().Update(t.Context(), b); err != nil {
+		if err := c.Client.Status().Update(t.Context(), b); err != nil {
 			t.Fatal(err)
 		}
 	}
-	r := volumeplugin.New(t.Context(), volumeplugin.Options{Plugin: "lost", Client: c, Namespace: namespace})
+	r := volumeplugin.New(t.Context(), volumeplugin.Options{Plugin: "lost", Client: c.Client, Namespace: namespace})
 	defer r.Close(t.Context())
 	r.Resume(nil, nil)
 	b := c.untilBackup(t, "abandoned", "is failed", func(s v1alpha1.VolumePluginBackupStatus) bool { return s.Phase == v1alpha1.PhaseFailed })
@@ -517,16 +511,16 @@ func abandoned(t *testing.T, c *cluster) {
 // table asks for what kubectl prints.
 func table(t *testing.T, c *cluster) {
 	b := &v1alpha1.VolumePluginBackup{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "table"},
+		ObjectMeta: c.Meta("table"),
 		Spec:       v1alpha1.VolumePluginBackupSpec{Volume: "table-pv", Backup: "table", Plugin: "p"},
 	}
-	c.create(t, b)
+	c.Create(b)
 	b.Status.Percent, b.Status.BytesPerSecond = new(int32(42)), 1234
 	b.Status.Phase, b.Status.State = v1alpha1.PhaseInProgress, "Transferring"
-	if err := c.Status().Update(t.Context(), b); err != nil {
+	if err := c.Client.Status().Update(t.Context(), b); err != nil {
 		t.Fatal(err)
 	}
-	clientset, err := kubernetes.NewForConfig(c.Config())
+	clientset, err := kubernetes.NewForConfig(c.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -557,8 +551,8 @@ func table(t *testing.T, c *cluster) {
 // TestForbidden has a plugin without rights: first without any, then without those that it can do without.
 func TestForbidden(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, crds(t)...)
-	r := newRecorder(t, c.plugin())
+	c := newCluster(t)
+	r := newRecorder(t, c.As("velero"))
 	for _, volume := range []string{"pv-1", "pv-2", "pv-3"} {
 		op := r.BeginBackup(volumeplugin.BackupRequest{Backup: "b", Volume: volume})
 		op.Update(1, 2)
@@ -568,17 +562,17 @@ func TestForbidden(t *testing.T) {
 	if n := r.log.count("lacks rights"); n != 1 {
 		t.Errorf("logged %d times:\n%s", n, r.log)
 	}
-	if list := (&v1alpha1.VolumePluginBackupList{}); c.List(t.Context(), list) != nil || len(list.Items) > 0 {
+	if list := (&v1alpha1.VolumePluginBackupList{}); c.Client.List(t.Context(), list) != nil || len(list.Items) > 0 {
 		t.Error("there are objects")
 	}
 
-	c.grant(t)
-	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "plimsoll-volume-plugin"}}
-	if err := c.Patch(t.Context(), role, client.RawPatch("application/json-patch+json", []byte(`[{"op": "remove", "path": "/rules/0"}]`))); err != nil {
+	c.GrantPluginRights()
+	role := &rbacv1.Role{ObjectMeta: c.Meta("plimsoll-volume-plugin")}
+	if err := c.Client.Patch(t.Context(), role, client.RawPatch("application/json-patch+json", []byte(`[{"op": "remove", "path": "/rules/0"}]`))); err != nil {
 		t.Fatal(err) // Events are the first rule
 	}
 	var op *volumeplugin.Operation
-	until(t, "rights are seen", func() bool {
+	testenv.Eventually(t, "rights are seen", func() bool {
 		op = r.BeginBackup(volumeplugin.BackupRequest{Backup: "b", Volume: "pv-4"})
 		op.Complete()
 		_, ok := c.backup(t, "pv-4")
@@ -595,12 +589,12 @@ func TestForbidden(t *testing.T) {
 // TestMissingCRDs has no CRDs, and then has them.
 func TestMissingCRDs(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t)
-	c.grant(t)
-	r := newRecorder(t, c.plugin())
+	c := &cluster{testenv.New(t, testenv.Options{Namespace: namespace, Plane: controlplane.ForTest(t, controlplane.Options{})})}
+	c.GrantPluginRights()
+	r := newRecorder(t, c.As("velero"))
 	inner := &cloud{name: "missing"}
 	inner.done.Store(1000)
-	s := volumeplugin.Wrap(inner, r.Recorder, volumeplugin.WrapOptions{Backups: inner.poll, Wait: patience})
+	s := volumeplugin.Wrap(inner, r.Recorder, volumeplugin.WrapOptions{Backups: inner.poll, Wait: testenv.Patience})
 	if err := s.Init(nil); err != nil {
 		t.Fatal(err)
 	}
@@ -613,16 +607,20 @@ func TestMissingCRDs(t *testing.T) {
 		t.Errorf("logged %d times:\n%s", n, r.log)
 	}
 
-	for _, crd := range crds(t) {
-		c.create(t, crd)
+	crds, err := controlplane.OurCRDs()
+	if err != nil {
+		t.Fatal(err)
 	}
-	until(t, "the CRDs are served", func() bool {
+	for _, crd := range crds {
+		c.Create(crd)
+	}
+	testenv.Eventually(t, "the CRDs are served", func() bool {
 		_, err := s.CreateSnapshot("vol-1", "", tags("missing"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		list := &v1alpha1.VolumePluginBackupList{}
-		return c.List(t.Context(), list) == nil && len(list.Items) > 0
+		return c.Client.List(t.Context(), list) == nil && len(list.Items) > 0
 	})
 	c.untilBackup(t, "missing-pv", "completes", func(s v1alpha1.VolumePluginBackupStatus) bool { return s.Phase == v1alpha1.PhaseCompleted })
 }

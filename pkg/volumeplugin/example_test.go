@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -40,7 +41,7 @@ func ExampleWrap() {
 	stored := func(_ context.Context, _ string) (done, total int64, err error) {
 		return 1 << 30, 1 << 30, nil // what the API of the storage says about the snapshot
 	}
-	plugin := volumeplugin.Wrap(existing, recorder, volumeplugin.WrapOptions{Backups: stored, Wait: patience})
+	plugin := volumeplugin.Wrap(existing, recorder, volumeplugin.WrapOptions{Backups: stored, Wait: 5 * time.Minute})
 
 	id, err := plugin.CreateSnapshot("vol-1", "", map[string]string{"velero.io/backup": "nightly", "velero.io/pv": "pv-1"})
 	fmt.Println(id, err)

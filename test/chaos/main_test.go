@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-
 	"github.com/plimsoll-io/plimsoll/test/leaks"
 	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/rig"

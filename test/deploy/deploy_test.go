@@ -19,10 +19,11 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/test/controlplane"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // veleroVersion is the one whose types we are built with. The Makefile takes the CRDs in deploy/ from its module.
-const veleroVersion = "1.18.3"
+const veleroVersion = controlplane.LatestVelero
 
 // everyValue sets each value of the chart to something else than its default, besides what needs the CRDs of the Prometheus
 // operator: what these make is compared with deploy/monitoring, and test/monitoring sends that to an API server.
@@ -210,17 +211,10 @@ func TestCRDsStay(t *testing.T) {
 // newClient returns an administrator's client for an API server of its own, on which nothing is installed.
 func newClient(t *testing.T) client.Client {
 	t.Helper()
-	config := controlplane.ForTest(t, controlplane.Options{Dir: t.TempDir()}).Config()
-	c, err := client.New(config, client.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"velero", "plimsoll", "backup", "shop"} {
-		if err := c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return c
+	plane := controlplane.ForTest(t, controlplane.Options{Dir: t.TempDir()})
+	e := testenv.New(t, testenv.Options{Namespace: "velero", Plane: plane})
+	e.CreateNamespaces("plimsoll", "backup", "shop")
+	return e.Client
 }
 
 // apply applies the object on the server's side: a definition for good, anything else as a dry run.

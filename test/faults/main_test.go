@@ -7,7 +7,6 @@ import (
 	"os"
 	"testing"
 
-
 	"github.com/plimsoll-io/plimsoll/test/leaks"
 	"github.com/plimsoll-io/plimsoll/test/rig"
 	"github.com/plimsoll-io/plimsoll/test/testenv"

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/plimsoll-io/plimsoll/test/parts"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 const (
@@ -51,13 +52,13 @@ func TestRealData(t *testing.T) {
 		n.killAgent()
 		awaitAlerts(t, s, "PlimsollAgentDown", "PlimsollMetricsAbsent")
 		n.startAgent(agentFlags...)
-		await(t, "the agent is scraped again", func() bool {
+		testenv.Eventually(t, "the agent is scraped again", func() bool {
 			now := s.query(t, "process_start_time_seconds and on (job, instance) plimsoll_build_info")
 			return len(now) == 1 && now[0].value != started[0].value
 		})
 	}
 	awaitAlerts(t, s, "PlimsollAgentRestarts")
-	await(t, "the agent goes on with a volume", func() bool { return s.numbers(t, `plimsoll_operations{state="running"} > 0`) > 0 })
+	testenv.Eventually(t, "the agent goes on with a volume", func() bool { return s.numbers(t, `plimsoll_operations{state="running"} > 0`) > 0 })
 	n.refuseWrites()
 	awaitAlerts(t, s, "PlimsollStatusWritesFail")
 	checkSelectors(t, s, readRules(t, ofAgents), 25)
@@ -105,7 +106,7 @@ func (n *node) work(s *server) {
 	n.backUp(n.slowPod("slow-restic"), "data", restic)
 	n.backUp(n.slowPod("slow-kopia"), "data", kopia)
 	n.restoreInto(n.pod("slow-restore"), kopia, big.Status.SnapshotID)
-	await(n.t, "four volumes run, and the bytes of one that is to hang have begun to move", func() bool {
+	testenv.Eventually(n.t, "four volumes run, and the bytes of one that is to hang have begun to move", func() bool {
 		return s.numbers(n.t, `sum(plimsoll_operations{state="running"}) == 4`) == 1 &&
 			s.numbers(n.t, `plimsoll_volume_done_bytes{pod_name="hangs"} > 0`) == 1
 	})
@@ -132,7 +133,7 @@ func snapshotOf(backups []*velerov1.PodVolumeBackup, uploader string) string {
 func awaitAlerts(t *testing.T, s *server, names ...string) {
 	t.Helper()
 	missing := slices.Clone(names)
-	await(t, strings.Join(names, ", ")+" fire", func() bool {
+	testenv.Eventually(t, strings.Join(names, ", ")+" fire", func() bool {
 		firing := s.firing(t)
 		missing = slices.DeleteFunc(missing, func(name string) bool { return len(firing[name]) > 0 })
 		return len(missing) == 0
@@ -169,7 +170,7 @@ func checkDashboard(t *testing.T, s *server) {
 			t.Errorf("query %q has brought no number: %s", name, expr)
 		}
 	}()
-	await(t, "every query of the dashboard brings numbers", func() bool {
+	testenv.Eventually(t, "every query of the dashboard brings numbers", func() bool {
 		for name, expr := range pending {
 			if s.numbers(t, expr) > 0 {
 				delete(pending, name)
@@ -194,7 +195,7 @@ func checkDashboard(t *testing.T, s *server) {
 func checkLabels(t *testing.T, s *server) {
 	t.Helper()
 	hangs := regexp.MustCompile(`backup of volume data of pod shop/hangs on node ` + nodeName + ` \(restic\)`)
-	await(t, "PlimsollVolumeStalled names the volume that hangs", func() bool {
+	testenv.Eventually(t, "PlimsollVolumeStalled names the volume that hangs", func() bool {
 		return slices.ContainsFunc(s.firing(t)["PlimsollVolumeStalled"], func(a alert) bool {
 			return hangs.MatchString(a.Annotations["description"])
 		})

@@ -1,9 +1,7 @@
 package monitoring
 
 import (
-	"context"
 	"crypto/rand"
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,13 +13,10 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/plimsoll-io/plimsoll/test/controlplane"
 	"github.com/plimsoll-io/plimsoll/test/loopback"
 	"github.com/plimsoll-io/plimsoll/test/parts"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 	"github.com/plimsoll-io/plimsoll/test/velero"
 )
 
@@ -37,10 +32,10 @@ const (
 // node is a node agent's node: an API server with a Velero server's objects, kubelet's directories, and the agent. The
 // test plays Velero and kubelet.
 type node struct {
+	*testenv.Env
+
 	t       *testing.T
 	dir     string
-	client  client.Client
-	plane   *controlplane.ControlPlane
 	backup  *velerov1.Backup
 	restore *velerov1.Restore
 	program string
@@ -51,25 +46,13 @@ type node struct {
 
 func newNode(t *testing.T) *node {
 	t.Helper()
-	n := &node{t: t, dir: t.TempDir(), address: loopback.ForTest(t)}
+	n := &node{Env: testenv.New(t, testenv.Options{Namespace: namespace}), t: t, dir: t.TempDir(), address: loopback.ForTest(t)}
 	for _, dir := range []string{"pods", "repositories"} {
 		if err := os.Mkdir(n.path(dir), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	crds, err := controlplane.VeleroCRDs("1.18.3")
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.plane = controlplane.ForTest(t, controlplane.Options{CRDs: crds})
 	n.build()
-	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), velerov1.AddToScheme(scheme)); err != nil {
-		t.Fatal(err)
-	}
-	if n.client, err = client.New(n.plane.Config(), client.Options{Scheme: scheme}); err != nil {
-		t.Fatal(err)
-	}
 	n.install()
 	return n
 }
@@ -91,7 +74,7 @@ func (n *node) build() {
 func (n *node) refuseWrites() {
 	n.t.Helper()
 	refuse := metav1.ObjectMeta{Name: "refuse"}
-	n.create(&admissionv1.ValidatingAdmissionPolicy{ObjectMeta: refuse, Spec: admissionv1.ValidatingAdmissionPolicySpec{
+	n.Create(&admissionv1.ValidatingAdmissionPolicy{ObjectMeta: refuse, Spec: admissionv1.ValidatingAdmissionPolicySpec{
 		FailurePolicy: new(admissionv1.Fail),
 		MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{
 			RuleWithOperations: admissionv1.RuleWithOperations{
@@ -103,7 +86,7 @@ func (n *node) refuseWrites() {
 		}}},
 		Validations: []admissionv1.Validation{{Expression: "false", Reason: new(metav1.StatusReasonForbidden)}},
 	}})
-	n.create(&admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: refuse, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+	n.Create(&admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: refuse, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
 		PolicyName: refuse.Name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
 	}})
 }
@@ -111,22 +94,9 @@ func (n *node) refuseWrites() {
 // install makes what a Velero server makes.
 func (n *node) install() {
 	n.t.Helper()
-	for _, name := range []string{namespace, shop} {
-		n.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
-	}
-	n.create(&corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "velero-repo-credentials"},
-		StringData: map[string]string{"repository-password": "correct horse"},
-	})
-	repositories := n.path("repositories")
-	n.create(&velerov1.BackupStorageLocation{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"},
-		Spec: velerov1.BackupStorageLocationSpec{
-			Provider:    "velero.io/fs",
-			Config:      map[string]string{"fspath": repositories, "resticRepoPrefix": filepath.Join(repositories, "restic")},
-			StorageType: velerov1.StorageType{ObjectStorage: &velerov1.ObjectStorageLocation{Bucket: "bucket"}},
-		},
-	})
+	n.CreateNamespaces(shop)
+	n.CreateSecret("velero-repo-credentials", map[string]string{"repository-password": "correct horse"})
+	n.Create(n.DirectoryLocation("default", n.path("repositories")))
 	n.backup = &velerov1.Backup{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: "b1",
@@ -134,18 +104,9 @@ func (n *node) install() {
 		},
 		Status: velerov1.BackupStatus{Phase: velerov1.BackupPhaseInProgress, StartTimestamp: new(metav1.Now())},
 	}
-	n.restore = &velerov1.Restore{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "r1"}, Spec: velerov1.RestoreSpec{BackupName: "b1"}}
-	n.create(n.backup)
-	n.create(n.restore)
-}
-
-func (n *node) context() context.Context { return context.WithoutCancel(n.t.Context()) }
-
-func (n *node) create(o client.Object) {
-	n.t.Helper()
-	if err := n.client.Create(n.context(), o); err != nil {
-		n.t.Fatal(err)
-	}
+	n.restore = &velerov1.Restore{ObjectMeta: n.Meta("r1"), Spec: velerov1.RestoreSpec{BackupName: "b1"}}
+	n.Create(n.backup)
+	n.Create(n.restore)
 }
 
 // startAgent starts the agent, without root's right to read every file, so that some cannot be read.
@@ -156,7 +117,7 @@ func (n *node) startAgent(flags ...string) {
 		n.t.Fatal(err)
 	}
 	args := append([]string{
-		n.program, "server", "--kubeconfig=" + n.plane.Kubeconfig(), "--host-pods-path=" + n.path("pods"),
+		n.program, "server", "--kubeconfig=" + n.Plane.Kubeconfig(), "--host-pods-path=" + n.path("pods"),
 		"--restic-path=" + parts.Restic(n.t, parts.DefaultRestic), "--cache-dir=" + n.path("cache"), "--metrics-address=" + n.address,
 	}, flags...)
 	if os.Geteuid() == 0 {
@@ -193,7 +154,7 @@ func (n *node) pod(name string) *corev1.Pod {
 			},
 		},
 	}
-	n.create(pod)
+	n.Create(pod)
 	if err := os.MkdirAll(n.volume(pod), 0o755); err != nil {
 		n.t.Fatal(err)
 	}
@@ -219,55 +180,39 @@ func (n *node) file(pod *corev1.Pod, name string, size int, mode os.FileMode) {
 func (n *node) backUp(pod *corev1.Pod, volume, uploader string) *velerov1.PodVolumeBackup {
 	n.t.Helper()
 	pvb := velero.PodVolumeBackup(n.backup, pod, volume, uploader)
-	n.create(pvb)
+	n.Create(pvb)
 	return pvb
 }
 
 // restoreInto makes the PodVolumeRestore of a snapshot into a new pod, whose init container waits for it.
 func (n *node) restoreInto(pod *corev1.Pod, uploader, snapshot string) *velerov1.PodVolumeRestore {
 	n.t.Helper()
-	before := client.MergeFrom(pod.DeepCopy())
-	pod.Status.Phase = corev1.PodPending
-	pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{
-		Name: restoreWait, Image: "agent", ImageID: "agent", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
-	}}
-	if err := n.client.Status().Patch(n.context(), pod, before); err != nil {
-		n.t.Fatal(err)
-	}
+	n.SetInitContainer(pod, corev1.ContainerState{Running: &corev1.ContainerStateRunning{}})
 	pvr := velero.PodVolumeRestore(n.restore, pod, "data", uploader, snapshot, shop)
-	n.create(pvr)
+	n.Create(pvr)
 	return pvr
 }
 
 // awaitBackup waits until a PodVolumeBackup has ended in a phase.
 func (n *node) awaitBackup(pvb *velerov1.PodVolumeBackup, phase velerov1.PodVolumeBackupPhase) {
 	n.t.Helper()
-	await(n.t, "backup is "+string(phase), func() bool {
-		n.get(pvb)
-		return pvb.Status.Phase == phase
+	testenv.EventuallyGet(n.Env, pvb, string(phase), func(_ *velerov1.PodVolumeBackup, err error) bool {
+		return err == nil && pvb.Status.Phase == phase
 	})
 }
 
 // awaitRestore waits until a PodVolumeRestore has ended in a phase.
 func (n *node) awaitRestore(pvr *velerov1.PodVolumeRestore, phase velerov1.PodVolumeRestorePhase) {
 	n.t.Helper()
-	await(n.t, "restore is "+string(phase), func() bool {
-		n.get(pvr)
-		return pvr.Status.Phase == phase
+	testenv.EventuallyGet(n.Env, pvr, string(phase), func(_ *velerov1.PodVolumeRestore, err error) bool {
+		return err == nil && pvr.Status.Phase == phase
 	})
-}
-
-func (n *node) get(o client.Object) {
-	n.t.Helper()
-	if err := n.client.Get(n.context(), client.ObjectKeyFromObject(o), o); err != nil {
-		n.t.Fatal(err)
-	}
 }
 
 // freeze stops the processes that work in the pod's volume, so that no byte moves any more. It waits until there is one.
 func (n *node) freeze(pod *corev1.Pod) {
 	n.t.Helper()
-	await(n.t, "a worker is in the volume of pod "+pod.Name, func() bool {
+	testenv.Eventually(n.t, "a worker is in the volume of pod "+pod.Name, func() bool {
 		links, err := filepath.Glob("/proc/[0-9]*/cwd")
 		if err != nil {
 			n.t.Fatal(err)

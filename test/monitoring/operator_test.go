@@ -8,13 +8,13 @@ import (
 	"slices"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/test/controlplane"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // TestOperatorsSchemaAcceptsObjects creates what the components make in an API server with the CRDs of the Prometheus
@@ -22,13 +22,7 @@ import (
 func TestOperatorsSchemaAcceptsObjects(t *testing.T) {
 	t.Parallel()
 	plane := controlplane.ForTest(t, controlplane.Options{CRDs: operatorCRDs(t)})
-	c, err := client.New(plane.Config(), client.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
-		t.Fatal(err)
-	}
+	e := testenv.New(t, testenv.Options{Namespace: namespace, Plane: plane})
 	for component, of := range monitored {
 		for _, o := range kustomize(t, of.resource, component) {
 			if !slices.Contains([]string{"PrometheusRule", "PodMonitor", "ConfigMap"}, o.Kind) {
@@ -36,7 +30,7 @@ func TestOperatorsSchemaAcceptsObjects(t *testing.T) {
 			}
 			var whole unstructured.Unstructured
 			o.decode(t, &whole.Object)
-			if err := c.Create(t.Context(), &whole, client.FieldValidation(metav1.FieldValidationStrict)); err != nil {
+			if err := e.Client.Create(t.Context(), &whole, client.FieldValidation(metav1.FieldValidationStrict)); err != nil {
 				t.Errorf("create %s %s: %v", o.Kind, o.Metadata.Name, err)
 			}
 		}

@@ -11,17 +11,14 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/yaml"
 
 	"github.com/plimsoll-io/plimsoll/test/loopback"
 	"github.com/plimsoll-io/plimsoll/test/parts"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
-
-// patience is how long a test waits for what must come. Nothing waits for it to pass.
-const patience = 3 * time.Minute
 
 // job is the name that the alerts know the agents' scrape job by.
 const job = "plimsoll-node-agent"
@@ -63,7 +60,7 @@ func startPrometheus(t *testing.T, rules []ruleGroup, pods ...scraped) *server {
 		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address, "--log.level=warn")
 	run(t, cmd, filepath.Join(dir, "prometheus.log"), unix.SIGTERM)
 	s := &server{url: "http://" + address}
-	await(t, "Prometheus is ready", func() bool {
+	testenv.Eventually(t, "Prometheus is ready", func() bool {
 		response, err := http.Get(s.url + "/-/ready")
 		if err != nil {
 			return false
@@ -200,19 +197,4 @@ func run(t *testing.T, cmd *exec.Cmd, logFile string, end syscall.Signal) (ended
 		}
 	})
 	return done
-}
-
-// await looks until ok says yes.
-func await(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.After(patience)
-	ticker := time.NewTicker(200 * time.Millisecond)
-	defer ticker.Stop()
-	for !ok() {
-		select {
-		case <-ticker.C:
-		case <-deadline:
-			t.Fatalf("waited %s in vain: %s", patience, what)
-		}
-	}
 }

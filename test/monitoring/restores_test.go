@@ -15,64 +15,34 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
-	"github.com/plimsoll-io/plimsoll/test/controlplane"
 	"github.com/plimsoll-io/plimsoll/test/loopback"
 	"github.com/plimsoll-io/plimsoll/test/parts"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // standalone is the namespace of the restore controller; the other one is that of a Velero server, which the test plays.
 const standalone = "plimsoll"
 
-// cluster is an API server with a restore controller, and with a keeper of records, each in its namespace.
+// cluster is a control plane with a restore controller, and with a keeper of records, each in its namespace.
 type cluster struct {
+	*testenv.Env
+
 	t       *testing.T
-	plane   *controlplane.ControlPlane
-	client  client.Client
 	program string
 	store   string // a bucket that is a directory
 }
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	crds, err := controlplane.AllCRDs()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &cluster{t: t, plane: controlplane.ForTest(t, controlplane.Options{CRDs: crds}), program: parts.RestoreController(t), store: t.TempDir()}
-	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), velerov1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
-		t.Fatal(err)
-	}
-	if c.client, err = client.New(c.plane.Config(), client.Options{Scheme: scheme}); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{standalone, namespace, shop} {
-		c.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
-	}
-	c.location(standalone, "default", c.store)
-	c.location(standalone, "gone", filepath.Join(c.store, "no", "such", "directory"))
-	c.location(namespace, "default", c.store)
+	c := &cluster{Env: testenv.New(t, testenv.Options{Namespace: standalone}), t: t, program: parts.RestoreController(t), store: t.TempDir()}
+	c.CreateNamespaces(namespace, shop)
+	theirs := c.DirectoryLocation("default", c.store)
+	theirs.Namespace = namespace
+	c.Create(c.DirectoryLocation("default", c.store), c.DirectoryLocation("gone", filepath.Join(c.store, "no", "such", "directory")), theirs)
 	return c
-}
-
-func (c *cluster) create(o client.Object) {
-	c.t.Helper()
-	if err := c.client.Create(c.t.Context(), o); err != nil {
-		c.t.Fatal(err)
-	}
-}
-
-func (c *cluster) location(namespace, name, dir string) {
-	c.t.Helper()
-	location := &velerov1.BackupStorageLocation{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-	location.Spec.Provider, location.Spec.Config = "velero.io/fs", map[string]string{"fspath": dir}
-	location.Spec.ObjectStorage = &velerov1.ObjectStorageLocation{Bucket: "bucket"}
-	c.create(location)
 }
 
 // stored puts a backup of one ConfigMap into the store.
@@ -105,7 +75,7 @@ func (c *cluster) put(name string, content []byte) {
 func (c *cluster) start(command, address string, flags ...string) (kill func()) {
 	c.t.Helper()
 	dir := c.t.TempDir()
-	cmd := exec.Command(c.program, append([]string{command, "--kubeconfig=" + c.plane.Kubeconfig(), "--metrics-address=" + address}, flags...)...)
+	cmd := exec.Command(c.program, append([]string{command, "--kubeconfig=" + c.Plane.Kubeconfig(), "--metrics-address=" + address}, flags...)...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "TMPDIR=" + dir}
 	ended := run(c.t, cmd, filepath.Join(dir, command+".log"), unix.SIGKILL)
 	return func() {
@@ -162,15 +132,13 @@ func (c *cluster) restoreBadly() {
 	c.stored("refused", "settings", "no key!")
 	c.stored("waits", "held", "key")
 	held := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: "held", Finalizers: []string{"example.com/held"}}}
-	c.create(held)
-	if err := c.client.Delete(c.t.Context(), held); err != nil {
-		c.t.Fatal(err)
-	}
+	c.Create(held)
+	c.Delete(held)
 	for _, name := range []string{"refused", "waits"} {
-		await(c.t, "backup "+name+" is in the cluster", func() bool {
-			return c.client.Get(c.t.Context(), client.ObjectKey{Namespace: standalone, Name: name}, &velerov1.Backup{}) == nil
+		testenv.Eventually(c.t, "backup "+name+" is in the cluster", func() bool {
+			return c.Client.Get(c.t.Context(), client.ObjectKey{Namespace: standalone, Name: name}, &velerov1.Backup{}) == nil
 		})
-		c.create(&velerov1.Restore{ObjectMeta: metav1.ObjectMeta{Namespace: standalone, Name: name}, Spec: velerov1.RestoreSpec{BackupName: name}})
+		c.Create(&velerov1.Restore{ObjectMeta: metav1.ObjectMeta{Namespace: standalone, Name: name}, Spec: velerov1.RestoreSpec{BackupName: name}})
 	}
 }
 
@@ -178,10 +146,10 @@ func (c *cluster) restoreBadly() {
 func (c *cluster) recordInVain() {
 	c.t.Helper()
 	meta := metav1.ObjectMeta{Namespace: namespace, Name: "nightly"}
-	c.create(&velerov1.Backup{
+	c.Create(&velerov1.Backup{
 		ObjectMeta: meta, Spec: velerov1.BackupSpec{StorageLocation: "default"}, Status: velerov1.BackupStatus{Phase: velerov1.BackupPhaseCompleted},
 	})
-	c.create(&v1alpha1.VolumePluginBackup{
+	c.Create(&v1alpha1.VolumePluginBackup{
 		ObjectMeta: meta, Spec: v1alpha1.VolumePluginBackupSpec{Backup: "nightly", Volume: "pv-1", Plugin: "example.io/disks"},
 	})
 }

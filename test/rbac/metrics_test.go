@@ -9,7 +9,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -17,9 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/plimsoll-io/plimsoll/test/controlplane"
 	"github.com/plimsoll-io/plimsoll/test/loopback"
 	"github.com/plimsoll-io/plimsoll/test/parts"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // TestMetricsAuth asks an agent with --metrics-auth for its metrics, with and without a token that may get them. The agent
@@ -29,17 +28,12 @@ func TestMetricsAuth(t *testing.T) {
 	runtime.LockOSThread() // as in TestRights
 	defer runtime.UnlockOSThread()
 	program, restic := parts.NodeAgent(t), parts.Restic(t, parts.DefaultRestic)
-	crds, err := controlplane.VeleroCRDs("1.18.3")
-	if err != nil {
-		t.Fatal(err)
-	}
 	root, err := parts.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
 	audit := filepath.Join(t.TempDir(), "audit.log")
-	c := newCluster(t, controlplane.ForTest(t, controlplane.Options{CRDs: crds, AuditLog: audit}).Config())
-	c.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
+	c := newCluster(t, audit)
 	base := readObjects(t, filepath.Join(root, "deploy", "node-agent", "serviceaccount.yaml"))
 	account := accountIn(t, base)
 	added := readObjects(t, filepath.Join(root, "deploy", "metrics-auth", "rbac.yaml"))
@@ -52,7 +46,7 @@ func TestMetricsAuth(t *testing.T) {
 	}, "")
 	awaitReady(t, "https://"+address+"/readyz")
 	stranger, reader := c.user("stranger"), c.user("reader")
-	c.create(&rbacv1.ClusterRoleBinding{
+	c.Create(&rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "reader"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: "plimsoll-metrics-reader"},
 		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: namespace, Name: "reader"}},
@@ -99,28 +93,17 @@ func withoutReaders(objects []*unstructured.Unstructured) []*unstructured.Unstru
 // user makes a service account and returns a token of it.
 func (c *cluster) user(name string) string {
 	c.t.Helper()
-	c.create(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}})
+	c.Create(&corev1.ServiceAccount{ObjectMeta: c.Meta(name)})
 	return c.token(client.ObjectKey{Namespace: namespace, Name: name})
 }
 
 // awaitReady waits until the agent answers.
 func awaitReady(t *testing.T, url string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		code, _, err := get(ctx, url, "")
-		if err == nil && code == http.StatusOK {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("%s: %d, %v", url, code, err)
-		}
-	}
+	testenv.Eventually(t, "an answer from "+url, func() bool {
+		code, _, err := get(t.Context(), url, "")
+		return err == nil && code == http.StatusOK
+	})
 }
 
 // get reads a page of the agent, whose certificate nobody has signed.

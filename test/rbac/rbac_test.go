@@ -19,14 +19,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/plimsoll-io/plimsoll/test/controlplane"
 	"github.com/plimsoll-io/plimsoll/test/parts"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 	"github.com/plimsoll-io/plimsoll/test/tree"
 )
 
 const (
-	// patience is how long the test waits for what must come.
-	patience = 5 * time.Minute
 	// limit in bytes per second, which each of four slots gets a quarter of, and slowBytes that take half a minute then: it is
 	// ended long before.
 	limit     = 8 << 20
@@ -40,12 +38,7 @@ func TestRights(t *testing.T) {
 	runtime.LockOSThread() // the kernel ends a child when the thread ends that made it
 	defer runtime.UnlockOSThread()
 	program, restic := parts.NodeAgent(t), parts.Restic(t, parts.DefaultRestic)
-	crds, err := controlplane.VeleroCRDs("1.18.3")
-	if err != nil {
-		t.Fatal(err)
-	}
 	audit := filepath.Join(t.TempDir(), "audit.log")
-	plane := controlplane.ForTest(t, controlplane.Options{CRDs: crds, AuditLog: audit})
 	root, err := parts.Root()
 	if err != nil {
 		t.Fatal(err)
@@ -54,7 +47,7 @@ func TestRights(t *testing.T) {
 	objects := append(readObjects(t, filepath.Join(root, "deploy", "node-agent", "serviceaccount.yaml")), roles...)
 	account := accountIn(t, objects)
 
-	c := newCluster(t, plane.Config())
+	c := newCluster(t, audit)
 	c.install()
 	c.apply(objects)
 	kubeconfig := c.kubeconfig(account)
@@ -69,7 +62,7 @@ func TestRights(t *testing.T) {
 	// A second agent finds what the first has left. It fills its caches as one does whose API server is older than
 	// Kubernetes 1.34, with a list before the watch.
 	stop = startAgent(t, program, args, "KUBE_FEATURE_WatchListClient=false")
-	c.patch(slow, `{"spec": {"cancel": true}}`)
+	c.Patch(slow, `{"spec": {"cancel": true}}`)
 	c.backedUp(slow, velerov1.PodVolumeBackupPhaseFailed) // Canceled while the Backup is InProgress would mislead its server
 	stop()
 
@@ -110,7 +103,7 @@ func startAgent(t *testing.T, program string, args []string, variable string) (s
 			if err != nil {
 				t.Errorf("the agent ends with %v", err)
 			}
-		case <-time.After(patience):
+		case <-time.After(testenv.Patience):
 			t.Fatal("the agent does not end")
 		}
 	}
@@ -143,7 +136,7 @@ func (c *cluster) useRights() (unfinished *velerov1.PodVolumeBackup) {
 	}
 	canceled := c.newBackup(slow, "scratch", "restic")
 	c.inProgress(canceled)
-	c.patch(canceled, `{"spec": {"cancel": true}}`)
+	c.Patch(canceled, `{"spec": {"cancel": true}}`)
 	c.backedUp(canceled, velerov1.PodVolumeBackupPhaseFailed)
 	unfinished = c.newBackup(slow, "old", "restic")
 	c.inProgress(unfinished)
@@ -167,7 +160,7 @@ func (c *cluster) restoreAll(source *corev1.Pod, backups map[string]*velerov1.Po
 		}
 	}
 	c.restored(bad, velerov1.PodVolumeRestorePhaseFailed)
-	c.wait(target, corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}})
+	c.SetInitContainer(target, corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}})
 	for _, volume := range []string{"scratch", "csi", "old"} {
 		c.untilGone(filepath.Join(c.dir(target, volume), ".velero"))
 	}
@@ -186,9 +179,9 @@ func (c *cluster) restoreAll(source *corev1.Pod, backups map[string]*velerov1.Po
 func (c *cluster) restoreForPodThatGoes(snapshot string) {
 	c.t.Helper()
 	pod := c.pod("short-lived")
-	c.wait(pod, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}})
+	c.SetInitContainer(pod, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}})
 	pvr := c.newRestore(pod, "scratch", "restic", snapshot)
-	if err := c.client.Delete(c.t.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
+	if err := c.Client.Delete(c.t.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
 		c.t.Fatal(err)
 	}
 	c.restored(pvr, velerov1.PodVolumeRestorePhaseFailed)
@@ -197,7 +190,7 @@ func (c *cluster) restoreForPodThatGoes(snapshot string) {
 // inProgress waits until bytes of a backup move.
 func (c *cluster) inProgress(pvb *velerov1.PodVolumeBackup) {
 	c.t.Helper()
-	c.until(pvb, "in progress", func() bool {
+	testenv.EventuallyGet(c.Env, pvb, "in progress", func(_ *velerov1.PodVolumeBackup, err error) bool {
 		if pvb.Status.CompletionTimestamp != nil {
 			c.t.Fatalf("%s has ended before it could be stopped", pvb.Name)
 		}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"compress/gzip"
 	"errors"
-	"log/slog"
 	"net/http"
 	"os"
 	"os/exec"
@@ -12,23 +11,19 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/volumeplugin"
-	"github.com/plimsoll-io/plimsoll/test/controlplane"
 	"github.com/plimsoll-io/plimsoll/test/loopback"
 	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/s3"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // pluginSite is a cluster with a Velero server's namespace and what is installed for volume snapshotter plugins.
@@ -47,23 +42,7 @@ func newPluginSite(t *testing.T) *pluginSite {
 		t.Fatal(err)
 	}
 	s := &pluginSite{audit: filepath.Join(t.TempDir(), "audit.log"), program: parts.RestoreController(t), deploy: filepath.Join(root, "deploy")}
-	crds, err := controlplane.VeleroCRDs("1.18.3")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"volumepluginbackups", "volumepluginrestores"} {
-		text, err := os.ReadFile(filepath.Join(s.deploy, "crds", "plimsoll.io_"+name+".yaml"))
-		crd := &apiextensionsv1.CustomResourceDefinition{}
-		if err := errors.Join(err, yaml.UnmarshalStrict(text, crd)); err != nil {
-			t.Fatal(err)
-		}
-		crds = append(crds, crd)
-	}
-	s.cluster = newCluster(t, controlplane.ForTest(t, controlplane.Options{CRDs: crds, AuditLog: s.audit}).Config())
-	if err := v1alpha1.AddToScheme(s.client.Scheme()); err != nil {
-		t.Fatal(err)
-	}
-	s.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
+	s.cluster = newCluster(t, s.audit)
 	s.roles = s.read("records/rbac.yaml")
 	objects := append(s.read("records/serviceaccount.yaml"), s.roles...)
 	s.account = accountIn(t, objects)
@@ -95,8 +74,8 @@ func (s *pluginSite) backup(name, dir string) (records string) {
 	if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "velero-backup.json"), []byte(text), 0o600)); err != nil {
 		s.t.Fatal(err)
 	}
-	meta := metav1.ObjectMeta{Namespace: namespace, Name: name}
-	s.create(
+	meta := s.Meta(name)
+	s.Create(
 		&velerov1.Backup{ObjectMeta: meta, Spec: velerov1.BackupSpec{StorageLocation: "default"}, Status: velerov1.BackupStatus{Phase: velerov1.BackupPhaseCompleted}},
 		&v1alpha1.VolumePluginBackup{ObjectMeta: meta, Spec: v1alpha1.VolumePluginBackupSpec{Backup: name, Volume: "pv", Plugin: "example.io/disks"}},
 	)
@@ -120,24 +99,15 @@ func (s *pluginSite) importsBackup(name, known, dir string) {
 	if err := errors.Join(err, os.WriteFile(file, packed.Bytes(), 0o600)); err != nil {
 		s.t.Fatal(err)
 	}
-	meta := metav1.ObjectMeta{Namespace: namespace, Name: name}
-	s.create(&velerov1.Backup{
+	meta := s.Meta(name)
+	s.Create(&velerov1.Backup{
 		ObjectMeta: meta, Spec: velerov1.BackupSpec{StorageLocation: "default"},
 		Status: velerov1.BackupStatus{Phase: velerov1.BackupPhaseCompleted, VolumeSnapshotsAttempted: 1},
 	})
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.After(patience); ; {
-		var imported v1alpha1.VolumePluginBackup
-		if err := s.client.Get(s.t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &imported); err == nil && imported.Status.SnapshotID == "snap" {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			s.t.Fatalf("VolumePluginBackup %s is not imported", name)
-		}
-	}
+	imported := &v1alpha1.VolumePluginBackup{ObjectMeta: meta}
+	testenv.EventuallyGet(s.Env, imported, "imported", func(_ *v1alpha1.VolumePluginBackup, err error) bool {
+		return err == nil && imported.Status.SnapshotID == "snap"
+	})
 }
 
 // TestRightsOfRecords keeps records as the service account of deploy/records, with credentials in a Secret. Nothing may be
@@ -149,14 +119,7 @@ func TestRightsOfRecords(t *testing.T) {
 	server := s3.Start(t)
 	s := newPluginSite(t)
 	bucket := server.Bucket(t)
-	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: namespace, Name: name} }
-	location := &velerov1.BackupStorageLocation{ObjectMeta: meta("default"), Spec: velerov1.BackupStorageLocationSpec{
-		Provider: "aws", Config: map[string]string{"s3Url": "https://" + server.Endpoint, "region": "us-east-1", "s3ForcePathStyle": "true"},
-		Credential: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "cloud"}, Key: "cloud"},
-	}}
-	location.Spec.ObjectStorage = &velerov1.ObjectStorageLocation{Bucket: bucket, CACert: server.CACert}
-	credentials := "[default]\naws_access_key_id = " + server.AccessKey + "\naws_secret_access_key = " + server.SecretKey + "\n"
-	s.create(&corev1.Secret{ObjectMeta: meta("cloud"), StringData: map[string]string{"cloud": credentials}}, location)
+	s.Create(s.BucketLocation("default", server, bucket))
 
 	// The second one fills its caches as one does whose API server is older than Kubernetes 1.34.
 	for backup, variable := range map[string]string{"b1": "", "b2": "KUBE_FEATURE_WatchListClient=false"} {
@@ -175,18 +138,10 @@ func TestRightsOfRecords(t *testing.T) {
 // exists waits for a file.
 func (s *pluginSite) exists(path string) {
 	s.t.Helper()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.After(patience); ; {
-		if _, err := os.Stat(path); err == nil {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			s.t.Fatalf("there is no %s", path)
-		}
-	}
+	s.Eventually(path+" is there", func() bool {
+		_, err := os.Stat(path)
+		return err == nil
+	})
 }
 
 // TestRightsOfPlugins reports as the service account of the Velero server, in whose name plugins run and which has the rights
@@ -198,9 +153,9 @@ func TestRightsOfPlugins(t *testing.T) {
 	s := newPluginSite(t)
 	roles := s.read("volume-plugin/rbac.yaml")
 	server := client.ObjectKey{Namespace: namespace, Name: "velero"}
-	s.create(
-		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: server.Namespace, Name: server.Name}},
-		&velerov1.Backup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "nightly"}},
+	s.Create(
+		&corev1.ServiceAccount{ObjectMeta: s.Meta(server.Name)},
+		&velerov1.Backup{ObjectMeta: s.Meta("nightly")},
 	)
 	s.apply(append(roles, s.read("volume-plugin/rolebinding.yaml")...))
 	kubeconfig := s.kubeconfig(server)
@@ -227,7 +182,7 @@ func (s *pluginSite) report(kubeconfig string) {
 		s.t.Fatal(err)
 	}
 	recorder := volumeplugin.New(s.t.Context(), volumeplugin.Options{
-		Plugin: "example.io/array", Client: api, Namespace: namespace, FlushTimeout: patience, Log: slog.New(slog.NewTextHandler(s.t.Output(), nil)),
+		Plugin: "example.io/array", Client: api, Namespace: namespace, FlushTimeout: testenv.Patience, Log: s.Logger(),
 	})
 	defer recorder.Close(s.t.Context())
 	for range 2 {
@@ -240,7 +195,7 @@ func (s *pluginSite) report(kubeconfig string) {
 		restore.SetVolume("pv-2")
 	}
 	var backups v1alpha1.VolumePluginBackupList
-	if err := s.client.List(s.t.Context(), &backups, client.InNamespace(namespace)); err != nil || len(backups.Items) != 2 {
+	if err := s.Client.List(s.t.Context(), &backups, client.InNamespace(namespace)); err != nil || len(backups.Items) != 2 {
 		s.t.Fatalf("%d VolumePluginBackups, want 2: %v", len(backups.Items), err)
 	}
 	for i := range backups.Items {
@@ -249,7 +204,7 @@ func (s *pluginSite) report(kubeconfig string) {
 		}
 	}
 	var restores v1alpha1.VolumePluginRestoreList
-	if err := s.client.List(s.t.Context(), &restores, client.InNamespace(namespace)); err != nil || len(restores.Items) != 1 || restores.Items[0].Status.Phase != v1alpha1.PhaseFailed ||
+	if err := s.Client.List(s.t.Context(), &restores, client.InNamespace(namespace)); err != nil || len(restores.Items) != 1 || restores.Items[0].Status.Phase != v1alpha1.PhaseFailed ||
 		restores.Items[0].Spec.Volume != "pv-2" {
 		s.t.Errorf("VolumePluginRestores %+v: %v", restores.Items, err)
 	}

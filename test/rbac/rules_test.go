@@ -174,7 +174,7 @@ func judge(t *testing.T, rights []right, requests []request) {
 func (c *cluster) apply(objects []*unstructured.Unstructured) {
 	c.t.Helper()
 	for _, o := range objects {
-		c.create(o.DeepCopy())
+		c.Create(o.DeepCopy())
 	}
 }
 

@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"testing"
 
-
 	"github.com/plimsoll-io/plimsoll/test/s3"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
 	"github.com/plimsoll-io/plimsoll/test/velero"

@@ -154,6 +154,13 @@ func NewScheme(tb testing.TB) *runtime.Scheme {
 	return s
 }
 
+// For returns the same world for a subtest, which its methods end then.
+func (e *Env) For(tb testing.TB) *Env {
+	of := *e
+	of.T = tb
+	return &of
+}
+
 // Context is the test's, and lasts until its cleanups have run.
 func (e *Env) Context() context.Context { return context.WithoutCancel(e.T.Context()) }
 

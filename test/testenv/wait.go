@@ -8,8 +8,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// pollInterval is the time between two looks at a condition.
-const pollInterval = 20 * time.Millisecond
+// The time between two looks at a condition is a twentieth of the time waited so far, between these.
+const (
+	minInterval = 20 * time.Millisecond
+	maxInterval = 100 * time.Millisecond
+)
 
 // Eventually waits until a condition holds, and ends the test if it does not within Patience.
 func Eventually(tb testing.TB, what string, holds func() bool) {
@@ -41,15 +44,13 @@ func EventuallyGet[T client.Object](e *Env, object T, what string, is func(o T, 
 
 // poll reports whether a condition holds within Patience.
 func poll(holds func() bool) bool {
-	deadline := time.After(Patience)
-	tick := time.NewTicker(pollInterval)
-	defer tick.Stop()
+	begin := time.Now()
 	for !holds() {
-		select {
-		case <-tick.C:
-		case <-deadline:
+		waited := time.Since(begin)
+		if waited > Patience {
 			return false
 		}
+		<-time.After(min(max(waited/20, minInterval), maxInterval))
 	}
 	return true
 }

@@ -12,34 +12,24 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
-	"github.com/plimsoll-io/plimsoll/test/controlplane"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 	"github.com/plimsoll-io/plimsoll/test/velero"
 )
 
 // TestBackupOfACluster reads a backup of what a real API server has, as each version writes it.
 func TestBackupOfACluster(t *testing.T) {
 	t.Parallel()
-	config := controlplane.ForTest(t, controlplane.Options{}).Config()
-	c, err := client.New(config, client.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	shop := metav1.ObjectMeta{Namespace: "shop", Name: "web"}
-	for _, object := range []client.Object{
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}},
+	e := testenv.New(t, testenv.Options{Namespace: "shop"})
+	shop := e.Meta("web")
+	e.Create(
 		&corev1.ConfigMap{ObjectMeta: shop, Data: map[string]string{"key": "value"}},
 		&rbacv1.Role{ObjectMeta: shop},
 		&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "disk"}, Spec: volumeSpec()},
 		&corev1.PersistentVolumeClaim{ObjectMeta: shop, Spec: claimSpec("disk")},
-	} {
-		if err := c.Create(t.Context(), object); err != nil {
-			t.Fatal(err)
-		}
-	}
-	items, err := velero.Collect(t.Context(), config, "shop")
+	)
+	items, err := velero.Collect(t.Context(), e.Config, "shop")
 	if err != nil {
 		t.Fatal(err)
 	}

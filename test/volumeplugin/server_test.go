@@ -21,6 +21,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/test/loopback"
 	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/s3"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // server is a cluster for a real Velero server, which has the sample plugin in its plugin directory, with `records` beside it.
@@ -36,11 +37,11 @@ type server struct {
 func newServer(t *testing.T, bucket string, storage *s3.Server, dir string) *server {
 	t.Helper()
 	s := &server{cluster: newCluster(t, "velero", storage, bucket), velero: parts.Velero(t), plugins: t.TempDir()}
-	s.create(&velerov1.VolumeSnapshotLocation{ObjectMeta: s.meta("default"), Spec: velerov1.VolumeSnapshotLocationSpec{
+	s.Create(&velerov1.VolumeSnapshotLocation{ObjectMeta: s.Meta("default"), Spec: velerov1.VolumeSnapshotLocationSpec{
 		Provider: "example.io/directories",
 		Config:   map[string]string{"dir": dir, "kubeconfig": s.kubeconfig, "limit": "150000", "interval": "100ms"},
 	}})
-	s.create(s.deployment())
+	s.Create(s.deployment())
 	for name, path := range map[string]string{"velero-plugin-for-aws": parts.VeleroPluginForAWS(t), "volume-plugin": parts.VolumePlugin(t)} {
 		if err := os.Symlink(path, filepath.Join(s.plugins, name)); err != nil {
 			t.Fatal(err)
@@ -53,7 +54,7 @@ func newServer(t *testing.T, bucket string, storage *s3.Server, dir string) *ser
 // deployment is the server's own, as `velero install` makes it: its restores read what image they run in.
 func (s *server) deployment() *appsv1.Deployment {
 	labels := map[string]string{"deploy": "velero"}
-	return &appsv1.Deployment{ObjectMeta: s.meta("velero"), Spec: appsv1.DeploymentSpec{
+	return &appsv1.Deployment{ObjectMeta: s.Meta("velero"), Spec: appsv1.DeploymentSpec{
 		Selector: &metav1.LabelSelector{MatchLabels: labels},
 		Template: corev1.PodTemplateSpec{
 			ObjectMeta: metav1.ObjectMeta{Labels: labels},
@@ -66,18 +67,18 @@ func (s *server) deployment() *appsv1.Deployment {
 // always listens on port 8080, controller-runtime's default for metrics (Velero 1.18.3, pkg/cmd/server/server.go).
 func (s *server) run(do func()) {
 	s.t.Helper()
-	p := s.start(s.velero, "server", "--kubeconfig="+s.admin, "--namespace="+s.ns, "--plugin-dir="+s.plugins, "--backup-sync-period=1s",
+	p := s.start(s.velero, "server", "--kubeconfig="+s.admin, "--namespace="+s.Namespace, "--plugin-dir="+s.plugins, "--backup-sync-period=1s",
 		"--metrics-address="+loopback.ForTest(s.t), "--profiler-address="+loopback.ForTest(s.t))
 	ended := make(chan struct{})
 	go func() { _ = p.wait(); close(ended) }()
-	until(s.t, "the server takes its location", func() bool {
+	testenv.Eventually(s.t, "the server takes its location", func() bool {
 		select {
 		case <-ended:
 			s.t.Fatal("the Velero server has ended: is port 8080 in use?")
 		default:
 		}
 		location := &velerov1.BackupStorageLocation{}
-		err := s.Get(s.t.Context(), client.ObjectKey{Namespace: s.ns, Name: "default"}, location)
+		err := s.Client.Get(s.t.Context(), client.ObjectKey{Namespace: s.Namespace, Name: "default"}, location)
 		return err == nil && location.Status.Phase == velerov1.BackupStorageLocationPhaseAvailable
 	})
 	do()
@@ -90,7 +91,7 @@ func (s *server) run(do func()) {
 // command runs a command of Velero's CLI.
 func (s *server) command(args ...string) string {
 	s.t.Helper()
-	cmd := exec.CommandContext(s.t.Context(), s.velero, append(args, "--namespace="+s.ns, "--kubeconfig="+s.admin)...)
+	cmd := exec.CommandContext(s.t.Context(), s.velero, append(args, "--namespace="+s.Namespace, "--kubeconfig="+s.admin)...)
 	cmd.Env = []string{"HOME=" + s.t.TempDir()}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -107,7 +108,8 @@ func (s *server) claim(path string) {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "data"}, Spec: corev1.PersistentVolumeClaimSpec{
 		AccessModes: modes, VolumeName: "shop-data", StorageClassName: new(""), Resources: corev1.VolumeResourceRequirements{Requests: size},
 	}}
-	s.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, claim)
+	s.CreateNamespaces("shop")
+	s.Create(claim)
 	volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "shop-data"}, Spec: corev1.PersistentVolumeSpec{
 		Capacity: size, AccessModes: modes, PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: path}},
 		PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
@@ -116,11 +118,11 @@ func (s *server) claim(path string) {
 			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{"node-a"}}},
 		}}}},
 	}}
-	s.create(volume)
+	s.Create(volume)
 	// No controller manager binds them here.
 	claim.Status.Phase, volume.Status.Phase = corev1.ClaimBound, corev1.VolumeBound
 	for _, o := range []client.Object{claim, volume} {
-		if err := s.Status().Update(s.t.Context(), o); err != nil {
+		if err := s.Client.Status().Update(s.t.Context(), o); err != nil {
 			s.t.Fatal(err)
 		}
 	}
@@ -144,14 +146,14 @@ func TestPluginOfRealServer(t *testing.T) {
 	var made v1alpha1.VolumePluginBackup
 	here.run(func() { made = here.checkBackup(t) })
 	record := filepath.Join(files, "nightly-volumepluginbackups.json.gz")
-	until(t, "the record is in the bucket", func() bool { return stored(t, record).Status.Phase == v1alpha1.PhaseCompleted })
+	testenv.Eventually(t, "the record is in the bucket", func() bool { return stored(t, record).Status.Phase == v1alpha1.PhaseCompleted })
 	there.run(func() {
 		there.checkSynced(t, &made)
 		there.checkRestore(t, dir, made.Status.SnapshotID)
 	})
 	here.run(func() {
 		here.command("backup", "delete", "nightly", "--confirm")
-		until(t, "snapshot and files are deleted with the backup", func() bool {
+		testenv.Eventually(t, "snapshot and files are deleted with the backup", func() bool {
 			_, inBucket := os.Stat(files)
 			_, onStorage := os.Stat(filepath.Join(dir, "snapshots", made.Status.SnapshotID))
 			return os.IsNotExist(inBucket) && os.IsNotExist(onStorage)
@@ -164,15 +166,15 @@ func (s *server) checkBackup(t *testing.T) v1alpha1.VolumePluginBackup {
 	t.Helper()
 	s.command("backup", "create", "nightly", "--include-namespaces=shop")
 	seen := map[int32]bool{}
-	until(t, "progress of the backup is seen", func() bool {
+	testenv.Eventually(t, "progress of the backup is seen", func() bool {
 		if p := s.backup().Status.Percent; p != nil && *p < 100 {
 			seen[*p] = true
 		}
 		return len(seen) >= 3
 	})
 	backup := &velerov1.Backup{}
-	until(t, "the backup is completed", func() bool {
-		err := s.Get(t.Context(), client.ObjectKey{Namespace: s.ns, Name: "nightly"}, backup)
+	testenv.Eventually(t, "the backup is completed", func() bool {
+		err := s.Client.Get(t.Context(), client.ObjectKey{Namespace: s.Namespace, Name: "nightly"}, backup)
 		return err == nil && backup.Status.CompletionTimestamp != nil
 	})
 	if status := backup.Status; status.Phase != velerov1.BackupPhaseCompleted || status.VolumeSnapshotsCompleted != 1 {
@@ -189,9 +191,9 @@ func (s *server) checkBackup(t *testing.T) v1alpha1.VolumePluginBackup {
 // checkSynced waits until the backup and its record have come from the bucket.
 func (s *server) checkSynced(t *testing.T, made *v1alpha1.VolumePluginBackup) {
 	t.Helper()
-	until(t, "backup and record are synced", func() bool { return s.backup().Status.Phase == v1alpha1.PhaseCompleted })
+	testenv.Eventually(t, "backup and record are synced", func() bool { return s.backup().Status.Phase == v1alpha1.PhaseCompleted })
 	synced, owner := s.backup(), &velerov1.Backup{}
-	if err := s.Get(t.Context(), client.ObjectKey{Namespace: s.ns, Name: "nightly"}, owner); err != nil {
+	if err := s.Client.Get(t.Context(), client.ObjectKey{Namespace: s.Namespace, Name: "nightly"}, owner); err != nil {
 		t.Fatal(err)
 	}
 	if synced.Name != made.Name || synced.Status.SnapshotID != made.Status.SnapshotID || synced.Labels[v1alpha1.LabelSynced] != "default" ||
@@ -205,7 +207,7 @@ func (s *server) checkRestore(t *testing.T, dir, snapshotID string) {
 	t.Helper()
 	s.command("restore", "create", "again", "--from-backup=nightly")
 	seen := map[int32]bool{}
-	until(t, "progress of the restore is seen, with the size that the record has", func() bool {
+	testenv.Eventually(t, "progress of the restore is seen, with the size that the record has", func() bool {
 		status := s.restore().Status
 		if status.Percent != nil && *status.Percent < 100 && status.Progress.TotalBytes == total {
 			seen[*status.Percent] = true
@@ -213,15 +215,15 @@ func (s *server) checkRestore(t *testing.T, dir, snapshotID string) {
 		return len(seen) >= 3
 	})
 	restore := &velerov1.Restore{}
-	until(t, "the restore is completed", func() bool {
-		err := s.Get(t.Context(), client.ObjectKey{Namespace: s.ns, Name: "again"}, restore)
+	testenv.Eventually(t, "the restore is completed", func() bool {
+		err := s.Client.Get(t.Context(), client.ObjectKey{Namespace: s.Namespace, Name: "again"}, restore)
 		return err == nil && restore.Status.CompletionTimestamp != nil
 	})
 	if restore.Status.Phase != velerov1.RestorePhaseCompleted || restore.Status.Errors > 0 {
 		t.Errorf("the restore is %+v:\n%s", restore.Status, s.command("restore", "logs", "again"))
 	}
 	volume := &corev1.PersistentVolume{}
-	if err := s.Get(t.Context(), client.ObjectKey{Name: "shop-data"}, volume); err != nil {
+	if err := s.Client.Get(t.Context(), client.ObjectKey{Name: "shop-data"}, volume); err != nil {
 		t.Fatal(err)
 	}
 	r := s.restore()

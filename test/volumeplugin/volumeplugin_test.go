@@ -20,13 +20,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/test/loopback"
 	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/s3"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 const (
@@ -59,13 +59,13 @@ func TestProgressGoesWithTheBackup(t *testing.T) {
 		return here.start(controller, "records", "--kubeconfig="+here.admin, "--metrics-address="+loopback.ForTest(t))
 	}
 	keeper := records()
-	backup := &velerov1.Backup{ObjectMeta: here.meta("nightly"), Spec: velerov1.BackupSpec{StorageLocation: "default"}}
+	backup := &velerov1.Backup{ObjectMeta: here.Meta("nightly"), Spec: velerov1.BackupSpec{StorageLocation: "default"}}
 	backup.Status.Phase = velerov1.BackupPhaseInProgress
-	here.create(backup)
+	here.Create(backup)
 	program, args := sample(here, limit, "snapshot", "nightly", "shop")
 	first := here.start(program, args...)
 	seen := map[int32]bool{}
-	until(t, "progress of the backup is seen", func() bool {
+	testenv.Eventually(t, "progress of the backup is seen", func() bool {
 		b := here.backup()
 		if p := b.Status.Percent; p != nil {
 			seen[*p] = true
@@ -89,7 +89,7 @@ func TestProgressGoesWithTheBackup(t *testing.T) {
 	}
 	finish(t, here, backup, store)
 	file := filepath.Join(store, "backups", "nightly", "nightly-volumepluginbackups.json.gz")
-	until(t, "it is in the bucket", func() bool { return stored(t, file).Status.Phase == v1alpha1.PhaseInProgress })
+	testenv.Eventually(t, "it is in the bucket", func() bool { return stored(t, file).Status.Phase == v1alpha1.PhaseInProgress })
 	if err := keeper.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -101,19 +101,19 @@ func TestProgressGoesWithTheBackup(t *testing.T) {
 	if s := after.Status; s.Phase != v1alpha1.PhaseCompleted || s.Progress.BytesDone != total || after.UID != before.UID || s.SnapshotID != before.Status.SnapshotID {
 		t.Fatalf("after the restart it is %+v", s)
 	}
-	until(t, "its end is in the bucket", func() bool { return stored(t, file).Status.Phase == v1alpha1.PhaseCompleted })
+	testenv.Eventually(t, "its end is in the bucket", func() bool { return stored(t, file).Status.Phase == v1alpha1.PhaseCompleted })
 
 	// There: it comes with the backup.
 	there.start(controller, "server", "--kubeconfig="+there.admin, "--restore-helper-image=agent", "--backup-sync-period=1s",
 		"--metrics-address="+loopback.ForTest(t), "--download-address=")
-	until(t, "it is synced", func() bool { return there.backup().Status.Phase == v1alpha1.PhaseCompleted })
+	testenv.Eventually(t, "it is synced", func() bool { return there.backup().Status.Phase == v1alpha1.PhaseCompleted })
 	synced := there.backup()
 	if synced.Name != after.Name || synced.Status.SnapshotID != after.Status.SnapshotID || synced.Status.Progress.BytesDone != total ||
 		!synced.Status.CompletionTimestamp.Equal(after.Status.CompletionTimestamp) || synced.Labels[v1alpha1.LabelSynced] != "default" {
 		t.Errorf("it is synced as %+v", synced)
 	}
 	owner := &velerov1.Backup{}
-	if err := there.Get(t.Context(), client.ObjectKey{Namespace: there.ns, Name: "nightly"}, owner); err != nil || synced.OwnerReferences[0].UID != owner.UID {
+	if err := there.Client.Get(t.Context(), client.ObjectKey{Namespace: there.Namespace, Name: "nightly"}, owner); err != nil || synced.OwnerReferences[0].UID != owner.UID {
 		t.Errorf("its owner is %+v: %v", synced.OwnerReferences, err)
 	}
 
@@ -121,7 +121,7 @@ func TestProgressGoesWithTheBackup(t *testing.T) {
 	program, args = sample(there, limit, "restore", synced.Status.SnapshotID)
 	restoring := there.start(program, args...)
 	clear(seen)
-	until(t, "progress of the restore is seen", func() bool {
+	testenv.Eventually(t, "progress of the restore is seen", func() bool {
 		if p := there.restore().Status.Percent; p != nil {
 			seen[*p] = true
 		}
@@ -200,9 +200,7 @@ func finish(t *testing.T, c *cluster, backup *velerov1.Backup, store string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Patch(t.Context(), backup, client.RawPatch(types.MergePatchType, []byte(`{"status": {"phase": "Completed"}}`))); err != nil {
-		t.Fatal(err)
-	}
+	c.Patch(backup, `{"status": {"phase": "Completed"}}`)
 }
 
 // stored returns the one record in a file, an empty one while there is no file.
