@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // runningDashboard is the command dashboard, in a goroutine.
@@ -27,7 +29,7 @@ func (c *cluster) startDashboard(args ...string) *runningDashboard {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(c.t.Context()))
 	d := &runningDashboard{t: c.t, cancel: cancel, code: make(chan int, 1)}
 	out, in := io.Pipe()
-	args = append([]string{"--kubeconfig", c.kubeconfig, "--namespace", c.ns, "dashboard"}, args...)
+	args = append([]string{"--kubeconfig", c.kubeconfig, "--namespace", c.Namespace, "dashboard"}, args...)
 	var errOut bytes.Buffer
 	ended := make(chan struct{})
 	go func() {
@@ -55,7 +57,7 @@ func (d *runningDashboard) stop() int {
 	select {
 	case code := <-d.code:
 		return code
-	case <-time.After(patience):
+	case <-time.After(testenv.Patience):
 		d.t.Fatal("the dashboard does not end")
 		return -1
 	}
@@ -158,12 +160,10 @@ func TestDashboardOpensTheBrowser(t *testing.T) {
 	t.Setenv("TMPDIR", dir)
 	d := c.startDashboard("--open")
 	var argument []byte
-	for deadline := time.Now().Add(patience); len(argument) == 0; pause(t) {
-		if time.Now().After(deadline) {
-			t.Fatal("no browser was opened")
-		}
+	c.Eventually("a browser is opened", func() bool {
 		argument, _ = os.ReadFile(opened)
-	}
+		return len(argument) > 0
+	})
 	link := string(argument)
 	address := addressIn(t, link)
 	if _, token, _ := strings.Cut(address, "token="); token == "" || strings.Contains(link, token) || address == d.url {

@@ -29,6 +29,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/test/controlplane"
 	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/s3"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 	"github.com/plimsoll-io/plimsoll/test/velero"
 )
 
@@ -36,26 +37,26 @@ import (
 func (c *cluster) newBackup(name string) *velerov1.Backup {
 	c.t.Helper()
 	b := &velerov1.Backup{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: name}, Spec: velerov1.BackupSpec{StorageLocation: "default"},
+		ObjectMeta: c.Meta(name), Spec: velerov1.BackupSpec{StorageLocation: "default"},
 		Status: velerov1.BackupStatus{
 			Phase: velerov1.BackupPhaseInProgress, StartTimestamp: new(metav1.Now()), Progress: &velerov1.BackupProgress{TotalItems: 40, ItemsBackedUp: 10},
 		},
 	}
-	c.create(b)
+	c.Create(b)
 	return b
 }
 
 // backUp makes a PodVolumeBackup of a new pod's volume with one file.
 func (c *cluster) backUp(b *velerov1.Backup, pod string, size int) *velerov1.PodVolumeBackup {
 	c.t.Helper()
-	p := c.pod(pod, "data")
+	p := c.node.Pod(pod, "data")
 	content := make([]byte, size)
 	_, _ = rand.Read(content)
-	if err := os.WriteFile(filepath.Join(c.dir(p, "data"), "file"), content, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(c.node.Volume(p, "data"), "file"), content, 0o600); err != nil {
 		c.t.Fatal(err)
 	}
 	pvb := velero.PodVolumeBackup(b, p, "data", "restic")
-	c.create(pvb)
+	c.Create(pvb)
 	return pvb
 }
 
@@ -77,28 +78,28 @@ func TestDescribeBackup(t *testing.T) {
 	c := newCluster(t)
 	c.startAgent(slowly)
 	b := c.newBackup("nightly")
-	until(c, c.backUp(b, "small", 1<<10), "completed", func(p *velerov1.PodVolumeBackup) bool {
+	testenv.EventuallyGet(c.Env, c.backUp(b, "small", 1<<10), "completed", func(p *velerov1.PodVolumeBackup, _ error) bool {
 		return p.Status.Phase == velerov1.PodVolumeBackupPhaseCompleted
 	})
 
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "velero-repo-credentials"}}
-	c.change(secret, func() { secret.Data = map[string][]byte{"repository-password": []byte("of another cluster")} })
-	failed := until(c, c.backUp(b, "locked-out", 1<<10), "failed", func(p *velerov1.PodVolumeBackup) bool {
+	secret := &corev1.Secret{ObjectMeta: c.Meta("velero-repo-credentials")}
+	c.Change(secret, func() { secret.Data = map[string][]byte{"repository-password": []byte("of another cluster")} })
+	failed := testenv.EventuallyGet(c.Env, c.backUp(b, "locked-out", 1<<10), "failed", func(p *velerov1.PodVolumeBackup, _ error) bool {
 		return p.Status.Phase == velerov1.PodVolumeBackupPhaseFailed
 	})
-	c.change(secret, func() { secret.Data = map[string][]byte{"repository-password": []byte("correct horse")} })
+	c.Change(secret, func() { secret.Data = map[string][]byte{"repository-password": []byte("correct horse")} })
 
-	until(c, c.backUp(b, "big", bigSize), "moving", func(p *velerov1.PodVolumeBackup) bool { return snapshotOf(p).BytesDone > bigSize/100 })
+	testenv.EventuallyGet(c.Env, c.backUp(b, "big", bigSize), "moving", func(p *velerov1.PodVolumeBackup, _ error) bool { return snapshotOf(p).BytesDone > bigSize/100 })
 	queued := c.backUp(b, "patient", 1<<10)
-	until(c, queued, "queued", func(p *velerov1.PodVolumeBackup) bool { return snapshotOf(p).QueuePosition == 1 })
+	testenv.EventuallyGet(c.Env, queued, "queued", func(p *velerov1.PodVolumeBackup, _ error) bool { return snapshotOf(p).QueuePosition == 1 })
 
 	out, errOut, code := c.run("describe", "backup", "nightly")
 	if code != 0 {
 		t.Fatalf("exit code %d: %s", code, errOut)
 	}
 	for _, want := range []string{
-		"Backup:    " + c.ns + "/nightly\n", "Items:     10 of 40 (25%)\n", "Volumes:   4: ", "1 Failed", "1 Queued", "1 Completed",
-		"volume data of pod " + c.ns + "/small", "Snapshot:", " of 48.0 MiB (", "Queued, position 1", "Time left:", "Last moved:",
+		"Backup:    " + c.Namespace + "/nightly\n", "Items:     10 of 40 (25%)\n", "Volumes:   4: ", "1 Failed", "1 Queued", "1 Completed",
+		"volume data of pod " + c.Namespace + "/small", "Snapshot:", " of 48.0 MiB (", "Queued, position 1", "Time left:", "Last moved:",
 		failed.Status.Message, "velero-repo-credentials",
 	} {
 		if !strings.Contains(out, want) {
@@ -149,7 +150,7 @@ func TestDescribeErrors(t *testing.T) {
 		code int
 		want string
 	}{
-		"nothing there":   {[]string{"describe", "backup", "nope"}, 1, "there is no Backup nope in namespace " + c.ns},
+		"nothing there":   {[]string{"describe", "backup", "nope"}, 1, "there is no Backup nope in namespace " + c.Namespace},
 		"no name":         {[]string{"describe", "backup"}, 2, "KIND NAME"},
 		"another kind":    {[]string{"describe", "pod", "x"}, 2, `"pod" is none of`},
 		"kind to explain": {[]string{"describe", "pvb/x"}, 2, "explain"},
@@ -175,28 +176,18 @@ func newStored(t *testing.T) *stored {
 	server := s3.Start(t)
 	bucket := server.Bucket(t)
 	c := newCluster(t)
-	c.create(&corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "cloud"},
-		StringData: map[string]string{"cloud": "[default]\naws_access_key_id = " + server.AccessKey + "\naws_secret_access_key = " + server.SecretKey + "\n"},
-	})
-	location := &velerov1.BackupStorageLocation{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "s3"},
-		Spec: velerov1.BackupStorageLocationSpec{
-			Provider: "aws", Config: map[string]string{"s3Url": "https://" + server.Endpoint, "region": "us-east-1", "s3ForcePathStyle": "true"},
-			Credential: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "cloud"}, Key: "cloud"},
-		},
-	}
+	location := c.BucketLocation("s3", server, bucket)
 	location.Spec.ObjectStorage = &velerov1.ObjectStorageLocation{Bucket: bucket, CACertRef: &corev1.SecretKeySelector{
 		LocalObjectReference: corev1.LocalObjectReference{Name: "authority"}, Key: "ca.crt",
 	}}
-	c.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "authority"}, Data: map[string][]byte{"ca.crt": server.CACert}})
-	c.create(location)
+	c.Create(&corev1.Secret{ObjectMeta: c.Meta("authority"), Data: map[string][]byte{"ca.crt": server.CACert}})
+	c.Create(location)
 	s := &stored{cluster: c, dir: filepath.Join(server.Dir(bucket), "restores", "shop"), restore: &velerov1.Restore{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "shop", Annotations: map[string]string{v1alpha1.AnnotationStorageLocation: "s3"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "shop", Annotations: map[string]string{v1alpha1.AnnotationStorageLocation: "s3"}},
 		Spec:       velerov1.RestoreSpec{BackupName: "nightly"},
 		Status:     velerov1.RestoreStatus{Phase: velerov1.RestorePhasePartiallyFailed, Errors: 1},
 	}}
-	c.create(s.restore)
+	c.Create(s.restore)
 	return s
 }
 
@@ -225,8 +216,8 @@ func (s *stored) startController() {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	mgr, err := ctrl.NewManager(s.rest, ctrl.Options{
-		Scheme: scheme, Cache: restorecontroller.CacheOptions(s.ns), Metrics: metricsserver.Options{BindAddress: "0"},
+	mgr, err := ctrl.NewManager(s.Config, ctrl.Options{
+		Scheme: scheme, Cache: restorecontroller.CacheOptions(s.Namespace), Metrics: metricsserver.Options{BindAddress: "0"},
 		Controller: config.Controller{SkipNameValidation: new(true)},
 	})
 	if err != nil {
@@ -234,7 +225,7 @@ func (s *stored) startController() {
 	}
 	files := httptest.NewUnstartedServer(nil)
 	controller, err := restorecontroller.SetUp(mgr, restorecontroller.Config{
-		Namespace: s.ns, Version: "dev", Engine: &restore.Engine{}, TempDir: s.t.TempDir(), // no restore is begun here
+		Namespace: s.Namespace, Version: "dev", Engine: &restore.Engine{}, TempDir: s.t.TempDir(), // no restore is begun here
 		DownloadURLBase: "http://" + files.Listener.Addr().String(), Logger: slog.New(slog.NewTextHandler(s.t.Output(), nil)),
 	})
 	if err != nil {
@@ -258,7 +249,7 @@ func (s *stored) startController() {
 func (s *stored) requests() int {
 	s.t.Helper()
 	var list velerov1.DownloadRequestList
-	if err := s.api.List(s.t.Context(), &list, client.InNamespace(s.ns)); err != nil {
+	if err := s.Client.List(s.t.Context(), &list, client.InNamespace(s.Namespace)); err != nil {
 		s.t.Fatal(err)
 	}
 	return len(list.Items)
@@ -277,13 +268,13 @@ func TestDescribeRestoreFromStore(t *testing.T) {
 	s := newStored(t)
 	s.put("shop-volumeinfo.json.gz", pack(storedList))
 	s.put("restore-shop-results.gz", pack(`{"errors": {"namespaces": {"shop": ["cannot create web"]}}, "warnings": {"velero": ["odd\u001b[2J"]}}`))
-	s.create(&v1alpha1.VolumePluginRestore{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "snap-9", Labels: map[string]string{v1alpha1.LabelBackup: "nightly"}},
+	s.Create(&v1alpha1.VolumePluginRestore{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "snap-9", Labels: map[string]string{v1alpha1.LabelBackup: "nightly"}},
 		Spec:       v1alpha1.VolumePluginRestoreSpec{SnapshotID: "snap-9", Backup: "nightly", Plugin: "example.io/disks"},
 	})
 	s.startController()
 
-	out, errOut, code := s.run("describe", "restore", "shop", "--download-timeout", patience.String())
+	out, errOut, code := s.run("describe", "restore", "shop", "--download-timeout", testenv.Patience.String())
 	if code != 0 {
 		t.Fatalf("exit code %d: %s", code, errOut)
 	}
@@ -301,7 +292,7 @@ func TestDescribeRestoreFromStore(t *testing.T) {
 	if n := s.requests(); n != 0 {
 		t.Errorf("%d DownloadRequests are left", n)
 	}
-	out, _, _ = s.run("describe", "restore", "shop", "-o", "json", "--download-timeout", patience.String())
+	out, _, _ = s.run("describe", "restore", "shop", "-o", "json", "--download-timeout", testenv.Patience.String())
 	if !strings.Contains(out, `"ofLaterVelero": [`) {
 		t.Errorf("a field of a later Velero is lost: %s", out)
 	}
@@ -325,7 +316,7 @@ func TestDescribeWhatIsNotStored(t *testing.T) {
 	s.startController()
 	asked := func() string {
 		t.Helper()
-		out, errOut, code := s.run("describe", "restore", "shop", "--download-timeout", patience.String())
+		out, errOut, code := s.run("describe", "restore", "shop", "--download-timeout", testenv.Patience.String())
 		if code != 0 {
 			t.Fatalf("exit code %d: %s", code, errOut)
 		}
@@ -359,8 +350,8 @@ func TestDescribeWithOldVelero(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := newClusterOn(t, controlplane.ForTest(t, controlplane.Options{CRDs: crds, Dir: t.TempDir()}))
-	c.create(&velerov1.Restore{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "shop"}, Spec: velerov1.RestoreSpec{BackupName: "nightly"},
+	c.Create(&velerov1.Restore{
+		ObjectMeta: c.Meta("shop"), Spec: velerov1.RestoreSpec{BackupName: "nightly"},
 		Status: velerov1.RestoreStatus{Phase: velerov1.RestorePhaseCompleted},
 	})
 	out, errOut, code := c.run("describe", "restore", "shop")

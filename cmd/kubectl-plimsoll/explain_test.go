@@ -22,6 +22,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/nodeagent"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/test/parts"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 	"github.com/plimsoll-io/plimsoll/test/velero"
 )
 
@@ -43,11 +44,11 @@ func (c *cluster) explained(args ...string) describe.Explanation {
 func (c *cluster) startServer() {
 	c.t.Helper()
 	server := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "velero", Labels: map[string]string{"deploy": "velero"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "velero", Labels: map[string]string{"deploy": "velero"}},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "velero", Image: "velero/velero:v1.16.2"}}},
 	}
-	c.create(server)
-	c.change(server, func() { server.Status.Phase = corev1.PodRunning })
+	c.Create(server)
+	c.Change(server, func() { server.Status.Phase = corev1.PodRunning })
 }
 
 // TestExplainBackup follows a backup from where nobody serves it to where it is queued behind another one.
@@ -56,21 +57,21 @@ func TestExplainBackup(t *testing.T) {
 	c := newCluster(t)
 	b := c.newBackup("nightly")
 	big := c.backUp(b, "big", bigSize)
-	if e := c.explained("pvb", big.Name); !strings.Contains(e.Why, "no node agent runs on node "+c.node) || e.See == "" {
+	if e := c.explained("pvb", big.Name); !strings.Contains(e.Why, "no node agent runs on node "+c.node.Name) || e.See == "" {
 		t.Errorf("without an agent: %+v", e)
 	}
-	if e := c.explained("backup/nightly"); !strings.Contains(e.Why, "no Velero server runs in namespace "+c.ns) || len(e.Volumes) != 1 {
+	if e := c.explained("backup/nightly"); !strings.Contains(e.Why, "no Velero server runs in namespace "+c.Namespace) || len(e.Volumes) != 1 {
 		t.Errorf("without a server: %+v", e)
 	}
 
 	c.startServer()
 	c.startAgent(slowly)
-	until(c, big, "moving", func(p *velerov1.PodVolumeBackup) bool { return snapshotOf(p).BytesDone > bigSize/100 })
+	testenv.EventuallyGet(c.Env, big, "moving", func(p *velerov1.PodVolumeBackup, _ error) bool { return snapshotOf(p).BytesDone > bigSize/100 })
 	queued := c.backUp(b, "patient", 1<<10)
-	until(c, queued, "queued", func(p *velerov1.PodVolumeBackup) bool { return snapshotOf(p).QueuePosition == 1 })
+	testenv.EventuallyGet(c.Env, queued, "queued", func(p *velerov1.PodVolumeBackup, _ error) bool { return snapshotOf(p).QueuePosition == 1 })
 
 	e := c.explained("podvolumebackups.velero.io/" + queued.Name)
-	if !strings.Contains(e.Why, "number 1 in the queue of node "+c.node) || !strings.Contains(strings.Join(e.Facts, "\n"), "volume data of pod "+c.ns+"/big") {
+	if !strings.Contains(e.Why, "number 1 in the queue of node "+c.node.Name) || !strings.Contains(strings.Join(e.Facts, "\n"), "volume data of pod "+c.Namespace+"/big") {
 		t.Errorf("queued: %+v", e)
 	}
 	if facts := strings.Join(e.Facts, "\n"); !strings.Contains(facts, "gives up on all volumes of the Backup in") {
@@ -93,12 +94,12 @@ func TestExplainSilence(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	b := c.newBackup("nightly")
-	pvb := velero.PodVolumeBackup(b, c.pod("web", "data"), "data", "restic")
+	pvb := velero.PodVolumeBackup(b, c.node.Pod("web", "data"), "data", "restic")
 	pvb.Annotations = map[string]string{
 		v1alpha1.AnnotationProgress: `{"state": "Transferring", "bytesDone": 5, "totalBytes": 10, "bytesPerSecond": 2, "etaSeconds": 3, "heartbeat": "2020-01-01T00:00:00Z"}`,
 	}
 	pvb.Status.Phase = velerov1.PodVolumeBackupPhaseInProgress
-	c.create(pvb)
+	c.Create(pvb)
 	if facts := strings.Join(c.explained("backup", "nightly").Facts, "\n"); !strings.Contains(facts, "no movement reported") {
 		t.Errorf("the facts are %s", facts)
 	}
@@ -109,24 +110,24 @@ func TestExplainRestore(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	restore := &velerov1.Restore{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "shop"}, Spec: velerov1.RestoreSpec{BackupName: "nightly"},
+		ObjectMeta: c.Meta("shop"), Spec: velerov1.RestoreSpec{BackupName: "nightly"},
 		Status: velerov1.RestoreStatus{Phase: velerov1.RestorePhaseInProgress},
 	}
-	c.create(restore)
+	c.Create(restore)
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "web-0"},
+		ObjectMeta: c.Meta("web-0"),
 		Spec:       corev1.PodSpec{InitContainers: []corev1.Container{{Name: "restore-wait", Image: "agent"}}, Containers: []corev1.Container{{Name: "main", Image: "main"}}},
 	}
-	c.create(pod)
+	c.Create(pod)
 	pvr := velero.PodVolumeRestore(restore, pod, "data", "restic", "4f3c1d2e", "shop")
-	c.create(pvr)
-	c.change(pod, func() {
+	c.Create(pvr)
+	c.Change(pod, func() {
 		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/3 nodes are available\x1b[2J"}}
 	})
-	c.create(&eventsv1.Event{ // as the scheduler writes it
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, GenerateName: "web-0-"}, EventTime: metav1.NowMicro(), ReportingController: "default-scheduler", ReportingInstance: "x",
+	c.Create(&eventsv1.Event{ // as the scheduler writes it
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, GenerateName: "web-0-"}, EventTime: metav1.NowMicro(), ReportingController: "default-scheduler", ReportingInstance: "x",
 		Action: "Scheduling", Reason: "FailedScheduling", Type: corev1.EventTypeWarning, Note: "no room",
-		Regarding: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: c.ns, Name: pod.Name, UID: pod.UID},
+		Regarding: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: c.Namespace, Name: pod.Name, UID: pod.UID},
 	})
 	e := c.explained("pvr", pvr.Name)
 	if !strings.Contains(e.Why, "has no node yet: 0/3 nodes are available") || e.See == "" {
@@ -138,7 +139,7 @@ func TestExplainRestore(t *testing.T) {
 	if out, _, code := c.run("explain", "pvr/"+pvr.Name); code != 0 || strings.Contains(out, "\x1b") || !strings.Contains(out, "Warning FailedScheduling") {
 		t.Errorf("exit code %d: %q", code, out)
 	}
-	if err := c.api.Delete(t.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
+	if err := c.Client.Delete(t.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
 		t.Fatal(err)
 	}
 	if e := c.explained("restore", "shop"); len(e.Volumes) != 1 || !strings.Contains(e.Volumes[0].Why, "does not exist") {
@@ -153,11 +154,11 @@ func TestExplainALock(t *testing.T) {
 	c.tune = func(config *nodeagent.Config) { config.LockWait, config.LockDelay = 2*time.Hour, time.Hour } // it waits while we look
 	c.startAgent(0)
 	b := c.newBackup("nightly")
-	until(c, c.backUp(b, "first", 1<<20), "completed", func(p *velerov1.PodVolumeBackup) bool {
+	testenv.EventuallyGet(c.Env, c.backUp(b, "first", 1<<20), "completed", func(p *velerov1.PodVolumeBackup, _ error) bool {
 		return p.Status.Phase == velerov1.PodVolumeBackupPhaseCompleted
 	})
-	holder := c.holdLock(filepath.Join(c.store, "restic", c.ns))
-	waits := until(c, c.backUp(b, "second", 1<<10), "waiting", func(p *velerov1.PodVolumeBackup) bool { return snapshotOf(p).State == progress.StateWaiting })
+	holder := c.holdLock(filepath.Join(c.store, "restic", c.Namespace))
+	waits := testenv.EventuallyGet(c.Env, c.backUp(b, "second", 1<<10), "waiting", func(p *velerov1.PodVolumeBackup, _ error) bool { return snapshotOf(p).State == progress.StateWaiting })
 	e := c.explained("pvb", waits.Name)
 	if want := fmt.Sprintf("it waits: the repository is locked exclusively by PID %d on ", holder); !strings.HasPrefix(e.Why, want) || !strings.HasSuffix(e.See, "#locks") {
 		t.Errorf("locked: %q, see %q; want %q", e.Why, e.See, want)
@@ -179,17 +180,11 @@ func (c *cluster) holdLock(repository string) (pid int) {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	deadline := time.Now().Add(patience)
-	for {
+	c.Eventually("restic has locked the repository", func() bool {
 		locks, err := filepath.Glob(filepath.Join(repository, "locks", "*"))
-		if err == nil && slices.ContainsFunc(locks, func(name string) bool { return !strings.Contains(name, "-tmp-") }) {
-			return cmd.Process.Pid
-		}
-		if time.Now().After(deadline) {
-			c.t.Fatal("restic has not locked the repository")
-		}
-		pause(c.t)
-	}
+		return err == nil && slices.ContainsFunc(locks, func(name string) bool { return !strings.Contains(name, "-tmp-") })
+	})
+	return cmd.Process.Pid
 }
 
 // TestExplainPlugins explains what a plugin tells, alone and as a part of its Backup.
@@ -199,11 +194,11 @@ func TestExplainPlugins(t *testing.T) {
 	c.newBackup("nightly")
 	c.startServer()
 	record := &v1alpha1.VolumePluginBackup{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "nightly-pv-7", Labels: map[string]string{v1alpha1.LabelBackup: "nightly"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "nightly-pv-7", Labels: map[string]string{v1alpha1.LabelBackup: "nightly"}},
 		Spec:       v1alpha1.VolumePluginBackupSpec{Volume: "pv-7", Backup: "nightly", Plugin: "example.io/disks"},
 	}
-	c.create(record)
-	c.change(record, func() {
+	c.Create(record)
+	c.Change(record, func() {
 		record.Status.Phase, record.Status.State, record.Status.Message = v1alpha1.PhaseInProgress, "Stalled", "the array is busy"
 		record.Status.HeartbeatTimestamp, record.Status.LastProgressTimestamp = new(metav1.Now()), new(metav1.NewTime(time.Now().Add(-time.Hour)))
 		record.Status.Progress = v1alpha1.VolumeOperationProgress{BytesDone: 1 << 20, TotalBytes: 4 << 20}
@@ -219,12 +214,12 @@ func TestExplainPlugins(t *testing.T) {
 	}
 
 	restored := &v1alpha1.VolumePluginRestore{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "snap-77"},
+		ObjectMeta: c.Meta("snap-77"),
 		Spec:       v1alpha1.VolumePluginRestoreSpec{SnapshotID: "snap-77", Backup: "nightly", Plugin: "example.io/disks"},
 	}
-	c.create(&velerov1.Restore{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "shop"}, Spec: velerov1.RestoreSpec{BackupName: "nightly"}})
-	c.create(restored)
-	c.change(restored, func() { restored.Status.Phase, restored.Status.Message = v1alpha1.PhaseFailed, "quota exceeded" })
+	c.Create(&velerov1.Restore{ObjectMeta: c.Meta("shop"), Spec: velerov1.RestoreSpec{BackupName: "nightly"}})
+	c.Create(restored)
+	c.Change(restored, func() { restored.Status.Phase, restored.Status.Message = v1alpha1.PhaseFailed, "quota exceeded" })
 	if e := c.explained("vpr", "snap-77"); e.Why != "it has failed: quota exceeded" {
 		t.Errorf("restore: %+v", e)
 	}
@@ -238,12 +233,12 @@ func TestBackupThatIsDeleted(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	b := c.newBackup("nightly")
-	c.change(b, func() { b.Status.Phase = velerov1.BackupPhaseDeleting })
+	c.Change(b, func() { b.Status.Phase = velerov1.BackupPhaseDeleting })
 	c.startServer()
 	request := func(backup string, uid types.UID, errs ...string) {
-		c.create(&velerov1.DeleteBackupRequest{ // as the velero command makes it
+		c.Create(&velerov1.DeleteBackupRequest{ // as the velero command makes it
 			ObjectMeta: metav1.ObjectMeta{
-				Namespace: c.ns, GenerateName: backup + "-", Labels: map[string]string{velerov1.BackupNameLabel: backup, velerov1.BackupUIDLabel: string(uid)},
+				Namespace: c.Namespace, GenerateName: backup + "-", Labels: map[string]string{velerov1.BackupNameLabel: backup, velerov1.BackupUIDLabel: string(uid)},
 			},
 			Spec:   velerov1.DeleteBackupRequestSpec{BackupName: backup},
 			Status: velerov1.DeleteBackupRequestStatus{Phase: velerov1.DeleteBackupRequestPhaseProcessed, Errors: errs},
@@ -258,7 +253,7 @@ func TestBackupThatIsDeleted(t *testing.T) {
 	if e := c.explained("backup", "nightly"); e.Why != "its deletion has failed: no such bucket" {
 		t.Errorf("deletion failed: %q", e.Why)
 	}
-	out, errOut, code := c.run("watch", "backup", "nightly", "--wait", "--timeout", patience.String())
+	out, errOut, code := c.run("watch", "backup", "nightly", "--wait", "--timeout", testenv.Patience.String())
 	if code != 1 || !strings.Contains(errOut, "is being deleted") || !strings.HasPrefix(out, "Backup nightly Deleting") {
 		t.Errorf("--wait: exit code %d: %s%s", code, out, errOut)
 	}
@@ -272,7 +267,7 @@ func TestExplainErrors(t *testing.T) {
 		code int
 		want string
 	}{
-		"nothing there": {[]string{"explain", "pvb", "nope"}, 1, `there is no PodVolumeBackup "nope" in namespace ` + c.ns},
+		"nothing there": {[]string{"explain", "pvb", "nope"}, 1, `there is no PodVolumeBackup "nope" in namespace ` + c.Namespace},
 		"no plugin's":   {[]string{"explain", "vpb", "nope"}, 1, "get volumepluginbackups.plimsoll.io' lists"},
 		"another group": {[]string{"explain", "vpb.velero.io/x"}, 2, `"vpb.velero.io" is none of`},
 		"another kind":  {[]string{"explain", "node/x"}, 2, `"node" is none of`},
@@ -296,8 +291,8 @@ func TestCompletion(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"__complete", "--kubeconfig", c.kubeconfig, "-n", c.ns, "describe", ""}, "backup\nrestore\n"},
-		{[]string{"__complete", "--kubeconfig", c.kubeconfig, "-n", c.ns, "explain", "backup", ""}, "nightly\n"},
+		{[]string{"__complete", "--kubeconfig", c.kubeconfig, "-n", c.Namespace, "describe", ""}, "backup\nrestore\n"},
+		{[]string{"__complete", "--kubeconfig", c.kubeconfig, "-n", c.Namespace, "explain", "backup", ""}, "nightly\n"},
 	} {
 		if out, errOut, code := c.runBare(test.args...); code != 0 || !strings.Contains(out, test.want) {
 			t.Errorf("%q: exit code %d: %s%s", test.args, code, out, errOut)

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plimsoll-io/plimsoll/pkg/describe"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // TestPreflight asks about a backup of a real API server's objects, in all the ways there are to ask.
@@ -18,27 +19,27 @@ func TestPreflight(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	c.agentPod()
-	location := &velerov1.BackupStorageLocation{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "default"}}
-	until(c, location, "there", func(*velerov1.BackupStorageLocation) bool { return true })
-	c.change(location, func() { location.Status.Phase = velerov1.BackupStorageLocationPhaseAvailable })
+	location := &velerov1.BackupStorageLocation{ObjectMeta: c.Meta("default")}
+	testenv.EventuallyGet(c.Env, location, "there", func(_ *velerov1.BackupStorageLocation, err error) bool { return err == nil })
+	c.Change(location, func() { location.Status.Phase = velerov1.BackupStorageLocationPhaseAvailable })
 	labels := map[string]string{"deploy": "velero"}
-	c.create(&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "velero"}, Spec: appsv1.DeploymentSpec{
+	c.Create(&appsv1.Deployment{ObjectMeta: c.Meta("velero"), Spec: appsv1.DeploymentSpec{
 		Selector: &metav1.LabelSelector{MatchLabels: labels},
 		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
 			Containers: []corev1.Container{{Name: "velero", Image: "velero/velero:v1.16.2", Args: []string{"server", "--uploader-type=restic"}}},
 		}},
 	}})
 	shop := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "shop-"}}
-	c.create(shop)
+	c.Create(shop)
 	pod := c.sourceIn(shop.Name)
-	c.change(pod, func() {
+	c.Change(pod, func() {
 		pod.Labels = map[string]string{"app": "db"}
 		pod.Annotations = map[string]string{velerov1.VolumesToBackupAnnotation: "data"}
 	})
-	c.create(&velerov1.Schedule{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "nightly"}, Spec: velerov1.ScheduleSpec{
+	c.Create(&velerov1.Schedule{ObjectMeta: c.Meta("nightly"), Spec: velerov1.ScheduleSpec{
 		Schedule: "0 3 * * *", Template: velerov1.BackupSpec{IncludedNamespaces: []string{shop.Name}, StorageLocation: "tape"},
 	}})
-	c.create(&velerov1.Backup{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "b1"}, Spec: velerov1.BackupSpec{
+	c.Create(&velerov1.Backup{ObjectMeta: c.Meta("b1"), Spec: velerov1.BackupSpec{
 		IncludedNamespaces: []string{shop.Name}, DefaultVolumesToFsBackup: new(true),
 	}})
 	include := "--include-namespaces=" + shop.Name

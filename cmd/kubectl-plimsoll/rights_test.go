@@ -22,27 +22,27 @@ func may(group, verbs string, resources ...string) rbacv1.PolicyRule {
 // allow gives a user rights in the cluster's namespace, and rights everywhere, and waits until the API server knows them.
 func (c *cluster) allow(user string, here, everywhere []rbacv1.PolicyRule) {
 	c.t.Helper()
-	name := c.ns + "-" + user
+	name := c.Namespace + "-" + user
 	subjects := []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}}
 	ref := func(kind string) rbacv1.RoleRef {
 		return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}
 	}
 	for _, o := range []client.Object{
-		&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: name}, Rules: here},
-		&rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: name}, Subjects: subjects, RoleRef: ref("Role")},
+		&rbacv1.Role{ObjectMeta: c.Meta(name), Rules: here},
+		&rbacv1.RoleBinding{ObjectMeta: c.Meta(name), Subjects: subjects, RoleRef: ref("Role")},
 		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: everywhere},
 		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name}, Subjects: subjects, RoleRef: ref("ClusterRole")},
 	} {
-		c.create(o)
+		c.Create(o)
 	}
-	config := rest.CopyConfig(c.rest)
+	config := rest.CopyConfig(c.Config)
 	config.Impersonate.UserName = user
 	as, err := client.New(config, client.Options{})
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	for i := range here {
-		c.awaitRight(as, c.ns, &here[i])
+		c.awaitRight(as, c.Namespace, &here[i])
 	}
 	for i := range everywhere {
 		c.awaitRight(as, metav1.NamespaceAll, &everywhere[i])
@@ -57,16 +57,16 @@ func TestRights(t *testing.T) {
 	b := c.newBackup("nightly")
 	pvb := c.backUp(b, "web-0", 1)
 	c.backUp(b, "web-1", 1)
-	c.create(&v1alpha1.VolumePluginBackup{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "pv-1"}, Spec: v1alpha1.VolumePluginBackupSpec{Volume: "pv-1", Backup: "nightly", Plugin: "example.io/disks"},
+	c.Create(&v1alpha1.VolumePluginBackup{
+		ObjectMeta: c.Meta("pv-1"), Spec: v1alpha1.VolumePluginBackupSpec{Volume: "pv-1", Backup: "nightly", Plugin: "example.io/disks"},
 	})
 	ended := &velerov1.Restore{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "shop"}, Spec: velerov1.RestoreSpec{BackupName: "nightly"},
+		ObjectMeta: c.Meta("shop"), Spec: velerov1.RestoreSpec{BackupName: "nightly"},
 		Status: velerov1.RestoreStatus{Phase: velerov1.RestorePhaseCompleted},
 	}
-	c.create(ended)
+	c.Create(ended)
 	deleted := c.newBackup("deleted")
-	c.change(deleted, func() { deleted.Status.Phase = velerov1.BackupPhaseDeleting })
+	c.Change(deleted, func() { deleted.Status.Phase = velerov1.BackupPhaseDeleting })
 	objects := may("velero.io", "get list watch", "backups", "restores", "podvolumebackups", "podvolumerestores")
 	c.allow("reader", []rbacv1.PolicyRule{objects}, nil)
 	c.allow("operator", []rbacv1.PolicyRule{
@@ -117,14 +117,14 @@ func TestVolumeRights(t *testing.T) {
 	c := newCluster(t)
 	c.agentPod()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "shop-"}}
-	c.create(namespace)
+	c.Create(namespace)
 	shop := *c
-	shop.ns = namespace.Name
+	shop.Env = c.In(namespace.Name)
 	shop.source(true)
 	shop.claim("free")
 	waits, _ := shop.waitingPod()
-	owner := &velerov1.Restore{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "by-hand"}, Spec: velerov1.RestoreSpec{BackupName: "by-hand"}}
-	c.create(owner)
+	owner := &velerov1.Restore{ObjectMeta: c.Meta("by-hand"), Spec: velerov1.RestoreSpec{BackupName: "by-hand"}}
+	c.Create(owner)
 	waits = shop.podWith("db-2", shop.claim("data-db-2"), func(p *corev1.Pod) {
 		p.Spec.InitContainers = waits.Spec.InitContainers
 		p.Spec.InitContainers[0].Args = []string{v1alpha1.ContainerRestoreWait, string(owner.UID)}
@@ -139,15 +139,15 @@ func TestVolumeRights(t *testing.T) {
 		velero, their []rbacv1.PolicyRule
 	}{
 		"backup": {
-			[]string{"backup", shop.ns + "/db-0", "data", "--to=default"},
+			[]string{"backup", shop.Namespace + "/db-0", "data", "--to=default"},
 			append(slices.Clone(store), may("velero.io", "create get", "podvolumebackups"), may("", "list", "pods")), pods,
 		},
 		"restore": {
-			[]string{"restore", shop.ns + "/db-2", "data", "--from=" + strings.Repeat("a", 8), "--location=default"},
+			[]string{"restore", shop.Namespace + "/db-2", "data", "--from=" + strings.Repeat("a", 8), "--location=default"},
 			append(slices.Clone(restores), may("velero.io", "list", "restores"), may("velero.io", "create get list", "podvolumerestores")), pods,
 		},
 		"restore-into-claim": {
-			[]string{"restore", "--into-claim=" + shop.ns + "/free", "--from=" + strings.Repeat("a", 8), "--location=default"},
+			[]string{"restore", "--into-claim=" + shop.Namespace + "/free", "--from=" + strings.Repeat("a", 8), "--location=default"},
 			append(slices.Clone(restores), may("apps", "get", "daemonsets"), may("velero.io", "create get delete", "podvolumerestores")),
 			[]rbacv1.PolicyRule{may("", "get", "persistentvolumeclaims"), may("", "create delete get list", "pods")},
 		},

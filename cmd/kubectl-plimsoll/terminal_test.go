@@ -12,6 +12,7 @@ import (
 	"github.com/creack/pty"
 
 	"github.com/plimsoll-io/plimsoll/test/terminal"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // The size of the terminal.
@@ -96,14 +97,14 @@ func (x *session) take(b []byte) {
 // until looks at the screen until it shows something.
 func (x *session) until(what string, shown func(screen string) bool) {
 	x.t.Helper()
-	limit := time.After(patience)
+	limit := time.After(testenv.Patience)
 	for !shown(x.screen.String()) {
 		select {
 		case <-x.changed:
 		case <-x.ended:
 			x.t.Fatalf("ends with code %d before it shows %s", x.code, what)
 		case <-limit:
-			x.t.Fatalf("does not show %s within %s", what, patience)
+			x.t.Fatalf("does not show %s within %s", what, testenv.Patience)
 		}
 	}
 }
@@ -114,8 +115,8 @@ func (x *session) end() (code int, frames [][][]terminal.Cell) {
 	select {
 	case <-x.ended:
 		return x.code, x.frames
-	case <-time.After(patience):
-		x.t.Fatalf("does not end within %s", patience)
+	case <-time.After(testenv.Patience):
+		x.t.Fatalf("does not end within %s", testenv.Patience)
 		return 0, nil
 	}
 }

@@ -90,25 +90,25 @@ apps/app/failed         fast  Failed        50%  5 B      10 B     -          - 
 func TestTop(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
-	backup := &velerov1.Backup{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "nightly"}}
-	c.create(backup)
-	pvb := velero.PodVolumeBackup(backup, c.pod("web", "data"), "data", "restic")
+	backup := &velerov1.Backup{ObjectMeta: c.Meta("nightly")}
+	c.Create(backup)
+	pvb := velero.PodVolumeBackup(backup, c.node.Pod("web", "data"), "data", "restic")
 	pvb.Annotations = map[string]string{v1alpha1.AnnotationProgress: `{"state": "Transferring", "bytesDone": 5, "totalBytes": 10, "bytesPerSecond": 2}`}
 	pvb.Status = velerov1.PodVolumeBackupStatus{Phase: velerov1.PodVolumeBackupPhaseInProgress, StartTimestamp: &metav1.Time{Time: time.Now()}}
-	c.create(pvb)
-	agent := c.pod("node-agent-x")
+	c.Create(pvb)
+	agent := c.node.Pod("node-agent-x")
 	agent.Labels = map[string]string{"name": "node-agent"}
-	if err := c.api.Update(t.Context(), agent); err != nil {
+	if err := c.Client.Update(t.Context(), agent); err != nil {
 		t.Fatal(err)
 	}
-	c.change(agent, func() { agent.Status.Phase = corev1.PodRunning })
+	c.Change(agent, func() { agent.Status.Phase = corev1.PodRunning })
 
 	out, errOut, code := c.run("top", "-o", "json")
 	var got load
 	if err := json.Unmarshal([]byte(out), &got); err != nil || code != 0 {
 		t.Fatalf("exit code %d, %v: %s%s", code, err, out, errOut)
 	}
-	if len(got.Nodes) != 1 || got.Nodes[0].Name != c.node || got.Nodes[0].Moving != 1 || got.Nodes[0].BytesPerSecond != 2 || got.Nodes[0].Live {
+	if len(got.Nodes) != 1 || got.Nodes[0].Name != c.node.Name || got.Nodes[0].Moving != 1 || got.Nodes[0].BytesPerSecond != 2 || got.Nodes[0].Live {
 		t.Errorf("nodes are %+v", got.Nodes)
 	}
 	if len(got.Volumes) != 1 || got.Volumes[0].Volume != "data" || got.Volumes[0].Progress.BytesDone != 5 {

@@ -23,9 +23,9 @@ func TestVolumeLatest(t *testing.T) {
 	begin := time.Now().Add(-time.Hour)
 	backup := func(name string, minute int, change func(*velerov1.PodVolumeBackup)) {
 		b := &velerov1.PodVolumeBackup{
-			ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: name, Annotations: map[string]string{pvcNameAnnotation: "data-db-0"}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: name, Annotations: map[string]string{pvcNameAnnotation: "data-db-0"}},
 			Spec: velerov1.PodVolumeBackupSpec{
-				Node: c.node, Pod: corev1.ObjectReference{Namespace: c.ns, Name: "db-0"}, Volume: "data", BackupStorageLocation: "default", UploaderType: uploaderRestic,
+				Node: c.node.Name, Pod: corev1.ObjectReference{Namespace: c.Namespace, Name: "db-0"}, Volume: "data", BackupStorageLocation: "default", UploaderType: uploaderRestic,
 			},
 			Status: velerov1.PodVolumeBackupStatus{
 				Phase: velerov1.PodVolumeBackupPhaseCompleted, SnapshotID: "id-of-" + name, CompletionTimestamp: new(metav1.NewTime(begin.Add(time.Duration(minute) * time.Minute))),
@@ -34,7 +34,7 @@ func TestVolumeLatest(t *testing.T) {
 		if change != nil {
 			change(b)
 		}
-		c.create(b)
+		c.Create(b)
 	}
 	ofPod := func(b *velerov1.PodVolumeBackup) { b.Annotations, b.Spec.Pod.Name = nil, pod.Name }
 	backup("a-newest", 20, func(b *velerov1.PodVolumeBackup) {
@@ -52,12 +52,12 @@ func TestVolumeLatest(t *testing.T) {
 	backup("of-the-pod-older", 24, ofPod)
 	backup("of-another-volume", 50, func(b *velerov1.PodVolumeBackup) { ofPod(b); b.Spec.Volume = "logs" })
 
-	intoClaim := []string{"--into-claim", c.ns + "/data-db-0", "--image", "agent"}
+	intoClaim := []string{"--into-claim", c.Namespace + "/data-db-0", "--image", "agent"}
 	for _, test := range []struct {
 		args []string
 		want string
 	}{
-		{[]string{c.ns + "/" + pod.Name, "data"}, "of-the-pod"},
+		{[]string{c.Namespace + "/" + pod.Name, "data"}, "of-the-pod"},
 		{append(intoClaim, "--uploader", uploaderKopia), "with-kopia"},
 		{append(intoClaim, "--source-namespace", "shop"), "of-shop"},
 		{intoClaim, "a-newest"},
@@ -71,14 +71,14 @@ func TestVolumeLatest(t *testing.T) {
 			t.Errorf("%q: of a backup that lacks files, or of one that does not, it says %s", test.args, errOut)
 		}
 		var made velerov1.PodVolumeRestoreList
-		if err := c.api.List(t.Context(), &made, client.InNamespace(c.ns)); err != nil || len(made.Items) != 1 {
+		if err := c.Client.List(t.Context(), &made, client.InNamespace(c.Namespace)); err != nil || len(made.Items) != 1 {
 			t.Fatalf("%q: %d PodVolumeRestores, %v", test.args, len(made.Items), err)
 		}
 		if got := made.Items[0].Spec.SnapshotID; got != "id-of-"+test.want {
 			t.Errorf("%q: restores %s, want that of %s", test.args, got, test.want)
 		}
 		for _, gone := range []client.Object{&velerov1.PodVolumeRestore{}, &corev1.Pod{}} { // so that the claim is free again
-			if err := c.api.DeleteAllOf(t.Context(), gone, client.InNamespace(c.ns), client.GracePeriodSeconds(0)); err != nil {
+			if err := c.Client.DeleteAllOf(t.Context(), gone, client.InNamespace(c.Namespace), client.GracePeriodSeconds(0)); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -3,24 +3,20 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // printed are the objects of volume backup --schedule.
@@ -70,14 +66,14 @@ func TestVolumeSchedule(t *testing.T) {
 	c.startAgent(0)
 	c.agentPod()
 	shop := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "shop-"}}
-	c.create(shop)
+	c.Create(shop)
 	pod := c.sourceIn(shop.Name)
 	out, errOut, code := c.run("volume", "backup", shop.Name+"/"+pod.Name, "data", "--schedule", "0 3 * * *")
 	if code != 0 || !strings.Contains(errOut, "Nothing is created") {
 		t.Fatalf("code %d, %s%s", code, out, errOut)
 	}
 	var made velerov1.PodVolumeBackupList
-	if err := c.api.List(t.Context(), &made, client.InNamespace(c.ns)); err != nil || len(made.Items) > 0 {
+	if err := c.Client.List(t.Context(), &made, client.InNamespace(c.Namespace)); err != nil || len(made.Items) > 0 {
 		t.Fatalf("created %d PodVolumeBackups, %v", len(made.Items), err)
 	}
 	p := readPrinted(t, out)
@@ -86,12 +82,12 @@ func TestVolumeSchedule(t *testing.T) {
 		len(job.ImagePullSecrets) != 1 || *p.cronJob.Spec.JobTemplate.Spec.ActiveDeadlineSeconds != 24*60*60 {
 		t.Errorf("the CronJob is %+v", p.cronJob.Spec)
 	}
-	strict := client.WithFieldValidation(c.api, metav1.FieldValidationStrict)
+	strict := client.WithFieldValidation(c.Client, metav1.FieldValidationStrict)
 	if err := strict.Create(t.Context(), p.cronJob.DeepCopy(), client.DryRunAll); err != nil {
 		t.Error(err)
 	}
 	strictest := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "strict-", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}}}
-	c.create(strictest)
+	c.Create(strictest)
 	if err := strict.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: strictest.Name, Name: "job"}, Spec: job}, client.DryRunAll); err != nil {
 		t.Error(err)
 	}
@@ -126,7 +122,7 @@ func TestVolumeSchedule(t *testing.T) {
 func (c *cluster) sourceIn(namespace string) *corev1.Pod {
 	c.t.Helper()
 	other := *c
-	other.ns = namespace
+	other.Env = c.In(namespace)
 	pod, _ := other.source(true)
 	return pod
 }
@@ -137,7 +133,7 @@ func (c *cluster) grant(p *printed, name string, without int) (kubeconfig string
 	c.t.Helper()
 	account := p.account.DeepCopy()
 	account.Name = name
-	c.create(account)
+	c.Create(account)
 	var rules []rbacv1.PolicyRule
 	var namespaces []string
 	n := 0
@@ -145,18 +141,13 @@ func (c *cluster) grant(p *printed, name string, without int) (kubeconfig string
 		role, binding := p.roles[i].DeepCopy(), p.bindings[i].DeepCopy()
 		role.Name, binding.Name, binding.RoleRef.Name, binding.Subjects[0].Name = name, name, name, name
 		role.Rules = slices.DeleteFunc(role.Rules, func(rbacv1.PolicyRule) bool { n++; return n-1 == without })
-		c.create(role)
-		c.create(binding)
+		c.Create(role)
+		c.Create(binding)
 		for _, r := range role.Rules {
 			rules, namespaces = append(rules, r), append(namespaces, role.Namespace)
 		}
 	}
-	request := &authenticationv1.TokenRequest{}
-	if err := c.api.SubResource("token").Create(c.t.Context(), account, request); err != nil {
-		c.t.Fatal(err)
-	}
-	config := rest.AnonymousClientConfig(c.rest)
-	config.BearerToken = request.Status.Token
+	config := c.WithToken(client.ObjectKeyFromObject(account))
 	as, err := client.New(config, client.Options{})
 	if err != nil {
 		c.t.Fatal(err)
@@ -164,13 +155,12 @@ func (c *cluster) grant(p *printed, name string, without int) (kubeconfig string
 	for i := range rules {
 		c.awaitRight(as, namespaces[i], &rules[i])
 	}
-	return c.writeKubeconfig(request.Status.Token)
+	return testenv.Kubeconfig(c.t, config)
 }
 
 // awaitRight waits until the API server knows a right: it learns of roles a moment after they were made.
 func (c *cluster) awaitRight(as client.Client, namespace string, rule *rbacv1.PolicyRule) {
 	c.t.Helper()
-	deadline := time.Now().Add(patience)
 	for _, what := range rule.Resources {
 		attributes := &authorizationv1.ResourceAttributes{Namespace: namespace, Group: rule.APIGroups[0]}
 		attributes.Resource, attributes.Subresource, _ = strings.Cut(what, "/")
@@ -178,30 +168,12 @@ func (c *cluster) awaitRight(as client.Client, namespace string, rule *rbacv1.Po
 			attributes.Name = rule.ResourceNames[0]
 		}
 		for _, attributes.Verb = range rule.Verbs {
-			review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: attributes}}
-			for as.Create(c.t.Context(), review) != nil || !review.Status.Allowed {
-				if time.Now().After(deadline) {
-					c.t.Fatalf("the right to %s %s was not given", attributes.Verb, what)
-				}
-				pause(c.t)
-				review = &authorizationv1.SelfSubjectAccessReview{Spec: review.Spec}
-			}
+			c.Eventually("the right to "+attributes.Verb+" "+what, func() bool {
+				review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: attributes}}
+				return as.Create(c.t.Context(), review) == nil && review.Status.Allowed
+			})
 		}
 	}
-}
-
-func (c *cluster) writeKubeconfig(token string) string {
-	c.t.Helper()
-	config := clientcmdapi.NewConfig()
-	config.Clusters["test"] = &clientcmdapi.Cluster{Server: c.rest.Host, CertificateAuthorityData: c.rest.CAData}
-	config.AuthInfos["job"] = &clientcmdapi.AuthInfo{Token: token}
-	config.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "job"}
-	config.CurrentContext = "test"
-	path := filepath.Join(c.t.TempDir(), "kubeconfig")
-	if err := clientcmd.WriteToFile(*config, path); err != nil {
-		c.t.Fatal(err)
-	}
-	return path
 }
 
 // TestScheduleOfEphemeralVolume has a volume whose claim is made for its pod: the backup reads it like any other.
@@ -215,7 +187,7 @@ func TestScheduleOfEphemeralVolume(t *testing.T) {
 			VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{Spec: claim.Spec},
 		}}
 	}))
-	out, errOut, code := c.run("volume", "backup", c.ns+"/cache-0", "data", "--schedule", "@daily")
+	out, errOut, code := c.run("volume", "backup", c.Namespace+"/cache-0", "data", "--schedule", "@daily")
 	if code != 0 {
 		t.Fatalf("code %d, %s%s", code, out, errOut)
 	}

@@ -26,6 +26,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/donefile"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 	"github.com/plimsoll-io/plimsoll/test/tree"
 	"github.com/plimsoll-io/plimsoll/test/velero"
 )
@@ -35,22 +36,22 @@ func (c *cluster) claim(name string) *corev1.PersistentVolumeClaim {
 	c.t.Helper()
 	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
-	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-" + c.ns + "-" + name}, Spec: corev1.PersistentVolumeSpec{
+	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-" + c.Namespace + "-" + name}, Spec: corev1.PersistentVolumeSpec{
 		AccessModes: modes, Capacity: size,
 		PersistentVolumeSource: corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{Server: "nfs", Path: "/"}},
 	}}
-	c.create(pv)
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: name}, Spec: corev1.PersistentVolumeClaimSpec{
+	c.Create(pv)
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: c.Meta(name), Spec: corev1.PersistentVolumeClaimSpec{
 		AccessModes: modes, VolumeName: pv.Name, StorageClassName: new(""), Resources: corev1.VolumeResourceRequirements{Requests: size},
 	}}
-	c.create(claim)
-	c.change(claim, func() { claim.Status.Phase = corev1.ClaimBound })
+	c.Create(claim)
+	c.Change(claim, func() { claim.Status.Phase = corev1.ClaimBound })
 	return claim
 }
 
 // claimDir is where kubelet mounts a claim for a pod.
 func (c *cluster) claimDir(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) string {
-	return filepath.Join(c.hostPods, string(pod.UID), "volumes", "kubernetes.io~nfs", claim.Spec.VolumeName)
+	return filepath.Join(c.node.Pods, string(pod.UID), "volumes", "kubernetes.io~nfs", claim.Spec.VolumeName)
 }
 
 // podWith makes a pod whose volume data is the claim. change may make it another.
@@ -58,9 +59,9 @@ func (c *cluster) podWith(name string, claim *corev1.PersistentVolumeClaim, chan
 	c.t.Helper()
 	mount := []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: name},
+		ObjectMeta: c.Meta(name),
 		Spec: corev1.PodSpec{
-			NodeName: c.node, Containers: []corev1.Container{{Name: "main", Image: "main", VolumeMounts: mount}},
+			NodeName: c.node.Name, Containers: []corev1.Container{{Name: "main", Image: "main", VolumeMounts: mount}},
 			Volumes: []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
 				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name},
 			}}},
@@ -69,7 +70,7 @@ func (c *cluster) podWith(name string, claim *corev1.PersistentVolumeClaim, chan
 	if change != nil {
 		change(pod)
 	}
-	c.create(pod)
+	c.Create(pod)
 	if err := os.MkdirAll(c.claimDir(pod, claim), 0o755); err != nil {
 		c.t.Fatal(err)
 	}
@@ -79,7 +80,7 @@ func (c *cluster) podWith(name string, claim *corev1.PersistentVolumeClaim, chan
 // runs lets kubelet report that a pod runs.
 func (c *cluster) runs(pod *corev1.Pod) *corev1.Pod {
 	c.t.Helper()
-	c.change(pod, func() {
+	c.Change(pod, func() {
 		pod.Status.Phase = corev1.PodRunning
 		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	})
@@ -89,7 +90,7 @@ func (c *cluster) runs(pod *corev1.Pod) *corev1.Pod {
 // waits lets kubelet report that a pod's init container waits for its volumes.
 func (c *cluster) waits(pod *corev1.Pod) {
 	c.t.Helper()
-	c.change(pod, func() {
+	c.Change(pod, func() {
 		pod.Status.Phase = corev1.PodPending
 		pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{
 			Name: v1alpha1.ContainerRestoreWait, Image: "agent", ImageID: "agent", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
@@ -103,14 +104,14 @@ func (c *cluster) agentPod() {
 	labels := map[string]string{"name": "node-agent", "role": "node-agent", "app.kubernetes.io/name": "plimsoll-node-agent"}
 	template := corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: labels},
-		Spec:       corev1.PodSpec{NodeName: c.node, Containers: []corev1.Container{{Name: "node-agent", Image: "plimsoll:test"}}, ImagePullSecrets: []corev1.LocalObjectReference{{Name: "registry"}}},
+		Spec:       corev1.PodSpec{NodeName: c.node.Name, Containers: []corev1.Container{{Name: "node-agent", Image: "plimsoll:test"}}, ImagePullSecrets: []corev1.LocalObjectReference{{Name: "registry"}}},
 	}
-	c.create(&appsv1.DaemonSet{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "node-agent"},
+	c.Create(&appsv1.DaemonSet{
+		ObjectMeta: c.Meta("node-agent"),
 		Spec:       appsv1.DaemonSetSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: template},
 	})
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "node-agent-x", Labels: labels}, Spec: template.Spec}
-	c.create(pod)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "node-agent-x", Labels: labels}, Spec: template.Spec}
+	c.Create(pod)
 	c.runs(pod)
 }
 
@@ -135,15 +136,15 @@ func (c *cluster) serveHelper(claim *corev1.PersistentVolumeClaim) <-chan string
 		defer close(served)
 		var pods corev1.PodList
 		for len(pods.Items) == 0 {
-			if err := c.api.List(c.t.Context(), &pods, client.InNamespace(c.ns), client.MatchingLabels{"app.kubernetes.io/name": "plimsoll-restore"}); err != nil {
+			if err := c.Client.List(c.t.Context(), &pods, client.InNamespace(c.Namespace), client.MatchingLabels{"app.kubernetes.io/name": "plimsoll-restore"}); err != nil {
 				c.t.Error(err)
 				return
 			}
-			pause(c.t)
+			<-time.After(50 * time.Millisecond)
 		}
 		pod := &pods.Items[0]
-		binding := &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: c.node}}
-		if err := c.api.SubResource("binding").Create(c.t.Context(), pod, binding); err != nil {
+		binding := &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: c.node.Name}}
+		if err := c.Client.SubResource("binding").Create(c.t.Context(), pod, binding); err != nil {
 			c.t.Error(err)
 			return
 		}
@@ -163,7 +164,7 @@ func (c *cluster) serveHelper(claim *corev1.PersistentVolumeClaim) <-chan string
 
 func (c *cluster) waitAsHelper(pod *corev1.Pod, dir string) error {
 	ctx := c.t.Context()
-	if err := c.api.Get(ctx, client.ObjectKeyFromObject(pod), pod); err != nil {
+	if err := c.Client.Get(ctx, client.ObjectKeyFromObject(pod), pod); err != nil {
 		return err
 	}
 	wait := &pod.Spec.InitContainers[0]
@@ -174,7 +175,7 @@ func (c *cluster) waitAsHelper(pod *corev1.Pod, dir string) error {
 		before := client.MergeFrom(pod.DeepCopy())
 		pod.Status.Phase = phase
 		pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: v1alpha1.ContainerRestoreWait, Image: "agent", ImageID: "agent", State: state}}
-		return c.api.Status().Patch(ctx, pod, before)
+		return c.Client.Status().Patch(ctx, pod, before)
 	}
 	if err := status(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}, corev1.PodPending); err != nil {
 		return err
@@ -216,12 +217,12 @@ func testVolume(t *testing.T, uploader string) {
 	plain := uploader == uploaderKopia
 	_, sourceDir := c.source(plain)
 
-	out, errOut, code := c.run("volume", "backup", c.ns+"/db-0", "data", "--to", "default", "--uploader", uploader)
+	out, errOut, code := c.run("volume", "backup", c.Namespace+"/db-0", "data", "--to", "default", "--uploader", uploader)
 	if code != 0 || !strings.Contains(out, "Completed: snapshot ") || !strings.Contains(errOut, "100%") {
 		t.Fatalf("code %d, %s%s", code, out, errOut)
 	}
 	var stored []storedVolume
-	out, errOut, code = c.run("volume", "list", c.ns+"/db-0", "data", "-o", "json")
+	out, errOut, code = c.run("volume", "list", c.Namespace+"/db-0", "data", "-o", "json")
 	if err := json.Unmarshal([]byte(out), &stored); err != nil || code != 0 || len(stored) != 1 {
 		t.Fatalf("code %d, %v: %s%s", code, err, out, errOut)
 	}
@@ -231,43 +232,39 @@ func testVolume(t *testing.T, uploader string) {
 
 	claim := c.claim("restored")
 	served := c.serveHelper(claim)
-	out, errOut, code = c.run("volume", "restore", "--into-claim", c.ns+"/restored", "--from", stored[0].Name)
+	out, errOut, code = c.run("volume", "restore", "--into-claim", c.Namespace+"/restored", "--from", stored[0].Name)
 	if code != 0 || !strings.Contains(out, "Completed: ") {
 		t.Fatalf("code %d, %s%s", code, out, errOut)
 	}
 	same(t, sourceDir, <-served, plain)
 	var left corev1.PodList
-	if err := c.api.List(t.Context(), &left, client.InNamespace(c.ns), client.MatchingLabels{"app.kubernetes.io/name": "plimsoll-restore"}); err != nil || len(left.Items) > 0 {
+	if err := c.Client.List(t.Context(), &left, client.InNamespace(c.Namespace), client.MatchingLabels{"app.kubernetes.io/name": "plimsoll-restore"}); err != nil || len(left.Items) > 0 {
 		t.Errorf("pods are left: %v, %v", left.Items, err)
 	}
 
 	pod, dir := c.waitingPod()
-	out, errOut, code = c.run("volume", "restore", c.ns+"/"+pod.Name, "data", "--from", stored[0].SnapshotID, "-o", "json")
+	out, errOut, code = c.run("volume", "restore", c.Namespace+"/"+pod.Name, "data", "--from", stored[0].SnapshotID, "-o", "json")
 	var restored struct{ Kind, Phase, Owner string }
 	if err := json.Unmarshal([]byte(out), &restored); err != nil || code != 0 || restored.Phase != "Completed" || restored.Owner != "by-hand" {
 		t.Fatalf("code %d, %v: %s%s", code, err, out, errOut)
 	}
-	c.change(pod, func() {
+	c.Change(pod, func() {
 		pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{
 			Name: v1alpha1.ContainerRestoreWait, Image: "agent", ImageID: "agent", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}},
 		}}
 	})
-	for deadline := time.Now().Add(patience); ; pause(t) { // the agent removes what was for the init container
-		if _, err := os.Lstat(filepath.Join(dir, ".velero")); errors.Is(err, os.ErrNotExist) {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the directory .velero stays in the volume")
-		}
-	}
+	c.Eventually("the agent removes what was for the init container", func() bool {
+		_, err := os.Lstat(filepath.Join(dir, ".velero"))
+		return errors.Is(err, os.ErrNotExist)
+	})
 	same(t, sourceDir, dir, plain)
 }
 
 // waitingPod makes a pod that waits for its volumes, and where its volume is.
 func (c *cluster) waitingPod() (pod *corev1.Pod, dir string) {
 	c.t.Helper()
-	restore := &velerov1.Restore{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "by-hand"}, Spec: velerov1.RestoreSpec{BackupName: "by-hand"}}
-	c.create(restore)
+	restore := &velerov1.Restore{ObjectMeta: c.Meta("by-hand"), Spec: velerov1.RestoreSpec{BackupName: "by-hand"}}
+	c.Create(restore)
 	claim := c.claim("data-db-1")
 	pod = c.podWith("db-1", claim, func(p *corev1.Pod) {
 		p.Spec.InitContainers = []corev1.Container{{
@@ -286,11 +283,11 @@ func TestVolumeFails(t *testing.T) {
 	c.startAgent(0)
 	c.agentPod()
 	c.source(true)
-	if out, errOut, code := c.run("volume", "backup", c.ns+"/db-0", "data"); code != 0 {
+	if out, errOut, code := c.run("volume", "backup", c.Namespace+"/db-0", "data"); code != 0 {
 		t.Fatalf("code %d, %s%s", code, out, errOut)
 	}
 	pod, _ := c.waitingPod()
-	out, errOut, code := c.run("volume", "restore", c.ns+"/"+pod.Name, "data", "--from", strings.Repeat("0", 64))
+	out, errOut, code := c.run("volume", "restore", c.Namespace+"/"+pod.Name, "data", "--from", strings.Repeat("0", 64))
 	if code != exitFailed || !strings.Contains(errOut, "ended as Failed: ") {
 		t.Errorf("code %d, %s%s", code, out, errOut)
 	}
@@ -323,12 +320,12 @@ func TestVolumeEndsBeforeItsBackup(t *testing.T) {
 				out.do = interrupt
 			}
 			var errOut bytes.Buffer
-			args := append([]string{"--kubeconfig", c.kubeconfig, "-n", c.ns, "volume", "backup", c.ns + "/db-0", "data"}, tc.args...)
+			args := append([]string{"--kubeconfig", c.kubeconfig, "-n", c.Namespace, "volume", "backup", c.Namespace + "/db-0", "data"}, tc.args...)
 			if code := run(ctx, strings.NewReader(""), out, &errOut, args); code != tc.code || !strings.Contains(errOut.String(), tc.says) {
 				t.Errorf("code %d, want %d; %s", code, tc.code, &errOut)
 			}
 			var list velerov1.PodVolumeBackupList
-			if err := c.api.List(t.Context(), &list, client.InNamespace(c.ns)); err != nil || len(list.Items) != 1 {
+			if err := c.Client.List(t.Context(), &list, client.InNamespace(c.Namespace)); err != nil || len(list.Items) != 1 {
 				t.Fatalf("%d PodVolumeBackups, %v", len(list.Items), err)
 			}
 			pvb := list.Items[0]
@@ -345,25 +342,25 @@ func TestVolumeObjects(t *testing.T) {
 	c := newCluster(t)
 	c.agentPod()
 	source, _ := c.source(true)
-	c.create(&velerov1.BackupRepository{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "shop-default-restic", Labels: map[string]string{
-			velerov1.VolumeNamespaceLabel: c.ns, velerov1.StorageLocationLabel: "default", velerov1.RepositoryTypeLabel: uploaderRestic,
+	c.Create(&velerov1.BackupRepository{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "shop-default-restic", Labels: map[string]string{
+			velerov1.VolumeNamespaceLabel: c.Namespace, velerov1.StorageLocationLabel: "default", velerov1.RepositoryTypeLabel: uploaderRestic,
 		}},
 		Spec: velerov1.BackupRepositorySpec{
-			VolumeNamespace: c.ns, BackupStorageLocation: "default", RepositoryType: uploaderRestic, ResticIdentifier: "s3:http://s3/bucket/restic/shop",
+			VolumeNamespace: c.Namespace, BackupStorageLocation: "default", RepositoryType: uploaderRestic, ResticIdentifier: "s3:http://s3/bucket/restic/shop",
 			MaintenanceFrequency: metav1.Duration{Duration: time.Hour},
 		},
 	})
-	if out, errOut, code := c.run("volume", "backup", c.ns+"/db-0", "data", "--no-wait"); code != 0 {
+	if out, errOut, code := c.run("volume", "backup", c.Namespace+"/db-0", "data", "--no-wait"); code != 0 {
 		t.Fatalf("code %d, %s%s", code, out, errOut)
 	}
 	var backups velerov1.PodVolumeBackupList
-	if err := c.api.List(t.Context(), &backups, client.InNamespace(c.ns)); err != nil || len(backups.Items) != 1 {
+	if err := c.Client.List(t.Context(), &backups, client.InNamespace(c.Namespace)); err != nil || len(backups.Items) != 1 {
 		t.Fatalf("%d PodVolumeBackups, %v", len(backups.Items), err)
 	}
-	backup := &velerov1.Backup{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "b1", UID: "b1"}}
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "data-db-0"}}
-	until(c, claim, "there", func(*corev1.PersistentVolumeClaim) bool { return true })
+	backup := &velerov1.Backup{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "b1", UID: "b1"}}
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: c.Meta("data-db-0")}
+	testenv.EventuallyGet(c.Env, claim, "there", func(_ *corev1.PersistentVolumeClaim, err error) bool { return err == nil })
 	wantBackup := velero.PodVolumeBackup(backup, source, "data", uploaderRestic)
 	wantBackup.Spec.RepoIdentifier, wantBackup.Spec.Tags["pvc-uid"] = "s3:http://s3/bucket/restic/shop", string(claim.UID)
 	for _, tag := range []string{"backup", "backup-uid"} { // there is none
@@ -378,23 +375,23 @@ func TestVolumeObjects(t *testing.T) {
 	}
 
 	pod, _ := c.waitingPod()
-	c.change(made, func() {
+	c.Change(made, func() {
 		made.Status = velerov1.PodVolumeBackupStatus{Phase: velerov1.PodVolumeBackupPhaseFailed, SnapshotID: "4f2c1a9b", Message: "one file"}
 		made.Status.Progress.TotalBytes = 42
 	})
-	out, errOut, code := c.run("volume", "restore", c.ns+"/"+pod.Name, "data", "--from", made.Name, "--no-wait", "--write-sparse-files")
+	out, errOut, code := c.run("volume", "restore", c.Namespace+"/"+pod.Name, "data", "--from", made.Name, "--no-wait", "--write-sparse-files")
 	if code != 0 || !strings.Contains(errOut, "is Failed: its snapshot may not be complete: one file") {
 		t.Fatalf("code %d, %s%s", code, out, errOut)
 	}
 	var restores velerov1.PodVolumeRestoreList
-	if err := c.api.List(t.Context(), &restores, client.InNamespace(c.ns)); err != nil || len(restores.Items) != 1 {
+	if err := c.Client.List(t.Context(), &restores, client.InNamespace(c.Namespace)); err != nil || len(restores.Items) != 1 {
 		t.Fatalf("%d PodVolumeRestores, %v", len(restores.Items), err)
 	}
-	restore := &velerov1.Restore{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "by-hand"}}
-	until(c, restore, "there", func(*velerov1.Restore) bool { return true })
-	claim = &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "data-db-1"}}
-	until(c, claim, "there", func(*corev1.PersistentVolumeClaim) bool { return true })
-	wantRestore := velero.PodVolumeRestore(restore, pod, "data", uploaderRestic, "4f2c1a9b", c.ns)
+	restore := &velerov1.Restore{ObjectMeta: c.Meta("by-hand")}
+	testenv.EventuallyGet(c.Env, restore, "there", func(_ *velerov1.Restore, err error) bool { return err == nil })
+	claim = &corev1.PersistentVolumeClaim{ObjectMeta: c.Meta("data-db-1")}
+	testenv.EventuallyGet(c.Env, claim, "there", func(_ *corev1.PersistentVolumeClaim, err error) bool { return err == nil })
+	wantRestore := velero.PodVolumeRestore(restore, pod, "data", uploaderRestic, "4f2c1a9b", c.Namespace)
 	wantRestore.Spec.RepoIdentifier, wantRestore.Spec.SnapshotSize = "s3:http://s3/bucket/restic/shop", 42
 	wantRestore.Spec.UploaderSettings = map[string]string{"WriteSparseFiles": "true"}
 	wantRestore.Labels[velerov1.PVCUIDLabel] = string(claim.UID)
@@ -408,7 +405,7 @@ func TestVolumeObjects(t *testing.T) {
 	if diff := cmp.Diff(wantRestore.OwnerReferences, got.OwnerReferences); diff != "" {
 		t.Errorf("the restore's owners (-server's +ours):\n%s", diff)
 	}
-	if _, errOut, code := c.run("volume", "restore", c.ns+"/"+pod.Name, "data", "--from", made.Name); code != 1 || !strings.Contains(errOut, "restores into it already") {
+	if _, errOut, code := c.run("volume", "restore", c.Namespace+"/"+pod.Name, "data", "--from", made.Name); code != 1 || !strings.Contains(errOut, "restores into it already") {
 		t.Errorf("a second one: code %d, %s", code, errOut)
 	}
 }
@@ -438,9 +435,9 @@ func TestVolumeIntoClaimEnds(t *testing.T) {
 			c := newCluster(t)
 			c.agentPod()
 			shop := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "shop-", Labels: map[string]string{"pod-security.kubernetes.io/enforce": tc.policy}}}
-			c.create(shop)
+			c.Create(shop)
 			in := *c
-			in.ns = shop.Name
+			in.Env = c.In(shop.Name)
 			in.claim("data")
 			ctx, interrupt := context.WithCancel(t.Context())
 			defer interrupt()
@@ -449,14 +446,14 @@ func TestVolumeIntoClaimEnds(t *testing.T) {
 				errOut.do = interrupt
 			}
 			args := append([]string{
-				"--kubeconfig", c.kubeconfig, "-n", c.ns, "volume", "restore", "--into-claim", shop.Name + "/data", "--from", "4f2c1a9b",
+				"--kubeconfig", c.kubeconfig, "-n", c.Namespace, "volume", "restore", "--into-claim", shop.Name + "/data", "--from", "4f2c1a9b",
 			}, tc.args...)
 			if code := run(ctx, strings.NewReader(""), io.Discard, errOut, args); code != tc.code || !strings.Contains(errOut.String(), tc.says) {
 				t.Errorf("code %d, want %d with %q: %s", code, tc.code, tc.says, errOut)
 			}
 			var pods corev1.PodList
 			var restores velerov1.PodVolumeRestoreList
-			if err := errors.Join(c.api.List(t.Context(), &pods, client.InNamespace(shop.Name)), c.api.List(t.Context(), &restores, client.InNamespace(c.ns))); err != nil {
+			if err := errors.Join(c.Client.List(t.Context(), &pods, client.InNamespace(shop.Name)), c.Client.List(t.Context(), &restores, client.InNamespace(c.Namespace))); err != nil {
 				t.Fatal(err)
 			}
 			if len(pods.Items) != tc.pods || len(restores.Items) != tc.restores {
@@ -490,19 +487,19 @@ func TestVolumeWaitsInSilence(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	pvb := &velerov1.PodVolumeBackup{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "silent", Annotations: map[string]string{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "silent", Annotations: map[string]string{
 			v1alpha1.AnnotationProgress: `{"state": "Transferring", "bytesDone": 5, "totalBytes": 10, "bytesPerSecond": 2, "etaSeconds": 3, "heartbeat": "2020-01-01T00:00:00Z"}`,
 		}},
 		Status: velerov1.PodVolumeBackupStatus{Phase: velerov1.PodVolumeBackupPhaseInProgress},
 	}
-	c.create(pvb)
+	c.Create(pvb)
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
 	said := &trigger{text: "Silent ", do: interrupt}
 	var cmd cobra.Command
 	cmd.SetContext(ctx)
 	cmd.SetErr(said)
-	v := &volumes{objects: objects{api: c.api, namespace: c.ns}, client: c.api}
+	v := &volumes{objects: objects{api: c.Client, namespace: c.Namespace}, client: c.Client}
 	last, err := (&waiting{}).follow(&cmd, v, pvb)
 	if err == nil || last.Progress.BytesPerSecond != 0 || last.Progress.ETASeconds != nil || strings.Contains(said.String(), "2 B/s") {
 		t.Errorf("%v, %+v, %s", err, last.Progress, said)
@@ -536,23 +533,23 @@ func TestVolumeRefuses(t *testing.T) {
 			}},
 		}}})
 	}))
-	c.create(&velerov1.BackupStorageLocation{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "old"},
+	c.Create(&velerov1.BackupStorageLocation{
+		ObjectMeta: c.Meta("old"),
 		Spec: velerov1.BackupStorageLocationSpec{
 			Provider: "aws", AccessMode: velerov1.BackupStorageLocationAccessModeReadOnly,
 			StorageType: velerov1.StorageType{ObjectStorage: &velerov1.ObjectStorageLocation{Bucket: "bucket"}},
 		},
 	})
-	c.create(&velerov1.BackupStorageLocation{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "away"},
+	c.Create(&velerov1.BackupStorageLocation{
+		ObjectMeta: c.Meta("away"),
 		Spec: velerov1.BackupStorageLocationSpec{
 			Provider: "aws", StorageType: velerov1.StorageType{ObjectStorage: &velerov1.ObjectStorageLocation{Bucket: "bucket"}},
 		},
 		Status: velerov1.BackupStorageLocationStatus{Phase: velerov1.BackupStorageLocationPhaseUnavailable, Message: "no\x1b[2J bucket"},
 	})
-	c.create(&velerov1.PodVolumeBackup{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "failed", Labels: map[string]string{"theirs": "yes"}},
-		Spec:       velerov1.PodVolumeBackupSpec{Node: c.node, Pod: corev1.ObjectReference{Namespace: c.ns, Name: "db-0"}, Volume: "data", BackupStorageLocation: "default"},
+	c.Create(&velerov1.PodVolumeBackup{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "failed", Labels: map[string]string{"theirs": "yes"}},
+		Spec:       velerov1.PodVolumeBackupSpec{Node: c.node.Name, Pod: corev1.ObjectReference{Namespace: c.Namespace, Name: "db-0"}, Volume: "data", BackupStorageLocation: "default"},
 		Status:     velerov1.PodVolumeBackupStatus{Phase: velerov1.PodVolumeBackupPhaseFailed, Message: "no\x1b[2J space"},
 	})
 	from := "--from=" + strings.Repeat("a", 8)
@@ -561,32 +558,32 @@ func TestVolumeRefuses(t *testing.T) {
 		code int
 		want string
 	}{
-		"no agent":              {[]string{"backup", c.ns + "/db-0", "data"}, 1, "no node agent runs on node " + c.node},
-		"no pod":                {[]string{"backup", c.ns + "/gone", "data"}, 1, "there is no pod " + c.ns + "/gone"},
-		"no volume":             {[]string{"backup", c.ns + "/plain", "gone"}, 1, `has no volume "gone": its volumes are data, host, unmounted`},
-		"pod pending":           {[]string{"backup", c.ns + "/pending", "data"}, 1, "the pod does not run (Pending)"},
-		"hostPath":              {[]string{"backup", c.ns + "/plain", "host"}, 1, "node agents back up no hostPath volumes"},
-		"no location":           {[]string{"backup", c.ns + "/db-0", "data", "--to=tape"}, 1, `there is no BackupStorageLocation "tape"`},
-		"read-only location":    {[]string{"backup", c.ns + "/db-0", "data", "--to=old"}, 1, "BackupStorageLocation old is read-only"},
-		"unavailable location":  {[]string{"backup", c.ns + "/db-0", "data", "--to=away"}, 1, `BackupStorageLocation away is Unavailable: no\x1b[2J bucket`},
-		"uploader":              {[]string{"backup", c.ns + "/db-0", "data", "--uploader=rsync"}, 2, "neither restic nor kopia"},
-		"schedule":              {[]string{"backup", c.ns + "/db-0", "data", "--schedule=daily"}, 2, "want five fields"},
+		"no agent":              {[]string{"backup", c.Namespace + "/db-0", "data"}, 1, "no node agent runs on node " + c.node.Name},
+		"no pod":                {[]string{"backup", c.Namespace + "/gone", "data"}, 1, "there is no pod " + c.Namespace + "/gone"},
+		"no volume":             {[]string{"backup", c.Namespace + "/plain", "gone"}, 1, `has no volume "gone": its volumes are data, host, unmounted`},
+		"pod pending":           {[]string{"backup", c.Namespace + "/pending", "data"}, 1, "the pod does not run (Pending)"},
+		"hostPath":              {[]string{"backup", c.Namespace + "/plain", "host"}, 1, "node agents back up no hostPath volumes"},
+		"no location":           {[]string{"backup", c.Namespace + "/db-0", "data", "--to=tape"}, 1, `there is no BackupStorageLocation "tape"`},
+		"read-only location":    {[]string{"backup", c.Namespace + "/db-0", "data", "--to=old"}, 1, "BackupStorageLocation old is read-only"},
+		"unavailable location":  {[]string{"backup", c.Namespace + "/db-0", "data", "--to=away"}, 1, `BackupStorageLocation away is Unavailable: no\x1b[2J bucket`},
+		"uploader":              {[]string{"backup", c.Namespace + "/db-0", "data", "--uploader=rsync"}, 2, "neither restic nor kopia"},
+		"schedule":              {[]string{"backup", c.Namespace + "/db-0", "data", "--schedule=daily"}, 2, "want five fields"},
 		"no namespace":          {[]string{"backup", "db-0", "data"}, 2, `"db-0" is not NAMESPACE/NAME`},
-		"no volume named":       {[]string{"backup", c.ns + "/db-0"}, 2, "want NAMESPACE/POD VOLUME"},
-		"nothing to restore":    {[]string{"restore", c.ns + "/db-0", "data"}, 2, "say with --from"},
-		"unknown backup":        {[]string{"restore", c.ns + "/db-0", "data", "--from=nightly"}, 1, "neither a PodVolumeBackup in namespace"},
-		"no latest of a pod":    {[]string{"restore", c.ns + "/db-0", "data", "--from=latest"}, 1, "there is no completed PodVolumeBackup of volume data of pod " + c.ns + "/db-0; "},
-		"no latest of a claim":  {[]string{"restore", "--into-claim=" + c.ns + "/free", "--from=latest"}, 1, "there is no completed PodVolumeBackup of PersistentVolumeClaim " + c.ns + "/free; "},
-		"failed backup":         {[]string{"restore", c.ns + "/db-0", "data", "--from=failed"}, 1, `PodVolumeBackup failed has no snapshot: it is Failed: no\x1b[2J space`},
-		"pod does not wait":     {[]string{"restore", c.ns + "/db-0", "data", from}, 1, "no init container restore-wait, it does not wait for its volumes: scale down what uses it, and restore with --into-claim " + c.ns + "/data-db-0"},
-		"no Restore":            {[]string{"restore", c.ns + "/lonely", "data", from}, 1, `the pod waits for a Restore with the UID "no-uid"`},
-		"claim is used":         {[]string{"restore", "--into-claim=" + c.ns + "/data-db-0", from}, 1, "pod db-0 uses it: scale down"},
-		"ephemeral claim":       {[]string{"restore", "--into-claim=" + c.ns + "/passing-scratch", from}, 1, "pod passing uses it: scale down"},
-		"schedule, no wait":     {[]string{"backup", c.ns + "/db-0", "data", "--schedule=@daily", "--no-wait"}, 2, "--schedule does not go with --no-wait"},
-		"no claim":              {[]string{"restore", "--into-claim=" + c.ns + "/gone", from}, 1, "it does not exist"},
-		"no image":              {[]string{"restore", "--into-claim=" + c.ns + "/free", from}, 1, "DaemonSet node-agent"},
-		"claim and pod":         {[]string{"restore", c.ns + "/db-0", "data", "--into-claim=" + c.ns + "/free", from}, 2, "give either"},
-		"location of snapshots": {[]string{"restore", "--into-claim=" + c.ns + "/free", from, "--location=tape"}, 1, `there is no BackupStorageLocation "tape"`},
+		"no volume named":       {[]string{"backup", c.Namespace + "/db-0"}, 2, "want NAMESPACE/POD VOLUME"},
+		"nothing to restore":    {[]string{"restore", c.Namespace + "/db-0", "data"}, 2, "say with --from"},
+		"unknown backup":        {[]string{"restore", c.Namespace + "/db-0", "data", "--from=nightly"}, 1, "neither a PodVolumeBackup in namespace"},
+		"no latest of a pod":    {[]string{"restore", c.Namespace + "/db-0", "data", "--from=latest"}, 1, "there is no completed PodVolumeBackup of volume data of pod " + c.Namespace + "/db-0; "},
+		"no latest of a claim":  {[]string{"restore", "--into-claim=" + c.Namespace + "/free", "--from=latest"}, 1, "there is no completed PodVolumeBackup of PersistentVolumeClaim " + c.Namespace + "/free; "},
+		"failed backup":         {[]string{"restore", c.Namespace + "/db-0", "data", "--from=failed"}, 1, `PodVolumeBackup failed has no snapshot: it is Failed: no\x1b[2J space`},
+		"pod does not wait":     {[]string{"restore", c.Namespace + "/db-0", "data", from}, 1, "no init container restore-wait, it does not wait for its volumes: scale down what uses it, and restore with --into-claim " + c.Namespace + "/data-db-0"},
+		"no Restore":            {[]string{"restore", c.Namespace + "/lonely", "data", from}, 1, `the pod waits for a Restore with the UID "no-uid"`},
+		"claim is used":         {[]string{"restore", "--into-claim=" + c.Namespace + "/data-db-0", from}, 1, "pod db-0 uses it: scale down"},
+		"ephemeral claim":       {[]string{"restore", "--into-claim=" + c.Namespace + "/passing-scratch", from}, 1, "pod passing uses it: scale down"},
+		"schedule, no wait":     {[]string{"backup", c.Namespace + "/db-0", "data", "--schedule=@daily", "--no-wait"}, 2, "--schedule does not go with --no-wait"},
+		"no claim":              {[]string{"restore", "--into-claim=" + c.Namespace + "/gone", from}, 1, "it does not exist"},
+		"no image":              {[]string{"restore", "--into-claim=" + c.Namespace + "/free", from}, 1, "DaemonSet node-agent"},
+		"claim and pod":         {[]string{"restore", c.Namespace + "/db-0", "data", "--into-claim=" + c.Namespace + "/free", from}, 2, "give either"},
+		"location of snapshots": {[]string{"restore", "--into-claim=" + c.Namespace + "/free", from, "--location=tape"}, 1, `there is no BackupStorageLocation "tape"`},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -602,7 +599,7 @@ func TestVolumeRefuses(t *testing.T) {
 	var backups velerov1.PodVolumeBackupList
 	var restores velerov1.PodVolumeRestoreList
 	for _, list := range []client.ObjectList{&backups, &restores} {
-		if err := c.api.List(t.Context(), list, client.InNamespace(pod.Namespace)); err != nil {
+		if err := c.Client.List(t.Context(), list, client.InNamespace(pod.Namespace)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -25,8 +25,8 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/pkg/nodeagent"
 	"github.com/plimsoll-io/plimsoll/test/parts"
-	"github.com/plimsoll-io/plimsoll/test/podproxy"
 	"github.com/plimsoll-io/plimsoll/test/terminal"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 	"github.com/plimsoll-io/plimsoll/test/velero"
 )
 
@@ -46,26 +46,26 @@ func newWatched(t *testing.T) *watched {
 }
 
 // serveProgress starts a real agent, and lets the API server carry what it tells: nobody could ask it without a kubelet, so
-// package podproxy stands between, and answers for its pod with the agent's real endpoint. The agent tells its objects
+// a proxy stands between, and answers for its pod with the agent's real endpoint. The agent tells its objects
 // nothing between their start and end: what moves on a screen comes from there.
 func (w *watched) serveProgress(uploadLimit int64) {
 	w.t.Helper()
 	w.tune = func(c *nodeagent.Config) { c.ProgressInterval, c.Concurrency = time.Hour, 2 }
 	w.startAgent(uploadLimit)
 	agent := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "node-agent-5d8f7", Labels: map[string]string{"name": "node-agent"}},
-		Spec:       corev1.PodSpec{NodeName: w.node, Containers: []corev1.Container{{Name: "node-agent", Image: "agent"}}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: "node-agent-5d8f7", Labels: map[string]string{"name": "node-agent"}},
+		Spec:       corev1.PodSpec{NodeName: w.node.Name, Containers: []corev1.Container{{Name: "node-agent", Image: "agent"}}},
 	}
-	w.create(agent)
-	w.change(agent, func() { agent.Status.Phase = corev1.PodRunning })
-	server := podproxy.Start(w.t, w.rest)
-	server.Serve(agent.Name+":8085", w.agent)
-	w.config = server.Kubeconfig(w.t)
+	w.Create(agent)
+	w.Change(agent, func() { agent.Status.Phase = corev1.PodRunning })
+	proxy := w.NewProxy()
+	proxy.ServePod(agent.Name+":8085", w.agent)
+	w.config = testenv.Kubeconfig(w.t, proxy.Config())
 }
 
 // command is the plugin on a terminal of the usual kind.
 func (w *watched) command(args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(w.t.Context(), w.plugin, append([]string{"--namespace", w.ns}, args...)...)
+	cmd := exec.CommandContext(w.t.Context(), w.plugin, append([]string{"--namespace", w.Namespace}, args...)...)
 	cmd.Env = []string{"KUBECONFIG=" + w.config, "TERM=xterm-256color", "LANG=C.UTF-8", "HOME=" + w.t.TempDir()}
 	return cmd
 }
@@ -87,12 +87,12 @@ func outputOf(cmd *exec.Cmd) (out, errOut string, code int) {
 func (w *watched) running(name string) *velerov1.Backup {
 	w.t.Helper()
 	backup := &velerov1.Backup{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: name},
+		ObjectMeta: w.Meta(name),
 		Status: velerov1.BackupStatus{
 			Phase: velerov1.BackupPhaseInProgress, StartTimestamp: new(metav1.Now()), Progress: &velerov1.BackupProgress{TotalItems: 48, ItemsBackedUp: 12},
 		},
 	}
-	w.create(backup)
+	w.Create(backup)
 	return backup
 }
 
@@ -100,15 +100,15 @@ func (w *watched) running(name string) *velerov1.Backup {
 func (w *watched) volume(backup *velerov1.Backup, pod *corev1.Pod) *velerov1.PodVolumeBackup {
 	w.t.Helper()
 	pvb := velero.PodVolumeBackup(backup, pod, pod.Spec.Volumes[0].Name, "restic")
-	w.create(pvb)
+	w.Create(pvb)
 	return pvb
 }
 
 // data makes a pod with a volume of random bytes.
 func (w *watched) data(name, volume string, bytes int64) *corev1.Pod {
 	w.t.Helper()
-	pod := w.pod(name, volume)
-	file, err := os.Create(filepath.Join(w.dir(pod, volume), "data"))
+	pod := w.node.Pod(name, volume)
+	file, err := os.Create(filepath.Join(w.node.Volume(pod, volume), "data"))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -126,12 +126,12 @@ func (w *watched) serve(backup *velerov1.Backup, volumes ...*velerov1.PodVolumeB
 	w.t.Helper()
 	end := velerov1.BackupPhaseCompleted
 	for _, pvb := range volumes {
-		until(w.cluster, pvb, "the end of a volume", func(p *velerov1.PodVolumeBackup) bool { return p.Status.CompletionTimestamp != nil })
+		testenv.EventuallyGet(w.Env, pvb, "the end of a volume", func(p *velerov1.PodVolumeBackup, _ error) bool { return p.Status.CompletionTimestamp != nil })
 		if pvb.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted {
 			end = velerov1.BackupPhasePartiallyFailed
 		}
 	}
-	w.change(backup, func() {
+	w.Change(backup, func() {
 		backup.Status.Phase, backup.Status.CompletionTimestamp, backup.Status.Progress.ItemsBackedUp = end, new(metav1.Now()), 48
 	})
 }
@@ -248,13 +248,13 @@ func TestWatchAFailure(t *testing.T) {
 	w.serveProgress(0)
 	backup := w.running("nightly")
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "logs"},
+		ObjectMeta: w.Meta("logs"),
 		Spec: corev1.PodSpec{
-			NodeName: w.node, Containers: []corev1.Container{{Name: "main", Image: "main"}},
+			NodeName: w.node.Name, Containers: []corev1.Container{{Name: "main", Image: "main"}},
 			Volumes: []corev1.Volume{{Name: "host", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/var/log"}}}},
 		},
 	}
-	w.create(pod)
+	w.Create(pod)
 	x := onTerminal(t, w.command("watch", "backup", "nightly"))
 	x.until("the backup", func(screen string) bool { return strings.Contains(screen, "Backup nightly · InProgress") })
 	pvb := w.volume(backup, pod)
@@ -298,14 +298,14 @@ func TestWatchLeaves(t *testing.T) {
 		}, exitInterrupted, "interrupted"},
 		"a timeout":      {[]string{"watch", "backup", "nightly", "--timeout", "3s"}, func(*session, *exec.Cmd) {}, exitTimeout, "--timeout 3s has passed"},
 		"all volumes":    {[]string{"watch"}, func(x *session, _ *exec.Cmd) { x.press("q") }, 0, "All volumes"},
-		"and a deletion": {[]string{"watch", "backup", "doomed"}, nil, 1, "Backup doomed in namespace " + w.ns + " was deleted meanwhile"},
+		"and a deletion": {[]string{"watch", "backup", "doomed"}, nil, 1, "Backup doomed in namespace " + w.Namespace + " was deleted meanwhile"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if test.leave == nil {
 				doomed := w.running("doomed")
 				test.leave = func(*session, *exec.Cmd) {
-					if err := w.api.Delete(t.Context(), doomed); err != nil {
+					if err := w.Client.Delete(t.Context(), doomed); err != nil {
 						t.Error(err)
 					}
 				}
@@ -330,7 +330,7 @@ func TestWatchLeaves(t *testing.T) {
 func TestWatchOnOtherTerminals(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t)
-	pod := w.pod("web", "data")
+	pod := w.node.Pod("web", "data")
 	for name, test := range map[string]struct {
 		env     []string
 		args    []string
@@ -348,12 +348,12 @@ func TestWatchOnOtherTerminals(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			backup := w.running(name)
-			w.create(velero.PodVolumeBackup(backup, pod, "data", "restic"))
+			w.Create(velero.PodVolumeBackup(backup, pod, "data", "restic"))
 			cmd := w.command(append([]string{"watch", "backup", backup.Name}, test.args...)...)
 			cmd.Env = append(cmd.Env, test.env...)
 			x := onTerminal(t, cmd)
 			x.until("the volume", func(screen string) bool { return strings.Contains(screen, "web/data") })
-			w.change(backup, func() { backup.Status.Phase = velerov1.BackupPhaseFailed })
+			w.Change(backup, func() { backup.Status.Phase = velerov1.BackupPhaseFailed })
 			if code, _ := x.end(); code != exitFailed {
 				t.Errorf("exit code %d, want %d", code, exitFailed)
 			}
@@ -383,7 +383,7 @@ func TestWatchIsMisused(t *testing.T) {
 		}
 	}
 	_, errOut, code := c.run("watch", "restore", "missing", "--wait")
-	if want := "there is no Restore missing in namespace " + c.ns; code != 1 || !strings.Contains(errOut, want) {
+	if want := "there is no Restore missing in namespace " + c.Namespace; code != 1 || !strings.Contains(errOut, want) {
 		t.Errorf("exit code %d, %s; want 1, %s", code, errOut, want)
 	}
 }

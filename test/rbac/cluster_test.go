@@ -9,13 +9,10 @@ import (
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/test/testenv"
 	"github.com/plimsoll-io/plimsoll/test/velero"
@@ -73,25 +70,6 @@ func (c *cluster) install() {
 	c.backup = &velerov1.Backup{ObjectMeta: c.Meta("b1"), Status: velerov1.BackupStatus{Phase: velerov1.BackupPhaseInProgress}}
 	c.restore = &velerov1.Restore{ObjectMeta: c.Meta("r1"), Spec: velerov1.RestoreSpec{BackupName: "b1"}, Status: velerov1.RestoreStatus{Phase: velerov1.RestorePhaseInProgress}}
 	c.Create(c.backup, c.restore)
-}
-
-// kubeconfig writes a kubeconfig with a token of the service account.
-func (c *cluster) kubeconfig(account client.ObjectKey) string {
-	c.t.Helper()
-	return testenv.Kubeconfig(c.t, &rest.Config{
-		Host: c.Config.Host, TLSClientConfig: rest.TLSClientConfig{CAData: c.Config.CAData}, BearerToken: c.token(account),
-	})
-}
-
-// token returns a token of the service account.
-func (c *cluster) token(account client.ObjectKey) string {
-	c.t.Helper()
-	request := &authenticationv1.TokenRequest{}
-	object := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: account.Namespace, Name: account.Name}}
-	if err := c.Client.SubResource("token").Create(c.t.Context(), object, request); err != nil {
-		c.t.Fatal(err)
-	}
-	return request.Status.Token
 }
 
 // pod makes a pod with an emptyDir, a volume of a CSI driver, and one of a plugin that has become a CSI driver.

@@ -41,7 +41,7 @@ func TestMetricsAuth(t *testing.T) {
 
 	address := loopback.ForTest(t)
 	stop := startAgent(t, program, []string{
-		"server", "--kubeconfig=" + c.kubeconfig(account), "--namespace=" + namespace, "--host-pods-path=" + c.pods,
+		"server", "--kubeconfig=" + testenv.Kubeconfig(c.t, c.WithToken(account)), "--namespace=" + namespace, "--host-pods-path=" + c.pods,
 		"--restic-path=" + restic, "--cache-dir=" + t.TempDir(), "--metrics-address=" + address, "--metrics-auth",
 	}, "")
 	awaitReady(t, "https://"+address+"/readyz")
@@ -94,7 +94,7 @@ func withoutReaders(objects []*unstructured.Unstructured) []*unstructured.Unstru
 func (c *cluster) user(name string) string {
 	c.t.Helper()
 	c.Create(&corev1.ServiceAccount{ObjectMeta: c.Meta(name)})
-	return c.token(client.ObjectKey{Namespace: namespace, Name: name})
+	return c.WithToken(client.ObjectKey{Namespace: namespace, Name: name}).BearerToken
 }
 
 // awaitReady waits until the agent answers.

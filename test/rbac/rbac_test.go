@@ -50,7 +50,7 @@ func TestRights(t *testing.T) {
 	c := newCluster(t, audit)
 	c.install()
 	c.apply(objects)
-	kubeconfig := c.kubeconfig(account)
+	kubeconfig := testenv.Kubeconfig(c.t, c.WithToken(account))
 	args := []string{
 		"server", "--kubeconfig=" + kubeconfig, "--namespace=" + namespace, "--host-pods-path=" + c.pods, "--restic-path=" + restic,
 		"--cache-dir=" + t.TempDir(), "--metrics-address=127.0.0.1:0", "--node-agent-configmap=" + configMap, "--progress-interval=1s",

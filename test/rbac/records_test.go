@@ -60,7 +60,7 @@ func (s *pluginSite) start(variable string, args ...string) (metrics string, sto
 	s.t.Helper()
 	address := loopback.ForTest(s.t)
 	stop = startAgent(s.t, s.program, append([]string{
-		"records", "--kubeconfig=" + s.kubeconfig(s.account), "--namespace=" + namespace, "--metrics-address=" + address,
+		"records", "--kubeconfig=" + testenv.Kubeconfig(s.t, s.WithToken(s.account)), "--namespace=" + namespace, "--metrics-address=" + address,
 	}, args...), variable)
 	awaitReady(s.t, "http://"+address+"/readyz")
 	return "http://" + address + "/metrics", stop
@@ -158,7 +158,7 @@ func TestRightsOfPlugins(t *testing.T) {
 		&velerov1.Backup{ObjectMeta: s.Meta("nightly")},
 	)
 	s.apply(append(roles, s.read("volume-plugin/rolebinding.yaml")...))
-	kubeconfig := s.kubeconfig(server)
+	kubeconfig := testenv.Kubeconfig(s.t, s.WithToken(server))
 	s.report(kubeconfig)
 
 	// What a plugin asks for when it starts.

@@ -108,7 +108,7 @@ func (f *Fixture) Pod(name string, volumes ...string) *corev1.Pod {
 // PodOn is Pod on another node.
 func (f *Fixture) PodOn(node, name string, volumes ...string) *corev1.Pod {
 	f.T.Helper()
-	return f.NewNode(node, f.HostPods).Pod(name, volumes...)
+	return f.NewNode(node, f.HostPods).RestorablePod(name, volumes...)
 }
 
 // WaitingPod makes a pod whose init container waits for its volumes.

@@ -63,6 +63,20 @@ func (e *Env) Patch(o client.Object, patch string) {
 	}
 }
 
+// Change patches an object, and its status where that is a subresource, with what change makes of it.
+func (e *Env) Change(o client.Object, change func()) {
+	e.T.Helper()
+	before := client.MergeFrom(o.DeepCopyObject().(client.Object))
+	change()
+	status := o.DeepCopyObject().(client.Object)
+	if err := e.Client.Patch(e.Context(), o, before); err != nil {
+		e.T.Fatalf("patch %T %s: %v", o, o.GetName(), err)
+	}
+	if err := client.IgnoreNotFound(e.Client.Status().Patch(e.Context(), status, before)); err != nil {
+		e.T.Fatalf("patch the status of %T %s: %v", o, o.GetName(), err)
+	}
+}
+
 // Delete deletes an object.
 func (e *Env) Delete(o client.Object) {
 	e.T.Helper()
@@ -141,13 +155,22 @@ type Node struct {
 // NewNode returns a node whose pods directory is dir. It has no object.
 func (e *Env) NewNode(name, dir string) *Node { return &Node{env: e, Name: name, Pods: dir} }
 
-// Pod creates a pod of the namespace on the node, with the init container of restores, emptyDir volumes and their directories.
+// Pod creates a pod of the namespace on the node, with emptyDir volumes and their directories.
 func (n *Node) Pod(name string, volumes ...string) *corev1.Pod {
 	n.env.T.Helper()
+	return n.pod(name, nil, volumes)
+}
+
+// RestorablePod is Pod with the init container that a Velero server gives to pods whose volumes are restored.
+func (n *Node) RestorablePod(name string, volumes ...string) *corev1.Pod {
+	n.env.T.Helper()
+	return n.pod(name, []corev1.Container{{Name: v1alpha1.ContainerRestoreWait, Image: "agent"}}, volumes)
+}
+
+func (n *Node) pod(name string, inits []corev1.Container, volumes []string) *corev1.Pod {
+	n.env.T.Helper()
 	pod := &corev1.Pod{ObjectMeta: n.env.Meta(name), Spec: corev1.PodSpec{
-		NodeName:       n.Name,
-		InitContainers: []corev1.Container{{Name: v1alpha1.ContainerRestoreWait, Image: "agent"}},
-		Containers:     []corev1.Container{{Name: "main", Image: "main"}},
+		NodeName: n.Name, InitContainers: inits, Containers: []corev1.Container{{Name: "main", Image: "main"}},
 	}}
 	for _, v := range volumes {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: v, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})

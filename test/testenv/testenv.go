@@ -161,6 +161,13 @@ func (e *Env) For(tb testing.TB) *Env {
 	return &of
 }
 
+// In returns the same world with another namespace, which is there.
+func (e *Env) In(namespace string) *Env {
+	in := *e
+	in.Namespace = namespace
+	return &in
+}
+
 // Context is the test's, and lasts until its cleanups have run.
 func (e *Env) Context() context.Context { return context.WithoutCancel(e.T.Context()) }
 

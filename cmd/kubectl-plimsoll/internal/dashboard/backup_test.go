@@ -12,7 +12,6 @@ import (
 	"github.com/chromedp/chromedp"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/cmd/kubectl-plimsoll/internal/live"
 	"github.com/plimsoll-io/plimsoll/pkg/describe"
@@ -45,7 +44,7 @@ func TestRunningBackup(t *testing.T) {
 
 	s := serve(t, func(ctx context.Context) iter.Seq2[describe.View, error] {
 		return live.Follow(ctx, live.Options{
-			Config: c.rest, Scheme: c.scheme, Namespace: veleroNamespace, Selection: live.Selection{Kind: describe.KindBackup, Name: c.backup.Name},
+			Config: c.Config, Scheme: c.Scheme, Namespace: veleroNamespace, Selection: live.Selection{Kind: describe.KindBackup, Name: c.backup.Name},
 		})
 	}, nil)
 	browser.Do(chromedp.EmulateViewport(1200, 900), chromedp.Navigate(s.NewURL()), chromedp.Evaluate(watchScript, nil))
@@ -75,12 +74,10 @@ func TestRunningBackup(t *testing.T) {
 	for _, pod := range []string{"shop/db-0", "shop/db-1", "shop/media-0", "shop/search-0", "shop/web-0"} {
 		until(browser, pod, "Completed")
 	}
-	if err := c.client.Get(t.Context(), client.ObjectKeyFromObject(stuck), stuck); err != nil {
-		t.Fatal(err)
-	}
-	c.patch(stuck, func() { stuck.Spec.Cancel = true })
+	c.Get(stuck)
+	c.Change(stuck, func() { stuck.Spec.Cancel = true })
 	until(browser, "wiki/wiki-0", "Failed")
-	c.patch(c.backup, func() {
+	c.Change(c.backup, func() {
 		c.backup.Status.Phase, c.backup.Status.CompletionTimestamp = velerov1.BackupPhasePartiallyFailed, new(metav1.Now())
 		c.backup.Status.Errors = 2
 	})

@@ -11,86 +11,40 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/describe"
 	"github.com/plimsoll-io/plimsoll/test/controlplane"
-	"github.com/plimsoll-io/plimsoll/test/podproxy"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 	"github.com/plimsoll-io/plimsoll/test/velero"
 )
 
-// patience is how long a test waits for what must come.
-const patience = 2 * time.Minute
-
-// plane is the control plane of this package's tests.
-var plane = controlplane.Shared{CRDs: controlplane.LatestVeleroCRDs}
-
-func TestMain(m *testing.M) {
-	os.Exit(plane.Main(m))
-}
-
-func apiServer(t *testing.T) *rest.Config {
-	t.Helper()
-	cfg := plane.Get(t).Config()
-	cfg.QPS, cfg.Burst = -1, -1
-	return cfg
-}
+func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
 // cluster is a namespace of Velero behind an API server whose pods answer.
 type cluster struct {
+	*testenv.Env
+
 	t      *testing.T
-	server *podproxy.Server
-	direct *rest.Config
-	api    client.Client
-	ns     string
+	proxy  *testenv.Proxy
 	backup *velerov1.Backup
 	pods   int
 }
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	c := &cluster{t: t, direct: apiServer(t)}
-	c.server = podproxy.Start(t, c.direct)
-	var err error
-	if c.api, err = client.New(c.direct, client.Options{Scheme: scheme(t)}); err != nil {
-		t.Fatal(err)
-	}
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "velero-"}}
-	c.create(namespace)
-	c.ns = namespace.Name
-	c.backup = &velerov1.Backup{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "nightly"}, Status: velerov1.BackupStatus{Phase: velerov1.BackupPhaseInProgress}}
-	c.create(c.backup)
-	return c
+	return newClusterOn(t, nil)
 }
 
-func scheme(t *testing.T) *runtime.Scheme {
+// newClusterOn is on a control plane of the test's own, unless that is nil.
+func newClusterOn(t *testing.T, plane *controlplane.ControlPlane) *cluster {
 	t.Helper()
-	s := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, velerov1.AddToScheme, v1alpha1.AddToScheme} {
-		if err := add(s); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return s
-}
-
-func (c *cluster) create(o client.Object) {
-	c.t.Helper()
-	if err := c.api.Create(c.t.Context(), o); err != nil {
-		c.t.Fatal(err)
-	}
-}
-
-func (c *cluster) patch(o client.Object, patch string) {
-	c.t.Helper()
-	if err := c.api.Patch(c.t.Context(), o, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
-		c.t.Fatal(err)
-	}
+	c := &cluster{Env: testenv.New(t, testenv.Options{Plane: plane}), t: t}
+	c.proxy = c.NewProxy()
+	c.backup = &velerov1.Backup{ObjectMeta: c.Meta("nightly"), Status: velerov1.BackupStatus{Phase: velerov1.BackupPhaseInProgress}}
+	c.Create(c.backup)
+	return c
 }
 
 // volume makes the PodVolumeBackup of a volume on a node, which is being moved.
@@ -99,14 +53,14 @@ func (c *cluster) volume(backup *velerov1.Backup, node, name string) *velerov1.P
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "app", UID: "app"}, Spec: corev1.PodSpec{NodeName: node}}
 	pvb := velero.PodVolumeBackup(backup, pod, name, "restic")
 	pvb.Status.Phase = velerov1.PodVolumeBackupPhaseInProgress
-	c.create(pvb)
+	c.Create(pvb)
 	return pvb
 }
 
 // annotate writes what an agent says of a volume.
 func (c *cluster) annotate(pvb *velerov1.PodVolumeBackup, progress string) {
 	c.t.Helper()
-	c.patch(pvb, fmt.Sprintf(`{"metadata": {"annotations": {%q: %q}}}`, v1alpha1.AnnotationProgress, progress))
+	c.Patch(pvb, fmt.Sprintf(`{"metadata": {"annotations": {%q: %q}}}`, v1alpha1.AnnotationProgress, progress))
 }
 
 // agent makes the pod of a node agent, which runs and is ready.
@@ -114,14 +68,14 @@ func (c *cluster) agent(node string) *corev1.Pod {
 	c.t.Helper()
 	c.pods++
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: fmt.Sprintf("node-agent-%d", c.pods), Labels: map[string]string{"name": "node-agent"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: fmt.Sprintf("node-agent-%d", c.pods), Labels: map[string]string{"name": "node-agent"}},
 		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{
 			Name: "node-agent", Image: "agent", Ports: []corev1.ContainerPort{{Name: "metrics", ContainerPort: 8085}},
 		}}},
 	}
-	c.create(pod)
+	c.Create(pod)
 	pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
-	if err := c.api.Status().Update(c.t.Context(), pod); err != nil {
+	if err := c.Client.Status().Update(c.t.Context(), pod); err != nil {
 		c.t.Fatal(err)
 	}
 	return pod
@@ -130,13 +84,13 @@ func (c *cluster) agent(node string) *corev1.Pod {
 // as is the configuration of a user who has rules in the namespace, at the real API server.
 func (c *cluster) as(user string, rules ...rbacv1.PolicyRule) *rest.Config {
 	c.t.Helper()
-	c.create(&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: user}, Rules: rules})
-	c.create(&rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: user},
+	c.Create(&rbacv1.Role{ObjectMeta: c.Meta(user), Rules: rules})
+	c.Create(&rbacv1.RoleBinding{
+		ObjectMeta: c.Meta(user),
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user}},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: user},
 	})
-	config := rest.CopyConfig(c.direct)
+	config := rest.CopyConfig(c.Config)
 	config.Impersonate = rest.ImpersonationConfig{UserName: user}
 	return config
 }
@@ -144,8 +98,8 @@ func (c *cluster) as(user string, rules ...rbacv1.PolicyRule) *rest.Config {
 func (c *cluster) options(config *rest.Config, s Selection) Options {
 	c.t.Helper()
 	return Options{
-		Config: config, Scheme: scheme(c.t), Namespace: c.ns, Selection: s, Interval: 20 * time.Millisecond,
-		Patience: patience, // a busy machine is no agent that does not answer
+		Config: config, Scheme: c.Scheme, Namespace: c.Namespace, Selection: s, Interval: 20 * time.Millisecond,
+		Patience: testenv.Patience, // a busy machine is no agent that does not answer
 	}
 }
 
@@ -169,7 +123,7 @@ func (c *cluster) follow(o Options) *viewer {
 func (v *viewer) until(what string, wanted func(describe.View) bool) describe.View {
 	v.t.Helper()
 	var view describe.View
-	for begin := time.Now(); time.Since(begin) < patience; {
+	for begin := time.Now(); time.Since(begin) < testenv.Patience; {
 		var err error
 		if view, err, _ = v.next(); err != nil {
 			v.t.Fatalf("waiting for %s: %v", what, err)
@@ -178,18 +132,18 @@ func (v *viewer) until(what string, wanted func(describe.View) bool) describe.Vi
 			return view
 		}
 	}
-	v.t.Fatalf("no %s within %s; at last %+v", what, patience, view)
+	v.t.Fatalf("no %s within %s; at last %+v", what, testenv.Patience, view)
 	return view
 }
 
 // fails takes Views until an error comes.
 func (v *viewer) fails() error {
 	v.t.Helper()
-	for begin := time.Now(); time.Since(begin) < patience; {
+	for begin := time.Now(); time.Since(begin) < testenv.Patience; {
 		if _, err, _ := v.next(); err != nil {
 			return err
 		}
 	}
-	v.t.Fatalf("no error within %s", patience)
+	v.t.Fatalf("no error within %s", testenv.Patience)
 	return nil
 }

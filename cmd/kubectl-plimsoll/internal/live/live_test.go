@@ -19,16 +19,18 @@ import (
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/describe"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/test/controlplane"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 func TestObjectsAreFollowed(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
-	other := &velerov1.Backup{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "other"}}
-	c.create(other)
+	other := &velerov1.Backup{ObjectMeta: c.Meta("other")}
+	c.Create(other)
 	c.volume(other, "node-1", "not-of-it")
 	first := c.volume(c.backup, "node-1", "first")
-	views := c.follow(c.options(c.direct, nightly))
+	views := c.follow(c.options(c.Config, nightly))
 	view := views.until("the volume that was there", func(v describe.View) bool { return len(v.Volumes) > 0 })
 	if len(view.Volumes) != 1 || view.Volumes[0].Volume != "first" || view.Operation.Name != "nightly" || len(view.Notes) > 0 {
 		t.Errorf("got %+v", view)
@@ -40,16 +42,12 @@ func TestObjectsAreFollowed(t *testing.T) {
 	if got := view.Volumes[0]; got.Volume != "second" || got.Source != describe.SourceAnnotation || got.Progress.BytesDone != 7 {
 		t.Errorf("the stalled volume is %+v", got)
 	}
-	if err := c.api.Delete(t.Context(), first); err != nil {
-		t.Fatal(err)
-	}
+	c.Delete(first)
 	views.until("one less", func(v describe.View) bool { return len(v.Volumes) == 1 })
-	c.patch(c.backup, `{"status": {"phase": "Completed"}}`)
+	c.Patch(c.backup, `{"status": {"phase": "Completed"}}`)
 	views.until("the end", func(v describe.View) bool { return v.Operation.Verdict() == describe.VerdictCompleted })
-	if err := c.api.Delete(t.Context(), c.backup); err != nil {
-		t.Fatal(err)
-	}
-	if err := views.fails(); !strings.Contains(err.Error(), "Backup nightly in namespace "+c.ns+" was deleted") {
+	c.Delete(c.backup)
+	if err := views.fails(); !strings.Contains(err.Error(), "Backup nightly in namespace "+c.Namespace+" was deleted") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -59,9 +57,9 @@ func TestAllThatRun(t *testing.T) {
 	c := newCluster(t)
 	c.volume(c.backup, "node-1", "running")
 	long, recent := c.volume(c.backup, "node-1", "ended-long-ago"), c.volume(c.backup, "node-1", "ended")
-	c.patch(long, `{"status": {"phase": "Completed", "completionTimestamp": "2020-01-01T00:00:00Z"}}`)
-	c.patch(recent, fmt.Sprintf(`{"status": {"phase": "Failed", "completionTimestamp": %q}}`, metav1.Now().UTC().Format("2006-01-02T15:04:05Z")))
-	view, err := Look(t.Context(), c.options(c.direct, Selection{}))
+	c.Patch(long, `{"status": {"phase": "Completed", "completionTimestamp": "2020-01-01T00:00:00Z"}}`)
+	c.Patch(recent, fmt.Sprintf(`{"status": {"phase": "Failed", "completionTimestamp": %q}}`, metav1.Now().UTC().Format("2006-01-02T15:04:05Z")))
+	view, err := Look(t.Context(), c.options(c.Config, Selection{}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +79,7 @@ func TestSilentVolume(t *testing.T) {
 	c.annotate(c.volume(c.backup, "node-1", "stalled"), `{"state": "Stalled", "bytesDone": 7, "totalBytes": 10}`)
 	c.annotate(c.volume(c.backup, "node-2", "silent"),
 		`{"state": "Transferring", "bytesDone": 7, "totalBytes": 10, "bytesPerSecond": 5, "etaSeconds": 90, "heartbeat": "2020-01-01T00:00:00Z"}`)
-	view, err := Look(t.Context(), c.options(c.direct, nightly))
+	view, err := Look(t.Context(), c.options(c.Config, nightly))
 	if err != nil || len(view.Volumes) != 2 {
 		t.Fatal(err, view)
 	}
@@ -94,8 +92,8 @@ func TestNoSuchOperation(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	for _, s := range []Selection{{describe.KindBackup, "missing"}, {describe.KindRestore, "nightly"}} {
-		_, err := Look(t.Context(), c.options(c.direct, s))
-		if want := fmt.Sprintf("there is no %s %s in namespace %s", s.Kind, s.Name, c.ns); err == nil || err.Error() != want {
+		_, err := Look(t.Context(), c.options(c.Config, s))
+		if want := fmt.Sprintf("there is no %s %s in namespace %s", s.Kind, s.Name, c.Namespace); err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}
@@ -108,14 +106,14 @@ func TestEndOfContextIsTold(t *testing.T) {
 	defer cancel(nil)
 	why := errors.New("enough")
 	var last error
-	for _, err := range Follow(ctx, c.options(c.direct, nightly)) {
+	for _, err := range Follow(ctx, c.options(c.Config, nightly)) {
 		cancel(why)
 		last = err
 	}
 	if !errors.Is(last, why) {
 		t.Errorf("got %v, want %v", last, why)
 	}
-	if _, err := Look(ctx, c.options(c.direct, nightly)); !errors.Is(err, why) {
+	if _, err := Look(ctx, c.options(c.Config, nightly)); !errors.Is(err, why) {
 		t.Errorf("before it begins: got %v, want %v", err, why)
 	}
 }
@@ -123,7 +121,11 @@ func TestEndOfContextIsTold(t *testing.T) {
 // TestRights has people at the real API server who may see less and less.
 func TestRights(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t)
+	crds, err := controlplane.LatestVeleroCRDs() // nobody has a right to VolumePluginBackups: there are none
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newClusterOn(t, controlplane.ForTest(t, controlplane.Options{CRDs: crds}))
 	c.agent("node-1")
 	c.volume(c.backup, "node-1", "data")
 	read := []string{"get", "list", "watch"}
@@ -156,9 +158,10 @@ func TestServerAway(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	pvb := c.volume(c.backup, "node-1", "data")
-	views := c.follow(c.options(c.server.Config(), nightly))
+	views := c.follow(c.options(c.proxy.Config(), nightly))
 	views.until("the volume", func(v describe.View) bool { return len(v.Volumes) == 1 && len(v.Notes) == 0 })
-	c.server.GoAway()
+	away := c.proxy.On(testenv.IsAny, testenv.HangUp)
+	c.proxy.Cut(testenv.IsAny)
 	note := views.until("a note", func(v describe.View) bool { return len(v.Notes) > 0 }).Notes[0]
 	since, _, _ := strings.Cut(note, ", ")
 	if !strings.HasPrefix(since, "the API server does not answer since ") {
@@ -171,7 +174,7 @@ func TestServerAway(t *testing.T) {
 		}
 	}
 	c.annotate(pvb, `{"state": "Transferring", "bytesDone": 3, "totalBytes": 10}`) // by another way
-	c.server.Return()
+	c.proxy.Heal(away)
 	views.until("what has happened meanwhile", func(v describe.View) bool { return len(v.Notes) == 0 && v.Volumes[0].Progress.BytesDone == 3 })
 	c.annotate(pvb, `{"state": "Transferring", "bytesDone": 4, "totalBytes": 10}`)
 	views.until("what happens", func(v describe.View) bool { return v.Volumes[0].Progress.BytesDone == 4 })
@@ -180,8 +183,8 @@ func TestServerAway(t *testing.T) {
 func TestNoServer(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
-	c.server.GoAway()
-	if _, err := Look(t.Context(), c.options(c.server.Config(), nightly)); err == nil || !strings.HasPrefix(err.Error(), "read Backups: ") {
+	c.proxy.On(testenv.IsAny, testenv.HangUp)
+	if _, err := Look(t.Context(), c.options(c.proxy.Config(), nightly)); err == nil || !strings.HasPrefix(err.Error(), "read Backups: ") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -220,11 +223,11 @@ func TestAgentsAreAsked(t *testing.T) {
 	c.agent("node-1")
 	c.agent("node-2")
 	idle := &counted{Handler: says(`{"operations": []}`)}
-	c.server.Serve("node-agent-1:8085", says(`{"operations": [
+	c.proxy.ServePod("node-agent-1:8085", says(`{"operations": [
 		{"uid": %q, "progress": {"state": "Stalled", "bytesDone": 5, "totalBytes": 10, "errors": 1, "heartbeat": "2026-01-01T00:00:09Z"}},
 		{"uid": "of-nobody", "progress": {"state": "Stalled"}}]}`, pvb.UID))
-	c.server.Serve("node-agent-2:8085", idle)
-	views := c.follow(c.options(c.server.Config(), nightly))
+	c.proxy.ServePod("node-agent-2:8085", idle)
+	views := c.follow(c.options(c.proxy.Config(), nightly))
 	view := views.until("what the agent says", func(v describe.View) bool { return v.Volumes[0].Source == describe.SourceAgent })
 	if got := view.Volumes[0].Progress; got.BytesDone != 5 || got.State != progress.StateStalled || got.LastError != "read /secret: EIO" || len(view.Notes) > 0 {
 		t.Errorf("got %+v, notes %q", got, view.Notes)
@@ -234,7 +237,7 @@ func TestAgentsAreAsked(t *testing.T) {
 	}
 	c.annotate(pvb, `{"state": "Transferring", "bytesDone": 6, "totalBytes": 10, "heartbeat": "2026-01-01T00:00:20Z"}`)
 	views.until("the object, which is newer", func(v describe.View) bool { return v.Volumes[0].Source == describe.SourceAnnotation })
-	c.patch(pvb, fmt.Sprintf(`{"metadata": {"annotations": {%q: null}}, "status": {"phase": "Completed"}}`, v1alpha1.AnnotationProgress))
+	c.Patch(pvb, fmt.Sprintf(`{"metadata": {"annotations": {%q: null}}, "status": {"phase": "Completed"}}`, v1alpha1.AnnotationProgress))
 	views.until("the end that the object tells", func(v describe.View) bool { return v.Volumes[0].Progress.State == progress.StateCompleted })
 	if n := idle.all.Load(); n != 1 {
 		t.Errorf("an agent that has nothing to do was asked %d times, want once", n)
@@ -265,8 +268,8 @@ func TestAgentsThatDoNotAnswer(t *testing.T) {
 			c.annotate(c.volume(c.backup, "node-1", "data"), `{"state": "Transferring", "bytesDone": 3, "totalBytes": 10}`)
 			c.agent("node-1")
 			agent := &counted{Handler: test.agent}
-			c.server.Serve("node-agent-1:8085", agent)
-			options := c.options(c.server.Config(), nightly)
+			c.proxy.ServePod("node-agent-1:8085", agent)
+			options := c.options(c.proxy.Config(), nightly)
 			if name == "does not answer" {
 				options.Patience = 2 * time.Second
 			}
@@ -308,7 +311,7 @@ func TestSilentAgentsComeFirst(t *testing.T) {
 	stalled, silent := c.volume(c.backup, "node-1", "stalled"), c.volume(c.backup, "node-2", "silent")
 	c.annotate(stalled, fmt.Sprintf(`{"state": "Stalled", "heartbeat": %q}`, time.Now().UTC().Format(time.RFC3339)))
 	c.annotate(silent, `{"state": "Transferring", "heartbeat": "2026-01-01T00:00:00Z"}`)
-	view, err := Look(t.Context(), c.options(c.direct, nightly))
+	view, err := Look(t.Context(), c.options(c.Config, nightly))
 	if err != nil || len(view.Volumes) != 2 || view.Volumes[0].Volume != "silent" {
 		t.Errorf("%v, %+v", err, view.Volumes)
 	}
