@@ -97,8 +97,10 @@ fmt: bin/golangci-lint ## Format the Go files (gofumpt, import groups).
 	bin/golangci-lint fmt
 
 .PHONY: lint
-lint: bin/golangci-lint bin/deadcode ## Run the linters, vet, staticcheck and the import arrows among them, and look for dead code.
+lint: bin/golangci-lint bin/deadcode bin/actionlint bin/helm ## Run the linters, vet, staticcheck and the import arrows among them, and look for dead code.
 	bin/golangci-lint run
+	bin/actionlint
+	bin/helm lint --strict deploy/chart
 	@dead=$$(bin/deadcode -filter '^github.com/plimsoll-io/plimsoll/(api|cmd|pkg)/' ./cmd/... ./examples/...); \
 	[ -z "$$dead" ] || { echo "$$dead"; echo 'no program reaches this code: delete it'; exit 1; }
 
@@ -141,6 +143,32 @@ bin/image/node-agent.tar: bin/image/files ## The image without an engine, for do
 	@GOARCH= GOOS= go run ./tools/image archive -root $< -tag $(IMAGE):$(TAG) -output $@ -arch $$(go env GOARCH) \
 	  -epoch $(SOURCE_DATE_EPOCH) $(foreach a,VERSION COMMIT CREATED RESTIC,-arg $(a)='$($(a))')
 	@echo '$(IMAGE):$(TAG) is in $@'
+
+# The systems that have a kubectl.
+PLATFORMS ?= linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64
+
+.PHONY: bin/dist
+bin/dist: ## The plugin of kubectl for all systems, as archives with their checksums. VERSION=v0.2.0 PLATFORMS='linux/amd64'
+	@rm -rf $@
+	@for platform in $(PLATFORMS); do \
+	  name=kubectl-plimsoll_$${platform/\//_}; program=kubectl-plimsoll; [ $${platform%/*} != windows ] || program+=.exe; \
+	  GOOS=$${platform%/*} GOARCH=$${platform#*/} tools/build.sh . ./cmd/kubectl-plimsoll $@/$$name/$$program '2 min' $(BUILDFLAGS); \
+	  install -m 644 LICENSE $@/$$name; \
+	  tar --create --sort=name --owner=0 --group=0 --numeric-owner --mtime=@$(SOURCE_DATE_EPOCH) --directory $@/$$name . | gzip -n9 >$@/$$name.tar.gz; \
+	  rm -r $@/$$name; \
+	done
+	@cd $@ && sha256sum -- *.tar.gz | tee checksums.txt
+
+.PHONY: bin/chart
+bin/chart: bin/helm ## The chart, as a package that takes the image IMAGE of VERSION. VERSION=v0.2.0 IMAGE=name
+	@rm -rf $@ && cp -r deploy/chart $@
+	@sed -i 's|^  repository: localhost/.*|  repository: $(IMAGE)|' $@/values.yaml
+	@bin/helm package $@ --version '$(VERSION:v%=%)' --app-version '$(VERSION)' --destination bin
+
+# What a workflow needs to know, as NAME=value.
+.PHONY: print-%
+print-%:
+	@echo '$*=$($*)'
 
 # The programs are built here and not taken from bin/, where they may be for another GOARCH. The licenses of all modules
 # are in `make sbom`.
@@ -249,6 +277,9 @@ bin/gotestsum: tools/gotestsum/go.mod tools/gotestsum/go.sum tools/build.sh ## R
 bin/golangci-lint: tools/golangci-lint/go.mod tools/golangci-lint/go.sum tools/build.sh ## The linter.
 	@tools/build.sh $(<D) github.com/golangci/golangci-lint/v2/cmd/golangci-lint $@ '4 min' \
 	  -ldflags "-s -w -X main.version=$$(sed -n 's/.*golangci-lint\/v2 v\([0-9.]*\).*/\1/p' $<)"
+
+bin/actionlint: tools/actionlint/go.mod tools/actionlint/go.sum tools/build.sh ## Checks the workflows.
+	@tools/build.sh $(<D) github.com/rhysd/actionlint/cmd/actionlint $@ '1 min' -ldflags '-s -w'
 
 bin/deadcode: tools/deadcode/go.mod tools/deadcode/go.sum tools/build.sh ## Finds functions that no program reaches.
 	@tools/build.sh $(<D) golang.org/x/tools/cmd/deadcode $@ '1 min' -ldflags '-s -w'
