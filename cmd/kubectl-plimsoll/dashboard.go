@@ -31,11 +31,11 @@ func dashboardCommand(c *connection) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dashboard [backup|restore NAME]",
 		Short: "Serve a web page that shows the volumes of a backup, of a restore or of all",
-		Long: `Serves a web page to the browser of this machine: how far each volume is, how fast it moves, how long it will still
-take, and which are stalled. It shows what 'watch' shows, and changes nothing.
+		Long: `Serves a web page to the browser of this machine: progress, rate and time left of each volume. The page shows the same as
+'watch', and changes nothing.
 
-The page is there until this command is ended. Only a browser on this machine reaches it, and only with the token in the
-address that is printed, which is good for one browser.`,
+The page is available until this command ends. Only a browser on this machine can open it, with the token in the printed URL,
+which works for one browser.`,
 		Example: `  kubectl plimsoll dashboard
   kubectl plimsoll dashboard --open
   kubectl plimsoll dashboard backup nightly --address 127.0.0.1:8080`,
@@ -50,7 +50,7 @@ address that is printed, which is good for one browser.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&d.address, "address", "127.0.0.1:0", "where the page is served: an address of this machine alone, such as 127.0.0.1 or [::1], and a port; 0: any free one")
+	f.StringVar(&d.address, "address", "127.0.0.1:0", "serve the page at this loopback address, such as 127.0.0.1 or [::1], and port; 0: any free port")
 	f.BoolVar(&d.open, "open", false, "open the page in the browser")
 	return cmd
 }

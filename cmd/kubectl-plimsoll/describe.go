@@ -13,7 +13,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/describe"
 )
 
-// description says what is described, and how.
+// description has the options of the command.
 type description struct {
 	connection *connection
 	output     output
@@ -26,10 +26,10 @@ func describeCommand(c *connection) *cobra.Command {
 	d := description{connection: c}
 	cmd := &cobra.Command{
 		Use:   "describe backup|restore NAME",
-		Short: "Show all that is known of a backup or restore and its volumes",
-		Long: `Shows how far a backup or restore is: items and volumes with percentage, rate and time left, since when nothing moved,
-errors with the last path that failed, attempts, and what volume snapshotter plugins tell. Of one whose items are done it
-also shows the list of volumes, the errors and the warnings that are stored with it.`,
+		Short: "Show a backup or restore and its volumes in detail",
+		Long: `Shows the progress of a backup or restore: items and volumes with percentage, rate and time left, stalls, errors with the
+last failed path, attempts, and the reports of volume snapshotter plugins. When the items are done, it also shows the list of
+volumes, errors and warnings that the server has stored with the backup or restore.`,
 		Example: `  kubectl plimsoll describe backup nightly
   kubectl plimsoll describe restore/nightly-1
   kubectl plimsoll describe backup nightly -o json`,
@@ -40,7 +40,7 @@ also shows the list of volumes, the errors and the warnings that are stored with
 				return err
 			}
 			if d.of.kind != describe.KindBackup && d.of.kind != describe.KindRestore {
-				return program.Misused(fmt.Errorf("%s is neither backup nor restore; explain takes it", d.of.kind))
+				return program.Misused(fmt.Errorf("%s is neither backup nor restore; 'kubectl plimsoll explain' supports it", d.of.kind))
 			}
 			return nil
 		},
@@ -48,10 +48,10 @@ also shows the list of volumes, the errors and the warnings that are stored with
 	}
 	d.output.addFlag(cmd)
 	f := cmd.Flags()
-	f.BoolVar(&d.downloads, "downloads", true, "show what is stored in the backup store, too; it is asked for with DownloadRequests")
-	f.DurationVar(&d.store.timeout, "download-timeout", 10*time.Second, "how long to wait for the answer to a DownloadRequest")
-	f.StringVar(&d.store.caCert, "cacert", "", "a file with certificates that sign the backup store's, besides those of the BackupStorageLocations")
-	f.StringSliceVar(&d.store.hosts, "download-host", nil, "fetch files from this HOST[:PORT], too, besides the hosts of the BackupStorageLocations")
+	f.BoolVar(&d.downloads, "downloads", true, "also show the files in the backup store, which DownloadRequests make available")
+	f.DurationVar(&d.store.timeout, "download-timeout", 10*time.Second, "wait this long for the answer to a DownloadRequest")
+	f.StringVar(&d.store.caCert, "cacert", "", "trust the CA certificates in this file, besides those of the BackupStorageLocations")
+	f.StringSliceVar(&d.store.hosts, "download-host", nil, "also fetch files from this HOST[:PORT], besides the hosts of the BackupStorageLocations")
 	return cmd
 }
 
@@ -60,7 +60,7 @@ func (d *description) run(cmd *cobra.Command) error {
 		return err
 	}
 	if d.store.timeout <= 0 {
-		return program.Misused(errors.New("--download-timeout is not positive; --downloads=false asks for nothing"))
+		return program.Misused(errors.New("--download-timeout is not positive; --downloads=false disables downloads"))
 	}
 	all, err := d.read(cmd.Context())
 	if err != nil {

@@ -303,7 +303,7 @@ func TestDescribeWhatIsNotStored(t *testing.T) {
 	t.Parallel()
 	s := newStored(t)
 	out, errOut, code := s.run("describe", "restore", "shop", "--download-timeout", "300ms")
-	if code != 0 || strings.Count(out, "nobody answered the DownloadRequest") != 1 {
+	if code != 0 || strings.Count(out, "the DownloadRequest was not answered") != 1 {
 		t.Errorf("exit code %d: %s%s", code, out, errOut)
 	}
 	if n := s.requests(); n != 0 {
@@ -332,7 +332,7 @@ func TestDescribeWhatIsNotStored(t *testing.T) {
 	} {
 		s.put("shop-volumeinfo.json.gz", damaged)
 		out := asked()
-		if strings.Count(out, "of the stored list only what could be read is shown") != 1 || !strings.Contains(out, "damaged") {
+		if strings.Count(out, "the stored list of volumes is incomplete") != 1 || !strings.Contains(out, "damaged") {
 			t.Errorf("%s: %s", name, out)
 		}
 		if name == "an element broken" && !strings.Contains(out, "shop/data (pv-1)") {

@@ -34,10 +34,10 @@ const (
 )
 
 var (
-	// errNoFile says that the store does not have a file: what was stored by an older Velero lacks some.
+	// errNoFile: the store does not have the file; older versions of Velero do not store all.
 	errNoFile = errors.New("there is no such file")
-	// errUnanswered says that nobody serves DownloadRequests.
-	errUnanswered = errors.New("nobody answered the DownloadRequest: neither a Velero server nor a restore controller seems to run in this namespace")
+	// errUnanswered: no server answers DownloadRequests.
+	errUnanswered = errors.New("the DownloadRequest was not answered: neither a Velero server nor a restore controller seems to run in this namespace")
 )
 
 // downloads fetches files from the backup store as Velero's CLI does: it makes a DownloadRequest, and the server answers with
@@ -108,7 +108,7 @@ const redirects = 10
 
 func (d *downloads) checkRedirect(request *http.Request, via []*http.Request) error {
 	if len(via) >= redirects {
-		return errors.New("too many redirections")
+		return errors.New("too many redirects")
 	}
 	return d.hosts.check(request.URL)
 }
@@ -121,7 +121,7 @@ func (d *downloads) addTo(ctx context.Context, to *describe.Description) error {
 	case errors.Is(err, errNoFile):
 		to.Notes = append(to.Notes, noList(&to.Operation))
 	case errors.Is(err, volumeinfo.ErrDamaged):
-		to.Notes = append(to.Notes, shorten(fmt.Sprintf("of the stored list only what could be read is shown: %v", err)))
+		to.Notes = append(to.Notes, shorten(fmt.Sprintf("the stored list of volumes is incomplete: %v", err)))
 	case err != nil:
 		to.Notes = append(to.Notes, fmt.Sprintf("the stored list of volumes cannot be read: %v", err))
 	}
@@ -142,7 +142,7 @@ func noList(o *describe.Operation) string {
 		return "no list of volumes is stored: Velero stores one for backups since 1.13"
 	case o.Items.DryRun:
 		return "a dry run has no list of volumes"
-	case o.Items.Step != "": // our restore controller tells it
+	case o.Items.Step != "": // from our restore controller
 		return "no list of volumes is stored, neither in the backup storage location nor in the cluster: the restore controller's log may say why"
 	}
 	return "no list of volumes is stored: Velero stores one for restores since 1.14"
@@ -180,11 +180,11 @@ func (d *downloads) results(ctx context.Context, o *describe.Operation) (*descri
 		kind = velerov1.DownloadTargetKindRestoreResults
 	}
 	return fetchFile(ctx, d, velerov1.DownloadTarget{Kind: kind, Name: o.Name}, func(r io.Reader) (*describe.Results, error) {
-		var told describe.Results
-		if err := json.NewDecoder(io.LimitReader(r, volumeinfo.MaxBytes)).Decode(&told); err != nil {
+		var results describe.Results
+		if err := json.NewDecoder(io.LimitReader(r, volumeinfo.MaxBytes)).Decode(&results); err != nil {
 			return nil, fmt.Errorf("the file is damaged: %w", err)
 		}
-		return &told, nil
+		return &results, nil
 	})
 }
 
@@ -226,7 +226,7 @@ func (d *downloads) ask(ctx context.Context, target velerov1.DownloadTarget) (_ 
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), deleteTimeout)
 		defer cancel()
 		if failed := client.IgnoreNotFound(d.api.Delete(ctx, request)); failed != nil && err != nil {
-			err = fmt.Errorf("%w; DownloadRequest %s is left: %w", err, request.Name, failed)
+			err = fmt.Errorf("%w; delete DownloadRequest %s: %w", err, request.Name, failed)
 		}
 	}()
 	err = wait.PollUntilContextTimeout(ctx, answerInterval, d.timeout, true, func(ctx context.Context) (bool, error) {
@@ -250,7 +250,7 @@ func (d *downloads) ask(ctx context.Context, target velerov1.DownloadTarget) (_ 
 func (d *downloads) get(ctx context.Context, address string) (io.ReadCloser, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody)
 	if err != nil {
-		return nil, errors.New("the server answered with a URL that is none")
+		return nil, errors.New("the server answered with an invalid URL")
 	}
 	if err := d.hosts.check(request.URL); err != nil {
 		return nil, err
@@ -261,7 +261,7 @@ func (d *downloads) get(ctx context.Context, address string) (io.ReadCloser, err
 		if failed, ok := errors.AsType[*url.Error](err); ok {
 			err = failed.Err
 		}
-		return nil, fmt.Errorf("fetch it from %s: %w (docs/restore.md#downloads)", request.URL.Host, err)
+		return nil, fmt.Errorf("fetch the file from %s: %w (docs/restore.md#downloads)", request.URL.Host, err)
 	}
 	switch response.StatusCode {
 	case http.StatusOK:
@@ -269,7 +269,7 @@ func (d *downloads) get(ctx context.Context, address string) (io.ReadCloser, err
 	case http.StatusNotFound:
 		err = errNoFile
 	default:
-		err = fmt.Errorf("fetch it from %s: %s", request.URL.Host, response.Status)
+		err = fmt.Errorf("fetch the file from %s: %s", request.URL.Host, response.Status)
 	}
 	return nil, errors.Join(err, response.Body.Close())
 }

@@ -30,12 +30,12 @@ func explainCommand(c *connection) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "explain KIND NAME",
-		Short: "Say why a backup or restore is where it is, and what to do",
-		Long: `Says why a Backup, Restore, PodVolumeBackup or PodVolumeRestore is where it is: what it is queued behind, who holds the
-lock, why its pod does not start, that no node agent is there, since when nothing moves, why it failed; and what to do.
-VolumePluginBackups and VolumePluginRestores say what their plugin tells of them.
+		Short: "Explain why a backup or restore waits or has failed, and what to do",
+		Long: `Explains the state of a Backup, Restore, PodVolumeBackup or PodVolumeRestore, and what to do: what it is queued behind, the owner
+of the lock, why its pod does not start, a missing node agent, since when no byte has moved, why it failed.
+For VolumePluginBackups and VolumePluginRestores it shows the reports of their plugin.
 
-It looks at the objects, their pods, nodes and Events, and asks node agents how far they are.`,
+The command reads the objects, their pods, nodes and Events, and the progress of the node agents.`,
 		Example: `  kubectl plimsoll explain backup nightly
   kubectl plimsoll explain pvb/nightly-x7k2p
   kubectl plimsoll explain restore nightly-1 -o json`,
@@ -102,7 +102,7 @@ func newScene(ctx context.Context, c *connection, of reference) (*scene, error) 
 	return s, nil
 }
 
-// could says whether something was read, and notes why not: once for each kind of thing, however many there are of it.
+// could reports whether something was read, and otherwise notes the reason, once for each kind.
 func (s *scene) could(what string, err error) bool {
 	if err == nil {
 		return true
@@ -144,7 +144,7 @@ func (s *scene) explainVolume(ctx context.Context, v describe.Volume, object cli
 	}
 	for i := range s.view.Volumes {
 		if s.view.Volumes[i].UID == v.UID {
-			c.Volume = s.view.Volumes[i] // as its agent tells, this moment
+			c.Volume = s.view.Volumes[i] // with the current progress from its agent
 		}
 	}
 	if !v.Ended() {
@@ -196,7 +196,7 @@ func (s *scene) lookAtNode(ctx context.Context, c *describe.VolumeCase) {
 	}
 }
 
-// serverTimeout is what Velero servers wait for if nobody says otherwise (docs/contracts/velero-node-agent.md 2.3).
+// serverTimeout is the default of the Velero server's --fs-backup-timeout (docs/contracts/velero-node-agent.md 2.3).
 const serverTimeout = 4 * time.Hour
 
 // deadline is when the server of a backup that runs gives up on its volumes.
@@ -237,7 +237,7 @@ func (s *scene) explainOperation(ctx context.Context, o describe.Operation, obje
 			continue
 		}
 		if len(c.Volumes) == explainedVolumes {
-			s.notes = append(s.notes, fmt.Sprintf("more than %d volumes have not completed; these are the ones to look at first", explainedVolumes))
+			s.notes = append(s.notes, fmt.Sprintf("more than %d volumes have not completed; the most urgent are shown", explainedVolumes))
 			break
 		}
 		c.Volumes = append(c.Volumes, s.explainVolume(ctx, volumes[i], found[volumes[i].UID]))

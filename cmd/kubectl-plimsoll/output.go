@@ -29,14 +29,14 @@ var formats = []string{formatTable, formatJSON, formatYAML}
 type output struct{ format string }
 
 func (o *output) addFlag(cmd *cobra.Command) {
-	cmd.Flags().StringVarP(&o.format, "output", "o", formatTable, "table, json or yaml")
+	cmd.Flags().StringVarP(&o.format, "output", "o", formatTable, "output format: table, json or yaml")
 	// The flag exists, so this cannot fail.
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 }
 
 func (o *output) validate() error {
 	if !slices.Contains(formats, o.format) {
-		return program.Misused(fmt.Errorf("--output=%s is none of table, json and yaml", o.format))
+		return program.Misused(fmt.Errorf("--output=%s is not table, json or yaml", o.format))
 	}
 	return nil
 }
@@ -54,7 +54,7 @@ func (o *output) print(w io.Writer, value any, table func(io.Writer) error) erro
 	return err
 }
 
-// encode leaves no character as it is that a terminal obeys or nobody sees. The YAML library knows no escapes for some of
+// encode escapes control characters and invisible characters. The YAML library knows no escapes for some of
 // them: a value with such is written as JSON, which is YAML, too.
 func (o *output) encode(value any) ([]byte, error) {
 	text, err := json.MarshalIndent(value, "", "  ")

@@ -24,7 +24,7 @@ import (
 func preflightCommand(c *connection) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "preflight",
-		Short: "Say what a backup will have and what not, before it runs",
+		Short: "Show what a backup will contain and what not, before it runs",
 		Args:  program.NoArguments,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -53,14 +53,13 @@ func preflightBackupCommand(c *connection) *cobra.Command {
 	var o preflightOptions
 	cmd := &cobra.Command{
 		Use:   "backup [flags]",
-		Short: "Say which volumes a backup will have and which not, and why",
-		Long: `Say which volumes a backup will have and which not, and why.
+		Short: "Show which volumes a backup will contain and which not, and why",
+		Long: `Show which volumes a backup will contain and which not, and why.
 
-The flags are those of velero backup create. What they do not say is taken from the Velero server's Deployment. Nothing is
-created, and nothing is asked of the server.
+The flags are those of velero backup create. Other settings are read from the Velero server's Deployment. The command creates
+nothing and sends nothing to the server.
 
-The exit code is 1 if the backup would fail, as a whole or in part, or a volume that is asked for cannot be backed up. A volume that
-nobody asks for is no error.`,
+The exit code is 1 if the backup would fail or partially fail, or if a requested volume cannot be backed up.`,
 		Example: `  # all namespaces, as a Backup without any filter
   kubectl plimsoll preflight backup
 
@@ -83,15 +82,15 @@ nobody asks for is no error.`,
 	}
 	o.addFlag(cmd)
 	f := cmd.Flags()
-	f.StringSliceVar(&o.includeNamespaces, "include-namespaces", nil, "namespaces to back up; * stands for anything (default all)")
+	f.StringSliceVar(&o.includeNamespaces, "include-namespaces", nil, "namespaces to back up; * matches any characters (default all)")
 	f.StringSliceVar(&o.excludeNamespaces, "exclude-namespaces", nil, "namespaces not to back up")
 	f.StringVarP(&o.selector, "selector", "l", "", "only pods with these labels")
-	f.StringVar(&o.storageLocation, "storage-location", "", "the BackupStorageLocation (default that of the server)")
-	f.BoolVar(&o.allVolumes, "default-volumes-to-fs-backup", false, "all volumes but those that the pods' annotations exclude (default as the server is told)")
-	f.StringVar(&o.uploader, "uploader", "", "restic or kopia, in place of what the server uses")
-	f.StringVar(&o.fromSchedule, "from-schedule", "", "as the next backup of this Schedule")
-	f.StringVar(&o.fromBackup, "from-backup", "", "as this Backup, if it ran again")
-	f.BoolVar(&o.showAll, "all", false, "list volumes that hold Secrets, ConfigMaps and tokens, too")
+	f.StringVar(&o.storageLocation, "storage-location", "", "the BackupStorageLocation (default: the server's)")
+	f.BoolVar(&o.allVolumes, "default-volumes-to-fs-backup", false, "all volumes except those that the pods' annotations exclude (default: the server's setting)")
+	f.StringVar(&o.uploader, "uploader", "", "restic or kopia, instead of the server's setting")
+	f.StringVar(&o.fromSchedule, "from-schedule", "", "take the settings of this Schedule")
+	f.StringVar(&o.fromBackup, "from-backup", "", "take the settings of this Backup")
+	f.BoolVar(&o.showAll, "all", false, "also list volumes of Secrets, ConfigMaps and tokens")
 	return cmd
 }
 
@@ -100,12 +99,12 @@ func (o *preflightOptions) validate(cmd *cobra.Command) error {
 		return err
 	}
 	if o.fromSchedule != "" && o.fromBackup != "" {
-		return program.Misused(errors.New("--from-schedule and --from-backup exclude each other"))
+		return program.Misused(errors.New("--from-schedule and --from-backup cannot be combined"))
 	}
 	if o.fromSchedule != "" || o.fromBackup != "" {
 		for _, name := range filterFlags {
 			if cmd.Flags().Changed(name) {
-				return program.Misused(fmt.Errorf("--%s does not go with --from-schedule and --from-backup, which bring their own", name))
+				return program.Misused(fmt.Errorf("--%s cannot be combined with --from-schedule or --from-backup, which set it", name))
 			}
 		}
 	}
@@ -137,7 +136,7 @@ func (o *preflightOptions) preflightBackup(cmd *cobra.Command, api client.Reader
 	}
 	err = o.print(cmd.OutOrStdout(), p, func(w io.Writer) error { return p.Print(w, o.showAll) })
 	if err == nil && !p.OK() {
-		err = errors.New("the backup would not have all that is asked for")
+		err = errors.New("some requested volumes would not be backed up, or the backup would fail")
 	}
 	return err
 }
@@ -208,7 +207,7 @@ func readBackupInput(ctx context.Context, api client.Reader, namespace string, s
 	return in, readPods(ctx, api, in)
 }
 
-// readServer reads what the Velero server's Deployment tells; nothing where there is none.
+// readServer reads the settings of the Velero server's Deployment; they are empty without one.
 func readServer(ctx context.Context, api client.Reader, namespace string) (describe.Server, error) {
 	var d appsv1.Deployment
 	err := api.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "velero"}, &d)

@@ -86,7 +86,7 @@ func TestRights(t *testing.T) {
 		"explain a deletion":           {"reader", []string{"explain", "backup", "deleted"}, []string{"DeleteBackupRequests cannot be read"}},
 		"explain a deletion, with all": {"operator", []string{"explain", "backup", "deleted"}, nil},
 		"describe a backup, with all":  {"operator", []string{"describe", "backup", "nightly"}, nil},
-		"describe what is stored, too": {"operator", []string{"describe", "restore", "shop", "--download-timeout=100ms"}, []string{"nobody answered"}},
+		"describe what is stored, too": {"operator", []string{"describe", "restore", "shop", "--download-timeout=100ms"}, []string{"the DownloadRequest was not answered"}},
 		"explain a backup, with all":   {"operator", []string{"explain", "backup", "nightly"}, nil},
 		"explain a plugin's, with all": {"operator", []string{"explain", "vpb/pv-1"}, nil},
 		"explain a volume, with all":   {"operator", []string{"explain", "pvb", pvb.Name}, nil},

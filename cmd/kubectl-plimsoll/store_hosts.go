@@ -51,9 +51,9 @@ func (h *storeHosts) check(address *url.URL) error {
 	case address.Scheme == "https" && (loopback || slices.Contains(h.secure, host) || h.ofProvider(host)):
 		return nil
 	case address.Scheme != "http" && address.Scheme != "https":
-		return fmt.Errorf("the server answered with an address of scheme %q, which is not fetched", address.Scheme)
+		return fmt.Errorf("the server answered with a URL of scheme %q, which is not allowed", address.Scheme)
 	}
-	return fmt.Errorf("the server answered with an address at %s://%s, which is no host of a BackupStorageLocation: if it is the store's, allow it with --download-host=%s",
+	return fmt.Errorf("the server answered with a URL at %s://%s, which is not a host of a BackupStorageLocation: if it is the store's, allow it with --download-host=%s",
 		address.Scheme, address.Host, address.Host)
 }
 

@@ -37,7 +37,7 @@ type nodeLoad struct {
 	describe.Node
 	Moving         int   `json:"moving"` // volumes that have a slot, stalled ones among them, silent ones not
 	Stalled        int   `json:"stalled"`
-	Silent         int   `json:"silent"` // volumes of which nobody has spoken for long
+	Silent         int   `json:"silent"` // volumes whose agent no longer reports
 	Queued         int   `json:"queued"`
 	Failed         int   `json:"failed"` // in the last minutes
 	Errors         int64 `json:"errors"` // files that could not be read or written, of all these volumes
@@ -49,8 +49,8 @@ func topCommand(c *connection) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top [nodes|volumes]",
 		Short: "Show the nodes and volumes that move most",
-		Long: `Shows how much each node agent has to do, and the volumes that are backed up and restored, the fastest first: once, as it
-is now. Volumes that have failed in the last ten minutes are there too.`,
+		Long: `Prints the load of each node agent, and the volumes that are backed up and restored, the fastest first. Volumes that failed
+in the last ten minutes are included.`,
 		Example: `  kubectl plimsoll top
   kubectl plimsoll top nodes
   kubectl plimsoll top volumes -o json`,
@@ -199,5 +199,5 @@ func volumeRow(v *describe.Volume, now time.Time) string {
 		describe.PercentOf(v.Percent()), describe.Bytes(p.BytesDone), total, rate, eta, p.Errors)
 }
 
-// waits says whether a volume has no slot.
+// waits reports whether a volume has no slot yet.
 func waits(s progress.State) bool { return s == progress.StateQueued || s == progress.StateWaiting }

@@ -114,7 +114,7 @@ func TestTop(t *testing.T) {
 	if len(got.Volumes) != 1 || got.Volumes[0].Volume != "data" || got.Volumes[0].Progress.BytesDone != 5 {
 		t.Errorf("volumes are %+v", got.Volumes)
 	}
-	if !strings.HasPrefix(errOut, "note: numbers may be some seconds old: 1 of 1 node agents cannot be asked; ") {
+	if !strings.HasPrefix(errOut, "note: progress may be some seconds old: 1 of 1 node agents cannot be reached; ") {
 		t.Errorf("the notes are %q", errOut)
 	}
 	out, _, _ = c.run("top", "nodes", "-o", "yaml")

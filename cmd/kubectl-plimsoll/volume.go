@@ -112,7 +112,7 @@ func (v *volumes) location(ctx context.Context, name string) (*velerov1.BackupSt
 			i = slices.IndexFunc(list.Items, func(l velerov1.BackupStorageLocation) bool { return l.Name == "default" })
 		}
 		if i < 0 {
-			return nil, fmt.Errorf("no BackupStorageLocation in namespace %s is the default: name one, with --to of a backup or --location of a restore", v.namespace)
+			return nil, fmt.Errorf("no BackupStorageLocation in namespace %s is the default: set --to for a backup, or --location for a restore", v.namespace)
 		}
 		location = &list.Items[i]
 	} else if err := v.get(ctx, reference{"BackupStorageLocation", name}, location); err != nil {
@@ -137,7 +137,8 @@ func (v *volumes) repositories(ctx context.Context, namespace, location, uploade
 	return list.Items, nil
 }
 
-// identifier is where a Velero server says that the restic repository is. Empty: the node agent derives it from the location.
+// identifier returns the address of the restic repository as a Velero server has recorded it; empty: the node agent derives it
+// from the location.
 func identifier(repositories []velerov1.BackupRepository, uploader string) string {
 	if uploader != uploaderRestic {
 		return ""

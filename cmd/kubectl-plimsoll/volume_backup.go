@@ -20,7 +20,7 @@ import (
 
 type volumeBackup struct {
 	output
-	waiting
+	waitOptions
 	target   podVolume
 	location string
 	uploader string
@@ -33,12 +33,12 @@ func volumeBackupCommand(c *connection) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup NAMESPACE/POD VOLUME",
 		Short: "Back up a volume of a pod",
-		Long: `Back up a volume of a pod, as a Velero server would ask for it, but without a Backup: with a PodVolumeBackup that the
-node agent of the pod's node carries out. No server is needed, and restic works whatever the server thinks of it.
+		Long: `Back up a volume of a pod. The command creates a PodVolumeBackup as a Velero server does, but without a Backup; the node agent
+of the pod's node carries it out. No server is needed, and restic works with every version of Velero.
 
-It waits until the end, with exit code 3 if that is not Completed. Interrupted, it leaves the backup running.
+The command waits until the backup has ended; the exit code is 3 if it is not Completed. If interrupted, the backup continues.
 
-With --schedule it creates nothing, but prints a CronJob that makes this backup, with a ServiceAccount and the rights that it needs.`,
+With --schedule it creates nothing, but prints a CronJob that makes this backup, with a ServiceAccount and its rights.`,
 		Example: `  kubectl plimsoll volume backup shop/database-0 data
   kubectl plimsoll volume backup shop/database-0 data --to default --uploader kopia --timeout 2h
   kubectl plimsoll volume backup shop/database-0 data --schedule "0 3 * * *" | kubectl apply -f -`,
@@ -61,10 +61,10 @@ With --schedule it creates nothing, but prints a CronJob that makes this backup,
 	o.addFlag(cmd)
 	o.addWaitFlags(cmd)
 	f := cmd.Flags()
-	f.StringVar(&o.location, "to", "", "the BackupStorageLocation (default the one that is marked as default)")
+	f.StringVar(&o.location, "to", "", "the BackupStorageLocation (default: the default location)")
 	f.StringVar(&o.uploader, "uploader", uploaderRestic, "restic or kopia")
-	f.StringVar(&o.schedule, "schedule", "", "print a CronJob with this schedule, in place of a backup")
-	f.StringVar(&o.image, "image", "", "of the CronJob: an image with kubectl-plimsoll (default that of the node agent)")
+	f.StringVar(&o.schedule, "schedule", "", "print a CronJob with this schedule instead of backing up")
+	f.StringVar(&o.image, "image", "", "image of the CronJob, which must contain kubectl-plimsoll (default: the node agent's)")
 	return cmd
 }
 
@@ -79,13 +79,13 @@ func (o *volumeBackup) validate() error {
 	case o.schedule != "" && o.format == formatJSON:
 		return program.Misused(errors.New("--schedule prints YAML only"))
 	case o.schedule == "" && o.image != "":
-		return program.Misused(errors.New("--image is for --schedule"))
+		return program.Misused(errors.New("--image needs --schedule"))
 	}
-	if err := o.waiting.validate(); err != nil {
+	if err := o.waitOptions.validate(); err != nil {
 		return err
 	}
 	if o.schedule != "" && (o.noWait || o.cancelOnInterrupt) {
-		return program.Misused(errors.New("--schedule does not go with --no-wait and --cancel-on-interrupt"))
+		return program.Misused(errors.New("--schedule cannot be combined with --no-wait or --cancel-on-interrupt"))
 	}
 	return checkUploader(o.uploader)
 }
@@ -117,11 +117,11 @@ func (o *volumeBackup) run(cmd *cobra.Command, v *volumes) error {
 	return err
 }
 
-// report says what has become of the backup.
+// report prints the result of the backup.
 func (o *volumeBackup) report(cmd *cobra.Command, backed describe.Volume) error {
 	return o.print(cmd.OutOrStdout(), backed, func(w io.Writer) error {
 		if backed.Phase != string(velerov1.PodVolumeBackupPhaseCompleted) {
-			return nil // the error says it, or nobody waited
+			return nil // the error has the result, or the command did not wait
 		}
 		if backed.SnapshotID == "" {
 			_, err := fmt.Fprintf(w, "Completed without a snapshot: %s\n", describe.Clean(backed.Message))
@@ -136,7 +136,7 @@ func (o *volumeBackup) report(cmd *cobra.Command, backed describe.Volume) error 
 	})
 }
 
-// prepared is a backup that nobody has asked for yet.
+// prepared is a backup that is not yet created.
 type prepared struct {
 	pvb   *velerov1.PodVolumeBackup
 	claim string // of the volume, a generic ephemeral one among them; empty: it has none

@@ -21,14 +21,14 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/describe"
 )
 
-// helper says how the pod is that mounts a claim while it is restored.
+// helper has the options of the pod that mounts a claim during its restore.
 type helper struct {
 	image string
 	user  int64
 }
 
 func (h *helper) addFlags(f *pflag.FlagSet) {
-	f.StringVar(&h.image, "image", "", "with --into-claim: the image of the pod, one of the node agent (default that of the node agent)")
+	f.StringVar(&h.image, "image", "", "with --into-claim: image of the pod, which must be one of the node agent (default: the node agent's)")
 	f.Int64Var(&h.user, "run-as-user", 0, "with --into-claim: the user of the pod; one that is not root must be able to list the volume's top directory, "+
 		"and is allowed in namespaces that refuse root")
 }
@@ -61,7 +61,7 @@ func (o *volumeRestore) intoClaim(cmd *cobra.Command, v *volumes, from snapshot)
 	pod := o.helper.pod(name, image.name, claim, pvr)
 	if err := v.client.Create(ctx, pod); err != nil {
 		if apierrors.IsForbidden(err) && o.helper.user == 0 {
-			err = fmt.Errorf("%w; where root is not allowed, try --run-as-user with the user that owns the volume's files", err)
+			err = fmt.Errorf("%w; if root is not allowed, set --run-as-user to the user that owns the volume's files", err)
 		}
 		return errors.Join(fmt.Errorf("create the pod that mounts the claim: %w", err), v.remove(ctx, pvr))
 	}
@@ -109,7 +109,7 @@ func (o *volumeRestore) freeClaim(ctx context.Context, v *volumes) (*corev1.Pers
 	case claim.Status.Phase == corev1.ClaimLost:
 		return nil, fmt.Errorf("it is Lost: its PersistentVolume %s is gone", claim.Spec.VolumeName)
 	case claim.Spec.VolumeMode != nil && *claim.Spec.VolumeMode == corev1.PersistentVolumeBlock:
-		return nil, errors.New("it is a raw block volume, and only files can be restored")
+		return nil, errors.New("it is a raw block volume; only file systems can be restored")
 	case claim.DeletionTimestamp != nil:
 		return nil, errors.New("it is being deleted")
 	}
@@ -119,13 +119,13 @@ func (o *volumeRestore) freeClaim(ctx context.Context, v *volumes) (*corev1.Pers
 	}
 	for i := range pods.Items {
 		if pod := &pods.Items[i]; mounts(pod, name) {
-			return nil, fmt.Errorf("pod %s uses it: scale down what it belongs to, and scale up again when the restore has ended", pod.Name)
+			return nil, fmt.Errorf("pod %s uses it: scale down its workload, and scale up again when the restore has ended", pod.Name)
 		}
 	}
 	return claim, nil
 }
 
-// mounts says whether a pod that has not ended has the claim as a volume.
+// mounts reports whether a pod that has not ended uses the claim.
 func mounts(pod *corev1.Pod, claim string) bool {
 	return pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed &&
 		slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
@@ -147,12 +147,12 @@ func (v *volumes) image(ctx context.Context, asked string) (image, error) {
 	}
 	var agent appsv1.DaemonSet
 	if err := v.api.Get(ctx, client.ObjectKey{Namespace: v.namespace, Name: "node-agent"}, &agent); err != nil {
-		return image{}, fmt.Errorf("get DaemonSet node-agent in namespace %s for its image, which --image can name: %w", v.namespace, err)
+		return image{}, fmt.Errorf("get DaemonSet node-agent in namespace %s for its image: %w; or set --image", v.namespace, err)
 	}
 	if template := &agent.Spec.Template; oursIs(template.Labels) && len(template.Spec.Containers) > 0 {
 		return image{template.Spec.Containers[0].Image, template.Spec.ImagePullSecrets}, nil
 	}
-	return image{}, fmt.Errorf("DaemonSet node-agent in namespace %s is not Plimsoll's: name an image of Plimsoll's node agent with --image", v.namespace)
+	return image{}, fmt.Errorf("DaemonSet node-agent in namespace %s is not Plimsoll's: set --image to an image of Plimsoll's node agent", v.namespace)
 }
 
 // pod is one that waits for the restore of the claim, and ends.
@@ -202,7 +202,7 @@ func (h *helper) securityContext() *corev1.SecurityContext {
 func (v *volumes) tidied(ctx context.Context, pod *corev1.Pod) error {
 	ctx, stop := context.WithTimeout(ctx, tidyTimeout)
 	defer stop()
-	ticks := time.NewTicker(lookInterval)
+	ticks := time.NewTicker(pollInterval)
 	defer ticks.Stop()
 	for {
 		err := v.api.Get(ctx, client.ObjectKeyFromObject(pod), pod)
@@ -210,7 +210,7 @@ func (v *volumes) tidied(ctx context.Context, pod *corev1.Pod) error {
 			return nil
 		}
 		if apierrors.IsNotFound(err) || err == nil && pod.Status.Phase == corev1.PodFailed || ctx.Err() != nil {
-			return fmt.Errorf("the data is restored, but pod %s/%s did not end well (%s): remove the directory .velero from the volume", pod.Namespace, pod.Name, pod.Status.Phase)
+			return fmt.Errorf("the data is restored, but pod %s/%s failed (%s): remove the directory .velero from the volume", pod.Namespace, pod.Name, pod.Status.Phase)
 		}
 		select {
 		case <-ticks.C:

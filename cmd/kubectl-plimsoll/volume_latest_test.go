@@ -98,7 +98,7 @@ func TestBackupsThatLackFiles(t *testing.T) {
 		"one file":       {velerov1.PodVolumeBackupPhaseCompleted, `{"state": "Completed", "errors": 1}`, "without a", "Completed, 1 error", "PodVolumeBackup b has completed, but it lacks files: without a"},
 		"no message":     {velerov1.PodVolumeBackupPhaseCompleted, `{"state": "Completed", "errors": 2}`, "", "Completed, 2 errors", "PodVolumeBackup b has completed, but it lacks files: 2 could not be read"},
 		"only a message": {velerov1.PodVolumeBackupPhaseCompleted, "", "odd", "Completed, with a message", "PodVolumeBackup b has completed, and says: odd"},
-		"failed":         {velerov1.PodVolumeBackupPhaseFailed, "", "no room", "Failed", "PodVolumeBackup b is Failed: its snapshot may not be complete: no room"},
+		"failed":         {velerov1.PodVolumeBackupPhaseFailed, "", "no room", "Failed", "PodVolumeBackup b is Failed, and its snapshot may be incomplete: no room"},
 	} {
 		b := &velerov1.PodVolumeBackup{
 			ObjectMeta: metav1.ObjectMeta{Name: "b", Annotations: map[string]string{v1alpha1.AnnotationProgress: test.told}},

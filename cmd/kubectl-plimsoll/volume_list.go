@@ -33,7 +33,7 @@ func volumeListCommand(c *connection) *cobra.Command {
 		Aliases: []string{"ls"},
 		Short:   "List the backups of volumes that can be restored",
 		Long: `List the PodVolumeBackups that can be restored, the newest first: those of Velero servers, and those of
-kubectl plimsoll volume backup. Their snapshots may be gone, if somebody has forgotten them in the repository.`,
+kubectl plimsoll volume backup. A snapshot may no longer exist if it was forgotten in the repository.`,
 		Example: `  kubectl plimsoll volume list
   kubectl plimsoll volume list shop
   kubectl plimsoll volume list shop/database-0 data -o json`,
@@ -50,7 +50,7 @@ kubectl plimsoll volume backup. Their snapshots may be gone, if somebody has for
 		},
 	}
 	o.addFlag(cmd)
-	cmd.Flags().BoolVar(&o.all, "all", false, "those without a snapshot, too: running, failed and of empty volumes")
+	cmd.Flags().BoolVar(&o.all, "all", false, "also list those without a snapshot: running, failed, and of empty volumes")
 	return cmd
 }
 

@@ -26,7 +26,7 @@ import (
 
 type volumeRestore struct {
 	output
-	waiting
+	waitOptions
 	target          podVolume
 	from            string
 	location        string
@@ -42,16 +42,16 @@ func volumeRestoreCommand(c *connection) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "restore (NAMESPACE/POD VOLUME | --into-claim NAMESPACE/CLAIM) --from BACKUP|SNAPSHOT|latest",
 		Short: "Restore a volume",
-		Long: `Restore a volume from a PodVolumeBackup, or from a snapshot, with a PodVolumeRestore that a node agent carries out. No
-server is needed. What is in the volume and not in the snapshot stays. --from latest takes the newest PodVolumeBackup of this
-volume that has completed, and says which that is.
+		Long: `Restore a volume from a PodVolumeBackup or a snapshot. The command creates a PodVolumeRestore for the node agent; no server is
+needed. Files in the volume that are not in the snapshot stay. --from latest uses the newest completed PodVolumeBackup of this
+volume, and prints its name.
 
-NAMESPACE/POD is a pod that waits for it in its init container restore-wait, see docs/standalone.md.
+NAMESPACE/POD is a pod that waits in its init container restore-wait, see docs/standalone.md.
 
---into-claim restores into a PersistentVolumeClaim that no pod uses: scale down what uses it, restore, scale up again. A small
-pod mounts it meanwhile, and is deleted in the end.
+--into-claim restores into a PersistentVolumeClaim that no pod uses: scale down its workload, restore, scale up again. The
+command creates a small pod that mounts the claim, and deletes it at the end.
 
-It waits until the end, with exit code 3 if that is not Completed. Interrupted, it leaves the restore running.`,
+The command waits until the restore has ended; the exit code is 3 if it is not Completed. If interrupted, the restore continues.`,
 		Example: `  kubectl plimsoll volume list shop
   kubectl plimsoll volume restore --into-claim shop/data-database-0 --from database-0-data-x7k2p
   kubectl plimsoll volume restore --into-claim shop/data-database-0 --from latest
@@ -74,10 +74,10 @@ It waits until the end, with exit code 3 if that is not Completed. Interrupted, 
 	f := cmd.Flags()
 	f.StringVar(&o.from, "from", "", "the name of a PodVolumeBackup, the id of a snapshot, or latest: the newest PodVolumeBackup of this volume")
 	f.StringVar(&o.claim, "into-claim", "", "restore into this PersistentVolumeClaim, NAMESPACE/NAME")
-	f.BoolVar(&o.sparse, "write-sparse-files", false, "make holes where files have only zeros")
-	f.StringVar(&o.location, "location", "", "of latest, or of a snapshot without a PodVolumeBackup: its BackupStorageLocation (default the one that is marked as default)")
-	f.StringVar(&o.uploader, "uploader", "", "of latest, or of a snapshot without a PodVolumeBackup: restic or kopia (default restic)")
-	f.StringVar(&o.sourceNamespace, "source-namespace", "", "of latest, or of a snapshot without a PodVolumeBackup: the namespace that was backed up (default that of the target)")
+	f.BoolVar(&o.sparse, "write-sparse-files", false, "restore blocks of zeros as holes")
+	f.StringVar(&o.location, "location", "", "with latest, or a snapshot without a PodVolumeBackup: its BackupStorageLocation (default: the default location)")
+	f.StringVar(&o.uploader, "uploader", "", "with latest, or a snapshot without a PodVolumeBackup: restic or kopia (default restic)")
+	f.StringVar(&o.sourceNamespace, "source-namespace", "", "with latest, or a snapshot without a PodVolumeBackup: the namespace that was backed up (default: that of the target)")
 	o.helper.addFlags(f)
 	return cmd
 }
@@ -99,14 +99,14 @@ func (o *volumeRestore) validate() error {
 		return err
 	}
 	if o.from == "" {
-		return program.Misused(errors.New("say with --from what to restore; 'kubectl plimsoll volume list' lists what there is"))
+		return program.Misused(errors.New("--from is missing; 'kubectl plimsoll volume list' lists the backups"))
 	}
 	if o.uploader != "" {
 		if err := checkUploader(o.uploader); err != nil {
 			return err
 		}
 	}
-	return o.waiting.validate()
+	return o.waitOptions.validate()
 }
 
 func (o *volumeRestore) run(cmd *cobra.Command, v *volumes) error {
@@ -139,11 +139,11 @@ func (o *volumeRestore) run(cmd *cobra.Command, v *volumes) error {
 	return err
 }
 
-// report says what has become of the restore.
+// report prints the result of the restore.
 func (o *volumeRestore) report(cmd *cobra.Command, restored describe.Volume) error {
 	return o.print(cmd.OutOrStdout(), restored, func(w io.Writer) error {
 		if restored.Phase != string(velerov1.PodVolumeRestorePhaseCompleted) {
-			return nil // the error says it, or nobody waited
+			return nil // the error has the result, or the command did not wait
 		}
 		_, err := fmt.Fprintf(w, "Completed: %s restored\n", describe.Bytes(restored.Progress.BytesDone))
 		if restored.Message != "" {
@@ -187,7 +187,7 @@ func (o *volumeRestore) snapshot(ctx context.Context, v *volumes) (snapshot, err
 			s.remark = strings.TrimSpace(fmt.Sprintf("The newest is PodVolumeBackup %s, %s old. %s", pvb.Name, describe.Age(time.Now(), ended(pvb)), s.remark))
 		}
 	case !snapshotID.MatchString(o.from):
-		return s, fmt.Errorf("it is neither a PodVolumeBackup in namespace %s nor the id of a snapshot; 'kubectl plimsoll volume list' lists what there is", v.namespace)
+		return s, fmt.Errorf("it is neither a PodVolumeBackup in namespace %s nor the id of a snapshot; 'kubectl plimsoll volume list' lists the backups", v.namespace)
 	default:
 		s = snapshot{id: o.from, uploader: uploaderRestic, namespace: o.target.namespace}
 	}
@@ -208,7 +208,7 @@ func remarkOn(pvb *velerov1.PodVolumeBackup) string {
 	v := describe.OfPodVolumeBackup(pvb)
 	switch {
 	case pvb.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted:
-		return fmt.Sprintf("PodVolumeBackup %s is %s: its snapshot may not be complete: %s", v.Name, v.Phase, v.Message)
+		return fmt.Sprintf("PodVolumeBackup %s is %s, and its snapshot may be incomplete: %s", v.Name, v.Phase, v.Message)
 	case v.Progress.Errors > 0:
 		return fmt.Sprintf("PodVolumeBackup %s has completed, but it lacks files: %s", v.Name, cmp.Or(v.Message, fmt.Sprintf("%d could not be read", v.Progress.Errors)))
 	case v.Message != "":
@@ -242,7 +242,7 @@ func (o *volumeRestore) backup(ctx context.Context, v *volumes) (*velerov1.PodVo
 
 // newest finds the newest completed backup of the volume that is restored. It may have no snapshot: then the volume was empty.
 func (o *volumeRestore) newest(backups []velerov1.PodVolumeBackup) (*velerov1.PodVolumeBackup, error) {
-	backups = slices.DeleteFunc(backups, func(b velerov1.PodVolumeBackup) bool { return !o.fits(&b) })
+	backups = slices.DeleteFunc(backups, func(b velerov1.PodVolumeBackup) bool { return !o.matches(&b) })
 	if len(backups) == 0 {
 		what := o.target.String()
 		if o.claim != "" {
@@ -251,7 +251,7 @@ func (o *volumeRestore) newest(backups []velerov1.PodVolumeBackup) (*velerov1.Po
 		if o.sourceNamespace != "" {
 			what += ", from namespace " + describe.Clean(o.sourceNamespace)
 		}
-		return nil, fmt.Errorf("there is no completed PodVolumeBackup of %s; 'kubectl plimsoll volume list --all' lists what there is", what)
+		return nil, fmt.Errorf("there is no completed PodVolumeBackup of %s; 'kubectl plimsoll volume list --all' lists the others", what)
 	}
 	b := slices.MaxFunc(backups, func(a, b velerov1.PodVolumeBackup) int {
 		return cmp.Or(ended(&a).Compare(ended(&b)), a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
@@ -265,8 +265,8 @@ func ended(b *velerov1.PodVolumeBackup) time.Time {
 	return v.Completed
 }
 
-// fits says whether a backup has completed and is one of the volume that is restored, and from where the flags say.
-func (o *volumeRestore) fits(b *velerov1.PodVolumeBackup) bool {
+// matches reports whether a backup is completed, of the volume that is restored, and from the place that the flags select.
+func (o *volumeRestore) matches(b *velerov1.PodVolumeBackup) bool {
 	pod := &b.Spec.Pod
 	switch {
 	case b.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted,
@@ -295,11 +295,11 @@ func (o *volumeRestore) prepare(ctx context.Context, v *volumes, from snapshot) 
 	if err != nil {
 		return nil, err
 	}
-	if err := v.noOther(ctx, pod, vol.Name); err != nil {
+	if err := v.ensureNoOther(ctx, pod, vol.Name); err != nil {
 		return nil, err
 	}
 	pvr := o.newPodVolumeRestore(v.namespace, referenceTo(pod), vol.Name, from)
-	pvr.OwnerReferences = []metav1.OwnerReference{{ // the agent tells the init container the UID of the owner
+	pvr.OwnerReferences = []metav1.OwnerReference{{ // the agent writes the UID of the owner into the done file
 		APIVersion: velerov1.SchemeGroupVersion.String(), Kind: describe.KindRestore, Name: restore.Name, UID: restore.UID, Controller: new(true),
 	}}
 	pvr.Labels[velerov1.RestoreNameLabel], pvr.Labels[velerov1.RestoreUIDLabel] = label.GetValidName(restore.Name), string(restore.UID)
@@ -337,32 +337,32 @@ func (v *volumes) labelClaim(ctx context.Context, pvr *velerov1.PodVolumeRestore
 func waitsFor(pod *corev1.Pod, vol *corev1.Volume) (types.UID, error) {
 	hint := "see docs/standalone.md"
 	if vol.PersistentVolumeClaim != nil {
-		hint = fmt.Sprintf("scale down what uses it, and restore with --into-claim %s/%s", pod.Namespace, vol.PersistentVolumeClaim.ClaimName)
+		hint = fmt.Sprintf("scale down its workload, and restore with --into-claim %s/%s", pod.Namespace, vol.PersistentVolumeClaim.ClaimName)
 	}
 	i := slices.IndexFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == v1alpha1.ContainerRestoreWait })
 	if i < 0 {
-		return "", fmt.Errorf("the pod has no init container %s, it does not wait for its volumes: %s", v1alpha1.ContainerRestoreWait, hint)
+		return "", fmt.Errorf("the pod has no init container %s, so it does not wait for its volumes: %s", v1alpha1.ContainerRestoreWait, hint)
 	}
 	c := &pod.Spec.InitContainers[i]
 	switch {
 	case !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == vol.Name }):
-		return "", fmt.Errorf("the pod's init container %s does not mount the volume: it would not wait for it", v1alpha1.ContainerRestoreWait)
+		return "", fmt.Errorf("the pod's init container %s does not mount the volume, so it would not wait for it", v1alpha1.ContainerRestoreWait)
 	case len(c.Args) == 0:
-		return "", fmt.Errorf("the pod's init container %s has no argument that says for which Restore it waits", v1alpha1.ContainerRestoreWait)
+		return "", fmt.Errorf("the pod's init container %s has no argument with the UID of a Restore", v1alpha1.ContainerRestoreWait)
 	case pod.DeletionTimestamp != nil:
 		return "", errors.New("the pod is being deleted")
 	case pod.Status.Phase != corev1.PodPending && pod.Status.Phase != "":
-		return "", fmt.Errorf("the pod does not wait for its volumes any more: it is %s; %s", pod.Status.Phase, hint)
+		return "", fmt.Errorf("the pod no longer waits for its volumes: it is %s; %s", pod.Status.Phase, hint)
 	}
 	for j := range pod.Status.InitContainerStatuses {
 		if s := &pod.Status.InitContainerStatuses[j]; s.Name == v1alpha1.ContainerRestoreWait && s.State.Terminated != nil && s.State.Terminated.ExitCode == 0 {
-			return "", fmt.Errorf("the pod's init container %s has ended already: the pod starts with what is in its volumes; %s", v1alpha1.ContainerRestoreWait, hint)
+			return "", fmt.Errorf("the pod's init container %s has already ended, and the pod uses its volumes; %s", v1alpha1.ContainerRestoreWait, hint)
 		}
 	}
 	return types.UID(c.Args[len(c.Args)-1]), nil
 }
 
-// restoreOf finds the Restore of a UID. It must exist: an object whose owner does not is deleted by Kubernetes.
+// restoreOf finds the Restore of a UID. It must exist, because Kubernetes deletes objects whose owner does not.
 func (v *volumes) restoreOf(ctx context.Context, uid types.UID) (*velerov1.Restore, error) {
 	var list velerov1.RestoreList
 	if err := v.api.List(ctx, &list, client.InNamespace(v.namespace)); err != nil {
@@ -376,8 +376,8 @@ func (v *volumes) restoreOf(ctx context.Context, uid types.UID) (*velerov1.Resto
 	return nil, fmt.Errorf("the pod waits for a Restore with the UID %q, and namespace %s has none: see docs/standalone.md, or use --into-claim", uid, v.namespace)
 }
 
-// noOther makes sure that nobody else writes into the volume.
-func (v *volumes) noOther(ctx context.Context, pod *corev1.Pod, volume string) error {
+// ensureNoOther returns an error if another PodVolumeRestore writes into the volume.
+func (v *volumes) ensureNoOther(ctx context.Context, pod *corev1.Pod, volume string) error {
 	var list velerov1.PodVolumeRestoreList
 	if err := v.api.List(ctx, &list, client.InNamespace(v.namespace)); err != nil {
 		return fmt.Errorf("list PodVolumeRestores: %w", err)
@@ -385,7 +385,7 @@ func (v *volumes) noOther(ctx context.Context, pod *corev1.Pod, volume string) e
 	for i := range list.Items {
 		r := describe.OfPodVolumeRestore(&list.Items[i])
 		if !r.Ended() && r.PodNamespace == pod.Namespace && r.Pod == pod.Name && r.Volume == volume {
-			return fmt.Errorf("PodVolumeRestore %s restores into it already", r.Name)
+			return fmt.Errorf("PodVolumeRestore %s already restores into it", r.Name)
 		}
 	}
 	return nil

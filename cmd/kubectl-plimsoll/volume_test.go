@@ -303,8 +303,8 @@ func TestVolumeEndsBeforeItsBackup(t *testing.T) {
 		canceled bool
 	}{
 		"at once":               {[]string{"--no-wait"}, 0, "", false},
-		"timeout":               {[]string{"--timeout=2s"}, exitTimeout, "has not ended after 2s and goes on", false},
-		"interrupted":           {nil, exitInterrupted, "goes on: 'kubectl -n ", false},
+		"timeout":               {[]string{"--timeout=2s"}, exitTimeout, "has not ended after 2s; it continues", false},
+		"interrupted":           {nil, exitInterrupted, "continues: end it with 'kubectl -n ", false},
 		"interrupted, canceled": {[]string{"--cancel-on-interrupt"}, exitInterrupted, "is canceled", true},
 	}
 	for name, tc := range tests {
@@ -380,7 +380,7 @@ func TestVolumeObjects(t *testing.T) {
 		made.Status.Progress.TotalBytes = 42
 	})
 	out, errOut, code := c.run("volume", "restore", c.Namespace+"/"+pod.Name, "data", "--from", made.Name, "--no-wait", "--write-sparse-files")
-	if code != 0 || !strings.Contains(errOut, "is Failed: its snapshot may not be complete: one file") {
+	if code != 0 || !strings.Contains(errOut, "is Failed, and its snapshot may be incomplete: one file") {
 		t.Fatalf("code %d, %s%s", code, out, errOut)
 	}
 	var restores velerov1.PodVolumeRestoreList
@@ -405,7 +405,7 @@ func TestVolumeObjects(t *testing.T) {
 	if diff := cmp.Diff(wantRestore.OwnerReferences, got.OwnerReferences); diff != "" {
 		t.Errorf("the restore's owners (-server's +ours):\n%s", diff)
 	}
-	if _, errOut, code := c.run("volume", "restore", c.Namespace+"/"+pod.Name, "data", "--from", made.Name); code != 1 || !strings.Contains(errOut, "restores into it already") {
+	if _, errOut, code := c.run("volume", "restore", c.Namespace+"/"+pod.Name, "data", "--from", made.Name); code != 1 || !strings.Contains(errOut, "already restores into it") {
 		t.Errorf("a second one: code %d, %s", code, errOut)
 	}
 }
@@ -422,11 +422,11 @@ func TestVolumeIntoClaimEnds(t *testing.T) {
 		restores int
 		canceled bool
 	}{
-		"timeout":             {"baseline", []string{"--timeout=2s"}, exitTimeout, "goes on", 1, 1, false},
+		"timeout":             {"baseline", []string{"--timeout=2s"}, exitTimeout, "continues", 1, 1, false},
 		"interrupted":         {"baseline", nil, exitInterrupted, "Delete its pod when it has ended", 1, 1, false},
 		"canceled":            {"baseline", []string{"--cancel-on-interrupt"}, exitInterrupted, "is canceled", 0, 1, true},
 		"at once":             {"privileged", []string{"--no-wait"}, 0, "Delete it when the restore has ended", 1, 1, false},
-		"root is not allowed": {"restricted", []string{"--no-wait"}, 1, "try --run-as-user", 0, 0, false},
+		"root is not allowed": {"restricted", []string{"--no-wait"}, 1, "set --run-as-user", 0, 0, false},
 		"no root":             {"restricted", []string{"--no-wait", "--run-as-user=999"}, 0, "created", 1, 1, false},
 	}
 	for name, tc := range tests {
@@ -500,7 +500,7 @@ func TestVolumeWaitsInSilence(t *testing.T) {
 	cmd.SetContext(ctx)
 	cmd.SetErr(said)
 	v := &volumes{objects: objects{api: c.Client, namespace: c.Namespace}, client: c.Client}
-	last, err := (&waiting{}).follow(&cmd, v, pvb)
+	last, err := (&waitOptions{}).follow(&cmd, v, pvb)
 	if err == nil || last.Progress.BytesPerSecond != 0 || last.Progress.ETASeconds != nil || strings.Contains(said.String(), "2 B/s") {
 		t.Errorf("%v, %+v, %s", err, last.Progress, said)
 	}
@@ -570,16 +570,16 @@ func TestVolumeRefuses(t *testing.T) {
 		"schedule":              {[]string{"backup", c.Namespace + "/db-0", "data", "--schedule=daily"}, 2, "want five fields"},
 		"no namespace":          {[]string{"backup", "db-0", "data"}, 2, `"db-0" is not NAMESPACE/NAME`},
 		"no volume named":       {[]string{"backup", c.Namespace + "/db-0"}, 2, "want NAMESPACE/POD VOLUME"},
-		"nothing to restore":    {[]string{"restore", c.Namespace + "/db-0", "data"}, 2, "say with --from"},
+		"nothing to restore":    {[]string{"restore", c.Namespace + "/db-0", "data"}, 2, "--from is missing"},
 		"unknown backup":        {[]string{"restore", c.Namespace + "/db-0", "data", "--from=nightly"}, 1, "neither a PodVolumeBackup in namespace"},
 		"no latest of a pod":    {[]string{"restore", c.Namespace + "/db-0", "data", "--from=latest"}, 1, "there is no completed PodVolumeBackup of volume data of pod " + c.Namespace + "/db-0; "},
 		"no latest of a claim":  {[]string{"restore", "--into-claim=" + c.Namespace + "/free", "--from=latest"}, 1, "there is no completed PodVolumeBackup of PersistentVolumeClaim " + c.Namespace + "/free; "},
 		"failed backup":         {[]string{"restore", c.Namespace + "/db-0", "data", "--from=failed"}, 1, `PodVolumeBackup failed has no snapshot: it is Failed: no\x1b[2J space`},
-		"pod does not wait":     {[]string{"restore", c.Namespace + "/db-0", "data", from}, 1, "no init container restore-wait, it does not wait for its volumes: scale down what uses it, and restore with --into-claim " + c.Namespace + "/data-db-0"},
+		"pod does not wait":     {[]string{"restore", c.Namespace + "/db-0", "data", from}, 1, "no init container restore-wait, so it does not wait for its volumes: scale down its workload, and restore with --into-claim " + c.Namespace + "/data-db-0"},
 		"no Restore":            {[]string{"restore", c.Namespace + "/lonely", "data", from}, 1, `the pod waits for a Restore with the UID "no-uid"`},
 		"claim is used":         {[]string{"restore", "--into-claim=" + c.Namespace + "/data-db-0", from}, 1, "pod db-0 uses it: scale down"},
 		"ephemeral claim":       {[]string{"restore", "--into-claim=" + c.Namespace + "/passing-scratch", from}, 1, "pod passing uses it: scale down"},
-		"schedule, no wait":     {[]string{"backup", c.Namespace + "/db-0", "data", "--schedule=@daily", "--no-wait"}, 2, "--schedule does not go with --no-wait"},
+		"schedule, no wait":     {[]string{"backup", c.Namespace + "/db-0", "data", "--schedule=@daily", "--no-wait"}, 2, "--schedule cannot be combined with --no-wait"},
 		"no claim":              {[]string{"restore", "--into-claim=" + c.Namespace + "/gone", from}, 1, "it does not exist"},
 		"no image":              {[]string{"restore", "--into-claim=" + c.Namespace + "/free", from}, 1, "DaemonSet node-agent"},
 		"claim and pod":         {[]string{"restore", c.Namespace + "/db-0", "data", "--into-claim=" + c.Namespace + "/free", from}, 2, "give either"},

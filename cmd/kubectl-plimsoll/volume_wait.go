@@ -18,41 +18,41 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/screen"
 )
 
-// lookInterval is the time between two looks at an object.
-const lookInterval = time.Second
+// pollInterval is the time between two reads of an object.
+const pollInterval = time.Second
 
-// cleanUpTimeout is how long it may take to cancel something after an interruption.
+// cleanUpTimeout limits how long canceling takes after an interruption.
 const cleanUpTimeout = 30 * time.Second
 
-// errGone is the end of waiting for an object that somebody has deleted.
-var errGone = errors.New("it was deleted meanwhile")
+// errGone is returned when the object was deleted while the command waited.
+var errGone = errors.New("it was deleted")
 
-// waiting says how a command waits for the object that it has created.
-type waiting struct {
+// waitOptions are how a command waits for the object that it has created.
+type waitOptions struct {
 	noWait            bool
 	timeout           time.Duration
 	cancelOnInterrupt bool
 }
 
-func (w *waiting) addWaitFlags(cmd *cobra.Command) {
+func (w *waitOptions) addWaitFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.BoolVar(&w.noWait, "no-wait", false, "return as soon as it is created")
-	f.DurationVar(&w.timeout, "timeout", 0, "stop waiting after this time, with exit code 4; what was created goes on; 0: never")
-	f.BoolVar(&w.cancelOnInterrupt, "cancel-on-interrupt", false, "on Ctrl-C cancel it; without, it goes on")
+	f.BoolVar(&w.noWait, "no-wait", false, "return as soon as the object is created")
+	f.DurationVar(&w.timeout, "timeout", 0, "stop waiting after this time with exit code 4; the operation continues; 0: never")
+	f.BoolVar(&w.cancelOnInterrupt, "cancel-on-interrupt", false, "cancel the operation on Ctrl-C; by default it continues")
 }
 
-func (w *waiting) validate() error {
+func (w *waitOptions) validate() error {
 	switch {
 	case w.timeout < 0:
 		return program.Misused(fmt.Errorf("--timeout=%s is negative", w.timeout))
 	case w.noWait && (w.timeout > 0 || w.cancelOnInterrupt):
-		return program.Misused(errors.New("--no-wait does not go with --timeout and --cancel-on-interrupt"))
+		return program.Misused(errors.New("--no-wait cannot be combined with --timeout or --cancel-on-interrupt"))
 	}
 	return nil
 }
 
 // announce says what was created: the first line on the output, and for values beside them.
-func (w *waiting) announce(cmd *cobra.Command, format, resource, name string) {
+func (w *waitOptions) announce(cmd *cobra.Command, format, resource, name string) {
 	out := cmd.OutOrStdout()
 	if format != formatTable {
 		out = cmd.ErrOrStderr()
@@ -60,21 +60,21 @@ func (w *waiting) announce(cmd *cobra.Command, format, resource, name string) {
 	fmt.Fprintf(out, "%s.velero.io/%s created\n", resource, describe.Clean(name))
 }
 
-// limited gives the context an end by --timeout.
-func (w *waiting) limited(ctx context.Context) (context.Context, context.CancelFunc) {
+// limited returns a context that ends after --timeout.
+func (w *waitOptions) limited(ctx context.Context) (context.Context, context.CancelFunc) {
 	if w.timeout == 0 {
 		return context.WithCancel(ctx)
 	}
 	return context.WithTimeoutCause(ctx, w.timeout, errTimeout)
 }
 
-// follow waits until a PodVolumeBackup or PodVolumeRestore has ended, and writes meanwhile how far it is. The error has the
-// exit code of how it ended, or of why nobody waits any more; the Volume is what was last known.
-func (w *waiting) follow(cmd *cobra.Command, v *volumes, object client.Object) (describe.Volume, error) {
+// follow waits until a PodVolumeBackup or PodVolumeRestore has ended, and writes its progress. It returns the last known Volume,
+// and an error with the exit code unless the Volume is Completed.
+func (w *waitOptions) follow(cmd *cobra.Command, v *volumes, object client.Object) (describe.Volume, error) {
 	ctx, stop := w.limited(cmd.Context())
 	defer stop()
 	lines := screen.NewLines(cmd.ErrOrStderr())
-	ticks := time.NewTicker(lookInterval)
+	ticks := time.NewTicker(pollInterval)
 	defer ticks.Stop()
 	for {
 		view := describe.View{At: time.Now()}
@@ -87,8 +87,8 @@ func (w *waiting) follow(cmd *cobra.Command, v *volumes, object client.Object) (
 		case apierrors.IsNotFound(err):
 			return last, fmt.Errorf("%s %s: %w", last.Kind, last.Name, errGone)
 		case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
-			return last, fmt.Errorf("%s %s goes on, but you cannot see how far it is: %w", last.Kind, last.Name, err)
-		case err != nil: // it goes on without us; we wait until the API server answers again
+			return last, fmt.Errorf("%s %s continues, but you may not read its progress: %w", last.Kind, last.Name, err)
+		case err != nil: // the operation continues; wait until the API server answers again
 			view.Notes = []string{"cannot read " + last.Kind + " " + last.Name + ": " + err.Error()}
 		}
 		view.Volumes = []describe.Volume{last}
@@ -96,7 +96,7 @@ func (w *waiting) follow(cmd *cobra.Command, v *volumes, object client.Object) (
 			return last, err
 		}
 		if last.Ended() {
-			return last, outcome(&last)
+			return last, resultError(&last)
 		}
 		select {
 		case <-ticks.C:
@@ -106,26 +106,26 @@ func (w *waiting) follow(cmd *cobra.Command, v *volumes, object client.Object) (
 	}
 }
 
-// outcome is nil for what is Completed.
-func outcome(v *describe.Volume) error {
+// resultError returns nil for a Completed volume, otherwise an error with the exit code.
+func resultError(v *describe.Volume) error {
 	if v.Phase == string(velerov1.PodVolumeBackupPhaseCompleted) {
 		return nil
 	}
 	return &program.ExitError{Code: exitFailed, Err: fmt.Errorf("%s %s ended as %s: %s", v.Kind, v.Name, v.Phase, describe.Clean(v.Message))}
 }
 
-// interrupted says what becomes of an object for which nobody waits any more.
-func (w *waiting) interrupted(ctx context.Context, v *volumes, object client.Object) error {
+// interrupted cancels the operation if the user has asked for that, and returns an error with the exit code.
+func (w *waitOptions) interrupted(ctx context.Context, v *volumes, object client.Object) error {
 	what := describe.VolumeOf(object)
 	if errors.Is(context.Cause(ctx), errTimeout) {
-		return &program.ExitError{Code: exitTimeout, Err: fmt.Errorf("%s %s has not ended after %s and goes on", what.Kind, what.Name, w.timeout)}
+		return &program.ExitError{Code: exitTimeout, Err: fmt.Errorf("%s %s has not ended after %s; it continues", what.Kind, what.Name, w.timeout)}
 	}
 	if !w.cancelOnInterrupt {
-		return &program.ExitError{Code: exitInterrupted, Err: fmt.Errorf("interrupted; %s %s goes on: 'kubectl -n %s delete %ss.velero.io %s' ends it",
+		return &program.ExitError{Code: exitInterrupted, Err: fmt.Errorf("interrupted; %s %s continues: end it with 'kubectl -n %s delete %ss.velero.io %s'",
 			what.Kind, what.Name, what.Namespace, strings.ToLower(what.Kind), what.Name)}
 	}
 	if err := v.cancel(ctx, object); err != nil {
-		return fmt.Errorf("cancel %s %s: %w; it goes on", what.Kind, what.Name, err)
+		return fmt.Errorf("cancel %s %s: %w; it continues", what.Kind, what.Name, err)
 	}
 	return &program.ExitError{Code: exitInterrupted, Err: fmt.Errorf("interrupted; %s %s is canceled", what.Kind, what.Name)}
 }

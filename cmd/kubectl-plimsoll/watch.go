@@ -22,7 +22,7 @@ import (
 const (
 	exitFailed      = 3
 	exitTimeout     = 4
-	exitInterrupted = 130 // as shells say it of SIGINT
+	exitInterrupted = 130 // the convention of shells for SIGINT
 )
 
 // watch is the command of that name.
@@ -39,13 +39,13 @@ func watchCommand(c *connection) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch [backup|restore NAME]",
 		Short: "Watch the volumes of a backup, of a restore or of all until they are done",
-		Long: `Shows a live screen of the volumes that are backed up and restored: how far each is, how fast it moves, how long it
-will still take, and which are stalled. Those come first.
+		Long: `Shows a live screen of the volumes that are backed up and restored: progress, rate and time left of each. Stalled volumes
+come first.
 
-With a NAME it ends when the backup or restore has ended, with exit code 3 where that did not end well. Where the output is
-no terminal it writes a line for each change.
+With a NAME the command exits when the backup or restore has ended, with code 3 if it did not complete. Without a terminal it
+writes a line for each change.
 
-Keys: arrows, j and k, page up and down scroll; q quits.`,
+Keys: arrows, j, k, page up and page down scroll; q quits.`,
 		Example: `  kubectl plimsoll watch
   kubectl plimsoll watch backup nightly
   kubectl plimsoll watch restore nightly-1 --wait --timeout 2h`,
@@ -58,9 +58,9 @@ Keys: arrows, j and k, page up and down scroll; q quits.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return w.run(cmd) },
 	}
 	f := cmd.Flags()
-	f.BoolVar(&w.plain, "plain", false, "write a line for each change, as where the output is no terminal")
-	f.BoolVar(&w.wait, "wait", false, "write nothing but one line at the end")
-	f.DurationVar(&w.timeout, "timeout", 0, "give up after this time, with exit code 4; 0: never")
+	f.BoolVar(&w.plain, "plain", false, "write a line for each change, as without a terminal")
+	f.BoolVar(&w.wait, "wait", false, "write only one line, at the end")
+	f.DurationVar(&w.timeout, "timeout", 0, "give up after this time with exit code 4; 0: never")
 	return cmd
 }
 
@@ -71,7 +71,7 @@ func selectionOf(args []string) (live.Selection, error) {
 	}
 	of, err := parseReference(args)
 	if err == nil && of.kind != describe.KindBackup && of.kind != describe.KindRestore {
-		err = program.Misused(fmt.Errorf("%s is neither backup nor restore; without a name all volumes are shown", of.kind))
+		err = program.Misused(fmt.Errorf("%s is neither backup nor restore; without a name, the command shows all volumes", of.kind))
 	}
 	return live.Selection{Kind: of.kind, Name: of.name}, err
 }
@@ -79,7 +79,7 @@ func selectionOf(args []string) (live.Selection, error) {
 func (w *watch) run(cmd *cobra.Command) error {
 	switch {
 	case w.wait && w.selection.Name == "":
-		return program.Misused(errors.New("--wait needs backup NAME or restore NAME: all volumes together have no end"))
+		return program.Misused(errors.New("--wait needs backup NAME or restore NAME"))
 	case w.timeout < 0:
 		return program.Misused(fmt.Errorf("--timeout=%s is negative", w.timeout))
 	}
@@ -145,13 +145,13 @@ func untilEnded() func(*describe.View) bool {
 	}
 }
 
-// result makes an error with the exit code of how watching has ended.
+// result returns nil if the operation has completed, otherwise an error with the exit code.
 func (w *watch) result(out io.Writer, last *describe.View, err error) error {
 	switch {
 	case errors.Is(err, screen.ErrQuit):
 		return nil
 	case errors.Is(err, screen.ErrInterrupted), errors.Is(err, context.Canceled):
-		return &program.ExitError{Code: exitInterrupted, Err: errors.New("interrupted; backups and restores go on")}
+		return &program.ExitError{Code: exitInterrupted, Err: errors.New("interrupted; backups and restores continue")}
 	case errors.Is(err, errTimeout):
 		return &program.ExitError{Code: exitTimeout, Err: w.overdue(last)}
 	case err != nil:
@@ -165,7 +165,7 @@ func (w *watch) result(out io.Writer, last *describe.View, err error) error {
 	case describe.VerdictCompleted:
 		return nil
 	case describe.VerdictDeleting:
-		return fmt.Errorf("%s %s is being deleted, and how it ended is not known any more; 'kubectl plimsoll explain %s %s' says how far that is",
+		return fmt.Errorf("%s %s is being deleted, and its result is no longer known; 'kubectl plimsoll explain %s %s' shows the progress of the deletion",
 			o.Kind, o.Name, strings.ToLower(o.Kind), o.Name)
 	default:
 		return &program.ExitError{Code: exitFailed, Err: fmt.Errorf("%s %s has ended as %s", o.Kind, o.Name, verdict)}

@@ -298,7 +298,7 @@ func TestWatchLeaves(t *testing.T) {
 		}, exitInterrupted, "interrupted"},
 		"a timeout":      {[]string{"watch", "backup", "nightly", "--timeout", "3s"}, func(*session, *exec.Cmd) {}, exitTimeout, "--timeout 3s has passed"},
 		"all volumes":    {[]string{"watch"}, func(x *session, _ *exec.Cmd) { x.press("q") }, 0, "All volumes"},
-		"and a deletion": {[]string{"watch", "backup", "doomed"}, nil, 1, "Backup doomed in namespace " + w.Namespace + " was deleted meanwhile"},
+		"and a deletion": {[]string{"watch", "backup", "doomed"}, nil, 1, "Backup doomed in namespace " + w.Namespace + " was deleted"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -1,4 +1,4 @@
-// Command node-agent moves pod-volume data for Velero's PodVolumeBackups and PodVolumeRestores, and says how far it is.
+// Command node-agent moves pod-volume data for Velero's PodVolumeBackups and PodVolumeRestores, and reports its progress.
 package main
 
 import (
@@ -29,7 +29,7 @@ func main() {
 // as its one argument (docs/contracts/velero-node-agent.md 4.4). The image has this program under that name, too.
 const restoreHelper = "velero-restore-helper"
 
-// arguments are those of the command line, or those that its name stands for.
+// arguments returns the arguments of the command line; the name velero-restore-helper adds the command restore-wait.
 func arguments(line []string) []string {
 	if filepath.Base(line[0]) == restoreHelper {
 		return append([]string{"restore-wait"}, line[1:]...)
@@ -38,7 +38,7 @@ func arguments(line []string) []string {
 }
 
 func run(ctx context.Context, args []string) int {
-	root := program.Command("node-agent", "Moves pod-volume data for Velero with restic and kopia, and says how far it is",
+	root := program.Command("node-agent", "Moves pod-volume data for Velero with restic and kopia, and reports its progress",
 		serverCommand(), restoreWaitCommand(), versionCommand())
 	return program.Run(ctx, root, args)
 }

@@ -90,7 +90,7 @@ func TestExitCodes(t *testing.T) {
 		"no restore UID":   {[]string{"restore-wait"}, "n1", 2, "UID of a Restore"},
 		"restore UID ..":   {[]string{"restore-wait", "../x"}, "n1", 2, "UID of a Restore"},
 		"no volumes there": {[]string{"restore-wait", "uid", "--restores-path", "/no/such/directory"}, "n1", 1, "list the restored volumes"},
-		"no API server":    {[]string{"server", "--kubeconfig", "/no/such/file"}, "n1", 1, "find the API server"},
+		"no API server":    {[]string{"server", "--kubeconfig", "/no/such/file"}, "n1", 1, "load the kubeconfig"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

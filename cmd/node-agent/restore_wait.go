@@ -25,6 +25,6 @@ func restoreWaitCommand() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVar(&root, "restores-path", "/restores", "where the volumes are mounted, one directory each")
+	cmd.Flags().StringVar(&root, "restores-path", "/restores", "the directory in which the volumes are mounted, one directory for each")
 	return cmd
 }

@@ -36,8 +36,8 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
 )
 
-// stopTimeout is how long the agent takes at most to end its workers (kopia has 30 s after SIGINT to store what it has in
-// hand, 5 s after SIGTERM) and to write what they reached. The pod's terminationGracePeriodSeconds must be more.
+// stopTimeout limits how long the agent takes to end its workers (kopia has 30 s after SIGINT to store what it has read, 5 s
+// after SIGTERM) and to write their progress. The pod's terminationGracePeriodSeconds must be more.
 const stopTimeout = 50 * time.Second
 
 type serverOptions struct {
@@ -98,35 +98,35 @@ The API server is the one of --kubeconfig, of KUBECONFIG, or of the pod's servic
 func (o *serverOptions) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVarP(&o.namespace, "namespace", "n", cmp.Or(os.Getenv("VELERO_NAMESPACE"), "velero"), "the namespace of the PodVolumeBackups and PodVolumeRestores")
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "a kubeconfig file, for an agent outside of a cluster")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "the kubeconfig file, for an agent outside of a cluster")
 	o.http.AddFlags(cmd, "/metrics and /progress")
-	f.StringVar(&o.configMap, "node-agent-configmap", "", "the ConfigMap with Velero's configuration of the node agent; its loadConcurrency is used")
-	f.DurationVar(&o.resourceTimeout, "resource-timeout", 10*time.Minute, "how long it may take to find a volume and to open or create its repository")
-	f.DurationVar(&o.backupTimeout, "fs-backup-timeout", 4*time.Hour, "how long the Velero server waits for the volumes of a Backup, as its flag of this name says; a volume that would make it give up is failed before; 0: never")
-	f.DurationVar(&o.prepareTimeout, "data-mover-prepare-timeout", 30*time.Minute, "how long a restore waits for its pod to start the init container, and any volume for its mount")
+	f.StringVar(&o.configMap, "node-agent-configmap", "", "read loadConcurrency from this ConfigMap, which has Velero's configuration of the node agent")
+	f.DurationVar(&o.resourceTimeout, "resource-timeout", 10*time.Minute, "fail an attempt that needs longer than this to find the volume, or to open or create the repository")
+	f.DurationVar(&o.backupTimeout, "fs-backup-timeout", 4*time.Hour, "the value of the Velero server's flag of the same name; fail a volume before the server gives up on the Backup; 0: no deadline")
+	f.DurationVar(&o.prepareTimeout, "data-mover-prepare-timeout", 30*time.Minute, "fail a restore whose pod has not started its init container, and a volume that is not mounted, after this long")
 	o.log.AddFlags(cmd)
 
-	f.StringVar(&o.hostPods, "host-pods-path", "/host_pods", "kubelet's pods directory as this process sees it")
-	f.BoolVar(&o.allowUnmounted, "allow-unmounted", false, "take volumes of PersistentVolumes and CSI drivers also while nothing is mounted in their directories: for drivers that put files there without a mount")
-	f.StringVar(&o.resticPath, "restic-path", "restic", "the restic program, looked up in PATH")
-	f.StringVar(&o.cacheDir, "cache-dir", defaultCacheDir(), "where restic and kopia keep their caches, in a directory each")
-	f.Int64Var(&o.cacheLimit, "cache-limit", 10<<30, "bytes that the caches of all repositories may hold; when a volume is done, those that were not used for the longest time are removed until the others fit; 0: no limit")
-	f.IntVar(&o.concurrency, "concurrency", 0, "volumes at the same time; 0: what the ConfigMap says, else 1; the agent reads that each minute")
-	f.StringVar(&o.workerMemory, "worker-memory", "", "how much memory restic or kopia try to keep within for one volume, such as 512Mi; 0: as much as they want; default: the container's memory limit but 192Mi, divided by the concurrency")
-	f.BoolVar(&o.initRepositories, "init-repositories", true, "create a repository that a backup needs and that does not exist")
-	f.StringVar(&o.partial, "partial", "1%", "the share of its files that a Completed backup may lack because they could not be read, beyond five files: complete (any), fail (none) or a percentage; annotation plimsoll.io/partial of a Backup overrides it")
-	f.StringVar(&o.partialRestore, "partial-restore", "fail", "the share of its files that a Completed restore may lack because they could not be written, beyond five files: complete (any), fail (none) or a percentage; annotation plimsoll.io/partial of a Restore overrides it")
-	f.DurationVar(&o.lockWait, "lock-wait", 35*time.Minute, "how long to wait for a locked repository; 0: not at all")
-	f.IntVar(&o.maxAttempts, "max-attempts", 5, "how often a volume is tried; crashes of the agent count, planned stops do not")
-	f.DurationVar(&o.retryDelay, "retry-delay", 10*time.Second, "the pause before the second attempt, doubled before each further one")
-	f.DurationVar(&o.idleTimeout, "idle-timeout", 30*time.Minute, "ends an attempt in which no byte moves; 0: never")
-	f.DurationVar(&o.stallAfter, "stall-after", progress.DefaultStallAfter, "a volume of which no byte moves for so long is shown as Stalled")
-	f.DurationVar(&o.progressInterval, "progress-interval", progress.DefaultInterval, "how often progress is written to the API server")
-	f.Int64Var(&o.uploadLimit, "upload-limit", 0, "bytes per second that the node's backups may send together; 0: no limit")
-	f.Int64Var(&o.downloadLimit, "download-limit", 0, "bytes per second that the node's restores may fetch together; 0: no limit")
+	f.StringVar(&o.hostPods, "host-pods-path", "/host_pods", "kubelet's pods directory, as this process sees it")
+	f.BoolVar(&o.allowUnmounted, "allow-unmounted", false, "accept volumes of PersistentVolumes and CSI drivers whose directory is not a mount point, for drivers that put files there without a mount")
+	f.StringVar(&o.resticPath, "restic-path", "restic", "the restic program: a path, or a name in PATH")
+	f.StringVar(&o.cacheDir, "cache-dir", defaultCacheDir(), "keep the caches of restic and kopia in this directory")
+	f.Int64Var(&o.cacheLimit, "cache-limit", 10<<30, "keep the caches of all repositories below this many bytes by removing the least recently used ones; 0: no limit")
+	f.IntVar(&o.concurrency, "concurrency", 0, "back up or restore this many volumes at the same time; 0: the number in the ConfigMap, which the agent reads every minute, else 1")
+	f.StringVar(&o.workerMemory, "worker-memory", "", "memory goal for restic or kopia per volume, such as 512Mi; 0: no goal; default: the container's memory limit minus 192Mi, divided by the concurrency")
+	f.BoolVar(&o.initRepositories, "init-repositories", true, "create missing repositories when a backup needs them")
+	f.StringVar(&o.partial, "partial", "1%", "result of a backup with unreadable files: complete, fail, or a percentage of the files up to which it is Completed (five files are always allowed); annotation plimsoll.io/partial of a Backup overrides it")
+	f.StringVar(&o.partialRestore, "partial-restore", "fail", "result of a restore that could not write some paths: complete, fail, or a percentage of the paths up to which it is Completed (five paths are always allowed); annotation plimsoll.io/partial of a Restore overrides it")
+	f.DurationVar(&o.lockWait, "lock-wait", 35*time.Minute, "wait this long for a locked repository; 0: do not wait")
+	f.IntVar(&o.maxAttempts, "max-attempts", 5, "fail a volume after this many attempts; crashes of the agent count, planned stops do not")
+	f.DurationVar(&o.retryDelay, "retry-delay", 10*time.Second, "wait this long before the second attempt, and twice as long before each further one")
+	f.DurationVar(&o.idleTimeout, "idle-timeout", 30*time.Minute, "end an attempt after this long without progress; 0: never")
+	f.DurationVar(&o.stallAfter, "stall-after", progress.DefaultStallAfter, "report Stalled after this long without progress")
+	f.DurationVar(&o.progressInterval, "progress-interval", progress.DefaultInterval, "write progress to the API server this often")
+	f.Int64Var(&o.uploadLimit, "upload-limit", 0, "limit all backups of the node together to this many bytes per second; 0: no limit")
+	f.Int64Var(&o.downloadLimit, "download-limit", 0, "limit all restores of the node together to this many bytes per second; 0: no limit")
 }
 
-// defaultCacheDir is where Velero's DaemonSet has an emptyDir for it.
+// defaultCacheDir returns the directory in which Velero's DaemonSet mounts an emptyDir.
 func defaultCacheDir() string {
 	return filepath.Join(cmp.Or(os.Getenv("VELERO_SCRATCH_DIR"), os.TempDir()), ".cache")
 }
@@ -176,7 +176,7 @@ func serve(ctx context.Context, o serverOptions) error {
 	if err != nil {
 		return err
 	}
-	cfg.QPS, cfg.Burst = 20, 40 // 200 queued volumes and their Events, without a burst that others feel
+	cfg.QPS, cfg.Burst = 20, 40 // enough for 200 queued volumes and their Events, without a burst that slows down other clients
 	mgr, err := newManager(cfg, o)
 	if err != nil {
 		return err
@@ -225,7 +225,7 @@ func serve(ctx context.Context, o serverOptions) error {
 	return mgr.Start(ctx)
 }
 
-// warnUnconfined logs what this kernel's version of Landlock does not confine.
+// warnUnconfined logs which workers this kernel's version of Landlock does not confine.
 func warnUnconfined(log *slog.Logger, abi int) {
 	switch abi {
 	case 0:
@@ -260,7 +260,7 @@ func newKopia(o serverOptions, slots *concurrency, caches *uploader.Caches, log 
 func lookUp(program string) (string, error) {
 	path, err := exec.LookPath(program)
 	if err != nil {
-		return "", fmt.Errorf("find restic: %w; say where it is with --restic-path", err)
+		return "", fmt.Errorf("find restic: %w; set --restic-path", err)
 	}
 	return filepath.Abs(path)
 }
@@ -286,12 +286,12 @@ func newManager(cfg *rest.Config, o serverOptions) (ctrl.Manager, error) {
 		GracefulShutdownTimeout: &timeout,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("reach the API server: %w", err)
+		return nil, fmt.Errorf("connect to the API server: %w", err)
 	}
 	return mgr, nil
 }
 
-// concurrency is how many volumes the node may move at the same time, as last read.
+// concurrency is the number of volumes that the node may move at the same time, as last read.
 type concurrency struct {
 	api     client.Reader
 	options serverOptions
@@ -299,11 +299,11 @@ type concurrency struct {
 }
 
 const (
-	agentMemory     = 192 << 20 // what the agent needs of the container's limit, with the files in /tmp
-	minWorkerMemory = 128 << 20 // with less, restic and kopia would do little but collect garbage
+	agentMemory     = 192 << 20 // the agent's own share of the container's limit, with the files in /tmp
+	minWorkerMemory = 128 << 20 // with less, restic and kopia spend most of their time in garbage collection
 )
 
-// workerMemory returns how many bytes of memory a worker that starts now should keep within; 0: as many as it wants.
+// workerMemory returns the memory goal, in bytes, of a worker that starts now; 0: no goal.
 func (c *concurrency) workerMemory() int64 {
 	if c.options.workerMemory != "" {
 		q := resource.MustParse(c.options.workerMemory) // validate has parsed it
@@ -322,7 +322,7 @@ func memoryShare(limit int64, slots int) int64 {
 
 func (c *concurrency) current() int { return int(c.number.Load()) }
 
-// read returns what the flag says, else the ConfigMap, else 1.
+// read returns the number of the flag, else of the ConfigMap, else 1.
 func (c *concurrency) read(ctx context.Context) (int, error) {
 	number, o := cmp.Or(c.options.concurrency, 1), c.options
 	if o.concurrency == 0 && o.configMap != "" {

@@ -25,7 +25,7 @@ func versionCommand() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&resticPath, "restic-path", "restic", "the restic program, looked up in PATH")
+	cmd.Flags().StringVar(&resticPath, "restic-path", "restic", "the restic program: a path, or a name in PATH")
 	return cmd
 }
 
@@ -41,7 +41,7 @@ func resticVersion(ctx context.Context, path string) string {
 	return u.Version().String()
 }
 
-// moduleVersion returns the version of a library that is built in.
+// moduleVersion returns the version of a built-in library.
 func moduleVersion(path string) string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -24,7 +24,7 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) int {
-	root := program.Command("restore-controller", "Restores Velero's backups, and says how far it is", serverCommand(), recordsCommand(), versionCommand())
+	root := program.Command("restore-controller", "Restores Velero's backups, and reports its progress", serverCommand(), recordsCommand(), versionCommand())
 	return program.Run(ctx, root, args)
 }
 

@@ -59,10 +59,10 @@ func TestExitCodes(t *testing.T) {
 		"bad URL":         {[]string{"server", "--download-url-base=localhost:8086"}, "p", 2, "--download-url-base=localhost:8086"},
 		"bad duration":    {[]string{"server", "--backup-sync-period=0s"}, "p", 2, "--backup-sync-period=0s is not positive"},
 		"bad number":      {[]string{"server", "--concurrency=0"}, "p", 2, "at least 1"},
-		"records nowhere": {[]string{"records", "--kubeconfig", "/no/such/file"}, "", 1, "find the API server"},
+		"records nowhere": {[]string{"records", "--kubeconfig", "/no/such/file"}, "", 1, "load the kubeconfig"},
 		"unknown command": {[]string{"serve"}, "p", 2, `unknown command "serve"`},
 		"argument":        {[]string{"server", "now"}, "p", 2, "takes no arguments"},
-		"no API server":   {[]string{"server", "--kubeconfig", "/no/such/file"}, "p", 1, "find the API server"},
+		"no API server":   {[]string{"server", "--kubeconfig", "/no/such/file"}, "p", 1, "load the kubeconfig"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

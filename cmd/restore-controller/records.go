@@ -50,10 +50,10 @@ The API server is the one of --kubeconfig, of KUBECONFIG, or of the pod's servic
 	}
 	f := cmd.Flags()
 	f.StringVarP(&o.namespace, "namespace", "n", cmp.Or(os.Getenv("VELERO_NAMESPACE"), "velero"), "the namespace of the Velero server")
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "a kubeconfig file, for a process outside of a cluster")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "the kubeconfig file, for a process outside of a cluster")
 	o.http.AddFlags(cmd, "/metrics")
 	o.log.AddFlags(cmd)
-	f.BoolVar(&o.leaderElection, "leader-elect", true, "take a Lease, so that of several processes one works")
+	f.BoolVar(&o.leaderElection, "leader-elect", true, "work only while holding the Lease, so that one of several processes works")
 	return cmd
 }
 
@@ -75,7 +75,7 @@ func keepRecords(ctx context.Context, o recordsOptions) error {
 	// The metrics show both kinds, also of a process that waits for the lease.
 	for _, kind := range []client.Object{&v1alpha1.VolumePluginBackup{}, &v1alpha1.VolumePluginRestore{}} {
 		if _, err := mgr.GetCache().GetInformer(ctx, kind, cache.BlockUntilSynced(false)); err != nil {
-			return fmt.Errorf("watch what plugins record: %w", err)
+			return fmt.Errorf("watch VolumePluginBackups: %w", err)
 		}
 	}
 	err = program.Serve(mgr, map[string]http.Handler{
@@ -119,7 +119,7 @@ func newRecordsManager(cfg *rest.Config, o recordsOptions) (ctrl.Manager, error)
 	}
 	mgr, err := ctrl.NewManager(cfg, options)
 	if err != nil {
-		return nil, fmt.Errorf("reach the API server: %w", err)
+		return nil, fmt.Errorf("connect to the API server: %w", err)
 	}
 	return mgr, nil
 }

@@ -84,22 +84,22 @@ The API server is the one of --kubeconfig, of KUBECONFIG, or of the pod's servic
 func (o *serverOptions) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVarP(&o.namespace, "namespace", "n", cmp.Or(os.Getenv("VELERO_NAMESPACE"), "velero"), "the namespace to serve")
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "a kubeconfig file, for a controller outside of a cluster")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "the kubeconfig file, for a controller outside of a cluster")
 	o.http.AddFlags(cmd, "/metrics")
 	o.log.AddFlags(cmd)
-	f.BoolVar(&o.leaderElection, "leader-elect", true, "take a Lease, so that of several controllers one works")
-	f.StringVar(&o.helperImage, "restore-helper-image", "", "the image of the init container that holds a pod until its volumes are there: that of the node agent; by default that of the pod POD_NAME, which is this one")
+	f.BoolVar(&o.leaderElection, "leader-elect", true, "work only while holding the Lease, so that one of several controllers works")
+	f.StringVar(&o.helperImage, "restore-helper-image", "", "the node agent's image, for the init container that waits for the volumes of a restored pod; default: the image of this pod, POD_NAME")
 	f.StringVar(&o.downloadAddress, "download-address", "127.0.0.1:8086",
 		"where files are served whose storage cannot sign URLs, such as a directory: kubectl port-forward reaches the default; empty: nowhere")
-	f.StringVar(&o.downloadURLBase, "download-url-base", "http://localhost:8086", "how the velero CLI reaches --download-address: the default is for kubectl port-forward")
-	f.IntVar(&o.concurrency, "concurrency", 1, "Restores at the same time")
-	f.IntVar(&o.itemConcurrency, "item-concurrency", 8, "items of one kind that a Restore restores at the same time")
-	f.DurationVar(&o.podVolumeTimeout, "pod-volume-timeout", 4*time.Hour, "how long a Restore waits for its volumes, unless its annotation velero.io/pod-volume-timeout says otherwise")
-	f.DurationVar(&o.resourceTimeout, "resource-timeout", 10*time.Minute, "how long to wait for a CRD to be served, a namespace to be gone, a claim to be bound")
-	f.DurationVar(&o.validateEvery, "store-validation-frequency", time.Minute, "how often BackupStorageLocations are checked that do not say")
-	f.DurationVar(&o.syncEvery, "backup-sync-period", time.Minute, "how often backups are brought from BackupStorageLocations that do not say")
-	f.Float32Var(&o.qps, "client-qps", 0, "limit on a restore's requests per second to the API server; 0: none but the API server's own")
-	f.IntVar(&o.burst, "client-burst", 100, "requests that --client-qps lets through at once")
+	f.StringVar(&o.downloadURLBase, "download-url-base", "http://localhost:8086", "the URL at which the velero CLI reaches --download-address; the default is for kubectl port-forward")
+	f.IntVar(&o.concurrency, "concurrency", 1, "run this many Restores at the same time")
+	f.IntVar(&o.itemConcurrency, "item-concurrency", 8, "restore this many items of one kind at the same time")
+	f.DurationVar(&o.podVolumeTimeout, "pod-volume-timeout", 4*time.Hour, "wait this long for the volumes of a Restore; its annotation velero.io/pod-volume-timeout overrides it")
+	f.DurationVar(&o.resourceTimeout, "resource-timeout", 10*time.Minute, "wait this long until a CRD is served, a namespace is deleted, or a claim is bound")
+	f.DurationVar(&o.validateEvery, "store-validation-frequency", time.Minute, "check BackupStorageLocations this often, unless their spec sets validationFrequency")
+	f.DurationVar(&o.syncEvery, "backup-sync-period", time.Minute, "sync backups from BackupStorageLocations this often, unless their spec sets backupSyncPeriod")
+	f.Float32Var(&o.qps, "client-qps", 0, "limit a restore to this many requests per second to the API server; 0: only the API server's own limits")
+	f.IntVar(&o.burst, "client-burst", 100, "allow bursts of this many requests above --client-qps")
 }
 
 func (o *serverOptions) validate() error {
@@ -110,7 +110,7 @@ func (o *serverOptions) validate() error {
 		return errors.New("neither --restore-helper-image nor POD_NAME is set: restored pods with volumes need the node agent's image")
 	}
 	if base, err := url.Parse(o.downloadURLBase); err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
-		return fmt.Errorf("--download-url-base=%s is no http or https URL", o.downloadURLBase)
+		return fmt.Errorf("--download-url-base=%s is not an http or https URL", o.downloadURLBase)
 	}
 	if o.concurrency < 1 || o.itemConcurrency < 1 {
 		return errors.New("--concurrency and --item-concurrency must be at least 1")
@@ -179,14 +179,14 @@ func helperImage(ctx context.Context, api client.Reader, o serverOptions) (strin
 	}
 	var pod corev1.Pod
 	if err := api.Get(ctx, client.ObjectKey{Namespace: o.namespace, Name: o.podName}, &pod); err != nil {
-		return "", fmt.Errorf("find the image of this pod, for restored pods: %w; say it with --restore-helper-image", err)
+		return "", fmt.Errorf("get the image of this pod: %w; set --restore-helper-image", err)
 	}
 	for i := range pod.Spec.Containers {
 		if pod.Spec.Containers[i].Name == containerName {
 			return pod.Spec.Containers[i].Image, nil
 		}
 	}
-	return "", fmt.Errorf("pod %q has no container %q: say with --restore-helper-image which image restored pods get", o.podName, containerName)
+	return "", fmt.Errorf("pod %q has no container %q: set --restore-helper-image", o.podName, containerName)
 }
 
 // containerName is that of this program in deploy/.
@@ -222,7 +222,7 @@ func newManager(cfg *rest.Config, o serverOptions) (ctrl.Manager, error) {
 	}
 	mgr, err := ctrl.NewManager(cfg, options)
 	if err != nil {
-		return nil, fmt.Errorf("reach the API server: %w", err)
+		return nil, fmt.Errorf("connect to the API server: %w", err)
 	}
 	return mgr, nil
 }
@@ -247,12 +247,13 @@ func serveHTTP(ctx context.Context, mgr ctrl.Manager, o serverOptions, controlle
 	})
 }
 
-// ready says whether the controller knows the objects of its namespace. One that waits for the lease is ready, too.
+// ready returns an error until the controller has read the objects of its namespace. A controller that waits for the Lease is
+// ready.
 func ready(r *http.Request, mgr ctrl.Manager) error {
 	ctx, cancel := context.WithTimeout(r.Context(), 3*time.Second)
 	defer cancel()
 	if !mgr.GetCache().WaitForCacheSync(ctx) {
-		return errors.New("the objects of the namespace were not read from the API server yet")
+		return errors.New("the objects of the namespace are not yet read from the API server")
 	}
 	return nil
 }

@@ -14,13 +14,13 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
-// The paths of kubelet's probes, which have no token.
+// The paths of kubelet's probes, which send no token.
 const (
 	AlivePath = "/healthz"
 	ReadyPath = "/readyz"
 )
 
-// HTTP says how a server's port for metrics and probes is served.
+// HTTP has the options of a server's port for metrics and probes.
 type HTTP struct {
 	Address string
 	Auth    bool
@@ -30,12 +30,12 @@ type HTTP struct {
 // AddFlags adds --metrics-address, --metrics-auth and --metrics-cert-dir. paths are what the port serves besides the probes.
 func (h *HTTP) AddFlags(cmd *cobra.Command, paths string) {
 	f := cmd.Flags()
-	f.StringVar(&h.Address, "metrics-address", ":8085", "where /healthz, /readyz, "+paths+" are served")
-	f.BoolVar(&h.Auth, "metrics-auth", false, "serve "+paths+" with TLS, and only to those whose token may get these paths")
-	f.StringVar(&h.CertDir, "metrics-cert-dir", "", "a directory with tls.crt and tls.key to serve with TLS; without it --metrics-auth makes a certificate that nobody can check")
+	f.StringVar(&h.Address, "metrics-address", ":8085", "serve /healthz, /readyz, "+paths+" at this address")
+	f.BoolVar(&h.Auth, "metrics-auth", false, "require TLS, and for "+paths+" a token with the right to get these paths")
+	f.StringVar(&h.CertDir, "metrics-cert-dir", "", "serve with TLS and the certificate in tls.crt and tls.key of this directory; without it --metrics-auth uses a self-signed certificate")
 }
 
-// Options are those of the manager. A port that asks for tokens has TLS: they do not travel in clear text.
+// Options returns the manager's options. A port that requires tokens uses TLS, so that they are not sent in clear text.
 func (h *HTTP) Options() (metricsserver.Options, error) {
 	options := metricsserver.Options{
 		BindAddress:   h.Address,
@@ -48,7 +48,7 @@ func (h *HTTP) Options() (metricsserver.Options, error) {
 	if h.CertDir == "" {
 		return options, nil
 	}
-	// Without these files controller-runtime would make up a certificate, and say nothing.
+	// Without these files controller-runtime would silently use a self-signed certificate.
 	for _, name := range []string{"tls.crt", "tls.key"} {
 		if _, err := os.Stat(filepath.Join(h.CertDir, name)); err != nil {
 			return options, fmt.Errorf("certificate of --metrics-cert-dir: %w", err)
@@ -57,8 +57,8 @@ func (h *HTTP) Options() (metricsserver.Options, error) {
 	return options, nil
 }
 
-// authenticated asks the API server whose token a request has and whether that user may get the path: a TokenReview and a
-// SubjectAccessReview. It takes no notice of requests for the probes' paths.
+// authenticated checks the token of each request with a TokenReview, and the right to get the path with a
+// SubjectAccessReview. Requests for the probes' paths need no token.
 func authenticated(cfg *rest.Config, client *http.Client) (metricsserver.Filter, error) {
 	filter, err := filters.WithAuthenticationAndAuthorization(cfg, client)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package program is what our servers have in common: how they are called, log, find the API server, and serve HTTP.
+// Package program has the common parts of our programs: commands, exit codes, logging, the connection to the API server, HTTP.
 package program
 
 import (
@@ -17,10 +17,10 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
-// UsageError is a mistake in how the program was called: exit code 2.
+// UsageError is an error in arguments or flags: exit code 2.
 type UsageError struct{ error }
 
-// Misused makes a UsageError.
+// Misused returns err as a UsageError.
 func Misused(err error) error { return UsageError{err} }
 
 // Command returns the command of a program with subcommands.
@@ -51,11 +51,11 @@ type ExitError struct {
 
 func (e *ExitError) Error() string { return e.Err.Error() }
 
-// Unwrap gives the error.
+// Unwrap returns Err.
 func (e *ExitError) Unwrap() error { return e.Err }
 
-// Run executes a command and returns the exit code: 0, 1 for an error, 2 for a UsageError, that of an ExitError. It has
-// printed the error.
+// Run executes a command, prints its error, and returns the exit code: 0, 1 for an error, 2 for a UsageError, the Code of an
+// ExitError.
 func Run(ctx context.Context, root *cobra.Command, args []string) int {
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
@@ -95,7 +95,7 @@ func (l *LogLevel) UnmarshalText(text []byte) error {
 	case "error", "fatal", "panic":
 		*l = LogLevel(slog.LevelError)
 	default:
-		return fmt.Errorf("%q is none of debug, info, warning and error", text)
+		return fmt.Errorf("%q is not debug, info, warning or error", text)
 	}
 	return nil
 }
@@ -105,7 +105,7 @@ func (l LogLevel) MarshalText() ([]byte, error) {
 	return []byte(strings.ToLower(slog.Level(l).String())), nil
 }
 
-// Log says what is logged, and how.
+// Log has the options of the log.
 type Log struct {
 	Level  LogLevel
 	Format string
@@ -114,11 +114,11 @@ type Log struct {
 // AddFlags adds --log-level and --log-format.
 func (l *Log) AddFlags(cmd *cobra.Command) {
 	l.Level = LogLevel(slog.LevelInfo)
-	cmd.Flags().TextVar(&l.Level, "log-level", l.Level, "debug, info, warning or error")
-	cmd.Flags().StringVar(&l.Format, "log-format", "text", "text or json")
+	cmd.Flags().TextVar(&l.Level, "log-level", l.Level, "log messages of this level and above: debug, info, warning or error")
+	cmd.Flags().StringVar(&l.Format, "log-format", "text", "format of the log: text or json")
 }
 
-// Validate checks what the flag's type does not.
+// Validate checks the format; the flag's type checks the level.
 func (l *Log) Validate() error {
 	if l.Format != "text" && l.Format != "json" {
 		return fmt.Errorf("--log-format=%s is neither text nor json", l.Format)
@@ -126,7 +126,7 @@ func (l *Log) Validate() error {
 	return nil
 }
 
-// NewLogger returns a logger to stderr, and makes it that of the libraries.
+// NewLogger returns a logger that writes to stderr, and sets it as the logger of controller-runtime and klog.
 func (l *Log) NewLogger() *slog.Logger {
 	options := &slog.HandlerOptions{Level: slog.Level(l.Level)}
 	var handler slog.Handler = slog.NewTextHandler(os.Stderr, options)
@@ -139,13 +139,14 @@ func (l *Log) NewLogger() *slog.Logger {
 	return slog.New(handler)
 }
 
-// RESTConfig leads to the API server of a kubeconfig file or, if that is empty, of KUBECONFIG or the pod's service account.
+// RESTConfig returns the connection to the API server from the kubeconfig file or, if that is empty, from KUBECONFIG or the
+// pod's service account.
 func RESTConfig(kubeconfig, userAgent string) (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = kubeconfig
 	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("find the API server: %w", err)
+		return nil, fmt.Errorf("load the kubeconfig: %w", err)
 	}
 	cfg.UserAgent = userAgent
 	return cfg, nil

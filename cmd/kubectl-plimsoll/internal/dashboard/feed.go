@@ -32,7 +32,7 @@ func (f *feed) newest() ([]byte, <-chan struct{}) {
 // show replaces the message by a page.
 func (f *feed) show(p page) { f.send("page", p) }
 
-// end says why nothing comes any more.
+// end is why the feed has ended.
 func (f *feed) end(cause error) {
 	text := "kubectl plimsoll dashboard was ended."
 	if !errors.Is(cause, context.Canceled) {

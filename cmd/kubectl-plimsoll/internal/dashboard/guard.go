@@ -57,14 +57,14 @@ func (g *guard) protect(next http.Handler) http.Handler {
 		case !slices.Contains(g.hosts, r.Host):
 			// Another name for this address: a page of that name would share the browser's trust in it (DNS rebinding).
 			refuse(w, "The dashboard does not have the name that it was called by.")
-		case !fromHere(r):
+		case !sameOrigin(r):
 			refuse(w, "Another page wants to use the dashboard.")
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
 			w.Header().Set("Allow", "GET, HEAD")
 			http.Error(w, "The dashboard only shows.", http.StatusMethodNotAllowed)
 		case r.URL.Path == "/" && r.Method == http.MethodGet && r.URL.Query().Has(tokenParameter):
-			g.admit(w, r)
-		case !g.admitted(r):
+			g.authorize(w, r)
+		case !g.authorized(r):
 			refuse(w, "Open the address that kubectl plimsoll dashboard has printed: it has a token in it.")
 		default:
 			next.ServeHTTP(w, r)
@@ -88,10 +88,10 @@ func setHeaders(h http.Header) {
 
 func refuse(w http.ResponseWriter, why string) { http.Error(w, why, http.StatusForbidden) }
 
-// fromHere says whether no page of another origin makes the request. That includes pages of other ports of this machine,
+// sameOrigin reports whether the request does not come from a page of another origin. That includes pages of other ports of this machine,
 // whose requests have our cookie. Following a link is not refused: it takes the cookie or the token, and shows nothing to
 // the page with the link.
-func fromHere(r *http.Request) bool {
+func sameOrigin(r *http.Request) bool {
 	if origin := r.Header.Get("Origin"); origin != "" && origin != "http://"+r.Host {
 		return false
 	}
@@ -99,9 +99,9 @@ func fromHere(r *http.Request) bool {
 	return site == "" || site == "none" || site == "same-origin" || r.Header.Get("Sec-Fetch-Mode") == "navigate"
 }
 
-// admit takes a token for the cookie, and the token out of the browser's address and history.
-func (g *guard) admit(w http.ResponseWriter, r *http.Request) {
-	if !g.good(r.URL.Query().Get(tokenParameter)) {
+// authorize takes a token for the cookie, and the token out of the browser's address and history.
+func (g *guard) authorize(w http.ResponseWriter, r *http.Request) {
+	if !g.consumeToken(r.URL.Query().Get(tokenParameter)) {
 		refuse(w, "This address is not good, or was opened before: it works once. If that was not you, end the dashboard; start it again for another address.")
 		return
 	}
@@ -124,8 +124,8 @@ func redirectPage(address string) string {
 		`<meta http-equiv="refresh" content="0; url=` + html.EscapeString(address) + `">` + "\n"
 }
 
-// good reports whether a token is, and uses it up.
-func (g *guard) good(token string) bool {
+// consumeToken reports whether a token is valid, and invalidates it.
+func (g *guard) consumeToken(token string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	i := slices.IndexFunc(g.tokens, func(known string) bool { return equal(token, known) })
@@ -136,7 +136,7 @@ func (g *guard) good(token string) bool {
 	return true
 }
 
-func (g *guard) admitted(r *http.Request) bool {
+func (g *guard) authorized(r *http.Request) bool {
 	return slices.ContainsFunc(r.CookiesNamed(g.cookie), func(c *http.Cookie) bool { return equal(c.Value, g.session) })
 }
 

@@ -17,7 +17,7 @@ import (
 // show the same, and no text has anything in it that is not seen.
 type page struct {
 	At      string   `json:"at"`
-	Final   bool     `json:"final"` // nothing will change any more
+	Final   bool     `json:"final"` // the operation has ended
 	Kind    string   `json:"kind"`
 	Name    string   `json:"name"`
 	Phase   string   `json:"phase,omitempty"` // of the operation
@@ -37,7 +37,7 @@ type fact struct {
 	Long  bool   `json:"long,omitempty"`
 }
 
-// bar says how far something is.
+// bar is the progress of an operation or a volume.
 type bar struct {
 	Percent        *int   `json:"percent"` // null: not known
 	PercentText    string `json:"percentText"`
@@ -170,7 +170,7 @@ func volumeOf(v *describe.Volume, now time.Time) volume {
 	}
 	row.Bar.setPercent(v.Percent())
 	if v.Source == describe.SourceStatus {
-		row.Bar.Rate = "" // nobody tells it
+		row.Bar.Rate = "" // unknown
 	}
 	return row
 }
@@ -197,7 +197,7 @@ func news(v *describe.Volume, now time.Time) string {
 	case p.State == progress.StateFailed, p.State == progress.StateCanceled:
 		return cmp.Or(v.Message, p.Message, p.LastError)
 	case v.Silent(now):
-		return "no word for " + describe.Age(now, p.Heartbeat) + ": the node agent is gone or does not reach the API server"
+		return "no report for " + describe.Age(now, p.Heartbeat) + ": the node agent does not run or cannot reach the API server"
 	case p.State == progress.StateStalled && !p.LastProgressTime.IsZero():
 		return "no byte moved for " + describe.Age(now, p.LastProgressTime)
 	case p.Message != "" && !v.Ended():
@@ -261,7 +261,7 @@ func files(p *progress.Snapshot) string {
 	return ""
 }
 
-// source says who told the numbers, and how old they are.
+// source returns where the numbers come from, and their age.
 func source(v *describe.Volume, now time.Time) string {
 	switch v.Source {
 	case describe.SourceAgent:

@@ -100,7 +100,7 @@ func TestNews(t *testing.T) {
 		"waits":           {describe.Volume{Progress: progress.Snapshot{State: progress.StateWaiting, Message: "locked by b"}}, "locked by b"},
 		"queued":          {describe.Volume{Node: "n1", Progress: progress.Snapshot{State: progress.StateQueued, QueuePosition: 2}}, "position 2 in the queue of n1"},
 		"stalled":         {describe.Volume{Progress: progress.Snapshot{State: progress.StateStalled, Message: "no byte moved", LastProgressTime: noon.Add(-time.Hour)}}, "no byte moved for 60m"},
-		"agent is gone":   {describe.Volume{Progress: progress.Snapshot{State: progress.StateTransferring, Heartbeat: noon.Add(-time.Hour)}}, "no word for 60m: the node agent is gone or does not reach the API server"},
+		"agent is gone":   {describe.Volume{Progress: progress.Snapshot{State: progress.StateTransferring, Heartbeat: noon.Add(-time.Hour)}}, "no report for 60m: the node agent does not run or cannot reach the API server"},
 		"unreadable":      {describe.Volume{Progress: progress.Snapshot{State: progress.StateTransferring, Errors: 2, LastError: "open /a"}}, "errors: 2, the last one: open /a"},
 		"done with fuss":  {describe.Volume{Progress: progress.Snapshot{State: progress.StateCompleted, Message: "was locked"}}, ""},
 		"between tries":   {describe.Volume{Progress: progress.Snapshot{State: progress.StateScanning, Message: "attempt 1 failed"}}, "attempt 1 failed"},

@@ -23,7 +23,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/describe"
 )
 
-// ErrNotLoopback says that an address can be reached from other machines.
+// ErrNotLoopback is returned for an address that other machines can reach.
 var ErrNotLoopback = errors.New("the dashboard has no password and no encryption: it listens on loopback addresses only, such as 127.0.0.1:0 or [::1]:0")
 
 const (

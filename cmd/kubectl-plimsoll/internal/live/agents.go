@@ -57,8 +57,8 @@ func agentPodOf(p *corev1.Pod) agentPod {
 
 // port is that of the agent's HTTP server: the annotation is for Prometheus, whose metrics it serves too.
 func port(p *corev1.Pod) string {
-	if told, err := strconv.ParseUint(p.Annotations["prometheus.io/port"], 10, 16); err == nil {
-		return strconv.FormatUint(told, 10)
+	if port, err := strconv.ParseUint(p.Annotations["prometheus.io/port"], 10, 16); err == nil {
+		return strconv.FormatUint(port, 10)
 	}
 	for i := range p.Spec.Containers {
 		for _, c := range p.Spec.Containers[i].Ports {
@@ -109,7 +109,7 @@ func newAgents(config *rest.Config, namespace string, patience time.Duration) (*
 }
 
 // ask asks those pods that are busy, and those that were never asked, and returns when all have answered or their time is
-// over. What pods that are not there any more have said is forgotten.
+// over. Reports of pods that no longer exist are dropped.
 func (a *agents) ask(ctx context.Context, pods []agentPod, busy func(agentPod) bool) {
 	a.forget(pods)
 	slots := make(chan struct{}, askedAtOnce)
@@ -173,38 +173,38 @@ func (a *agents) get(ctx context.Context, p agentPod) (_ map[types.UID]progress.
 		return nil, err
 	}
 	defer body.Close()
-	var told v1alpha1.AgentProgress
-	if err := json.NewDecoder(io.LimitReader(body, answerLimit)).Decode(&told); err != nil {
-		return nil, fmt.Errorf("decode its answer: %w", err)
+	var document v1alpha1.AgentProgress
+	if err := json.NewDecoder(io.LimitReader(body, answerLimit)).Decode(&document); err != nil {
+		return nil, fmt.Errorf("decode /progress: %w", err)
 	}
-	volumes := make(map[types.UID]progress.Snapshot, len(told.Operations))
-	for _, o := range told.Operations {
+	volumes := make(map[types.UID]progress.Snapshot, len(document.Operations))
+	for _, o := range document.Operations {
 		volumes[types.UID(o.UID)] = o.Progress
 	}
 	return volumes, nil
 }
 
-// told is what an agent last said of a volume.
-type told struct {
+// agentReport is an agent's last report of a volume.
+type agentReport struct {
 	progress.Snapshot
 
 	fresh bool
 }
 
 // volumes is what all agents last said.
-func (a *agents) volumes(now time.Time) map[types.UID]told {
+func (a *agents) volumes(now time.Time) map[types.UID]agentReport {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	all := map[types.UID]told{}
+	all := map[types.UID]agentReport{}
 	for _, answer := range a.answers {
 		for uid, snapshot := range answer.volumes {
-			all[uid] = told{snapshot, now.Sub(answer.at) < a.patience+freshness}
+			all[uid] = agentReport{snapshot, now.Sub(answer.at) < a.patience+freshness}
 		}
 	}
 	return all
 }
 
-// nodes describes the pods' nodes, by name, and says in a note which agents cannot be asked.
+// nodes describes the pods' nodes, by name, and says in a note which agents cannot be reached.
 func (a *agents) nodes(pods []agentPod) (nodes []describe.Node, note string) {
 	slices.SortFunc(pods, func(x, y agentPod) int {
 		return cmp.Or(cmp.Compare(x.node.Name, y.node.Name), cmp.Compare(x.node.Agent, y.node.Agent))
@@ -233,7 +233,7 @@ func (a *agents) nodes(pods []agentPod) (nodes []describe.Node, note string) {
 	case failed == 0:
 		return nodes, ""
 	}
-	return nodes, fmt.Sprintf("numbers may be some seconds old: %d of %d node agents cannot be asked; %s", failed, len(pods), first)
+	return nodes, fmt.Sprintf("progress may be some seconds old: %d of %d node agents cannot be reached; %s", failed, len(pods), first)
 }
 
 // complaint is for people: of many agents they see one.

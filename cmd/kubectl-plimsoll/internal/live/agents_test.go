@@ -75,7 +75,7 @@ func TestRefresh(t *testing.T) {
 		"of Velero's own": {progress.Snapshot{State: progress.StateScanning}, progress.Snapshot{State: progress.StateWaiting, Heartbeat: at(11)}, progress.Snapshot{State: progress.StateWaiting, Heartbeat: at(11)}},
 	} {
 		v := describe.Volume{Progress: test.object}
-		refresh(&v, told{test.live, true})
+		mergeReport(&v, agentReport{test.live, true})
 		if diff := cmp.Diff(test.want, v.Progress); diff != "" {
 			t.Errorf("%s: (-want +got)\n%s", name, diff)
 		}
@@ -96,7 +96,7 @@ func TestAnswersGetOld(t *testing.T) {
 			<-time.After(test.pause)
 			a.note(pod, nil, errors.New("no route to host"))
 			v := describe.Volume{UID: "volume"}
-			refresh(&v, a.volumes(time.Now())["volume"])
+			mergeReport(&v, a.volumes(time.Now())["volume"])
 			if v.Source != test.want || v.Progress.BytesDone != 5 {
 				t.Errorf("after %s more: %+v, want source %s", test.pause, v, test.want)
 			}

@@ -1,4 +1,4 @@
-// Package live follows volumes on a cluster: what their objects say, and what the agents that move them say this moment.
+// Package live follows volumes on a cluster: it watches their objects, and asks the agents that move them for current progress.
 package live
 
 import (
@@ -23,13 +23,13 @@ const (
 	defaultPatience = 2 * time.Second
 )
 
-// Selection says whose volumes are followed. The zero value is all.
+// Selection selects the volumes of a Backup or Restore. The zero value selects all.
 type Selection struct {
 	Kind string // describe.KindBackup or describe.KindRestore
 	Name string
 }
 
-// Options say what is followed.
+// Options are those of Follow.
 type Options struct {
 	Config    *rest.Config
 	Scheme    *runtime.Scheme // knows the kinds of corev1, velerov1 and plimsoll.io
@@ -40,12 +40,12 @@ type Options struct {
 	Patience  time.Duration // with an agent that does not answer, and with all of them before the first View; default 2 seconds
 }
 
-// Follow gives a View at once and then one each Interval, made of what watches and agents have said until then. It starts
-// nothing before the first is asked for, and ends what it started before the loop over it is left.
+// Follow yields a View at once and then one each Interval, with the latest reports of watches and agents. It starts its
+// goroutines with the first View, and ends them when the loop ends.
 //
-// The last pair has an error: why the objects could not be read at the beginning, that the selected operation does not
-// exist or was deleted meanwhile, or the cause of ctx's end. An API server that goes away later is waited for: Views keep
-// what is known and have a note. So it is with agents that cannot be asked.
+// The last pair has an error: the objects could not be read at the beginning, the selected operation does not exist or was
+// deleted, or the cause of ctx's end. If the API server or an agent becomes unreachable later, the Views keep the last known
+// state and have a note.
 func Follow(ctx context.Context, o Options) iter.Seq2[describe.View, error] {
 	return func(yield func(describe.View, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -80,7 +80,7 @@ func Follow(ctx context.Context, o Options) iter.Seq2[describe.View, error] {
 	}
 }
 
-// Look gives the first View of Follow.
+// Look returns the first View of Follow.
 func Look(ctx context.Context, o Options) (describe.View, error) {
 	for view, err := range Follow(ctx, o) {
 		return view, err
@@ -88,7 +88,7 @@ func Look(ctx context.Context, o Options) (describe.View, error) {
 	return describe.View{}, context.Cause(ctx)
 }
 
-// follower has the parts of a View.
+// follower collects the parts of a View.
 type follower struct {
 	selection  Selection
 	namespace  string
@@ -122,18 +122,18 @@ func newFollower(o Options) (*follower, error) {
 	return f, nil
 }
 
-// following is a mirror of any kind.
-type following interface {
+// mirrored is a mirror of any kind.
+type mirrored interface {
 	kind() string
-	begin(ctx context.Context) error
+	firstLoad(ctx context.Context) error
 	run(ctx context.Context)
-	trouble() (since time.Time, err error)
-	polled() error
+	readError() (since time.Time, err error)
+	watchError() error
 }
 
-// mirrors returns them in the order in which they are read.
-func (f *follower) mirrors() []following {
-	var all []following
+// mirrors returns all mirrors, in the order in which they are read.
+func (f *follower) mirrors() []mirrored {
+	var all []mirrored
 	if f.operations != nil {
 		all = append(all, f.operations)
 	}
@@ -143,11 +143,11 @@ func (f *follower) mirrors() []following {
 	return append(all, f.pods)
 }
 
-// start reads everything once, and keeps on following it in the background until ctx ends.
+// start reads all objects once, and follows them in the background until ctx ends.
 func (f *follower) start(ctx context.Context, background *sync.WaitGroup) error {
 	mirrors := f.mirrors()
 	for _, m := range mirrors {
-		if err := m.begin(ctx); err != nil {
+		if err := m.firstLoad(ctx); err != nil {
 			return err
 		}
 	}
@@ -170,19 +170,19 @@ func (f *follower) start(ctx context.Context, background *sync.WaitGroup) error 
 		}
 	})
 	select {
-	case <-asked: // so that the first View has what agents say
+	case <-asked: // so that the first View has the agents' reports
 	case <-time.After(f.agents.patience):
 	case <-ctx.Done():
 	}
 	return nil
 }
 
-// ask asks the agents that have something to tell, and those that were never asked.
+// ask asks the agents with running volumes, and those that were never asked.
 func (f *follower) ask(ctx context.Context) {
 	busy, anywhere := map[string]bool{}, false
 	for _, v := range f.selected(time.Now(), f.operation()) {
 		switch {
-		case v.Ended(), v.OfPlugin(): // no agent knows of it
+		case v.Ended(), v.OfPlugin(): // no agent reports it
 		case v.Node != "":
 			busy[v.Node] = true
 		case v.Phase == string(velerov1.PodVolumeRestorePhaseInProgress):

@@ -144,7 +144,7 @@ func TestRights(t *testing.T) {
 	glances.Verbs = []string{"get", "list"}
 	c.follow(c.options(c.as("glances", glances, pods), nightly)).until("a note that there is no right to watch", func(v describe.View) bool {
 		return slices.ContainsFunc(v.Notes, func(note string) bool {
-			return strings.HasPrefix(note, "PodVolumeBackups are up to 5s old, because they cannot be watched: ")
+			return strings.HasPrefix(note, "PodVolumeBackups may be 5s old, because they cannot be watched: ")
 		})
 	})
 	_, err = Look(t.Context(), c.options(c.as("nothing"), nightly))
@@ -163,8 +163,8 @@ func TestServerAway(t *testing.T) {
 	away := c.proxy.On(testenv.IsAny, testenv.HangUp)
 	c.proxy.Cut(testenv.IsAny)
 	note := views.until("a note", func(v describe.View) bool { return len(v.Notes) > 0 }).Notes[0]
-	since, _, _ := strings.Cut(note, ", ")
-	if !strings.HasPrefix(since, "the API server does not answer since ") {
+	since, _, _ := strings.Cut(note, " (")
+	if !strings.HasPrefix(since, "API server unreachable since ") {
 		t.Errorf("the note is %q", note)
 	}
 	for range 10 {
@@ -254,11 +254,11 @@ func TestAgentsThatDoNotAnswer(t *testing.T) {
 		live  bool
 	}{
 		"Velero's own":       {agent: http.NotFoundHandler()},
-		"asks for a token":   {agent: fails(http.StatusUnauthorized), note: "1 of 1 node agents cannot be asked; node-agent-1 asks for a token (--metrics-auth)"},
-		"ends meanwhile":     {agent: fails(http.StatusServiceUnavailable), note: "1 of 1 node agents cannot be asked; node-agent-1: "},
-		"says nonsense":      {agent: says(`[1, 2`), note: "node-agent-1: decode its answer: "},
-		"is another program": {agent: says(`<html>`), note: "node-agent-1: decode its answer: "},
-		"never ends to talk": {agent: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.CopyN(w, spaces{}, 2*answerLimit) }), note: "node-agent-1: decode its answer: "},
+		"asks for a token":   {agent: fails(http.StatusUnauthorized), note: "1 of 1 node agents cannot be reached; node-agent-1 asks for a token (--metrics-auth)"},
+		"ends meanwhile":     {agent: fails(http.StatusServiceUnavailable), note: "1 of 1 node agents cannot be reached; node-agent-1: "},
+		"says nonsense":      {agent: says(`[1, 2`), note: "node-agent-1: decode /progress: "},
+		"is another program": {agent: says(`<html>`), note: "node-agent-1: decode /progress: "},
+		"never ends to talk": {agent: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.CopyN(w, spaces{}, 2*answerLimit) }), note: "node-agent-1: decode /progress: "},
 		"does not answer":    {agent: hangs, note: "node-agent-1 did not answer within 2s"},
 		"has nothing":        {agent: says(`{"operations": []}`), live: true},
 	} {

@@ -23,27 +23,26 @@ const (
 	pollPause   = 5 * time.Second  // of those who may list, but not watch
 )
 
-// mirror holds what the API server has of one kind, each object as what we make of it. It lists and watches without a
-// Reflector of client-go, which would wait for up to half a minute after the server is back, and does not tell since when
-// it was away.
+// mirror keeps the objects of one kind, converted to T. It does not use client-go's Reflector, which waits for up to half a
+// minute after the API server is back, and does not report since when it was unreachable.
 type mirror[T any] struct {
 	api      client.WithWatch
-	what     string // the kind in the plural, for people
+	what     string // the plural of the kind, for messages
 	list     func() client.ObjectList
 	options  []client.ListOption
 	of       func(client.Object) T
-	optional bool // a cluster may not have the kind, or not show it
+	optional bool // the cluster may not have the kind, or not allow to read it
 
 	mu        sync.Mutex
 	objects   map[string]T // by name: they are in one namespace
 	version   string
-	err       error // of the last try to read
+	err       error // of the last read
 	since     time.Time
-	unwatched error // why it is only looked at now and then
+	unwatched error // why the objects are polled instead of watched
 }
 
-// begin reads for the first time. What goes wrong is returned unless the kind is optional.
-func (m *mirror[T]) begin(ctx context.Context) error {
+// firstLoad reads the objects for the first time. Without the kind or the right it fails, unless the kind is optional.
+func (m *mirror[T]) firstLoad(ctx context.Context) error {
 	err := m.load(ctx)
 	switch {
 	case err == nil, m.optional && denied(err):
@@ -58,7 +57,7 @@ func (m *mirror[T]) begin(ctx context.Context) error {
 // run follows changes until ctx ends.
 func (m *mirror[T]) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		_, err := m.trouble()
+		_, err := m.readError()
 		if err == nil {
 			wait(ctx, m.follow(ctx))
 			err = m.load(ctx)
@@ -74,8 +73,8 @@ func (m *mirror[T]) run(ctx context.Context) {
 	}
 }
 
-// follow watches until the watch ends, and returns how long to wait before the objects are read anew: a watch that is refused
-// or cut must not become one request after the other.
+// follow watches until the watch ends, and returns how long to wait before the next read, so that a watch that is refused or
+// cut at once does not cause a flood of requests.
 func (m *mirror[T]) follow(ctx context.Context) (pause time.Duration) {
 	begun := time.Now()
 	err := m.watch(ctx)
@@ -126,8 +125,8 @@ func (m *mirror[T]) load(ctx context.Context) error {
 	return err
 }
 
-// watch takes changes until the watch ends. That happens now and then, and load tells whether it was for a reason. The error
-// is why there was none.
+// watch applies changes until the watch ends, which API servers do regularly; if there is a cause, the next load returns it. The
+// error is that of starting the watch.
 func (m *mirror[T]) watch(ctx context.Context) error {
 	options := append(slices.Clip(m.options), &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: m.version}})
 	w, err := m.api.Watch(ctx, m.list(), options...)
@@ -143,15 +142,15 @@ func (m *mirror[T]) watch(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case event, ok := <-w.ResultChan():
-			if !ok || !m.take(event) {
+			if !ok || !m.apply(event) {
 				return nil
 			}
 		}
 	}
 }
 
-// take is false where the watch is over.
-func (m *mirror[T]) take(event watch.Event) bool {
+// apply applies a change, and returns false if the watch has ended.
+func (m *mirror[T]) apply(event watch.Event) bool {
 	o, ok := event.Object.(client.Object)
 	if !ok {
 		return false // of type Error: a Status
@@ -177,15 +176,15 @@ func (m *mirror[T]) all() []T {
 	return slices.Collect(maps.Values(m.objects))
 }
 
-// trouble says since when and why the objects cannot be read.
-func (m *mirror[T]) trouble() (since time.Time, err error) {
+// readError returns since when and why the objects cannot be read.
+func (m *mirror[T]) readError() (since time.Time, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.since, m.err
 }
 
-// polled says why the objects are only read now and then; nil: they are watched.
-func (m *mirror[T]) polled() error {
+// watchError returns why the objects are polled; nil if they are watched.
+func (m *mirror[T]) watchError() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !denied(m.unwatched) {
@@ -194,7 +193,7 @@ func (m *mirror[T]) polled() error {
 	return m.unwatched
 }
 
-// denied says whether the API server has answered, but does not have the kind or does not show it.
+// denied reports whether the API server has answered, but does not have the kind or does not allow to read it.
 func denied(err error) bool {
 	return meta.IsNoMatchError(err) || apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err)
 }

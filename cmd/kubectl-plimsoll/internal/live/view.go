@@ -10,21 +10,21 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/describe"
 )
 
-// view puts together what is known.
+// view returns the View of what is known now.
 func (f *follower) view(now time.Time) (describe.View, error) {
 	view := describe.View{At: now}
 	if f.operations != nil {
 		if view.Operation = f.operation(); view.Operation == nil {
-			return view, f.missing()
+			return view, f.notFound()
 		}
 		f.seen = true
 	}
 	view.Volumes = f.selected(now, view.Operation)
-	told := f.agents.volumes(now)
+	reported := f.agents.volumes(now)
 	for i := range view.Volumes {
 		v := &view.Volumes[i]
-		if live, ok := told[v.UID]; ok {
-			refresh(v, live)
+		if live, ok := reported[v.UID]; ok {
+			mergeReport(v, live)
 		}
 		v.DropStale(now)
 	}
@@ -48,14 +48,14 @@ func (f *follower) operation() *describe.Operation {
 	return nil
 }
 
-func (f *follower) missing() error {
+func (f *follower) notFound() error {
 	if f.seen {
-		return fmt.Errorf("%s %s in namespace %s was deleted meanwhile", f.selection.Kind, f.selection.Name, f.namespace)
+		return fmt.Errorf("%s %s in namespace %s was deleted", f.selection.Kind, f.selection.Name, f.namespace)
 	}
 	return fmt.Errorf("there is no %s %s in namespace %s", f.selection.Kind, f.selection.Name, f.namespace)
 }
 
-// selected returns the volumes that are to be seen: those of the operation, or all that have not ended long ago.
+// selected returns the volumes of the operation, or all that run or have ended recently.
 func (f *follower) selected(now time.Time, operation *describe.Operation) []describe.Volume {
 	volumes := []describe.Volume{}
 	for _, m := range f.volumes {
@@ -68,9 +68,9 @@ func (f *follower) selected(now time.Time, operation *describe.Operation) []desc
 	return volumes
 }
 
-// refresh replaces what the object says by what its agent says, if that is newer. An end is told by objects alone. The
-// agent leaves out what may name files; the object has that.
-func refresh(v *describe.Volume, agent told) {
+// mergeReport replaces the object's progress with the agent's if that is newer. Only objects report the end. The agent leaves
+// out texts that may name files; they are taken from the object.
+func mergeReport(v *describe.Volume, agent agentReport) {
 	object, live := &v.Progress, agent.Snapshot
 	if v.Ended() || live.State == "" || live.State.Terminal() || live.Heartbeat.Before(object.Heartbeat) {
 		return
@@ -90,15 +90,15 @@ func refresh(v *describe.Volume, agent told) {
 	}
 }
 
-// notes say what cannot be read: each kind that is not shown, and once since when the API server is away.
+// notes returns a note for each kind that cannot be read, and one if the API server is unreachable.
 func (f *follower) notes() []string {
 	var notes []string
 	var away error
 	var first time.Time
 	for _, m := range f.mirrors() {
-		since, err := m.trouble()
-		if reason := m.polled(); err == nil && reason != nil {
-			notes = append(notes, fmt.Sprintf("%s are up to %v old, because they cannot be watched: %v", m.kind(), pollPause, reason))
+		since, err := m.readError()
+		if reason := m.watchError(); err == nil && reason != nil {
+			notes = append(notes, fmt.Sprintf("%s may be %v old, because they cannot be watched: %v", m.kind(), pollPause, reason))
 		}
 		switch {
 		case err == nil, meta.IsNoMatchError(err):
@@ -110,9 +110,9 @@ func (f *follower) notes() []string {
 	}
 	switch {
 	case apierrors.IsUnauthorized(away):
-		notes = append(notes, fmt.Sprintf("the API server does not know you any more since %s: log in again; what it last said is shown", first.Format(time.TimeOnly)))
+		notes = append(notes, fmt.Sprintf("unauthorized since %s; log in again (showing the last known state)", first.Format(time.TimeOnly)))
 	case away != nil:
-		notes = append(notes, fmt.Sprintf("the API server does not answer since %s, what it last said is shown: %v", first.Format(time.TimeOnly), away))
+		notes = append(notes, fmt.Sprintf("API server unreachable since %s (showing the last known state): %v", first.Format(time.TimeOnly), away))
 	}
 	return notes
 }
