@@ -1,17 +1,14 @@
 package main
 
 import (
-	"archive/tar"
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -22,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -30,6 +28,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/test/controlplane"
 	"github.com/plimsoll-io/plimsoll/test/loopback"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
+	"github.com/plimsoll-io/plimsoll/test/velero"
 )
 
 // asProgram makes the test binary behave as the restore controller.
@@ -95,7 +94,7 @@ const namespace = "plimsoll"
 
 func newSite(t *testing.T) *site {
 	t.Helper()
-	crds, err := controlplane.VeleroCRDs("1.18.3")
+	crds, err := controlplane.VeleroCRDs(controlplane.LatestVelero)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,28 +110,17 @@ func newSite(t *testing.T) *site {
 // backUp puts a backup of n ConfigMaps into the store.
 func (s *site) backUp(name string, n int) {
 	s.t.Helper()
-	var packed bytes.Buffer
-	pack := gzip.NewWriter(&packed)
-	w := tar.NewWriter(pack)
-	for i := range n {
-		content := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c%d","namespace":"shop"}}`, i)
-		_ = w.WriteHeader(&tar.Header{Name: fmt.Sprintf("resources/configmaps/namespaces/shop/c%d.json", i), Typeflag: tar.TypeReg, Mode: 0o755, Size: int64(len(content))})
-		_, _ = w.Write([]byte(content))
-	}
-	_, _ = w.Close(), pack.Close()
 	ended := metav1.Now()
-	backup := &velerov1.Backup{
-		TypeMeta: metav1.TypeMeta{APIVersion: "velero.io/v1", Kind: "Backup"}, ObjectMeta: metav1.ObjectMeta{Name: name},
-		Status: velerov1.BackupStatus{Phase: velerov1.BackupPhaseCompleted, StartTimestamp: &ended, CompletionTimestamp: &ended},
+	stored := velero.Stored{Version: velero.V1_18, Backup: &velerov1.Backup{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Status:     velerov1.BackupStatus{Phase: velerov1.BackupPhaseCompleted, StartTimestamp: &ended, CompletionTimestamp: &ended},
+	}}
+	for i := range n {
+		stored.Items = append(stored.Items, velero.Item{Resource: "configmaps", Object: &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": fmt.Sprintf("c%d", i), "namespace": "shop"},
+		}}})
 	}
-	text, err := json.Marshal(backup)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	dir := filepath.Join(s.store, "backups", name)
-	err = errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, name+".tar.gz"), packed.Bytes(), 0o600),
-		os.WriteFile(filepath.Join(dir, "velero-backup.json"), text, 0o600))
-	if err != nil {
+	if err := stored.Write(s.store); err != nil {
 		s.t.Fatal(err)
 	}
 }

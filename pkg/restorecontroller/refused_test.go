@@ -11,13 +11,11 @@ import (
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/pkg/restore"
@@ -142,12 +140,7 @@ func (c *cluster) user() rbacv1.Subject {
 		rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{"velero.io"}, Resources: []string{
 			"backups", "backupstoragelocations", "downloadrequests", "podvolumebackups", "restores", "serverstatusrequests",
 		}})
-	token := &authenticationv1.TokenRequest{}
-	if err := c.Client.SubResource("token").Create(c.t.Context(), account, token); err != nil {
-		c.t.Fatal(err)
-	}
-	c.Config = rest.AnonymousClientConfig(c.Config)
-	c.Config.BearerToken, c.Config.QPS = token.Status.Token, -1
+	c.Config = c.WithToken(client.ObjectKeyFromObject(account))
 	return subject
 }
 

@@ -1,11 +1,7 @@
 package monitoring
 
 import (
-	"archive/tar"
-	"bytes"
-	"compress/gzip"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,12 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/test/loopback"
 	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
+	"github.com/plimsoll-io/plimsoll/test/velero"
 )
 
 // standalone is the namespace of the restore controller; the other one is that of a Velero server, which the test plays.
@@ -48,19 +46,20 @@ func newCluster(t *testing.T) *cluster {
 // stored puts a backup of one ConfigMap into the store.
 func (c *cluster) stored(name, configMap, data string) {
 	c.t.Helper()
-	content := fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": %q, "namespace": %q}, "data": {%q: "x"}}`, configMap, shop, data)
-	var packed bytes.Buffer
-	pack := gzip.NewWriter(&packed)
-	w := tar.NewWriter(pack)
-	path := "resources/configmaps/namespaces/" + shop + "/" + configMap + ".json"
-	err := w.WriteHeader(&tar.Header{Name: path, Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(content))})
-	_, writeErr := w.Write(content)
-	if err := errors.Join(err, writeErr, w.Close(), pack.Close()); err != nil {
+	ended := metav1.Now()
+	err := velero.Stored{
+		Version: velero.V1_18,
+		Backup: &velerov1.Backup{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Status:     velerov1.BackupStatus{Phase: velerov1.BackupPhaseCompleted, StartTimestamp: &ended, CompletionTimestamp: &ended},
+		},
+		Items: []velero.Item{{Resource: "configmaps", Object: &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": configMap, "namespace": shop}, "data": map[string]any{data: "x"},
+		}}}},
+	}.Write(c.store)
+	if err != nil {
 		c.t.Fatal(err)
 	}
-	c.put(name+"/"+name+".tar.gz", packed.Bytes())
-	c.put(name+"/velero-backup.json", fmt.Appendf(nil, `{"apiVersion": "velero.io/v1", "kind": "Backup", "metadata": {"name": %q}, "status": {
-		"phase": "Completed", "startTimestamp": "2026-01-01T00:00:00Z", "completionTimestamp": "2026-01-01T00:01:00Z"}}`, name))
 }
 
 func (c *cluster) put(name string, content []byte) {

@@ -111,8 +111,8 @@ func (e *Env) BucketLocation(name string, server *s3.Server, bucket string) *vel
 	}}
 }
 
-// ReadDeploy reads an object from a file in deploy/.
-func (e *Env) ReadDeploy(name string, into any) {
+// readDeploy reads an object from a file in deploy/.
+func (e *Env) readDeploy(name string, into any) {
 	e.T.Helper()
 	root, err := parts.Root()
 	if err != nil {
@@ -128,8 +128,8 @@ func (e *Env) ReadDeploy(name string, into any) {
 func (e *Env) GrantPluginRights() {
 	e.T.Helper()
 	role, binding := &rbacv1.Role{}, &rbacv1.RoleBinding{}
-	e.ReadDeploy("volume-plugin/rbac.yaml", role)
-	e.ReadDeploy("volume-plugin/rolebinding.yaml", binding)
+	e.readDeploy("volume-plugin/rbac.yaml", role)
+	e.readDeploy("volume-plugin/rolebinding.yaml", binding)
 	role.Namespace, binding.Namespace, binding.Subjects[0].Namespace = e.Namespace, e.Namespace, e.Namespace
 	e.Create(role, binding)
 }

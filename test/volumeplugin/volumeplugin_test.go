@@ -3,7 +3,6 @@
 package volumeplugin
 
 import (
-	"archive/tar"
 	"bytes"
 	"compress/gzip"
 	"crypto/sha256"
@@ -20,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
@@ -27,6 +27,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/s3"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
+	"github.com/plimsoll-io/plimsoll/test/velero"
 )
 
 const (
@@ -172,31 +173,12 @@ func fill(t *testing.T, dir string) {
 // finish does what a Velero server does when a backup has ended: the files, then the phase.
 func finish(t *testing.T, c *cluster, backup *velerov1.Backup, store string) {
 	t.Helper()
-	var archive bytes.Buffer
-	packer := gzip.NewWriter(&archive)
-	items := tar.NewWriter(packer)
-	namespace := []byte(`{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}`)
-	header := &tar.Header{Name: "resources/namespaces/cluster/shop.json", Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(namespace))}
-	if err := items.WriteHeader(header); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := items.Write(namespace); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(items.Close(), packer.Close()); err != nil {
-		t.Fatal(err)
-	}
 	now := metav1.Now()
-	metadata := backup.DeepCopy()
-	metadata.TypeMeta = metav1.TypeMeta{APIVersion: "velero.io/v1", Kind: "Backup"}
-	metadata.Status = velerov1.BackupStatus{Phase: velerov1.BackupPhaseCompleted, FormatVersion: "1.1.0", StartTimestamp: &now, CompletionTimestamp: &now}
-	text, err := json.Marshal(metadata)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := filepath.Join(store, "backups", backup.Name)
-	err = errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, backup.Name+".tar.gz"), archive.Bytes(), 0o600),
-		os.WriteFile(filepath.Join(dir, "velero-backup.json"), text, 0o600))
+	ended := backup.DeepCopy()
+	ended.Status = velerov1.BackupStatus{Phase: velerov1.BackupPhaseCompleted, StartTimestamp: &now, CompletionTimestamp: &now}
+	err := velero.Stored{Version: velero.V1_18, Backup: ended, Items: []velero.Item{{Resource: "namespaces", Object: &unstructured.Unstructured{
+		Object: map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": "shop"}},
+	}}}}.Write(store)
 	if err != nil {
 		t.Fatal(err)
 	}
