@@ -90,6 +90,7 @@ func TestVeleroServerThatComesLater(t *testing.T) {
 				e = &script{run: func(ctx context.Context, _ *restore.Plan, _ func(restore.Progress)) (*restore.Outcome, error) {
 					return nil, block(ctx)
 				}}
+			default: // the volumes block by themselves
 			}
 			restorable(c, e, func(cfg *Config) { cfg.AlonePeriod = 10 * time.Millisecond })
 			first := c.newRestore("r1", nil)
