@@ -1,6 +1,7 @@
 package nodeagent
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -114,7 +115,7 @@ func (a *Agent) emitEnd(op *Operation, v terminalStatus) {
 		a.emit(op, warning, EventPartial, "%s", v.message)
 	default:
 		log.Info("Operation completed", "snapshot", v.result.snapshotID)
-		a.emit(op, normal, EventCompleted, "%s of %s completed: %s in %s", op.Kind, op.PodVolume, size(v.snapshot.TotalBytes), took)
+		a.emit(op, normal, EventCompleted, "%s of %s completed: %s in %s", op.Kind, op.PodVolume, size(cmp.Or(v.snapshot.SnapshotBytes, v.snapshot.TotalBytes)), took)
 	}
 }
 

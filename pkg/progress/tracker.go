@@ -146,14 +146,17 @@ func (t *Tracker) IdleFor() time.Duration {
 	return now.Sub(t.aliveSince)
 }
 
-// Complete ends the operation well: done and total become total, the size of the snapshot. It is the one place where the
-// bytes done may fall: when an earlier attempt saw more data than there was in the end.
-func (t *Tracker) Complete(total int64, reason v1alpha1.Reason) Snapshot {
+// Complete ends the operation well, with a snapshot of size bytes. Done and total become equal. They stay above size where
+// more was shown before: where files shrank while they were read, or between two attempts.
+func (t *Tracker) Complete(size int64, reason v1alpha1.Reason) Snapshot {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	now := time.Now()
-	t.look(now)
-	t.snap.BytesDone, t.snap.TotalBytes, t.snap.TotalFinal = total, total, true
+	t.look(time.Now())
+	t.snap.BytesDone = max(t.snap.BytesDone, size)
+	t.snap.TotalBytes, t.snap.TotalFinal = t.snap.BytesDone, true
+	if size < t.snap.TotalBytes {
+		t.snap.SnapshotBytes = size
+	}
 	if t.snap.FilesTotal > 0 {
 		t.snap.FilesDone = t.snap.FilesTotal
 	}

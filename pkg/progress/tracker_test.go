@@ -268,6 +268,17 @@ func TestTrackerEnds(t *testing.T) {
 			t.Errorf("changed after the end: %+v", again)
 		}
 	})
+	t.Run("completed with a snapshot smaller than what was read", func(t *testing.T) {
+		t.Parallel()
+		tr := NewTracker(Options{})
+		tr.Begin(1)
+		tr.Report(full)
+		before := tr.Snapshot()
+		s := tr.Complete(60*mib, "")
+		if s.BytesDone < before.BytesDone || s.TotalBytes != s.BytesDone || s.SnapshotBytes != 60*mib {
+			t.Errorf("completed as %+v after %+v", s, before)
+		}
+	})
 	t.Run("failed", func(t *testing.T) {
 		t.Parallel()
 		tr := NewTracker(Options{})
