@@ -7,6 +7,7 @@ import (
 
 	"github.com/vmware-tanzu/velero/pkg/util/results"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
 
@@ -85,17 +86,11 @@ func (o *Operation) HasStored() bool {
 	case "New", "Queued", "ReadyToStart", "FailedValidation":
 		return false
 	case "InProgress":
-		return o.Items.Step == stepVolumes
+		return o.Items.Step == v1alpha1.StepVolumes
 	default:
 		return true
 	}
 }
-
-// Steps of our restore controller.
-const (
-	stepVolumes = "Volumes" // it waits for node agents only
-	stepDone    = "Done"
-)
 
 // How long an agent that works is quiet at most (docs/node-agent.md): it writes each minute about a volume that has a slot, and
 // every ten minutes about one that waits for a slot or for its pod.

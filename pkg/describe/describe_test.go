@@ -27,7 +27,7 @@ func ago(d time.Duration) *metav1.Time { return new(metav1.NewTime(now.Add(-d)))
 // snapshots has one for each state, as the node agent writes them.
 var snapshots = map[progress.State]progress.Snapshot{
 	progress.StateQueued:  {State: progress.StateQueued, QueuePosition: 2, Heartbeat: now.Add(-5 * time.Minute)},
-	progress.StateWaiting: {State: progress.StateWaiting, Message: "the repository is locked by PID 7 on node-b since 02:41", Heartbeat: now.Add(-8 * time.Second), Attempt: 1},
+	progress.StateWaiting: {State: progress.StateWaiting, Reason: v1alpha1.ReasonRepositoryLocked, Message: "the repository is locked by PID 7 on node-b since 02:41", Heartbeat: now.Add(-8 * time.Second), Attempt: 1},
 	progress.StateScanning: {
 		State: progress.StateScanning, BytesDone: 1 << 20, TotalBytes: 7 << 20, FilesDone: 3, FilesTotal: 40, Attempt: 1, Heartbeat: now.Add(-8 * time.Second),
 	},
@@ -37,7 +37,7 @@ var snapshots = map[progress.State]progress.Snapshot{
 		LastProgressTime: now.Add(-time.Second), Heartbeat: now.Add(-time.Second),
 	},
 	progress.StateStalled: {
-		State: progress.StateStalled, Message: "reading hangs", BytesDone: 1 << 30, TotalBytes: 8 << 30, TotalFinal: true, Errors: 2,
+		State: progress.StateStalled, Reason: v1alpha1.ReasonTransferStalled, Message: "no byte moved", BytesDone: 1 << 30, TotalBytes: 8 << 30, TotalFinal: true, Errors: 2,
 		LastError: "open cache/a: permission denied", LastProgressTime: now.Add(-7 * time.Minute), Heartbeat: now.Add(-9 * time.Second), Attempt: 1,
 	},
 	progress.StateFinishing: {
@@ -47,7 +47,7 @@ var snapshots = map[progress.State]progress.Snapshot{
 	progress.StateCompleted: {State: progress.StateCompleted, BytesDone: 8 << 30, TotalBytes: 8 << 30, TotalFinal: true, Attempt: 1},
 	progress.StateFailed: {
 		State: progress.StateFailed, BytesDone: 1 << 30, TotalBytes: 8 << 30, TotalFinal: true, Errors: 1, LastError: "open a: input/output error", Attempt: 5,
-		Message: "Backup of shop/web-0 volume failed failed: wrong repository password",
+		Reason: v1alpha1.ReasonWrongPassword, Message: "wrong repository password",
 	},
 	progress.StateCanceled: {State: progress.StateCanceled, BytesDone: 1 << 30, TotalBytes: 8 << 30, TotalFinal: true, Attempt: 1},
 }
@@ -75,7 +75,9 @@ func podVolumeBackup(state progress.State) *velerov1.PodVolumeBackup {
 		b.Status.StartTimestamp = ago(9 * time.Minute)
 	case phase != "":
 		b.Status.StartTimestamp, b.Status.CompletionTimestamp = ago(9*time.Minute), ago(time.Minute)
-		b.Status.Message = snapshots[state].Message
+		if said := snapshots[state].Message; said != "" { // as the agent's terminal write has it
+			b.Status.Message = "backup of volume \"" + name + "\" of pod shop/web-0 failed: " + said + "; " + snapshots[state].Reason.Remedy()
+		}
 	}
 	if state == progress.StateCompleted {
 		b.Status.SnapshotID = "4f3c1d2e"

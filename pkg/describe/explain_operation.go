@@ -9,6 +9,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
 
@@ -176,11 +177,11 @@ func (c *OperationCase) explainProgress(e *Explanation) {
 	open := c.Totals.Volumes - c.Totals.Ended()
 	share, known := i.Share()
 	switch {
-	case i.Step == "Collecting":
+	case i.Step == v1alpha1.StepCollecting:
 		e.Why = "the items of the backup are being counted"
-	case i.Step == "Finalizing":
+	case i.Step == v1alpha1.StepFinalizing:
 		e.Why = "its items and volumes are done; the controller writes the last of it to the backup store"
-	case open > 0 && (i.Step == stepVolumes || known && share == 100):
+	case open > 0 && (i.Step == v1alpha1.StepVolumes || known && share == 100):
 		e.Why = "all items are done; it waits for " + progress.Count(open, "volume", "volumes")
 	case known:
 		e.Why = fmt.Sprintf("it works on its items: %d of %d (%d%%)", i.Done, i.Total, share)

@@ -38,7 +38,8 @@ type VolumeCase struct {
 // Explain says why the volume is where it is.
 func (c *VolumeCase) Explain() Explanation {
 	v := &c.Volume
-	e := Explanation{Kind: v.Kind, Namespace: v.Namespace, Name: v.Name, Subject: v.subject(), State: string(v.Progress.State), Events: c.Events}
+	e := Explanation{Kind: v.Kind, Namespace: v.Namespace, Name: v.Name, Subject: v.subject(), State: string(v.Progress.State), Reason: v.Progress.Reason, Events: c.Events}
+	e.group = group{uploader: cmp.Or(v.Uploader, uploaderRestic), location: v.Location}
 	switch {
 	case v.OfPlugin():
 		c.explainPlugin(&e)
@@ -64,20 +65,18 @@ func (c *VolumeCase) explainEnd(e *Explanation) {
 	v := &c.Volume
 	switch {
 	case v.Progress.State == progress.StateFailed:
-		said := cmp.Or(v.Message, v.Progress.Message, "no reason was given")
-		e.Why = "it has failed: " + progress.ShortPaths(said)
-		e.addRemedy(said)
+		e.explainFailure(v)
 		if v.Progress.LastError != "" {
 			e.fact("the last file that could not be moved: %s", progress.ShortPaths(v.Progress.LastError))
 		}
 	case v.Progress.State == progress.StateCanceled:
 		e.Why = "it was canceled: spec.cancel was set, as Velero servers do it when they are restarted"
 	case v.Progress.Errors > 0:
-		moved := "read"
+		moved := " that could not be read"
 		if v.Kind == KindPodVolumeRestore {
-			moved = "written"
+			moved = " that could not be written"
 		}
-		e.Why = "it has completed without " + progress.Count(v.Progress.Errors, "file", "files") + " that could not be " + moved
+		e.Why, e.general = "it has completed without "+progress.Count(v.Progress.Errors, "file", "files")+moved, "it has completed without files"+moved
 		e.See = seeLacks
 	default:
 		e.Why = "it has completed"
@@ -87,7 +86,21 @@ func (c *VolumeCase) explainEnd(e *Explanation) {
 	}
 }
 
-// explainWait is about a volume that nobody has begun.
+// explainFailure says it in the words of the object. Our agent ends its messages with what to do.
+func (e *Explanation) explainFailure(v *Volume) {
+	remedy := v.Progress.Reason.Remedy()
+	said := cmp.Or(v.Message, v.Progress.Message, "no reason was given")
+	if remedy != "" {
+		said = strings.TrimSuffix(said, "; "+remedy)
+	}
+	e.Why = "it has failed: " + progress.ShortPaths(said)
+	if v.Progress.Reason != "" && v.Progress.Message != "" {
+		e.brief = "it has failed: " + progress.ShortPaths(v.Progress.Message)
+	}
+	e.addRemedy(v.Progress.Reason, said)
+}
+
+// explainWait is about a volume that no agent has begun.
 func (c *VolumeCase) explainWait(e *Explanation) {
 	v, s := &c.Volume, &c.Volume.Progress
 	present := !s.Heartbeat.IsZero() && !v.Silent(c.At) // an agent that has just spoken is there
@@ -107,9 +120,9 @@ func (c *VolumeCase) explainWait(e *Explanation) {
 		c.listOthers(e)
 		e.See = seeQueue
 	case age < silence:
-		e.Why = fmt.Sprintf("it was created %s ago; its node agent is there and takes it in a moment", Duration(age))
+		e.Why, e.general = fmt.Sprintf("it was created %s ago; its node agent is there and takes it in a moment", Duration(age)), "it was just created; its node agent is there and takes it in a moment"
 	default:
-		e.Why = fmt.Sprintf("it was not picked up for %s, although a node agent runs", Duration(age))
+		e.Why, e.general = fmt.Sprintf("it was not picked up for %s, although a node agent runs", Duration(age)), "it was not picked up for some time, although a node agent runs"
 		e.do("compare --namespace in the log of the node agent with namespace " + v.Namespace + ", and look for errors in it")
 		e.See = seeBegin
 	}
@@ -246,7 +259,7 @@ func (c *VolumeCase) explainWork(e *Explanation) {
 	}
 	switch {
 	case v.Silent(c.At):
-		e.Why = "its agent has said nothing for " + Age(c.At, s.Heartbeat)
+		e.Why, e.general = "its agent has said nothing for "+Age(c.At, s.Heartbeat), "its agent has said nothing for some time"
 		e.do("look at the log of the node agent of node " + c.node() + ": it may not reach the API server")
 		e.See = seeStalled
 	case s.QueuePosition > 0:
@@ -254,12 +267,7 @@ func (c *VolumeCase) explainWork(e *Explanation) {
 	case s.State == progress.StateWaiting:
 		c.explainReason(e)
 	case s.State == progress.StateStalled:
-		e.Why = "no byte has moved for " + Age(c.At, s.LastProgressTime)
-		if s.Message != "" && s.Message != "no byte moved" {
-			e.Why += ": " + s.Message
-		}
-		e.do(stallRemedy(s.Message))
-		e.See = seeStalled
+		c.explainStall(e)
 	case s.State == progress.StateScanning:
 		e.Why = "it is being scanned to determine its size"
 		e.See = seeStates
@@ -267,7 +275,7 @@ func (c *VolumeCase) explainWork(e *Explanation) {
 		e.Why = "all data is read, and the last of it is being stored, which takes minutes when the upload is slow"
 		e.See = seeStates
 	default:
-		e.Why, e.cause = "it moves: "+v.done(), "it moves"
+		e.Why, e.general = "it moves: "+v.done(), "it moves"
 		if v.Source != SourceStatus {
 			e.Why += ", " + Rate(s.BytesPerSecond) + ", time left " + ETA(s.ETASeconds)
 		}
@@ -283,32 +291,29 @@ func (c *VolumeCase) explainWork(e *Explanation) {
 	}
 }
 
-// stallRemedy depends on the side on which it hangs, which the agent's reason names.
-func stallRemedy(reason string) string {
-	switch {
-	case strings.Contains(reason, "stor"): // "all data is read, storing the last of it does not end"
-		return "look at the storage, and at the network from the node to it"
-	case strings.Contains(reason, "read"):
-		return "look at the volume: an NFS server that is gone, a frozen file system, a disk with errors"
-	default:
-		return "look at storage, network and node; after --idle-timeout the attempt ends and the next one begins"
+// explainStall says where it hangs, as far as the agent knows.
+func (c *VolumeCase) explainStall(e *Explanation) {
+	s := &c.Volume.Progress
+	e.Why, e.general = "no byte has moved for "+Age(c.At, s.LastProgressTime), "no byte has moved for some time"
+	if s.Reason == v1alpha1.ReasonFinishStalled {
+		info, _ := s.Reason.Info()
+		e.Why, e.general = e.Why+": "+info.Meaning, e.general+": "+info.Meaning
 	}
+	e.See = seeStalled
+	e.addReason(s.Reason)
 }
 
 // explainReason is about what the agent says that it waits for.
 func (c *VolumeCase) explainReason(e *Explanation) {
-	reason := c.Volume.Progress.Message
-	e.Why = "it waits: " + cmp.Or(reason, "its agent does not say for what")
+	e.Why = "it waits: " + cmp.Or(c.Volume.Progress.Message, "its agent does not say for what")
 	e.See = seeStates
-	if strings.HasPrefix(reason, "the repository is ") {
-		e.do("let the owner of the lock finish; if it does not run any more, remove its lock with 'restic unlock'")
-		e.See = seeLocks
-	}
+	e.addReason(c.Volume.Progress.Reason)
 }
 
 func (c *VolumeCase) explainQueue(e *Explanation) {
 	s := &c.Volume.Progress
-	e.Why = fmt.Sprintf("it is number %d in the queue of node %s, which works on %s now", s.QueuePosition, c.node(), progress.Count(c.working(), "other volume", "other volumes"))
+	rest := fmt.Sprintf("in the queue of node %s, which works on %s now", c.node(), progress.Count(c.working(), "other volume", "other volumes"))
+	e.Why, e.general = fmt.Sprintf("it is number %d %s", s.QueuePosition, rest), "it is "+rest
 	c.listOthers(e)
 	e.do("wait, or raise --concurrency of the node agent")
 	e.See = seeQueue

@@ -60,20 +60,20 @@ type Items struct {
 	Total int `json:"total"` // 0: not known yet
 
 	// What follows comes from our restore controller only.
-	Step     string `json:"step,omitempty"`    // Collecting, Restoring, Volumes, Finalizing, Done
-	Percent  *int   `json:"percent,omitempty"` // of items or bytes, whichever is further behind
-	Message  string `json:"message,omitempty"`
-	Current  string `json:"current,omitempty"`
-	DryRun   bool   `json:"dryRun,omitempty"`
-	Estimate bool   `json:"estimate,omitempty"` // Total is one
-	Skipped  int    `json:"skipped,omitempty"`  // of Done, left out by filters; counted in one-phase mode only
-	Counts   Counts `json:"counts,omitzero"`    // of the rest of Done
+	Step     v1alpha1.RestoreStep `json:"step,omitempty"`
+	Percent  *int                 `json:"percent,omitempty"` // of items or bytes, whichever is further behind
+	Message  string               `json:"message,omitempty"`
+	Current  string               `json:"current,omitempty"`
+	DryRun   bool                 `json:"dryRun,omitempty"`
+	Estimate bool                 `json:"estimate,omitempty"` // Total is one
+	Skipped  int                  `json:"skipped,omitempty"`  // of Done, left out by filters; counted in one-phase mode only
+	Counts   v1alpha1.ItemCounts  `json:"counts,omitzero"`    // of the rest of Done
 }
 
 // Share is the percentage of items that were looked at, rounded down. It is false while the total is not known.
 func (i *Items) Share() (int, bool) {
 	switch {
-	case i.Total <= 0, i.DryRun && i.Step != stepDone: // a dry run counts none, and has looked at all when it ends
+	case i.Total <= 0, i.DryRun && i.Step != v1alpha1.StepDone: // a dry run counts none, and has looked at all when it ends
 		return 0, false
 	case i.DryRun:
 		return 100, true
@@ -81,15 +81,6 @@ func (i *Items) Share() (int, bool) {
 		return 100, true
 	}
 	return percent(int64(max(i.Done, 0)), int64(i.Total)), true
-}
-
-// Counts says what became of the items of a restore.
-type Counts struct {
-	Created   int `json:"created"`
-	Updated   int `json:"updated"`
-	Unchanged int `json:"unchanged"`
-	Skipped   int `json:"skipped"`
-	Failed    int `json:"failed"`
 }
 
 // OfBackup describes a Backup.
@@ -124,27 +115,17 @@ func OfRestore(r *velerov1.Restore) Operation {
 	return o
 }
 
-// setProgress takes what docs/restore.md says of the annotation of Restores.
+// setProgress takes the annotation of our restore controller, if there is one.
 func (i *Items) setProgress(annotation string) {
-	var told struct {
-		Step    string `json:"step"`
-		Percent *int   `json:"percent"`
-		DryRun  bool   `json:"dryRun"`
-		Message string `json:"message"`
-		Items   struct {
-			Total    int    `json:"totalItems"`
-			Restored int    `json:"itemsRestored"`
-			Counts   Counts `json:"counts"`
-			Current  string `json:"current"`
-			Skipped  int    `json:"itemsSkipped"`
-			Estimate bool   `json:"estimate"`
-		} `json:"items"`
-	}
+	var told v1alpha1.RestoreProgress
 	if json.Unmarshal([]byte(annotation), &told) != nil {
 		return
 	}
-	i.Done, i.Total = told.Items.Restored+told.Items.Skipped, told.Items.Total
-	i.Step, i.Percent, i.Message, i.DryRun = told.Step, told.Percent, told.Message, told.DryRun
+	i.Done, i.Total = told.Items.Done(), told.Items.Total
+	i.Step, i.Message, i.DryRun = told.Step, told.Message, told.DryRun
+	if told.Step != "" && told.PercentKnown() {
+		i.Percent = &told.Percent
+	}
 	i.Current, i.Estimate, i.Skipped, i.Counts = told.Items.Current, told.Items.Estimate, told.Items.Skipped, told.Items.Counts
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/vmware-tanzu/velero/pkg/util/results"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
 
@@ -130,14 +131,14 @@ func (d *Description) printItems(p *page) {
 	default:
 		p.line("Items", strconv.Itoa(i.Done))
 	}
-	if c := i.Counts; c != (Counts{}) || i.Skipped > 0 {
+	if c := i.Counts; c != (v1alpha1.ItemCounts{}) || i.Skipped > 0 {
 		line := fmt.Sprintf("%d created, %d updated, %d unchanged, %d skipped, %d failed", c.Created, c.Updated, c.Unchanged, c.Skipped, c.Failed)
 		if i.Skipped > 0 {
 			line += fmt.Sprintf(", %d left out by filters", i.Skipped)
 		}
 		p.line("Of them", line)
 	}
-	p.line("Step", i.Step)
+	p.line("Step", string(i.Step))
 	if i.Percent != nil {
 		p.line("Items and volumes", strconv.Itoa(*i.Percent)+"%")
 	}

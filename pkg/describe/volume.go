@@ -50,6 +50,7 @@ type Volume struct {
 	Volume       string `json:"volume"`             // of the pod; of a plugin, the PersistentVolume, or while that is not known, the storage's id
 	Uploader     string `json:"uploader,omitempty"` // restic, kopia, or the plugin
 	SnapshotID   string `json:"snapshotID,omitempty"`
+	Location     string `json:"storageLocation,omitempty"` // the BackupStorageLocation that has the repository
 
 	// PluginSpecific is what else a plugin tells of its backup or restore.
 	PluginSpecific map[string]string `json:"pluginSpecific,omitempty"`
@@ -84,7 +85,7 @@ func OfPodVolumeBackup(b *velerov1.PodVolumeBackup) Volume {
 	v := newVolume(KindPodVolumeBackup, b)
 	v.setOwner(b, KindBackup, b.Labels[velerov1.BackupNameLabel], b.Labels[velerov1.BackupUIDLabel])
 	v.Node, v.Volume, v.Uploader, v.SnapshotID = b.Spec.Node, b.Spec.Volume, b.Spec.UploaderType, b.Status.SnapshotID
-	v.PodNamespace, v.Pod = b.Spec.Pod.Namespace, b.Spec.Pod.Name
+	v.PodNamespace, v.Pod, v.Location = b.Spec.Pod.Namespace, b.Spec.Pod.Name, b.Spec.BackupStorageLocation
 	v.setStatus(string(b.Status.Phase), b.Status.Message, b.Status.StartTimestamp, b.Status.CompletionTimestamp)
 	v.setProgress(b, b.Status.Progress.BytesDone, b.Status.Progress.TotalBytes)
 	return v
@@ -95,7 +96,7 @@ func OfPodVolumeRestore(r *velerov1.PodVolumeRestore) Volume {
 	v := newVolume(KindPodVolumeRestore, r)
 	v.setOwner(r, KindRestore, r.Labels[velerov1.RestoreNameLabel], r.Labels[velerov1.RestoreUIDLabel])
 	v.Node, v.Volume, v.Uploader, v.SnapshotID = r.Status.Node, r.Spec.Volume, r.Spec.UploaderType, r.Spec.SnapshotID
-	v.PodNamespace, v.Pod = r.Spec.Pod.Namespace, r.Spec.Pod.Name
+	v.PodNamespace, v.Pod, v.Location = r.Spec.Pod.Namespace, r.Spec.Pod.Name, r.Spec.BackupStorageLocation
 	v.setStatus(string(r.Status.Phase), r.Status.Message, r.Status.StartTimestamp, r.Status.CompletionTimestamp)
 	v.setProgress(r, r.Status.Progress.BytesDone, r.Status.Progress.TotalBytes)
 	return v

@@ -512,7 +512,7 @@ func TestTooManyRestarts(t *testing.T) {
 	c := newCluster(t, veleroLatest)
 	pvb := c.newBackup(c.pod("source", "data"), "data")
 	c.create(pvb)
-	c.patch(pvb, `{"metadata":{"annotations":{"plimsoll.io/progress":"{\"state\":\"Waiting\",\"reason\":\"out of luck\",\"attempt\":2}"}},"status":{"phase":"InProgress","startTimestamp":"2026-01-01T00:00:00Z"}}`)
+	c.patch(pvb, `{"metadata":{"annotations":{"plimsoll.io/progress":"{\"state\":\"Waiting\",\"message\":\"out of luck\",\"attempt\":2}"}},"status":{"phase":"InProgress","startTimestamp":"2026-01-01T00:00:00Z"}}`)
 	c.startAgent(newHolding().fake(t), func(cfg *Config) { cfg.MaxAttempts = 2 })
 	if end := c.end(pvb); end.Phase != PhaseFailed || !strings.Contains(message(end), "(last known: out of luck)") {
 		t.Errorf("ended as %s", describe([]PodVolume{end}))

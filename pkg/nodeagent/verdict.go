@@ -86,8 +86,8 @@ func (a *Agent) recordFailure(op *Operation, v terminalStatus) {
 func (a *Agent) terminalStatusOf(ctx context.Context, op *Operation, out attemptResult, err error) terminalStatus {
 	v := a.fullTerminalStatusOf(ctx, op, out, err)
 	text, hint := v.message, ""
-	if advice := advice(v.reason); v.phase == PhaseFailed && advice != "" {
-		hint = "; " + advice // stays whole
+	if remedy := v.reason.Remedy(); v.phase == PhaseFailed && remedy != "" {
+		hint = "; " + remedy // stays whole
 	}
 	v.message = shorten(text, maxMessage-len(hint)) + hint
 	if v.excessBytes(op) > 0 && v.phase == PhaseFailed {
@@ -119,6 +119,7 @@ func (a *Agent) fullTerminalStatusOf(ctx context.Context, op *Operation, out att
 	}
 	f := classify(err)
 	v.reason, v.phase = f.reason, PhaseFailed
+	cause := progress.ShortPaths(err.Error())
 	v.message = progress.ShortPaths(fmt.Sprintf("%s of %s failed: %v", op.Kind, op.PodVolume, err))
 	state := progress.StateFailed
 	if f.reason == ReasonCanceled {
@@ -127,7 +128,7 @@ func (a *Agent) fullTerminalStatusOf(ctx context.Context, op *Operation, out att
 			v.phase, state = PhaseCanceled, progress.StateCanceled
 		}
 	}
-	v.snapshot = op.tracker.End(state, v.reason, v.message)
+	v.snapshot = op.tracker.End(state, v.reason, cause)
 	return v
 }
 
@@ -187,7 +188,7 @@ func (v terminalStatus) terminalErr(now PodVolume) error {
 
 // asFailed is the verdict where there is no phase Canceled.
 func (v terminalStatus) asFailed(op *Operation) terminalStatus {
-	v.phase, v.snapshot = PhaseFailed, op.tracker.End(progress.StateFailed, v.reason, v.message)
+	v.phase, v.snapshot = PhaseFailed, op.tracker.End(progress.StateFailed, v.reason, v.snapshot.Message)
 	return v
 }
 

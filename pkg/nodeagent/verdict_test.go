@@ -26,7 +26,7 @@ func TestLongMessages(t *testing.T) {
 		ends  string
 	}{
 		"unreadable files": {attemptResult{errors: 5, message: "5 files: " + strings.Repeat(long+", ", 5)}, nil, PhaseCompleted, `directory "ü"/, `},
-		"full disk":        {attemptResult{}, fmt.Errorf("%w: %s", uploader.ErrNoSpace, long), PhaseFailed, "; " + advice(ReasonNoSpace)},
+		"full disk":        {attemptResult{}, fmt.Errorf("%w: %s", uploader.ErrNoSpace, long), PhaseFailed, "; " + ReasonNoSpace.Remedy()},
 		"no advice":        {attemptResult{}, errors.New(long + ": why"), PhaseFailed, `directory "ü"/: why`},
 		"short":            {attemptResult{}, errors.New("short"), PhaseFailed, "failed: short"},
 	}

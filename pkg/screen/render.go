@@ -100,7 +100,7 @@ func (o *Options) operation(v *describe.View) []string {
 		parts = append(parts, part{text: fmt.Sprintf("items %d of %d (%s)", op.Items.Done, op.Items.Total, describe.PercentOf(op.Items.Share()))})
 	}
 	if op.Items.Step != "" {
-		parts = append(parts, part{text: describe.Clean(op.Items.Step)})
+		parts = append(parts, part{text: describe.Clean(string(op.Items.Step))})
 	}
 	if all := op.Operations; all.Attempted > 0 {
 		parts = append(parts, part{text: fmt.Sprintf("%d of %s", all.Completed+all.Failed, counted(all.Attempted, "plugin operation"))})

@@ -102,7 +102,7 @@ func (p *page) setOperation(o *describe.Operation, now time.Time) {
 	f.add("Completed", ago(now, o.Completed))
 	f.count("Position in the queue", o.QueuePosition)
 	f.add("Items", items(&o.Items))
-	f.add("Step", o.Items.Step)
+	f.add("Step", string(o.Items.Step))
 	f.add("Current", o.Items.Current)
 	if o.Operations.Attempted > 0 {
 		f.add("Operations of plugins", fmt.Sprintf("%d of %d", o.Operations.Completed+o.Operations.Failed, o.Operations.Attempted))

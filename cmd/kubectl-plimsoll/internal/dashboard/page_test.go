@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/describe"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
@@ -141,7 +142,7 @@ func hostileView(text string) describe.View {
 		At: noon,
 		Operation: &describe.Operation{
 			Kind: describe.KindBackup, Name: text, Phase: text, FailureReason: text, ValidationErrors: []string{text}, Backup: text,
-			Schedule: text, Location: text, Items: describe.Items{Done: 1, Step: text, Message: text, Current: text},
+			Schedule: text, Location: text, Items: describe.Items{Done: 1, Step: v1alpha1.RestoreStep(text), Message: text, Current: text},
 		},
 		Volumes: []describe.Volume{{
 			Kind: text, Namespace: text, Name: text, UID: "1", Owner: text, Node: text, PodNamespace: text, Pod: text, Volume: text,

@@ -40,7 +40,8 @@ func manyRestores() []VolumeCase {
 			switch {
 			case i < 2:
 				r.Status.Phase, told.State = velerov1.PodVolumeRestorePhaseFailed, progress.StateFailed
-				r.Status.Message = fmt.Sprintf("restore of volume \"data\" of pod shop/%s failed: open repository: wrong repository password", r.Spec.Pod.Name)
+				told.Reason, told.Message = v1alpha1.ReasonWrongPassword, "open repository: wrong repository password"
+				r.Status.Message = fmt.Sprintf("restore of volume \"data\" of pod shop/%s failed: %s; %s", r.Spec.Pod.Name, told.Message, told.Reason.Remedy())
 			case i < 5:
 				r.Status.Phase, told = velerov1.PodVolumeRestorePhaseInProgress, snapshots[progress.StateTransferring]
 				told.Attempt, told.BytesDone = 1, int64(i)<<30
@@ -93,35 +94,59 @@ func TestCauses(t *testing.T) {
 	}
 }
 
-// TestCauseOf groups what differs in names, ages and places only.
+// TestCauseOf groups volumes that differ in names, ages and places only.
 func TestCauseOf(t *testing.T) {
 	t.Parallel()
-	explanation := func(pod, why string) Explanation {
-		return Explanation{Name: pod, State: "x", Subject: "volume data of pod shop/" + pod, Why: why}
+	named := func(c VolumeCase, pod string) VolumeCase {
+		c.Volume.Pod, c.Volume.Name = pod, "nightly-"+pod
+		return c
+	}
+	pair := func(state progress.State, changes ...func(*VolumeCase)) [2]Explanation {
+		var both [2]Explanation
+		for i, pod := range []string{"a", "b"} {
+			c := named(backupCase(state, nil), pod)
+			if i < len(changes) {
+				changes[i](&c)
+			}
+			both[i] = c.Explain()
+		}
+		return both
+	}
+	failed := func(reason v1alpha1.Reason, message string) func(*VolumeCase) {
+		return func(c *VolumeCase) {
+			v := &c.Volume
+			v.Progress.Reason, v.Progress.Message = reason, message
+			v.Message = "backup of volume \"failed\" of pod shop/" + v.Pod + " failed: " + message
+		}
 	}
 	for name, test := range map[string]struct {
-		a, b Explanation
+		of   [2]Explanation
 		want string // empty: two causes
 	}{
-		"the same":       {explanation("a", "it has completed"), explanation("b", "it has completed"), "it has completed"},
-		"another cause":  {explanation("a", "it has completed"), explanation("b", "it was canceled"), ""},
-		"pods":           {explanation("a", "its pod shop/a is being deleted"), explanation("b", "its pod shop/b is being deleted"), "its pod is being deleted"},
-		"not their pods": {explanation("a", "its pod shop/a waits for pod shop/c"), explanation("b", "its pod shop/b waits for pod shop/d"), ""},
-		"ages":           {explanation("a", "no byte has moved for 2m11s: reading hangs"), explanation("b", "no byte has moved for 3h: reading hangs"), "no byte has moved for some time: reading hangs"},
-		"places":         {explanation("a", "it is number 1 in the queue of node n"), explanation("b", "it is number 12 in the queue of node n"), "it is in the queue of node n"},
-		"nodes":          {explanation("a", "no node agent runs on node n-1"), explanation("b", "no node agent runs on node n-2"), ""},
-		"failures": {
-			explanation("a", `it has failed: backup of volume "data" of pod shop/a failed: no space left`),
-			explanation("b", `it has failed: backup of volume "data" of pod shop/b failed: no space left`), "it has failed: no space left",
+		"the same":                  {pair(progress.StateScanning), "it is being scanned to determine its size"},
+		"ages":                      {pair(progress.StateStalled, func(c *VolumeCase) { c.Volume.Progress.LastProgressTime = now.Add(-3 * time.Hour) }), "no byte has moved for some time"},
+		"other places in the queue": {pair(progress.StateQueued, func(c *VolumeCase) { c.Volume.Progress.QueuePosition = 12 }), "it is in the queue of node node-a, which works on 0 other volumes now"},
+		"other nodes":               {pair(progress.StateQueued, func(c *VolumeCase) { c.Volume.Node = "node-b" }), ""},
+		"the same failure":          {pair(progress.StateFailed, failed(v1alpha1.ReasonNoSpace, "no space left"), failed(v1alpha1.ReasonNoSpace, "no space left")), "it has failed: no space left"},
+		"a reason with other words": {
+			pair(progress.StateFailed, failed(v1alpha1.ReasonNoSpace, "write a: no space left"), failed(v1alpha1.ReasonNoSpace, "write b: no space left")),
+			"the volume (restore) or the repository (backup) is full",
 		},
-		"unreadable files": {explanation("a", "it has completed without 1 file that could not be read"), explanation("b", "it has completed without 3 files that could not be read"), "it has completed without files that could not be read"},
+		"another reason":    {pair(progress.StateFailed, failed(v1alpha1.ReasonNoSpace, "no space left"), failed(v1alpha1.ReasonVolumeIO, "no space left")), ""},
+		"another location":  {pair(progress.StateFailed, func(c *VolumeCase) { c.Volume.Location = "other" }), ""},
+		"another data path": {pair(progress.StateFailed, func(c *VolumeCase) { c.Volume.Uploader = "kopia" }), ""},
+		"a later reason":    {pair(progress.StateFailed, failed("Later", "x"), failed("Later", "y")), "Later"},
+		"unreadable files": {
+			pair(progress.StateCompleted, func(c *VolumeCase) { c.Volume.Progress.Errors = 1 }, func(c *VolumeCase) { c.Volume.Progress.Errors = 3 }),
+			"it has completed without files that could not be read",
+		},
 	} {
-		causes := Causes([]Explanation{test.a, test.b})
+		causes := Causes(test.of[:])
 		switch {
 		case test.want == "" && len(causes) != 2:
 			t.Errorf("%s: one cause: %+v", name, causes)
 		case test.want == "":
-			if causes[0].Why != test.a.Why || causes[0].Volumes[0].Detail != "" {
+			if causes[0].Why != test.of[0].Why || causes[0].Volumes[0].Detail != "" {
 				t.Errorf("%s: a cause of one volume is %+v", name, causes[0])
 			}
 		case len(causes) != 1 || causes[0].Why != test.want || len(causes[0].Volumes) != 2:

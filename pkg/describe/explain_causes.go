@@ -8,16 +8,18 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
 
 // Cause is why some volumes of a Backup or Restore are where they are: one reason and one remedy for all of them.
 type Cause struct {
-	State string   `json:"state"`
-	Why   string   `json:"why"`             // without the names, places and ages of the single volumes, if there are several
-	Facts []string `json:"facts,omitempty"` // that hold for all of them
-	Do    []string `json:"do,omitempty"`
-	See   string   `json:"see,omitempty"`
+	State  string          `json:"state"`
+	Reason v1alpha1.Reason `json:"reason,omitempty"`
+	Why    string          `json:"why"`             // without the names, places and ages of the single volumes, if there are several
+	Facts  []string        `json:"facts,omitempty"` // that hold for all of them
+	Do     []string        `json:"do,omitempty"`
+	See    string          `json:"see,omitempty"`
 
 	Volumes []AffectedVolume `json:"volumes"`
 }
@@ -31,77 +33,95 @@ type AffectedVolume struct {
 	Detail    string `json:"detail,omitempty"` // what Why leaves out: how long, which place in the queue, how far
 }
 
-// Causes groups explanations of volumes that say the same, in the order in which the causes come first.
-func Causes(volumes []Explanation) []Cause {
-	var causes []Cause
-	for i := range volumes {
-		v := &volumes[i]
-		at := slices.IndexFunc(causes, func(c Cause) bool { return c.State == v.State && c.Why == v.general() })
-		if at < 0 {
-			at = len(causes)
-			causes = append(causes, Cause{State: v.State, Why: v.general(), Facts: slices.Clone(v.Facts), Do: v.Do, See: v.See})
-		}
-		c := &causes[at]
-		c.Facts = slices.DeleteFunc(c.Facts, func(fact string) bool { return !slices.Contains(v.Facts, fact) })
-		affected := AffectedVolume{Kind: v.Kind, Namespace: v.Namespace, Name: v.Name, Subject: v.Subject}
-		if detail := v.nameless(); detail != c.Why {
-			affected.Detail = strings.TrimPrefix(detail, c.Why+": ")
-		}
-		c.Volumes = append(c.Volumes, affected)
+// group is what volumes with the same cause have in common. The text is that of explanations without a reason.
+type group struct {
+	state              string
+	reason             v1alpha1.Reason
+	uploader, location string
+	text               string
+}
+
+func (e *Explanation) groupOf() group {
+	g := e.group
+	g.state, g.reason = e.State, e.Reason
+	if e.Reason == "" {
+		g.uploader, g.location, g.text = "", "", e.generalWhy()
 	}
-	for i := range causes {
-		if c := &causes[i]; len(c.Volumes) == 1 {
-			only := slices.IndexFunc(volumes, func(v Explanation) bool { return v.Kind == c.Volumes[0].Kind && v.Name == c.Volumes[0].Name })
-			c.Why, c.Volumes[0].Detail = volumes[only].Why, ""
+	return g
+}
+
+// Causes groups explanations of volumes that have the same cause, in the order in which the causes come first: by reason, data
+// path and location where the node agent says a reason, by what they say otherwise.
+func Causes(volumes []Explanation) []Cause {
+	var groups []group
+	members := map[group][]*Explanation{}
+	for i := range volumes {
+		g := volumes[i].groupOf()
+		if members[g] == nil {
+			groups = append(groups, g)
 		}
+		members[g] = append(members[g], &volumes[i])
+	}
+	causes := make([]Cause, len(groups))
+	for i, g := range groups {
+		causes[i] = newCause(members[g])
 	}
 	return causes
 }
 
-// general returns Why as it is for every volume that has this cause.
-func (e *Explanation) general() string { return cmp.Or(e.cause, replaceAll(e.nameless(), figures)) }
+func newCause(volumes []*Explanation) Cause {
+	first := volumes[0]
+	c := Cause{State: first.State, Reason: first.Reason, Why: sharedWhy(volumes), Facts: slices.Clone(first.Facts), Do: first.Do, See: first.See}
+	for _, v := range volumes {
+		c.Facts = slices.DeleteFunc(c.Facts, func(fact string) bool { return !slices.Contains(v.Facts, fact) })
+		affected := AffectedVolume{Kind: v.Kind, Namespace: v.Namespace, Name: v.Name, Subject: v.Subject}
+		if detail := v.nameless(); len(volumes) > 1 && detail != c.Why {
+			affected.Detail = strings.TrimPrefix(detail, c.Why+": ")
+		}
+		c.Volumes = append(c.Volumes, affected)
+	}
+	return c
+}
+
+// sharedWhy returns what all of the volumes say, or else what their reason means.
+func sharedWhy(volumes []*Explanation) string {
+	first := volumes[0]
+	if len(volumes) == 1 {
+		return first.Why
+	}
+	why := first.generalWhy()
+	if !slices.ContainsFunc(volumes, func(v *Explanation) bool { return v.generalWhy() != why }) {
+		return why
+	}
+	info, _ := first.Reason.Info()
+	return cmp.Or(strings.ReplaceAll(info.Meaning, "`", ""), string(first.Reason))
+}
+
+// generalWhy returns Why as it is for every volume that has this cause.
+func (e *Explanation) generalWhy() string {
+	return cmp.Or(e.general, backOff.ReplaceAllString(e.nameless(), "back-off "))
+}
 
 // nameless returns Why without the names of the volume and its pod.
 func (e *Explanation) nameless() string {
+	if e.brief != "" {
+		return e.brief
+	}
 	why := e.Why
 	if _, pod, ok := strings.Cut(e.Subject, " of pod "); ok {
 		namespace, name, _ := strings.Cut(pod, "/")
-		why = strings.ReplaceAll(why, name+"_"+namespace+"(", "(") // as kubelet names a pod, before its UID
-		why = failedVolume.ReplaceAllString(why, "$1")
+		why = strings.ReplaceAll(why, name+"_"+namespace+"(", "(")                                            // as kubelet names a pod, before its UID
 		why = regexp.MustCompile(`(\bpod) `+regexp.QuoteMeta(pod)+`($|[ :,;])`).ReplaceAllString(why, "$1$2") // its pod shop/web-0
 	}
-	return replaceAll(why, names)
+	return serviceAccountVolume.ReplaceAllString(uid.ReplaceAllString(why, "..."), "kube-api-access-...")
 }
 
-// failedVolume is how our agent begins messages: restore of volume "data" of pod shop/web-0 failed: ...
-var failedVolume = regexp.MustCompile(`^(it has failed: )(?:backup|restore) of volume "[^"]*" of pod \S+ failed: `)
-
-// generality is how something that differs from volume to volume is written for all.
-type generality struct {
-	pattern *regexp.Regexp
-	general string
-}
-
-// names are those that somebody generated.
-var names = []generality{
-	{regexp.MustCompile(`\(?\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b\)?`), "..."}, // a UID, or a part of the name of a PersistentVolume
-	{regexp.MustCompile(`\bkube-api-access-[a-z0-9]{5}\b`), "kube-api-access-..."},
-}
-
-// figures are places and ages.
-var figures = []generality{
-	{regexp.MustCompile(`\bnumber \d+ in the queue`), "in the queue"},
-	{regexp.MustCompile(`\bback-off (\d+[hms])+ `), "back-off "}, // kubelet's
-	{regexp.MustCompile(`\b(for|in the|created) (\d+[ydhms])+\b`), "$1 some time"},
-	{regexp.MustCompile(`\bwithout \d+ files? that`), "without files that"},
-}
-
-func replaceAll(text string, all []generality) string {
-	for _, g := range all {
-		text = g.pattern.ReplaceAllString(text, g.general)
-	}
-	return text
-}
+// What kubelet's messages have of each pod. They have no reason that would be the same for all.
+var (
+	uid                  = regexp.MustCompile(`\(?\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b\)?`) // or a part of the name of a PersistentVolume
+	serviceAccountVolume = regexp.MustCompile(`\bkube-api-access-[a-z0-9]{5}\b`)
+	backOff              = regexp.MustCompile(`\bback-off (\d+[hms])+ `)
+)
 
 // shownVolumes is how many volumes of one cause people are shown.
 const shownVolumes = 10
@@ -165,7 +185,7 @@ func (c *VolumeCase) blockedBy() string {
 // lastAttempt returns why the attempt before this one has ended, as its agent told it in an Event; empty if that is gone.
 func (c *VolumeCase) lastAttempt() string {
 	for i := len(c.Events) - 1; i >= 0; i-- {
-		if e := &c.Events[i]; e.Reason == "Retrying" && strings.HasPrefix(e.Object, c.Volume.Kind+"/") {
+		if e := &c.Events[i]; e.Reason == v1alpha1.EventRetrying && strings.HasPrefix(e.Object, c.Volume.Kind+"/") {
 			return e.Note
 		}
 	}

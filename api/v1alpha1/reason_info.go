@@ -1,0 +1,195 @@
+package v1alpha1
+
+import "slices"
+
+// ReasonInfo is what people are told about a Reason. docs/node-agent.md and docs/troubleshooting.md have tables of all of them,
+// which are made from here: go test ./api/v1alpha1 -update.
+type ReasonInfo struct {
+	Reason  Reason
+	Meaning string // what happened, in a few words that follow "it has failed: "
+	Detail  string // the same as the documentation has it, where there is more to say
+	Retried string // whether the node agent tries again; empty: nothing has failed
+	Remedy  string // what to do, in words that may follow a message; empty: the message says it, or there is nothing to do
+	Page    string // where the documentation goes on, below docs/
+}
+
+// The pages that reasons lead to.
+const (
+	pageBegin    = "troubleshooting.md#a-backup-does-not-begin"
+	pageStalled  = "troubleshooting.md#a-backup-does-not-move"
+	pageFails    = "troubleshooting.md#a-backup-fails"
+	pageLacks    = "troubleshooting.md#a-backup-lacks-files-or-volumes"
+	pageInit     = "troubleshooting.md#a-restored-pod-stays-in-init"
+	pageLocks    = "node-agent.md#locks"
+	pageDeadline = "node-agent.md#deadlines"
+	pageStates   = "node-agent.md#states"
+	pageMessages = "node-agent.md#troubleshooting"
+)
+
+// Info returns what people are told about r; false for a reason of a later version.
+func (r Reason) Info() (ReasonInfo, bool) {
+	for _, list := range [][]ReasonInfo{waitReasons(), stallReasons(), failureReasons()} {
+		if at := slices.IndexFunc(list, func(i ReasonInfo) bool { return i.Reason == r }); at >= 0 {
+			return list[at], true
+		}
+	}
+	return ReasonInfo{}, false
+}
+
+// Remedy returns what to do about r, empty if that is not known.
+func (r Reason) Remedy() string {
+	info, _ := r.Info()
+	return info.Remedy
+}
+
+func waitReasons() []ReasonInfo {
+	return []ReasonInfo{
+		{
+			Reason: ReasonVolumeNotMounted, Meaning: "the volume is not mounted yet", Detail: "the volume is not mounted yet, as after a start of the node; after `--data-mover-prepare-timeout` it fails as VolumeNotFound",
+			Remedy: "look at the driver's pod on the node, and at the events of the volume's pod", Page: pageBegin,
+		},
+		{
+			Reason: ReasonAPIServerUnavailable, Meaning: "the API server does not answer", Detail: "the API server does not answer, or does not take the agent's writes; the agent tries until it does",
+			Remedy: "check the API server, and the network from the node to it", Page: pageBegin,
+		},
+		{Reason: ReasonRepositoryInitializing, Meaning: "the agent creates the repository", Detail: "the agent creates the repository, or waits for the agent of another node that does", Page: pageStates},
+	}
+}
+
+func stallReasons() []ReasonInfo {
+	return []ReasonInfo{
+		{
+			Reason: ReasonScanStalled, Meaning: "no byte moved, and the size is not known yet",
+			Remedy: "look at the volume first: an NFS server that is gone, a frozen file system, a disk with errors; if the volume answers, at the storage and the network to it", Page: pageStalled,
+		},
+		{
+			Reason: ReasonTransferStalled, Meaning: "no byte moved",
+			Remedy: "look at the volume (does ls in the pod hang, too?), and at the storage and the network to it; after --idle-timeout the attempt ends and the next one begins", Page: pageStalled,
+		},
+		{
+			Reason: ReasonFinishStalled, Meaning: "all data is read, and the last of it is not stored",
+			Remedy: "look at the storage and the network to it; for a restore, at the volume's disk", Page: pageStalled,
+		},
+	}
+}
+
+const (
+	retriedNo  = "no"
+	retriedYes = "yes"
+)
+
+func failureReasons() []ReasonInfo {
+	return slices.Concat(objectFailures(), volumeFailures(), repositoryFailures())
+}
+
+// objectFailures are about objects, pods, agents and time.
+func objectFailures() []ReasonInfo {
+	return []ReasonInfo{
+		{
+			Reason: ReasonDeadline, Meaning: "the server was about to give up on all volumes of the Backup", Detail: "the backup was not done shortly before the server would have given up on all volumes of the Backup", Retried: retriedNo,
+			Remedy: "raise --fs-backup-timeout of the Velero server and of the node agent, or set annotation velero.io/pod-volume-timeout on Backups", Page: pageDeadline,
+		},
+		{
+			Reason: ReasonAgentLost, Meaning: "the node agent of the volume's node does not report", Detail: "the node agent of a backup's node does not report, and the node or the pod no longer exists, or the server was about to give up. The agent of another node failed the volume, so that the Backup keeps the records of its other volumes",
+			Retried: retriedNo, Remedy: "look at the node with 'kubectl get node', and at the node agent's pod there; the next backup has the volume", Page: pageFails,
+		},
+		{
+			Reason: ReasonAPIServer, Meaning: "the API server fails with one object", Detail: "the API server returned errors for one object, such as a Secret that it cannot decrypt, for `--data-mover-prepare-timeout`, while it served others",
+			Retried: retriedNo, Remedy: "read the named object with 'kubectl get': where that fails, too, see the API server's log, and its encryption at rest (KMS)", Page: pageFails,
+		},
+		{
+			Reason: ReasonPodNotReady, Meaning: "the pod of a restore did not start its init container", Detail: "the pod of a restore did not start its init container within `--data-mover-prepare-timeout`, initially or after a start of the node",
+			Retried: retriedNo, Remedy: "look at the pod's events with 'kubectl describe pod', and at its init container restore-wait", Page: pageInit,
+		},
+		{
+			Reason: ReasonPodGone, Meaning: "the pod was deleted, replaced or has ended, or does not wait for its volumes", Detail: "the pod was deleted or replaced, has ended (for example by eviction), or does not wait for its volumes",
+			Retried: retriedNo, Remedy: "make sure that the pod stays while its volumes are moved, and try again", Page: pageFails,
+		},
+		{Reason: ReasonInvalidSettings, Meaning: "`uploaderSettings` are no number or no truth value", Detail: "a value in `uploaderSettings` is not a number, or not true or false", Retried: retriedNo, Page: pageFails},
+		{
+			Reason: ReasonOutOfMemory, Meaning: "the kernel ended the worker, because its memory ran out", Detail: "the kernel ended the worker", Retried: retriedYes,
+			Remedy: "raise the memory limit of the node agent, or lower its concurrency", Page: pageFails,
+		},
+		{
+			Reason: ReasonTooManyAttempts, Meaning: "the agent ended in the last attempt", Detail: "the agent crashed or was killed during the last attempt", Retried: retriedNo,
+			Remedy: "raise the memory limit of the node agent, and find out why its pod was restarted", Page: pageFails,
+		},
+		{Reason: ReasonCanceled, Meaning: "`spec.cancel` was set", Detail: "`spec.cancel` was set, as Velero servers do it when they are restarted", Retried: retriedNo, Page: pageStates},
+		{Reason: ReasonDeleted, Meaning: "the object was deleted", Retried: retriedNo, Page: pageStates},
+	}
+}
+
+// volumeFailures are about the volume and its files.
+func volumeFailures() []ReasonInfo {
+	return []ReasonInfo{
+		{
+			Reason: ReasonVolumeNotFound, Meaning: "the volume was not found", Detail: "the volume's directory is missing (retried), was not a mount point for `--data-mover-prepare-timeout`, is a symbolic link, or there is more than one",
+			Retried: "only if it is missing", Remedy: "look at the events of the volume's pod, and at the driver's pod on the node", Page: pageMessages,
+		},
+		{Reason: ReasonUnsupportedVolume, Meaning: "the volume is a block device, a hostPath or an image", Detail: "block device, hostPath, image", Retried: retriedNo, Page: pageMessages},
+		{Reason: ReasonUnsupported, Meaning: "the agent does not have this uploader type, storage or option", Detail: "the agent does not support the uploader type, storage or option", Retried: retriedNo, Page: pageMessages},
+		{
+			Reason: ReasonNoSpace, Meaning: "the volume (restore) or the repository (backup) is full", Retried: retriedNo,
+			Remedy: "make room, or use a larger volume, and try again", Page: pageFails,
+		},
+		{
+			Reason: ReasonFlush, Meaning: "the volume's disk has lost what was restored", Detail: "the volume's disk has lost restored data (fsync failed)", Retried: retriedNo,
+			Remedy: "restore into a new volume: this one's disk has lost data, or has no room behind it", Page: pageMessages,
+		},
+		{
+			Reason: ReasonVolumeIO, Meaning: "the volume's file system failed", Detail: "the volume's file system failed: disk, driver or server (EIO, ENOTCONN, ESTALE, ESHUTDOWN, EREMOTEIO)", Retried: retriedYes,
+			Remedy: "check the volume's driver on this node, its disk or its server, and the kernel's log of the node", Page: pageMessages,
+		},
+		{
+			Reason: ReasonUnreadableFiles, Meaning: "files could not be read", Detail: "more files were unreadable than `--partial` allows, or all of them; also the reason of result `partial`", Retried: retriedNo,
+			Remedy: "make the files readable, or accept a backup without them: annotate the Backup with " + AnnotationPartial + "=complete, or run the node agent with --partial=complete", Page: pageLacks,
+		},
+		{
+			Reason: ReasonUnwrittenFiles, Meaning: "files could not be written", Detail: "the restore could not write more paths than `--partial-restore` allows; also the reason of result `partial`", Retried: "once, unless the same paths fail again",
+			Remedy: "the other files are in the volume; to let the pod start without these, delete the pod and restore it again with " +
+				"'velero restore create --annotations " + AnnotationPartial + "=complete ...', or run the node agent with --partial-restore=complete", Page: pageLacks,
+		},
+		{
+			Reason: ReasonMissingData, Meaning: "the files of a restored volume have fewer bytes than the snapshot", Detail: "the files of a restored volume have fewer bytes than the snapshot, although every write succeeded: the volume's driver or disk loses writes, or another process removes files",
+			Retried: "yes, unless the same number of bytes is missing again; `--partial-restore=complete` accepts it",
+			Remedy: "check the volume's driver, its disk or server, and whether another program removes files from it; to let the pod start with what there is, delete the pod and restore it again with " +
+				"'velero restore create --annotations " + AnnotationPartial + "=complete ...'", Page: pageLacks,
+		},
+		{Reason: ReasonVanishedFiles, Meaning: "many files vanished while the volume was read", Detail: "never a failure: the reason of result `partial` when many files vanished while the volume was read", Page: pageLacks},
+		{
+			Reason: ReasonIdle, Meaning: "no byte moved for `--idle-timeout`", Retried: retriedYes,
+			Remedy: "check the storage and the network of this node, or raise --idle-timeout", Page: pageStalled,
+		},
+	}
+}
+
+// repositoryFailures are about repository and storage.
+func repositoryFailures() []ReasonInfo {
+	return []ReasonInfo{
+		{
+			Reason: ReasonInvalidLocation, Meaning: "BackupStorageLocation, Secret or credentials are missing or wrong", Retried: retriedNo,
+			Remedy: "check the BackupStorageLocation and its Secret", Page: pageFails,
+		},
+		{
+			Reason: ReasonRepositoryNotFound, Meaning: "there is no repository at the address", Detail: "the repository does not exist, and the agent may not create it: for a restore, in a read-only location, or with `--init-repositories=false`", Retried: retriedNo,
+			Remedy: "check bucket and prefix of the BackupStorageLocation; the agent makes missing repositories only for backups, and not with --init-repositories=false", Page: pageFails,
+		},
+		{
+			Reason: ReasonRepositoryIncomplete, Meaning: "the repository has lost its configuration or keys, and still holds data", Detail: "the repository has lost its configuration or keys but still holds data; the agent creates no new repository over it. A usual cause is a lifecycle rule of the bucket that deletes old objects. If only a restic key or `kopia.blobcfg` exists, an earlier creation was interrupted: the next backup waits for a minute, removes it and creates the repository", Retried: retriedNo,
+			Remedy: "bring the missing objects back from the bucket's versions, and take this prefix out of its lifecycle rules; to begin anew, empty the prefix or use another one", Page: pageFails,
+		},
+		{
+			Reason: ReasonWrongPassword, Meaning: "the repository was made with another password", Retried: retriedNo,
+			Remedy: "check key repository-password of Secret velero-repo-credentials: it must be the password that the repository was made with", Page: pageFails,
+		},
+		{
+			Reason: ReasonRepositoryLocked, Meaning: "somebody else holds the repository's lock", Detail: "another process held the lock for longer than `--lock-wait`", Retried: retriedNo,
+			Remedy: "if the named owner does not run any more, remove its lock with 'restic unlock'", Page: pageLocks,
+		},
+		{
+			Reason: ReasonSnapshotNotFound, Meaning: "the repository does not have the snapshot", Detail: "the snapshot was forgotten or pruned, or is in another repository", Retried: retriedNo,
+			Remedy: "it may have been forgotten or pruned; 'restic snapshots' lists what is there", Page: pageFails,
+		},
+		{Reason: ReasonDataPath, Meaning: "restic or kopia failed", Detail: "any other error: network, storage, no space for temporary files, other errors of restic or kopia", Retried: retriedYes, Page: pageFails},
+	}
+}
