@@ -89,6 +89,23 @@ func TestExplainBackup(t *testing.T) {
 	}
 }
 
+// TestExplainFailure explains what a node agent wrote of a failure, by the reason beside its message.
+func TestExplainFailure(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.startAgent(slowly)
+	pvb := velero.PodVolumeBackup(c.newBackup("nightly"), c.node.Pod("web", "data"), "not-there", "restic")
+	c.Create(pvb)
+	testenv.EventuallyGet(c.Env, pvb, "failed", func(p *velerov1.PodVolumeBackup, _ error) bool {
+		return p.Status.Phase == velerov1.PodVolumeBackupPhaseFailed
+	})
+	const reason = v1alpha1.ReasonVolumeNotFound
+	e := c.explained("pvb", pvb.Name)
+	if e.Reason != reason || !slices.Contains(e.Do, reason.Remedy()) || strings.Contains(e.Why, reason.Remedy()) || !strings.Contains(e.Why, `has no volume "not-there"`) {
+		t.Errorf("explained as %+v", e)
+	}
+}
+
 // TestExplainSilence has a volume whose agent went in full flight: its last rate is not that of the backup.
 func TestExplainSilence(t *testing.T) {
 	t.Parallel()
