@@ -96,10 +96,12 @@ func TestRestoredItemsAreAccepted(t *testing.T) {
 	a.create("backuprepositories.v1.velero.io", `{apiVersion: velero.io/v1, kind: BackupRepository, metadata: {name: shop-default-restic, namespace: `+velero+`, labels: {
 			velero.io/volume-namespace: shop, velero.io/storage-location: default, velero.io/repository-type: restic}},
 		spec: {volumeNamespace: shop, backupStorageLocation: default, repositoryType: restic, resticIdentifier: "s3:s3.test/bucket/restic/shop", maintenanceFrequency: 1h}}`)
+	var bytes atomic.Int64
+	a.input.ReportVolumes = func(more int64) { bytes.Add(more) }
 
 	outcome := a.run()
-	if outcome.Progress.Counts.Failed > 0 || !outcome.Results.Errors.IsEmpty() {
-		t.Fatalf("%+v\n%s", outcome.Progress.Counts, text(outcome))
+	if outcome.Progress.Counts.Failed > 0 || !outcome.Results.Errors.IsEmpty() || bytes.Load() != 4096 {
+		t.Fatalf("%+v, %d bytes in volumes\n%s", outcome.Progress.Counts, bytes.Load(), text(outcome))
 	}
 	if diff := cmp.Diff([]string{"warning " + shop + ": pods/web: its ephemeral containers are not restored, because no pod can be created with any: debug"},
 		strings.Split(text(outcome), "\n"), cmpopts.AcyclicTransformer("place", func(s string) string {

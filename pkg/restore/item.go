@@ -274,10 +274,23 @@ func (r *run) afterCreate(ctx context.Context, i *item, made *unstructured.Unstr
 		}
 		volumes, warnings, errs := r.restorePodVolumes(ctx, i.original, made)
 		i.volumes, i.warnings = volumes, append(i.warnings, warnings...)
+		r.reportVolumes(volumes)
 		for _, err := range errs {
 			i.addError("%v", err) // the pod was created all the same
 		}
 	}
+}
+
+// reportVolumes reports the size of volumes whose PodVolumeRestores were created.
+func (r *run) reportVolumes(volumes []velerov1.PodVolumeRestore) {
+	if r.ReportVolumes == nil || len(volumes) == 0 {
+		return
+	}
+	var bytes int64
+	for i := range volumes {
+		bytes += max(volumes[i].Spec.SnapshotSize, 0)
+	}
+	r.ReportVolumes(bytes)
 }
 
 // addStatus says whether the item's status is restored when the item is there. Where a kind has no subresource for it, it

@@ -65,6 +65,9 @@ type Input struct {
 	WaitContainer map[string]string
 	// ReportHooks is called when an exec hook of a pod begins to wait or has ended; it must not block. It may be nil.
 	ReportHooks func(Hooks)
+	// ReportVolumes is called when PodVolumeRestores of a pod were created, with the bytes of their snapshots, before the pod counts
+	// as restored. It must not block, and several calls may come at a time. It may be nil.
+	ReportVolumes func(bytes int64)
 	// Log is the restore's own log, which is uploaded: one line for each item.
 	Log *slog.Logger
 }

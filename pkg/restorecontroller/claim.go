@@ -53,6 +53,7 @@ func (c *Controller) claim(ctx context.Context, op *operation, r *velerov1.Resto
 		return nil, c.failValidation(ctx, op, r, before, problems)
 	}
 	if err := CheckAlone(ctx, c.api, c.cfg.Namespace); err != nil {
+		c.reportWaiting(ctx, op, err)
 		return nil, err
 	}
 	r.Status.Phase = velerov1.RestorePhaseInProgress
@@ -66,6 +67,14 @@ func (c *Controller) claim(ctx context.Context, op *operation, r *velerov1.Resto
 	}
 	op.progress.startFrom(first)
 	return op.claimed, nil
+}
+
+// reportWaiting writes on a Restore that was not begun why it waits, once for each reason.
+func (c *Controller) reportWaiting(ctx context.Context, op *operation, reason error) {
+	p := Progress{Message: fmt.Sprintf("not begun yet: %v", reason)}
+	if op.progress.published().Message != p.Message && c.writeProgress(ctx, op, p) == nil {
+		op.progress.startFrom(p)
+	}
 }
 
 // isBegun says whether a process has claimed the Restore.

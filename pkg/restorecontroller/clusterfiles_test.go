@@ -94,6 +94,41 @@ func TestReadOnlyLocation(t *testing.T) {
 	testenv.EventuallyGet(c.Env, r, "gone", func(_ *velerov1.Restore, err error) bool { return client.IgnoreNotFound(err) == nil && err != nil })
 }
 
+// TestAccessModeChanges makes the location read-only, or writable, while items are restored: the end of the Restore goes by that.
+func TestAccessModeChanges(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		before, after velerov1.BackupStorageLocationAccessMode
+		kept          int
+	}{
+		"read-only": {velerov1.BackupStorageLocationAccessModeReadWrite, velerov1.BackupStorageLocationAccessModeReadOnly, 4},
+		"writable":  {velerov1.BackupStorageLocationAccessModeReadOnly, velerov1.BackupStorageLocationAccessModeReadWrite, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t)
+			mode := func(mode velerov1.BackupStorageLocationAccessMode) {
+				c.Patch(c.location, `{"spec":{"accessMode":"`+string(mode)+`"}}`)
+			}
+			mode(tc.before)
+			restorable(c, &script{finalize: func(context.Context, *restore.Plan, *restore.Outcome) error {
+				mode(tc.after)
+				return nil
+			}}, nil)
+			r := c.created("r1")
+			if c.ended(r); r.Status.Phase != velerov1.RestorePhaseCompleted {
+				t.Errorf("%+v", r.Status)
+			}
+			if kept := c.keptFiles(r); len(kept) != tc.kept {
+				t.Errorf("the cluster keeps %d files, want %d", len(kept), tc.kept)
+			}
+			if !c.has("restores/r1/restore-r1-logs.gz") {
+				t.Error("the location has no log")
+			}
+		})
+	}
+}
+
 // TestReadOnlyDryRun has its plan in the log, which the cluster keeps.
 func TestReadOnlyDryRun(t *testing.T) {
 	t.Parallel()

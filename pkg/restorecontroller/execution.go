@@ -47,6 +47,8 @@ type execution struct {
 	cannotResume   error // why it ends instead of being resumed
 	previousLoaded bool  // what that process has recorded was read back
 
+	volumeBytes int64 // of the PodVolumeRestores that were created; changed by the reporter's update
+
 	inCluster map[velerov1.DownloadTargetKind]bool // files that this process has stored in the cluster, or tried to
 	logCut    bool                                 // the log is too long for that
 }
@@ -153,6 +155,12 @@ func (e *execution) collect(ctx context.Context, store *backupstore.Store) (arch
 	}
 	input.Log = e.journal.Logger
 	input.ReportHooks = func(hooks restore.Hooks) { e.op.progress.update(func(p *Progress) { p.Hooks = &hooks }) }
+	input.ReportVolumes = func(bytes int64) {
+		e.op.progress.update(func(p *Progress) {
+			e.volumeBytes += bytes
+			expectVolumes(p, e.volumeBytes)
+		})
+	}
 	if e.dryRun() { // its plan is all there is, and one-phase mode has none
 		input.Restore = e.restore.DeepCopy()
 		delete(input.Restore.Annotations, v1alpha1.AnnotationProgressMode)

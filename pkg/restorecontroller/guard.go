@@ -29,10 +29,18 @@ func CheckAlone(ctx context.Context, api client.Reader, namespace string) error 
 	for i := range pods.Items {
 		p := &pods.Items[i]
 		if ended := isOneOf(p.Status.Phase, corev1.PodSucceeded, corev1.PodFailed); !ended && runsVelero(&p.Spec) {
-			return fmt.Errorf("namespace %q, pod %q: %w", namespace, p.Name, ErrBesideVelero)
+			return fmt.Errorf("namespace %q, pod %q%s: %w", namespace, p.Name, deletedSince(p), ErrBesideVelero)
 		}
 	}
 	return nil
+}
+
+// deletedSince tells people of a pod that is being deleted. On a node that does not answer it stays until somebody helps.
+func deletedSince(pod *corev1.Pod) string {
+	if pod.DeletionTimestamp.IsZero() {
+		return ""
+	}
+	return fmt.Sprintf(" (being deleted since %s; if its node %q is gone, delete the pod with --force)", pod.DeletionTimestamp.UTC().Format(time.RFC3339), pod.Spec.NodeName)
 }
 
 // checkDeployments is the part of CheckAlone that costs the same on any number of nodes, each of which has a pod of the agent here.

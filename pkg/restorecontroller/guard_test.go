@@ -11,6 +11,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/restore"
@@ -112,5 +113,35 @@ func TestVeleroServerThatComesLater(t *testing.T) {
 				t.Errorf("the Restore that waited: %+v", second.Status)
 			}
 		})
+	}
+}
+
+// TestVeleroPodThatDoesNotGo has a pod of a Velero server that is being deleted, on a node that does not answer: a Restore says what
+// it waits for, and goes on when the pod is gone.
+func TestVeleroPodThatDoesNotGo(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	restorable(c, &script{}, nil)
+	pod := &corev1.Pod{ObjectMeta: c.Meta("velero-0"), Spec: corev1.PodSpec{
+		NodeName: "dead", Containers: []corev1.Container{{Name: "velero", Image: "velero", Command: []string{"/velero"}, Args: []string{"server"}}},
+	}}
+	c.Create(pod)
+	c.Delete(pod) // kubelet would confirm it
+	r := c.newRestore("r1", nil)
+	c.Create(r)
+	testenv.EventuallyGet(c.Env, r, "told what it waits for", func(r *velerov1.Restore, err error) bool { return err == nil && progressOf(r).Message != "" })
+	for _, want := range []string{"not begun yet: ", `pod "velero-0" (being deleted since `, `node "dead"`, "a Velero server runs in this namespace"} {
+		if message := progressOf(r).Message; !strings.Contains(message, want) {
+			t.Errorf("no %q in %q", want, message)
+		}
+	}
+	if isBegun(r) {
+		t.Errorf("%+v", r.Status)
+	}
+	if err := c.Client.Delete(t.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
+		t.Fatal(err)
+	}
+	if c.ended(r); r.Status.Phase != velerov1.RestorePhaseCompleted || progressOf(r).Message != "" {
+		t.Errorf("%+v, %q", r.Status, progressOf(r).Message)
 	}
 }

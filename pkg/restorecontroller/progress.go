@@ -41,11 +41,16 @@ func sumUp(volumes []velerov1.PodVolumeRestore) *v1alpha1.RestoreVolumes {
 	return &sum
 }
 
-// expectVolumes makes the bytes of volumes count before there are PodVolumeRestores that tell of them: else percent would be
-// near 100 when the first is created.
+// expectVolumes makes the bytes of volumes count, at least so many, before the cache has the PodVolumeRestores: else percent would
+// be near 100 when the first of them appears.
 func expectVolumes(p *Progress, bytes int64) {
-	if bytes > 0 && p.Volumes == nil {
-		p.Volumes = &v1alpha1.RestoreVolumes{TotalBytes: bytes, Phases: map[string]int{}}
+	sum := v1alpha1.RestoreVolumes{Phases: map[string]int{}}
+	if p.Volumes != nil {
+		sum = *p.Volumes
+	}
+	if bytes > sum.TotalBytes {
+		sum.TotalBytes = bytes
+		p.Volumes = &sum
 	}
 }
 

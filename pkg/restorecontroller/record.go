@@ -11,6 +11,7 @@ import (
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"github.com/vmware-tanzu/velero/pkg/util/results"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
 )
@@ -44,7 +45,7 @@ func (e *execution) recordAtEnd(ctx context.Context) {
 	if e.resumed && e.canBeResumed() && !e.previousLoaded {
 		return // what the earlier process has recorded is more than what is known here
 	}
-	store, problem := e.c.openStore(ctx, e.location) // anew: credentials may have changed in a long restore
+	store, problem := e.c.openStore(ctx, e.currentLocation(ctx)) // credentials and access mode may have changed in a long restore
 	if problem == nil {
 		defer store.Close()
 	}
@@ -59,6 +60,16 @@ func (e *execution) recordAtEnd(ctx context.Context) {
 		e.op.log.Error("Restore's results were not stored", "error", err)
 		addError(&e.outcome.Results, fmt.Sprintf("error uploading the results to backup storage: %v", err))
 	}
+}
+
+// currentLocation returns the location as it is now or, if it cannot be read, as it was when the restore began.
+func (e *execution) currentLocation(ctx context.Context) *velerov1.BackupStorageLocation {
+	var location velerov1.BackupStorageLocation
+	if err := e.c.api.Get(ctx, client.ObjectKeyFromObject(e.location), &location); err != nil {
+		e.op.log.Warn("Cannot read the backup storage location; using it as it was when the restore began", "location", e.location.Name, "error", err)
+		return e.location
+	}
+	return &location
 }
 
 // record records what was done until now, so that another process can go on from there.
