@@ -52,8 +52,10 @@ func TestEachReasonHasInfo(t *testing.T) {
 		if info.Meaning == "" || strings.Contains(info.Remedy, "`") {
 			t.Errorf("%s: a meaning, and a remedy as plain text, are needed", info.Reason)
 		}
-		if _, err := os.Stat(filepath.Join("../../docs", strings.Split(info.Page, "#")[0])); err != nil || !strings.Contains(info.Page, "#") {
-			t.Errorf("%s leads to page %q: %v", info.Reason, info.Page, err)
+		page, anchor, _ := strings.Cut(info.Page, "#")
+		text, err := os.ReadFile(filepath.Join("../../docs", page))
+		if heading := regexp.MustCompile(`(?im)^#+ ` + strings.ReplaceAll(anchor, "-", "[- ]") + `$`); err != nil || !heading.Match(text) {
+			t.Errorf("%s leads to %q, which is not there: %v", info.Reason, info.Page, err)
 		}
 	}
 	declared := declaredReasons(t)

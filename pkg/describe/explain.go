@@ -145,7 +145,7 @@ const (
 	seeQueue    = documentation + "docs/node-agent.md#queue"
 	seeDeadline = documentation + "docs/node-agent.md#deadlines"
 	seeStates   = documentation + "docs/node-agent.md#states"
-	seeRestic   = documentation + "docs/restic-repositories.md#which-server-does-what"
+	seeRestic   = documentation + "docs/restic-repositories.md#what-each-server-version-supports"
 	seeRestarts = documentation + "docs/restore.md#restarts"
 	seeEnds     = documentation + "docs/restore.md#how-a-restore-ends"
 	seePlugins  = documentation + "docs/volume-plugins.md#what-the-fields-mean"

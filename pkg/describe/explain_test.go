@@ -200,6 +200,11 @@ func TestExplainVolume(t *testing.T) {
 		"storing hangs":  {backupCase(progress.StateStalled, func(c *VolumeCase) { c.Volume.Progress.Reason = v1alpha1.ReasonFinishStalled }), "all data is read", "look at the storage and the network to it"},
 		"scan hangs":     {backupCase(progress.StateStalled, func(c *VolumeCase) { c.Volume.Progress.Reason = v1alpha1.ReasonScanStalled }), "no byte", "NFS"},
 		"stalled, for a reason of a later version": {backupCase(progress.StateStalled, func(c *VolumeCase) { c.Volume.Progress.Reason = "Later" }), "no byte has moved", seeStalled + "|alone"},
+		"a state of a later version": {backupCase(progress.StateTransferring, func(c *VolumeCase) {
+			b := podVolumeBackup(progress.StateTransferring)
+			b.Annotations[v1alpha1.AnnotationProgress] = `{"state": "Verifying", "reason": "OfLater", "bytesDone": 1, "totalBytes": 2, "later": {}, "heartbeat": "` + now.Format(time.RFC3339) + `"}`
+			c.Volume = OfPodVolumeBackup(b)
+		}), "it moves: 1 B of 2 B (50%", ""},
 		"finishing":        {backupCase(progress.StateFinishing, func(c *VolumeCase) { c.Volume.Progress.Heartbeat = now }), "all data is read", ""},
 		"silent":           {backupCase(progress.StateFinishing, nil), "its agent has said nothing for 9m", seeStalled},
 		"silent, no agent": {backupCase(progress.StateFinishing, func(c *VolumeCase) { c.Agents = nil }), "no node agent runs on node node-a", "goes on when an agent of its node comes back"},
