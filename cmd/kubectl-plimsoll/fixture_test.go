@@ -13,6 +13,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/plimsoll-io/plimsoll/pkg/nodeagent"
+	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
@@ -73,12 +74,12 @@ func (c *cluster) startAgent(uploadLimit int64) (stop func()) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	agentConfig := nodeagent.Config{
+	agentConfig := nodeagent.Config{Config: podvolume.Config{
 		NodeName: c.node.Name, Namespace: c.Namespace, HostPods: c.node.Pods, InitRepositories: true,
 		AllowUnmounted:   true, // the test plays kubelet, and may have no right to mount
 		Uploaders:        map[string]uploader.Uploader{"restic": data, "kopia": kopiaData},
 		ProgressInterval: 200 * time.Millisecond, Logger: c.Logger(),
-	}
+	}}
 	if c.tune != nil {
 		c.tune(&agentConfig)
 	}

@@ -29,6 +29,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
 	"github.com/plimsoll-io/plimsoll/pkg/metrics"
 	"github.com/plimsoll-io/plimsoll/pkg/nodeagent"
+	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
@@ -59,8 +60,8 @@ type serverOptions struct {
 	initRepositories bool
 	partial          string
 	partialRestore   string
-	mayLack          nodeagent.Partial // partial and partialRestore, once validated
-	restoreMayLack   nodeagent.Partial
+	mayLack          podvolume.Partial // partial and partialRestore, once validated
+	restoreMayLack   podvolume.Partial
 	lockWait         time.Duration
 	maxAttempts      int
 	retryDelay       time.Duration
@@ -133,10 +134,10 @@ func defaultCacheDir() string {
 
 func (o *serverOptions) validate() error {
 	var err error
-	if o.mayLack, err = nodeagent.ParsePartial(o.partial); err != nil {
+	if o.mayLack, err = podvolume.ParsePartial(o.partial); err != nil {
 		return fmt.Errorf("--partial=%s: %w", o.partial, err)
 	}
-	if o.restoreMayLack, err = nodeagent.ParsePartial(o.partialRestore); err != nil {
+	if o.restoreMayLack, err = podvolume.ParsePartial(o.partialRestore); err != nil {
 		return fmt.Errorf("--partial-restore=%s: %w", o.partialRestore, err)
 	}
 	switch {
@@ -196,14 +197,17 @@ func serve(ctx context.Context, o serverOptions) error {
 	}
 	operations := metrics.NewOperations(o.nodeName)
 	agent, err := nodeagent.SetUp(ctx, mgr, nodeagent.Config{
-		NodeName: o.nodeName, Namespace: o.namespace, HostPods: o.hostPods, AllowUnmounted: o.allowUnmounted,
-		Uploaders:        map[string]uploader.Uploader{"restic": resticData, "kopia": kopiaData},
-		InitRepositories: o.initRepositories, Partial: o.mayLack, PartialRestore: o.restoreMayLack,
-		Concurrency: slots.current(), ReadConcurrency: slots.read, MaxAttempts: o.maxAttempts, RetryDelay: o.retryDelay,
-		ProgressInterval: o.progressInterval, StallAfter: o.stallAfter, IdleTimeout: o.idleTimeout,
-		ResourceTimeout: o.resourceTimeout, LockWait: o.lockWait, BackupTimeout: o.backupTimeout, PrepareTimeout: o.prepareTimeout,
+		Config: podvolume.Config{
+			NodeName: o.nodeName, Namespace: o.namespace, HostPods: o.hostPods, AllowUnmounted: o.allowUnmounted,
+			Uploaders:        map[string]uploader.Uploader{"restic": resticData, "kopia": kopiaData},
+			InitRepositories: o.initRepositories, Partial: o.mayLack, PartialRestore: o.restoreMayLack,
+			MaxAttempts: o.maxAttempts, RetryDelay: o.retryDelay,
+			ProgressInterval: o.progressInterval, StallAfter: o.stallAfter, IdleTimeout: o.idleTimeout,
+			ResourceTimeout: o.resourceTimeout, LockWait: o.lockWait, BackupTimeout: o.backupTimeout, PrepareTimeout: o.prepareTimeout,
+			Logger: log, Metrics: operations,
+		},
+		Concurrency: slots.current(), ReadConcurrency: slots.read,
 		ShowPaths: o.http.Auth,
-		Logger:    log, Metrics: operations,
 	})
 	if err != nil {
 		return err

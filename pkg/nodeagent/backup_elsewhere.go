@@ -10,65 +10,68 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 )
 
-// minLooks is how many looks in a row the API server must answer, a lookPause apart, before an agent ends another one's
-// backup: after an outage an agent that lives has to have had the time to write.
+// minChecks is how many checks in a row the API server must answer, a checkInterval apart, before an agent ends another one's
+// backup: after an outage a living agent must have had the time to write.
 const minChecks = 3
 
 // reconcileBackupElsewhere handles a backup of another node. Its server waits for it, and for all other volumes of the Backup
-// with it, so that somebody has to end it if its own agent cannot. An agent that only lost the API server meanwhile gives way
-// when it comes back: it changes no object that has ended.
-func (a *Agent) reconcileBackupElsewhere(ctx context.Context, s PodVolume) (reconcile.Result, error) {
-	seen := a.observe(s)
-	missed, late, err := a.untilDeadline(ctx, s, seen)
+// with it, so another agent has to end it if its own cannot. An agent that only lost the API server meanwhile gives way when it
+// comes back: it changes no object that has ended.
+func (a *Agent) reconcileBackupElsewhere(ctx context.Context, pv podvolume.PodVolume) (reconcile.Result, error) {
+	seen := a.observe(pv)
+	missed, late, err := a.untilDeadline(ctx, pv, seen)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 	if missed != nil && late <= 0 {
-		return reconcile.Result{}, a.failOrphan(ctx, s, missed)
+		return reconcile.Result{}, a.env.FailOrphan(ctx, pv, missed)
 	}
-	if left := a.untilOwnTurn(s, seen); left > 0 {
+	if left := a.untilOwnTurn(pv, seen); left > 0 {
 		return reconcile.Result{RequeueAfter: min(left, late)}, nil
 	}
-	gone, err := a.missingForResume(ctx, s)
-	a.countCheck(s.Key(), err == nil)
+	missing, err := a.missingForResume(ctx, pv)
+	a.countCheck(pv.Key(), err == nil)
 	switch {
 	case err != nil:
 		return reconcile.Result{}, err
-	case gone != nil && seen.noteVersion != "" && seen.answeredChecks >= minChecks:
-		return reconcile.Result{}, a.failOrphan(ctx, s, Permanent(ReasonAgentLost, gone))
+	case missing != nil && seen.noteVersion != "" && seen.answeredChecks >= minChecks:
+		return reconcile.Result{}, a.env.FailOrphan(ctx, pv, podvolume.Permanent(v1alpha1.ReasonAgentLost, missing))
 	}
-	a.reportWaiting(ctx, s, ReasonAgentLost, silentAgent(s.Node))
-	return reconcile.Result{RequeueAfter: min(a.cfg.checkInterval(), late)}, nil
+	a.reportWaiting(ctx, pv, v1alpha1.ReasonAgentLost, silentAgent(pv.Node))
+	return reconcile.Result{RequeueAfter: min(a.checkInterval(), late)}, nil
 }
 
-// missingForResume returns what a silent agent's backup cannot go on without, nil if everything is there: the agent may come back.
-func (a *Agent) missingForResume(ctx context.Context, s PodVolume) (gone, err error) {
-	err = a.api.Get(ctx, types.NamespacedName{Name: s.Node}, &corev1.Node{})
+// missingForResume returns what a silent agent's backup lacks to be resumed, nil if everything is there: the agent may come back.
+func (a *Agent) missingForResume(ctx context.Context, pv podvolume.PodVolume) (missing, err error) {
+	err = a.api.Get(ctx, types.NamespacedName{Name: pv.Node}, &corev1.Node{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("node %s does not exist any more, and its node agent does not report", s.Node), nil
+		return fmt.Errorf("node %s does not exist any more, and its node agent does not report", pv.Node), nil
 	case err != nil && !apierrors.IsForbidden(err):
-		return nil, fmt.Errorf("get node %s: %w", s.Node, err)
+		return nil, fmt.Errorf("get node %s: %w", pv.Node, err)
 	}
 	var pod corev1.Pod
-	err = a.api.Get(ctx, types.NamespacedName{Namespace: s.Pod.Namespace, Name: s.Pod.Name}, &pod)
+	err = a.api.Get(ctx, types.NamespacedName{Namespace: pv.Pod.Namespace, Name: pv.Pod.Name}, &pod)
 	switch {
-	case apierrors.IsNotFound(err) || (err == nil && s.Pod.UID != "" && pod.UID != s.Pod.UID):
-		return fmt.Errorf("the pod does not exist any more, and the node agent of its node %s does not report", s.Node), nil
+	case apierrors.IsNotFound(err) || (err == nil && pv.Pod.UID != "" && pod.UID != pv.Pod.UID):
+		return fmt.Errorf("the pod does not exist any more, and the node agent of its node %s does not report", pv.Node), nil
 	case err != nil:
-		return nil, fmt.Errorf("get pod %s/%s: %w", s.Pod.Namespace, s.Pod.Name, err)
+		return nil, fmt.Errorf("get pod %s/%s: %w", pv.Pod.Namespace, pv.Pod.Name, err)
 	}
 	return nil, nil
 }
 
-// untilDeadline returns how long a backup of another node has left until this agent ends it for its deadline, and with what.
-// Its own agent comes first, and then the others take turns. Without an error it has not been found out yet, or there is
-// nothing to find out, and the time is when to look again. An agent that still reports is left alone.
-func (a *Agent) untilDeadline(ctx context.Context, s PodVolume, seen observation) (missed error, left time.Duration, _ error) {
+// untilDeadline returns how long a backup of another node has left until this agent ends it for its deadline, and with which
+// error. Its own agent comes first, and then the others take turns. Without an error the deadline is not known yet, or there is
+// none, and the time is when to look again. An agent that still reports is left alone.
+func (a *Agent) untilDeadline(ctx context.Context, pv podvolume.PodVolume, seen observation) (missed error, left time.Duration, _ error) {
 	const never = 24 * time.Hour
-	owner := backupUID(s)
+	owner := backupUID(pv)
 	if owner == "" || a.cfg.BackupTimeout <= 0 {
 		return nil, never, nil
 	}
@@ -77,35 +80,37 @@ func (a *Agent) untilDeadline(ctx context.Context, s PodVolume, seen observation
 	a.mu.Unlock()
 	if !known {
 		// The agents of all nodes would ask at once, and most backups have ended before that matters.
-		if wait := a.cfg.AbandonedAfter + a.Stagger(owner, a.cfg.AbandonedAfter) - time.Since(seen.firstSeen); wait > 0 {
+		if wait := a.cfg.AbandonedAfter + a.cfg.Stagger(owner, a.cfg.AbandonedAfter) - time.Since(seen.firstSeen); wait > 0 {
 			return nil, wait, nil
 		}
 		var err error
-		if d, err = a.DeadlineOf(ctx, s); err != nil {
+		if d, err = a.env.DeadlineOf(ctx, pv); err != nil {
 			return nil, 0, err
 		}
 		a.rememberDeadline(owner, d)
 	}
-	if d == nil {
-		return nil, never, nil // nobody waits
+	if d == nil { // no server waits
+		return nil, never, nil
 	}
-	spread := DeadlineMargin(d.Timeout) / 4
-	left = max(time.Until(d.Local)-2*spread+a.Stagger(seen.uid, spread), a.cfg.AbandonedAfter/2-time.Since(seen.lastChange))
-	missed = d.Missed(ReasonAgentLost, fmt.Sprintf("the node agent of node %s does not report, and the volume is not done shortly before", s.Node))
+	spread := podvolume.DeadlineMargin(d.Timeout) / 4
+	left = max(time.Until(d.Local)-2*spread+a.cfg.Stagger(seen.uid, spread), a.cfg.AbandonedAfter/2-time.Since(seen.lastChange))
+	missed = d.Missed(v1alpha1.ReasonAgentLost, fmt.Sprintf("the node agent of node %s does not report, and the volume is not done shortly before", pv.Node))
 	return missed, left, nil
 }
 
 // rememberDeadline keeps the deadline of a Backup, nil if it has none, and forgets those that have passed.
-func (a *Agent) rememberDeadline(backup types.UID, d *Deadline) {
+func (a *Agent) rememberDeadline(backup types.UID, d *podvolume.Deadline) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	maps.DeleteFunc(a.deadlines, func(_ types.UID, old *Deadline) bool { return old != nil && time.Since(old.Local) > time.Hour })
+	maps.DeleteFunc(a.deadlines, func(_ types.UID, old *podvolume.Deadline) bool {
+		return old != nil && time.Since(old.Local) > time.Hour
+	})
 	a.deadlines[backup] = d
 }
 
-// backupUID returns the UID of the Backup that s belongs to; empty if it belongs to none.
-func backupUID(s PodVolume) types.UID {
-	for _, owner := range s.Object.GetOwnerReferences() {
+// backupUID returns the UID of the Backup that pv belongs to, empty if it belongs to none.
+func backupUID(pv podvolume.PodVolume) types.UID {
+	for _, owner := range pv.Object.GetOwnerReferences() {
 		if owner.Kind == "Backup" {
 			return owner.UID
 		}

@@ -27,6 +27,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
@@ -172,12 +173,12 @@ func (c *cluster) startAgentOn(node string, data uploader.Uploader, tune func(*C
 		c.t.Fatal(err)
 	}
 	mkdir(c.t, filepath.Join(c.hostPods, node))
-	cfg := Config{
+	cfg := Config{Config: podvolume.Config{
 		NodeName: node, Namespace: c.ns, HostPods: filepath.Join(c.hostPods, node), InitRepositories: true,
 		Uploaders:        map[string]uploader.Uploader{"restic": data},
 		ProgressInterval: 100 * time.Millisecond, RetryDelay: 10 * time.Millisecond,
 		Logger: slog.New(slog.NewTextHandler(c.t.Output(), nil)),
-	}
+	}}
 	if tune != nil {
 		tune(&cfg)
 	}
@@ -266,13 +267,13 @@ func (c *cluster) newRestore(pod *corev1.Pod, volume, snapshot string) *velerov1
 type history struct {
 	mu       sync.Mutex
 	changed  chan struct{} // closed and replaced with each event
-	versions map[types.UID][]PodVolume
+	versions map[types.UID][]podvolume.PodVolume
 	deleted  map[types.UID]bool
 }
 
 func (c *cluster) watch() *history {
 	c.t.Helper()
-	h := &history{changed: make(chan struct{}), versions: map[types.UID][]PodVolume{}, deleted: map[types.UID]bool{}}
+	h := &history{changed: make(chan struct{}), versions: map[types.UID][]podvolume.PodVolume{}, deleted: map[types.UID]bool{}}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(c.t.Context()))
 	var watching sync.WaitGroup
 	c.t.Cleanup(func() { cancel(); watching.Wait() })
@@ -301,14 +302,14 @@ func (h *history) add(e watch.Event) {
 	if e.Type == watch.Deleted {
 		h.deleted[object.GetUID()] = true
 	} else {
-		h.versions[object.GetUID()] = append(h.versions[object.GetUID()], FromObject(object))
+		h.versions[object.GetUID()] = append(h.versions[object.GetUID()], podvolume.FromObject(object))
 	}
 	close(h.changed)
 	h.changed = make(chan struct{})
 }
 
 // until waits for a version of o that ok accepts, and returns it with all versions up to it.
-func (h *history) until(t *testing.T, o client.Object, what string, ok func(PodVolume) bool) []PodVolume {
+func (h *history) until(t *testing.T, o client.Object, what string, ok func(podvolume.PodVolume) bool) []podvolume.PodVolume {
 	t.Helper()
 	deadline := time.After(patience)
 	for {
@@ -347,7 +348,7 @@ func (h *history) untilDeleted(t *testing.T, o client.Object) {
 	}
 }
 
-func describe(versions []PodVolume) string {
+func describe(versions []podvolume.PodVolume) string {
 	if len(versions) == 0 {
 		return "not even there"
 	}
@@ -360,21 +361,21 @@ func describe(versions []PodVolume) string {
 
 // end waits for the terminal version of o, and holds what a server relies on: one terminal version, bytes that never
 // fall, 100 % only when completed, small writes.
-func (c *cluster) end(o client.Object) PodVolume {
+func (c *cluster) end(o client.Object) podvolume.PodVolume {
 	c.t.Helper()
-	versions := c.history.until(c.t, o, "terminal", PodVolume.Terminal)
+	versions := c.history.until(c.t, o, "terminal", podvolume.PodVolume.Terminal)
 	last := versions[len(versions)-1]
-	var before PodVolume
+	var before podvolume.PodVolume
 	for _, v := range versions {
 		if v.BytesDone < before.BytesDone {
 			c.t.Errorf("%s: bytes done fell from %d to %d", o.GetName(), before.BytesDone, v.BytesDone)
 		}
-		if v.TotalBytes > 0 && v.BytesDone >= v.TotalBytes && v.Phase != PhaseCompleted {
+		if v.TotalBytes > 0 && v.BytesDone >= v.TotalBytes && v.Phase != podvolume.PhaseCompleted {
 			c.t.Errorf("%s: %d of %d bytes in phase %q", o.GetName(), v.BytesDone, v.TotalBytes, v.Phase)
 		}
 		before = v
 	}
-	if size := len(encode(newPatch(annotated(c.t, last)))); size > 1536 {
+	if size := len(encode(map[string]any{"metadata": map[string]any{"annotations": map[string]string{v1alpha1.AnnotationProgress: encode(annotated(c.t, last))}}})); size > 1400 {
 		c.t.Errorf("%s: a patch has %d bytes", o.GetName(), size)
 	}
 	c.ended = append(c.ended, last.Object)
@@ -389,13 +390,13 @@ func (c *cluster) checkEnded() {
 		if client.IgnoreNotFound(err) != nil {
 			c.t.Error(err)
 		} else if err == nil && live.GetResourceVersion() != o.GetResourceVersion() {
-			c.t.Errorf("%s was written after its terminal write: %s", o.GetName(), describe([]PodVolume{FromObject(live)}))
+			c.t.Errorf("%s was written after its terminal write: %s", o.GetName(), describe([]podvolume.PodVolume{podvolume.FromObject(live)}))
 		}
 	}
 }
 
 // annotated returns the Snapshot that an object carries.
-func annotated(t *testing.T, s PodVolume) progress.Snapshot {
+func annotated(t *testing.T, s podvolume.PodVolume) progress.Snapshot {
 	t.Helper()
 	var p progress.Snapshot
 	text, ok := s.Object.GetAnnotations()[v1alpha1.AnnotationProgress]
@@ -409,7 +410,7 @@ func annotated(t *testing.T, s PodVolume) progress.Snapshot {
 	return p
 }
 
-func message(s PodVolume) string {
+func message(s podvolume.PodVolume) string {
 	if pvb, ok := s.Object.(*velerov1.PodVolumeBackup); ok {
 		return pvb.Status.Message
 	}
@@ -449,4 +450,15 @@ func mkdir(t *testing.T, path string) {
 	if err := os.MkdirAll(path, 0o755); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// veleroFinalizer is that of Velero's own agent.
+const veleroFinalizer = "velero.io/pod-volume-finalizer"
+
+func encode(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
 }

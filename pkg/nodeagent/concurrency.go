@@ -76,9 +76,9 @@ func (a *Agent) followConcurrency(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err != nil && !failed:
-			a.cfg.Logger.Warn("Cannot read the concurrency; keeping the last one", "concurrency", a.queue.size(), "error", err)
+			a.cfg.Logger.Warn("Cannot read the concurrency; keeping the last one", "concurrency", a.queue.Size(), "error", err)
 		case err == nil && a.queue.resize(number):
-			a.cfg.Logger.Info("Concurrency changed; running volumes go on", "concurrency", a.queue.size())
+			a.cfg.Logger.Info("Concurrency changed; running volumes go on", "concurrency", a.queue.Size())
 		}
 		failed = err != nil
 	}

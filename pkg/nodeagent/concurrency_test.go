@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
 
@@ -68,7 +69,7 @@ func TestConcurrencyFollowsTheConfigMap(t *testing.T) {
 	c.create(first)
 	<-hold.started
 	c.create(second)
-	c.history.until(t, second, "queued", func(s PodVolume) bool { return s.LastSnapshot().State == progress.StateQueued })
+	c.history.until(t, second, "queued", func(s podvolume.PodVolume) bool { return s.LastSnapshot().State == progress.StateQueued })
 
 	change := func(data map[string]string) {
 		t.Helper()
@@ -82,7 +83,7 @@ func TestConcurrencyFollowsTheConfigMap(t *testing.T) {
 	change(map[string]string{"c": "nonsense"})
 	change(say(1))
 	deadline := time.After(patience)
-	for agent.queue.size() != 1 {
+	for agent.queue.Size() != 1 {
 		select {
 		case <-time.After(10 * time.Millisecond):
 		case <-deadline:
@@ -90,11 +91,11 @@ func TestConcurrencyFollowsTheConfigMap(t *testing.T) {
 		}
 	}
 	c.create(third)
-	c.history.until(t, third, "queued", func(s PodVolume) bool { return s.LastSnapshot().State == progress.StateQueued })
+	c.history.until(t, third, "queued", func(s podvolume.PodVolume) bool { return s.LastSnapshot().State == progress.StateQueued })
 	close(hold.release)
 	for _, pvb := range []*velerov1.PodVolumeBackup{first, second, third} {
-		if end := c.end(pvb); end.Phase != PhaseCompleted {
-			t.Errorf("ended as %s", describe([]PodVolume{end}))
+		if end := c.end(pvb); end.Phase != podvolume.PhaseCompleted {
+			t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 		}
 	}
 }
@@ -105,7 +106,7 @@ func TestQueueResize(t *testing.T) {
 	var releases []func()
 	take := func(ctx context.Context) {
 		t.Helper()
-		release, err := q.acquire(ctx, Backup, func(int) {})
+		release, err := q.Acquire(ctx, podvolume.Backup, func(int) {})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -114,7 +115,7 @@ func TestQueueResize(t *testing.T) {
 	for range 3 {
 		take(t.Context())
 	}
-	if !q.resize(1) || q.resize(1) || q.size() != 1 {
+	if !q.resize(1) || q.resize(1) || q.Size() != 1 {
 		t.Error("the queue has not one slot")
 	}
 	ended, cancel := context.WithCancel(t.Context())
@@ -125,7 +126,7 @@ func TestQueueResize(t *testing.T) {
 		if q.free > 0 {
 			t.Errorf("%d slots are free", q.free)
 		}
-		if _, err := q.acquire(ended, Backup, func(int) {}); err == nil {
+		if _, err := q.Acquire(ended, podvolume.Backup, func(int) {}); err == nil {
 			t.Error("more run than there are slots")
 		}
 	}

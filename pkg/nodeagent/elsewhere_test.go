@@ -18,10 +18,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
-	"github.com/plimsoll-io/plimsoll/pkg/metrics"
+	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
 
@@ -112,10 +115,10 @@ func (c *crowdedCluster) watch(ctx context.Context, a *Agent, name string) {
 		c.mu.Lock()
 		pvr, changed := c.objects[name], c.changed
 		c.mu.Unlock()
-		if FromRestore(pvr).Terminal() {
+		if podvolume.FromRestore(pvr).Terminal() {
 			return
 		}
-		result, err := a.reconcileRestoreWithoutPod(ctx, FromRestore(pvr))
+		result, err := a.reconcileRestoreWithoutPod(ctx, podvolume.FromRestore(pvr))
 		if err != nil {
 			c.t.Error(err)
 			return
@@ -203,21 +206,34 @@ func (c *crowdedCluster) beat(ctx context.Context, name string, every, skew time
 			return
 		}
 		c.mu.Lock()
-		s := FromRestore(c.objects[name]).LastSnapshot()
+		s := podvolume.FromRestore(c.objects[name]).LastSnapshot()
 		s.Heartbeat = time.Now().Add(skew)
-		c.change(name, func(pvr *velerov1.PodVolumeRestore) { pvr.Annotations[v1alpha1.AnnotationProgress] = encode(s) })
+		c.change(name, func(pvr *velerov1.PodVolumeRestore) {
+			pvr.Annotations[v1alpha1.AnnotationProgress] = encode(s)
+		})
 		c.mu.Unlock()
 	}
 }
 
 func newLooker(node string, api client.Client) *Agent {
-	cfg := Config{NodeName: node}
+	cfg := Config{Config: podvolume.Config{NodeName: node}}
 	cfg.setDefaults()
 	return &Agent{
-		cfg: cfg, api: api, client: api, metrics: metrics.NewOperations(node), events: discardEvents{},
-		orphaned: map[Key]struct{}{}, observed: map[Key]*observation{},
+		cfg: cfg, api: api, client: api, env: podvolume.NewEnvironment(looker{api: api}, cfg.Config, nil),
+		orphaned: map[podvolume.Key]struct{}{}, observed: map[podvolume.Key]*observation{},
 	}
 }
+
+// looker is what an Environment needs of a manager to look at objects.
+type looker struct {
+	ctrl.Manager
+	api client.Client
+}
+
+func (l looker) GetClient() client.Client                     { return l.api }
+func (l looker) GetAPIReader() client.Reader                  { return l.api }
+func (l looker) GetConfig() *rest.Config                      { return nil }
+func (l looker) GetEventRecorder(string) events.EventRecorder { return discardEvents{} }
 
 // restoreElsewhere is a restore that this clock says to be hours old, and that another node's agent has said something of.
 func restoreElsewhere(name string, state progress.State, at time.Time) *velerov1.PodVolumeRestore {

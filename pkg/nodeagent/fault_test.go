@@ -2,24 +2,21 @@ package nodeagent
 
 import (
 	"encoding/pem"
-	"errors"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
 )
@@ -66,86 +63,29 @@ func TestSecretThatCannotBeDecrypted(t *testing.T) {
 			held, other := c.newBackup(pod, "held"), c.newBackup(pod, "other")
 			held.Spec.BackupStorageLocation = encrypted.Name
 			c.create(held)
-			c.history.until(t, held, "claimed", func(s PodVolume) bool { return s.Phase == PhaseInProgress })
+			c.history.until(t, held, "claimed", func(s podvolume.PodVolume) bool { return s.Phase == podvolume.PhaseInProgress })
 			c.create(other)
 			if patience < time.Hour {
 				end := c.end(held)
-				if end.Phase != PhaseFailed || !strings.Contains(end.Message, "no such key in KMS") || !strings.Contains(end.Message, "kubectl get") {
-					t.Errorf("ended as %s", describe([]PodVolume{end}))
+				if end.Phase != podvolume.PhaseFailed || !strings.Contains(end.Message, "no such key in KMS") || !strings.Contains(end.Message, "kubectl get") {
+					t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 				}
 				return
 			}
-			if end := c.end(other); end.Phase != PhaseCompleted {
-				t.Errorf("the other one ended as %s", describe([]PodVolume{end}))
+			if end := c.end(other); end.Phase != podvolume.PhaseCompleted {
+				t.Errorf("the other one ended as %s", describe([]podvolume.PodVolume{end}))
 			}
-			c.history.until(t, held, "waiting for the Secret", func(s PodVolume) bool {
+			c.history.until(t, held, "waiting for the Secret", func(s podvolume.PodVolume) bool {
 				p := s.LastSnapshot()
 				return p.State == progress.StateWaiting && strings.Contains(p.Message, "/ca")
 			})
 			c.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "ca"}, StringData: map[string]string{"ca.crt": newCA(t)}})
 			found.Store(true)
-			if end := c.end(held); end.Phase != PhaseCompleted || annotated(t, end).Attempt != 1 {
-				t.Errorf("ended as %s", describe([]PodVolume{end}))
+			if end := c.end(held); end.Phase != podvolume.PhaseCompleted || annotated(t, end).Attempt != 1 {
+				t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 			}
 		})
 	}
-}
-
-// An operation waits as long as the API server fails with everything, and not for ever if it fails with one object.
-func TestAPIServerThatFails(t *testing.T) {
-	t.Parallel()
-	fault := apierrors.NewInternalError(errors.New("no such key in KMS"))
-	for name, tc := range map[string]struct {
-		control error // of reading the operation's own object
-		ends    bool
-	}{
-		"with everything": {fault, false},
-		"with one object": {nil, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				cfg := Config{MaxAttempts: 1}
-				cfg.setDefaults()
-				a := &Agent{cfg: cfg, api: &answers{errs: []error{tc.control}}, patientAPI: patientReader{&answers{errs: []error{fault}}}, metrics: cfg.Metrics}
-				op := &Operation{PodVolume: FromBackup(&velerov1.PodVolumeBackup{}), attempt: 1, claimed: true, log: slog.New(slog.DiscardHandler)}
-				begin := time.Now()
-				for time.Since(begin) < 24*time.Hour {
-					tried := time.Now()
-					_, _, err := a.open(t.Context(), op)
-					if held := time.Since(tried); held > 30*time.Second {
-						t.Fatalf("it had the slot for %s", held)
-					}
-					pause, _, err := a.pauseBeforeRetry(t.Context(), op, err)
-					if err != nil {
-						if f := classify(err); !tc.ends || f.reason != ReasonAPIServer || time.Since(begin) > time.Hour {
-							t.Errorf("ended after %s for reason %s: %v", time.Since(begin), f.reason, err)
-						}
-						return
-					}
-					<-time.After(pause)
-				}
-				if tc.ends || op.attempt != 1 {
-					t.Errorf("it has not ended after %s, attempt %d", time.Since(begin), op.attempt)
-				}
-			})
-		})
-	}
-}
-
-// A claim that does not land leaves the slot to others.
-func TestClaimThatDoesNotLand(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		fault := apierrors.NewInternalError(errors.New("a webhook fails"))
-		a := &Agent{api: &answers{errs: []error{fault}}}
-		op := &Operation{PodVolume: FromBackup(&velerov1.PodVolumeBackup{}), tracker: progress.NewTracker(progress.Options{}), attempt: 1, log: slog.New(slog.DiscardHandler)}
-		begin := time.Now()
-		err := a.claim(t.Context(), op)
-		if _, ok := errors.AsType[unansweredError](err); !ok || !isFault(err) || time.Since(begin) != claimTimeout {
-			t.Errorf("after %s: %v", time.Since(begin), err)
-		}
-	})
 }
 
 // newCA returns some certificate.

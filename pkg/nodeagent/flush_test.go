@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
@@ -24,8 +25,8 @@ func TestRestoreThatCannotBeFlushedFails(t *testing.T) {
 	pvr := c.newRestore(pod, "data", "1234abcd")
 	c.create(pvr)
 	c.setInitContainer(pod, running)
-	if end := c.end(pvr); end.Phase != PhaseFailed || !strings.Contains(message(end), "flush the volume") {
-		t.Errorf("ended as %s", describe([]PodVolume{end}))
+	if end := c.end(pvr); end.Phase != podvolume.PhaseFailed || !strings.Contains(message(end), "flush the volume") {
+		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 	}
 	// The kernel tells of it once. A second attempt would find every file right in its memory, and call that a success.
 	if n := len(data.Calls()); n != 1 {

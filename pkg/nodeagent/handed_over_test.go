@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 )
 
 // exited is an init container that has ended with 0.
@@ -27,16 +29,16 @@ func TestHandedOverBeforeTheEndWasWritten(t *testing.T) {
 		deleted  bool // the pod, of which kubelet still has the directory
 		phase    string
 	}{
-		"and it waits still":                {patch: inProgress, done: true, state: running, phase: PhaseCompleted},
-		"in the last attempt":               {patch: lastAttempt, done: true, state: running, phase: PhaseCompleted},
-		"not, and no attempt is left":       {patch: lastAttempt, state: running, phase: PhaseFailed},
-		"and then canceled":                 {patch: canceled, done: true, state: running, phase: PhaseCanceled},
-		"and the pod runs":                  {patch: inProgress, done: true, state: exited, podPhase: corev1.PodRunning, phase: PhaseCompleted},
-		"and the pod has ended well":        {patch: inProgress, done: true, state: exited, podPhase: corev1.PodSucceeded, phase: PhaseCompleted},
-		"and the pod has failed":            {patch: inProgress, done: true, state: exited, podPhase: corev1.PodFailed, phase: PhaseCompleted},
-		"and the pod is gone":               {patch: inProgress, done: true, state: exited, deleted: true, phase: PhaseCompleted},
-		"not, whatever the pod runs":        {patch: inProgress, state: exited, podPhase: corev1.PodRunning, phase: PhaseFailed},
-		"not, however well the pod's ended": {patch: inProgress, state: exited, podPhase: corev1.PodSucceeded, phase: PhaseFailed},
+		"and it waits still":                {patch: inProgress, done: true, state: running, phase: podvolume.PhaseCompleted},
+		"in the last attempt":               {patch: lastAttempt, done: true, state: running, phase: podvolume.PhaseCompleted},
+		"not, and no attempt is left":       {patch: lastAttempt, state: running, phase: podvolume.PhaseFailed},
+		"and then canceled":                 {patch: canceled, done: true, state: running, phase: podvolume.PhaseCanceled},
+		"and the pod runs":                  {patch: inProgress, done: true, state: exited, podPhase: corev1.PodRunning, phase: podvolume.PhaseCompleted},
+		"and the pod has ended well":        {patch: inProgress, done: true, state: exited, podPhase: corev1.PodSucceeded, phase: podvolume.PhaseCompleted},
+		"and the pod has failed":            {patch: inProgress, done: true, state: exited, podPhase: corev1.PodFailed, phase: podvolume.PhaseCompleted},
+		"and the pod is gone":               {patch: inProgress, done: true, state: exited, deleted: true, phase: podvolume.PhaseCompleted},
+		"not, whatever the pod runs":        {patch: inProgress, state: exited, podPhase: corev1.PodRunning, phase: podvolume.PhaseFailed},
+		"not, however well the pod's ended": {patch: inProgress, state: exited, podPhase: corev1.PodSucceeded, phase: podvolume.PhaseFailed},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -61,8 +63,8 @@ func TestHandedOverBeforeTheEndWasWritten(t *testing.T) {
 			data := failing(t, errors.New("would rewrite files under a pod that uses them"))
 			c.startAgent(data, nil)
 			end := c.end(pvr)
-			if end.Phase != tc.phase || tc.phase == PhaseCompleted && end.TotalBytes != 100 {
-				t.Errorf("ended as %s", describe([]PodVolume{end}))
+			if end.Phase != tc.phase || tc.phase == podvolume.PhaseCompleted && end.TotalBytes != 100 {
+				t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 			}
 			if calls := data.Calls(); len(calls) != 0 {
 				t.Errorf("the data path was called: %v", calls)

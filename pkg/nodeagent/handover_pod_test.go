@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/pkg/donefile"
+	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
@@ -76,8 +77,8 @@ func TestMarkersGoAndComeBackWithTheNode(t *testing.T) {
 	for _, v := range []string{"data", "logs"} {
 		pvr := c.newRestore(pod, v, "1234abcd")
 		c.create(pvr)
-		if end := c.end(pvr); end.Phase != PhaseCompleted {
-			t.Fatalf("ended as %s", describe([]PodVolume{end}))
+		if end := c.end(pvr); end.Phase != podvolume.PhaseCompleted {
+			t.Fatalf("ended as %s", describe([]podvolume.PodVolume{end}))
 		}
 	}
 	used := func() {

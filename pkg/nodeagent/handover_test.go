@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/plimsoll-io/plimsoll/pkg/donefile"
+	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
 	"github.com/plimsoll-io/plimsoll/pkg/volume"
@@ -75,8 +76,8 @@ func TestFailedRestoreTellsTheInitContainer(t *testing.T) {
 	c.create(pvr)
 	c.startAgent(failing(t, uploader.ErrSnapshotNotFound), nil)
 	c.setInitContainer(pod, running)
-	if end := c.end(pvr); end.Phase != PhaseFailed {
-		t.Errorf("ended as %s", describe([]PodVolume{end}))
+	if end := c.end(pvr); end.Phase != podvolume.PhaseFailed {
+		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 	}
 	err := donefile.Wait(t.Context(), filepath.Dir(c.dir(pod, "data")), c.restore.UID, func(string) {})
 	if !errors.Is(err, donefile.ErrRestoreFailed) {
@@ -93,8 +94,8 @@ func TestRestoresOfPodsThatDoNotWait(t *testing.T) {
 	c.setInitContainer(late, exited)
 	pvr := c.newRestore(late, "data", "1234abcd")
 	c.create(pvr)
-	if end := c.end(pvr); end.Phase != PhaseFailed {
-		t.Errorf("ended as %s", describe([]PodVolume{end}))
+	if end := c.end(pvr); end.Phase != podvolume.PhaseFailed {
+		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 	}
 	if entries, err := os.ReadDir(c.dir(late, "data")); err != nil || len(entries) != 0 {
 		t.Errorf("something was written into the volume of a running pod: %v %v", entries, err)
@@ -111,8 +112,8 @@ func TestRestoresOfPodsThatDoNotWait(t *testing.T) {
 	if err := c.client.Delete(t.Context(), deleted); err != nil {
 		t.Fatal(err)
 	}
-	if end := c.end(orphan); end.Phase != PhaseFailed {
-		t.Errorf("ended as %s", describe([]PodVolume{end}))
+	if end := c.end(orphan); end.Phase != podvolume.PhaseFailed {
+		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 	}
 	if len(data.Calls()) != 0 {
 		t.Errorf("the data path was called: %+v", data.Calls())

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
@@ -19,14 +20,14 @@ func TestHangingWorkIsLeftBehind(t *testing.T) {
 		reason v1alpha1.Reason
 		tune   func(*Config)
 	}{
-		"deadline": {reason: ReasonDeadline},
-		"idle":     {reason: ReasonIdle, tune: func(cfg *Config) { cfg.IdleTimeout = 100 * time.Millisecond }},
+		"deadline": {reason: v1alpha1.ReasonDeadline},
+		"idle":     {reason: v1alpha1.ReasonIdle, tune: func(cfg *Config) { cfg.IdleTimeout = 100 * time.Millisecond }},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := newCluster(t, veleroLatest)
-			if tc.reason == ReasonDeadline {
+			if tc.reason == v1alpha1.ReasonDeadline {
 				c.startBackup(time.Now(), "3s")
 			}
 			released := make(chan struct{})
@@ -44,8 +45,8 @@ func TestHangingWorkIsLeftBehind(t *testing.T) {
 			t.Cleanup(func() { close(released) })
 			pvb := c.newBackup(c.pod("source", "data"), "data")
 			c.create(pvb)
-			if end := c.end(pvb); end.Phase != PhaseFailed || !strings.Contains(message(end), "does not end even when it is killed") {
-				t.Errorf("ended as %s", describe([]PodVolume{end}))
+			if end := c.end(pvb); end.Phase != podvolume.PhaseFailed || !strings.Contains(message(end), "does not end even when it is killed") {
+				t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 			}
 		})
 	}
@@ -69,13 +70,13 @@ func TestHangingWorkKeepsItsSlot(t *testing.T) {
 	<-started
 	c.patch(hanging.DeepCopy(), `{"spec":{"cancel":true}}`)
 	if end := c.end(hanging); !strings.Contains(message(end), "was canceled") {
-		t.Errorf("ended as %s", describe([]PodVolume{end}))
+		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 	}
 	c.create(queued)
-	c.history.until(t, queued, "queued", func(s PodVolume) bool { return s.LastSnapshot().State == progress.StateQueued })
+	c.history.until(t, queued, "queued", func(s podvolume.PodVolume) bool { return s.LastSnapshot().State == progress.StateQueued })
 	close(released)
-	if end := c.end(queued); end.Phase != PhaseCompleted {
-		t.Errorf("ended as %s", describe([]PodVolume{end}))
+	if end := c.end(queued); end.Phase != podvolume.PhaseCompleted {
+		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 	}
 	agent.running.Wait()
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -20,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
@@ -45,8 +45,8 @@ func TestDeadline(t *testing.T) {
 	c.create(second)
 	for _, pvb := range []*velerov1.PodVolumeBackup{first, second} { // on a busy machine it comes before the first one runs
 		end := c.end(pvb)
-		if end.Phase != PhaseFailed || !strings.Contains(end.Message, "Backup b1 (3s after its start)") || !strings.Contains(end.Message, "--fs-backup-timeout") {
-			t.Errorf("ended as %s", describe([]PodVolume{end}))
+		if end.Phase != podvolume.PhaseFailed || !strings.Contains(end.Message, "Backup b1 (3s after its start)") || !strings.Contains(end.Message, "--fs-backup-timeout") {
+			t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 		}
 	}
 	agent.running.Wait()
@@ -63,8 +63,8 @@ func TestNobodyWaitsForABackupThatHasEnded(t *testing.T) {
 	c.startAgent(uploadertest.NewFake(t.TempDir()), func(cfg *Config) { cfg.BackupTimeout = time.Second })
 	pvb := c.newBackup(c.pod("source", "data"), "data")
 	c.create(pvb)
-	if end := c.end(pvb); end.Phase != PhaseCompleted {
-		t.Errorf("ended as %s", describe([]PodVolume{end}))
+	if end := c.end(pvb); end.Phase != podvolume.PhaseCompleted {
+		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 	}
 }
 
@@ -84,36 +84,18 @@ func TestLockedRepositoryDoesNotHoldTheSlot(t *testing.T) {
 	pod := c.pod("source", "locked", "other")
 	locked, other := c.newBackup(pod, "locked"), c.newBackup(pod, "other")
 	c.create(locked)
-	c.history.until(t, locked, "waiting for PID 7", func(s PodVolume) bool {
+	c.history.until(t, locked, "waiting for PID 7", func(s podvolume.PodVolume) bool {
 		p := s.LastSnapshot()
 		return p.State == progress.StateWaiting && strings.Contains(p.Message, "PID 7 on node-b") && p.Uncounted
 	})
 	c.create(other)
-	if end := c.end(other); end.Phase != PhaseCompleted {
-		t.Errorf("ended as %s", describe([]PodVolume{end}))
+	if end := c.end(other); end.Phase != podvolume.PhaseCompleted {
+		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 	}
 	free.Store(true)
 	end := c.end(locked)
-	if p := annotated(t, end); end.Phase != PhaseCompleted || p.Attempt != 1 {
-		t.Errorf("ended as %s: waiting is no attempt", describe([]PodVolume{end}))
-	}
-}
-
-func TestLockWait(t *testing.T) {
-	var w retryWait
-	var pauses []string
-	for {
-		pause, ok := w.next(5*time.Second, 4*time.Minute)
-		if !ok {
-			break
-		}
-		pauses = append(pauses, pause.String())
-	}
-	if got := strings.Join(pauses, " "); got != "5s 10s 20s 40s 1m0s 1m0s 45s" {
-		t.Errorf("pauses %s", got)
-	}
-	if _, ok := new(retryWait).next(time.Second, 0); ok {
-		t.Error("waits although it shall not")
+	if p := annotated(t, end); end.Phase != podvolume.PhaseCompleted || p.Attempt != 1 {
+		t.Errorf("ended as %s: waiting is no attempt", describe([]podvolume.PodVolume{end}))
 	}
 }
 
@@ -188,7 +170,7 @@ func TestRestoreSaysWhyItsPodDoesNotWait(t *testing.T) {
 	c := newCluster(t, veleroLatest)
 	c.startAgent(uploadertest.NewFake(t.TempDir()), func(cfg *Config) { cfg.ProgressInterval = 2 * time.Second })
 	pvr := c.restoreOfAPodWithoutImage()
-	c.history.until(t, pvr, "waiting for the image", func(s PodVolume) bool {
+	c.history.until(t, pvr, "waiting for the image", func(s podvolume.PodVolume) bool {
 		p := s.LastSnapshot()
 		return p.State == progress.StateWaiting && strings.Contains(p.Message, "ImagePullBackOff")
 	})
@@ -201,8 +183,8 @@ func TestRestoreEndsWhenItsPodDoesNotWait(t *testing.T) {
 		cfg.PrepareTimeout, cfg.ProgressInterval = 4*time.Second, 2*time.Second
 	})
 	end := c.end(c.restoreOfAPodWithoutImage())
-	if end.Phase != PhaseFailed || !strings.Contains(end.Message, "within 4s: init container restore-wait: ImagePullBackOff no such image") {
-		t.Errorf("ended as %s", describe([]PodVolume{end}))
+	if end.Phase != podvolume.PhaseFailed || !strings.Contains(end.Message, "within 4s: init container restore-wait: ImagePullBackOff no such image") {
+		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 	}
 }
 
@@ -223,8 +205,8 @@ func TestRestoreOfAPodWithoutNode(t *testing.T) {
 		phase, message string
 		timeout        time.Duration
 	}{
-		"for too long": {phase: PhaseFailed, message: "0/3 nodes are available", timeout: time.Millisecond},
-		"canceled":     {cancel: true, phase: PhaseCanceled, message: "was canceled", timeout: time.Hour},
+		"for too long": {phase: podvolume.PhaseFailed, message: "0/3 nodes are available", timeout: time.Millisecond},
+		"canceled":     {cancel: true, phase: podvolume.PhaseCanceled, message: "was canceled", timeout: time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -241,7 +223,7 @@ func TestRestoreOfAPodWithoutNode(t *testing.T) {
 				cfg.PrepareTimeout, cfg.AbandonedAfter = tc.timeout, 2*time.Second
 			})
 			if end := c.end(pvr); end.Phase != tc.phase || !strings.Contains(end.Message, tc.message) {
-				t.Errorf("ended as %s", describe([]PodVolume{end}))
+				t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 			}
 		})
 	}
@@ -266,8 +248,8 @@ func TestSecondAgentWaits(t *testing.T) {
 	}
 	stop()
 	end := c.end(pvb)
-	if end.Phase != PhaseCompleted || len(data.Calls()) == 0 {
-		t.Errorf("the second agent has not taken over: %s", describe([]PodVolume{end}))
+	if end.Phase != podvolume.PhaseCompleted || len(data.Calls()) == 0 {
+		t.Errorf("the second agent has not taken over: %s", describe([]podvolume.PodVolume{end}))
 	}
 }
 
@@ -316,10 +298,10 @@ func TestAnswerToTheTerminalWriteIsLost(t *testing.T) {
 	c.startAgent(uploadertest.NewFake(t.TempDir()), nil)
 	pvb := c.newBackup(c.pod("source", "data"), "data")
 	c.create(pvb)
-	if end := c.end(pvb); end.Phase != PhaseCompleted {
-		t.Errorf("ended as %s", describe([]PodVolume{end}))
+	if end := c.end(pvb); end.Phase != podvolume.PhaseCompleted {
+		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 	}
-	c.event(pvb, EventCompleted)
+	c.event(pvb, v1alpha1.EventCompleted)
 	if n := lost.Load(); n != 1 {
 		t.Errorf("%d terminal writes, want 1", n)
 	}
@@ -342,8 +324,8 @@ func TestRefusedResultIsWrittenInBrief(t *testing.T) {
 	c.startAgent(data, nil)
 	pvb := c.newBackup(c.pod("source", "data"), "data")
 	c.create(pvb)
-	end := c.history.until(t, pvb, "terminal", PodVolume.Terminal)
-	if last := end[len(end)-1]; last.Phase != PhaseCompleted || last.Object.(*velerov1.PodVolumeBackup).Status.SnapshotID != "1234abcd" || len(last.Object.GetFinalizers()) > 0 {
+	end := c.history.until(t, pvb, "terminal", podvolume.PodVolume.Terminal)
+	if last := end[len(end)-1]; last.Phase != podvolume.PhaseCompleted || last.Object.(*velerov1.PodVolumeBackup).Status.SnapshotID != "1234abcd" || len(last.Object.GetFinalizers()) > 0 {
 		t.Errorf("ended as %s", describe(end))
 	}
 }
@@ -374,22 +356,5 @@ func TestStoppingAgentLeavesItsProgress(t *testing.T) {
 	c.create(pvb)
 	<-hold.started
 	stop()
-	c.history.until(t, pvb, "half done", func(s PodVolume) bool { return s.Phase == PhaseInProgress && s.BytesDone == 50 })
-}
-
-// An idle attempt is measured by the monotonic clock: a clock that is set does not end it.
-func TestIdleTimeoutInFakeTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tracker := progress.NewTracker(progress.Options{})
-		tracker.Begin(1)
-		ctx, cancel := context.WithCancelCause(t.Context())
-		began := time.Now()
-		go watchIdle(ctx, tracker, 30*time.Minute, cancel)
-		<-time.After(20 * time.Minute)
-		tracker.Report(progress.Reading{BytesDone: 1, TotalBytes: 100})
-		<-ctx.Done()
-		if took := time.Since(began); took != 50*time.Minute || !errors.Is(context.Cause(ctx), errIdle) {
-			t.Errorf("ended after %s with %v, want 30 min after the last byte", took, context.Cause(ctx))
-		}
-	})
+	c.history.until(t, pvb, "half done", func(s podvolume.PodVolume) bool { return s.Phase == podvolume.PhaseInProgress && s.BytesDone == 50 })
 }

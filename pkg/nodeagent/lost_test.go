@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
@@ -105,19 +106,19 @@ func TestLostNodeEndsItsBackups(t *testing.T) {
 	}
 	for pvb, want := range map[*velerov1.PodVolumeBackup]string{ofNode: "does not exist any more, and its node agent", ofPod: "the pod does not exist any more"} {
 		end := c.end(pvb)
-		if end.Phase != PhaseFailed || !strings.Contains(end.Message, want) || !strings.Contains(end.Message, "kubectl get node") ||
+		if end.Phase != podvolume.PhaseFailed || !strings.Contains(end.Message, want) || !strings.Contains(end.Message, "kubectl get node") ||
 			end.Object.(*velerov1.PodVolumeBackup).Status.SnapshotID != "" || len(end.Object.GetFinalizers()) > 0 || annotated(t, end).BytesDone != 5 {
-			t.Errorf("ended as %s", describe([]PodVolume{end}))
+			t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 		}
-		if note := c.event(pvb, EventFailed); !strings.Contains(note, want) {
+		if note := c.event(pvb, v1alpha1.EventFailed); !strings.Contains(note, want) {
 			t.Errorf("Event %q", note)
 		}
 	}
 	// The agent of a node that exists may come back to a pod that exists.
-	versions := c.history.until(t, kept, "waiting for its agent", func(s PodVolume) bool {
+	versions := c.history.until(t, kept, "waiting for its agent", func(s podvolume.PodVolume) bool {
 		return strings.Contains(s.LastSnapshot().Message, alive.Name+" has not reported")
 	})
-	if s := versions[len(versions)-1]; s.Phase != PhaseInProgress || s.LastSnapshot().Attempt != 2 || s.BytesDone != 5 {
+	if s := versions[len(versions)-1]; s.Phase != podvolume.PhaseInProgress || s.LastSnapshot().Attempt != 2 || s.BytesDone != 5 {
 		t.Errorf("it is %s", describe(versions))
 	}
 }
@@ -137,8 +138,8 @@ func TestDeadlineOfALostAgent(t *testing.T) {
 		})
 	}
 	end := c.end(pvb)
-	if end.Phase != PhaseFailed || !strings.Contains(end.Message, node.Name+" does not report") || !strings.Contains(end.Message, "Backup b1 (5s after its start)") {
-		t.Errorf("ended as %s", describe([]PodVolume{end}))
+	if end.Phase != podvolume.PhaseFailed || !strings.Contains(end.Message, node.Name+" does not report") || !strings.Contains(end.Message, "Backup b1 (5s after its start)") {
+		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 	}
 }
 
@@ -173,10 +174,10 @@ func TestAgentThatWasCutOffGivesWay(t *testing.T) {
 			c.startAgentOn("other-"+c.ns, uploadertest.NewFake(t.TempDir()), func(cfg *Config) { cfg.AbandonedAfter = 3 * time.Second })
 			pvb := c.newBackup(c.pod("source", "data"), "data") // of a node that the API server does not know
 			c.create(pvb)
-			c.history.until(t, pvb, "begun", func(s PodVolume) bool { return s.BytesDone > 20 })
+			c.history.until(t, pvb, "begun", func(s podvolume.PodVolume) bool { return s.BytesDone > 20 })
 			n.cut()
-			if end := c.end(pvb); end.Phase != PhaseFailed || !strings.Contains(end.Message, "does not exist any more") || end.Object.(*velerov1.PodVolumeBackup).Status.SnapshotID != "" {
-				t.Errorf("ended as %s", describe([]PodVolume{end}))
+			if end := c.end(pvb); end.Phase != podvolume.PhaseFailed || !strings.Contains(end.Message, "does not exist any more") || end.Object.(*velerov1.PodVolumeBackup).Status.SnapshotID != "" {
+				t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 			}
 			if done {
 				close(release)
@@ -213,8 +214,8 @@ func TestDeadlineByAWrongClock(t *testing.T) {
 		timeout string
 		phase   string
 	}{
-		"an hour ahead, in time":      {time.Hour, "30m", PhaseCompleted},
-		"an hour behind, not in time": {-time.Hour, "2s", PhaseFailed},
+		"an hour ahead, in time":      {time.Hour, "30m", podvolume.PhaseCompleted},
+		"an hour behind, not in time": {-time.Hour, "2s", podvolume.PhaseFailed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -226,13 +227,13 @@ func TestDeadlineByAWrongClock(t *testing.T) {
 			agent, _ := c.startAgent(hold.fake(t), func(cfg *Config) { cfg.BackupTimeout = 4 * time.Hour })
 			pvb := c.newBackup(c.pod("source", "data"), "data")
 			c.create(pvb)
-			if tc.phase == PhaseCompleted {
+			if tc.phase == podvolume.PhaseCompleted {
 				<-hold.started
 				untilDeadlineKnown(t, agent)
 				close(hold.release)
 			}
 			if end := c.end(pvb); end.Phase != tc.phase {
-				t.Errorf("ended as %s", describe([]PodVolume{end}))
+				t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 			}
 		})
 	}

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
@@ -51,10 +52,10 @@ func (c *cluster) podWithClaim() (pod *corev1.Pod, dir string) {
 }
 
 // interrupted makes an object of the kind that an agent has claimed, and that died with its node.
-func (c *cluster) interrupted(kind Kind, pod *corev1.Pod) client.Object {
+func (c *cluster) interrupted(kind podvolume.Kind, pod *corev1.Pod) client.Object {
 	c.t.Helper()
 	var object client.Object = c.newBackup(pod, "data")
-	if kind == Restore {
+	if kind == podvolume.Restore {
 		object = c.newRestore(pod, "data", "1234abcd")
 		c.setInitContainer(pod, running)
 	}
@@ -67,7 +68,7 @@ func (c *cluster) interrupted(kind Kind, pod *corev1.Pod) client.Object {
 // awaitsMount waits until the object says that its volume is not mounted.
 func (c *cluster) awaitsMount(o client.Object) progress.Snapshot {
 	c.t.Helper()
-	said := func(s PodVolume) bool {
+	said := func(s podvolume.PodVolume) bool {
 		p := s.LastSnapshot()
 		return p.State == progress.StateWaiting && strings.Contains(p.Message, "not mounted yet") && strings.Contains(p.Message, "driver's pod")
 	}
@@ -86,7 +87,7 @@ func look(t *testing.T, dir *os.File) {
 // A node starts: the agent is there before the CSI driver has mounted the volume again, and its objects are InProgress.
 func TestVolumeIsMountedLate(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []Kind{Backup, Restore} {
+	for _, kind := range []podvolume.Kind{podvolume.Backup, podvolume.Restore} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
 			c := newCluster(t, veleroLatest)
@@ -111,13 +112,13 @@ func TestVolumeIsMountedLate(t *testing.T) {
 			write(t, filepath.Join(content, "mounted"), "x")
 			bindMount(t, content, dir)
 			end := c.end(object)
-			if p := annotated(t, end); end.Phase != PhaseCompleted || p.Attempt != waiting.Attempt {
-				t.Errorf("attempt %d waited, ended as %s", waiting.Attempt, describe([]PodVolume{end}))
+			if p := annotated(t, end); end.Phase != podvolume.PhaseCompleted || p.Attempt != waiting.Attempt {
+				t.Errorf("attempt %d waited, ended as %s", waiting.Attempt, describe([]podvolume.PodVolume{end}))
 			}
 			if n := len(data.Calls()); n != 1 {
 				t.Errorf("%d calls of the data path, want 1", n)
 			}
-			if kind == Restore && !marked(t, content, string(c.restore.UID)) {
+			if kind == podvolume.Restore && !marked(t, content, string(c.restore.UID)) {
 				t.Error("the mounted volume has no done file")
 			}
 		})
@@ -142,7 +143,7 @@ func bindMount(t *testing.T, source, target string) {
 
 func TestVolumeIsNeverMounted(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []Kind{Backup, Restore} {
+	for _, kind := range []podvolume.Kind{podvolume.Backup, podvolume.Restore} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
 			c := newCluster(t, veleroLatest)
@@ -151,8 +152,8 @@ func TestVolumeIsNeverMounted(t *testing.T) {
 			object := c.interrupted(kind, pod)
 			c.startAgent(data, func(cfg *Config) { cfg.PrepareTimeout = 500 * time.Millisecond })
 			end := c.end(object)
-			if end.Phase != PhaseFailed {
-				t.Errorf("ended as %s", describe([]PodVolume{end}))
+			if end.Phase != podvolume.PhaseFailed {
+				t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 			}
 			for _, want := range []string{"gave up after 1s", "nothing is mounted on it", "mountPropagation"} {
 				if !strings.Contains(message(end), want) {
@@ -174,13 +175,13 @@ func TestPodEndsBeforeItsVolumeIsMounted(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, veleroLatest)
 	pod, _ := c.podWithClaim()
-	pvb := c.interrupted(Backup, pod)
+	pvb := c.interrupted(podvolume.Backup, pod)
 	c.startAgent(uploadertest.NewFake(t.TempDir()), nil)
 	c.awaitsMount(pvb)
 	c.evict(pod)
 	end := c.end(pvb)
-	if end.Phase != PhaseFailed || !strings.Contains(message(end), "has ended (Failed Evicted)") {
-		t.Errorf("ended as %s", describe([]PodVolume{end}))
+	if end.Phase != podvolume.PhaseFailed || !strings.Contains(message(end), "has ended (Failed Evicted)") {
+		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
@@ -170,8 +171,8 @@ func TestFailures(t *testing.T) {
 			c.create(pvb)
 			c.startAgent(data, tc.tune)
 			end := c.end(pvb)
-			if end.Phase != PhaseFailed {
-				t.Errorf("ended as %s", describe([]PodVolume{end}))
+			if end.Phase != podvolume.PhaseFailed {
+				t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 			}
 			for _, want := range append(tc.want, `volume "`+pvb.Spec.Volume) {
 				if !strings.Contains(message(end), want) {
@@ -187,7 +188,7 @@ func TestFailures(t *testing.T) {
 			if n := len(data.Calls()); tc.calls > 0 && n != tc.calls {
 				t.Errorf("%d calls of the data path, want %d", n, tc.calls)
 			}
-			if note := c.event(pvb, EventFailed); note != message(end) {
+			if note := c.event(pvb, v1alpha1.EventFailed); note != message(end) {
 				t.Errorf("Event says %q, status.message %q", note, message(end))
 			}
 		})
@@ -204,7 +205,7 @@ func TestPartialBackup(t *testing.T) {
 			data.OnBackup = func(context.Context, uploader.BackupRequest, progress.Sink) (uploader.BackupResult, error) {
 				return uploader.BackupResult{SnapshotID: "1234abcd", TotalBytes: 7, TotalFiles: 200, Errors: 9, FailedPaths: []string{"secret/key", "b", "c", "d", "e", "f"}}, nil
 			}
-			allowed, err := ParsePartial(name)
+			allowed, err := podvolume.ParsePartial(name)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -217,16 +218,16 @@ func TestPartialBackup(t *testing.T) {
 				t.Errorf("message %q", status.Message)
 			}
 			if failPartial {
-				if end.Phase != PhaseFailed || status.SnapshotID != "" {
+				if end.Phase != podvolume.PhaseFailed || status.SnapshotID != "" {
 					t.Errorf("ended as %+v", status)
 				}
-				c.event(pvb, EventFailed)
+				c.event(pvb, v1alpha1.EventFailed)
 				return
 			}
-			if end.Phase != PhaseCompleted || status.SnapshotID != "1234abcd" {
+			if end.Phase != podvolume.PhaseCompleted || status.SnapshotID != "1234abcd" {
 				t.Errorf("ended as %+v", status)
 			}
-			c.event(pvb, EventPartial)
+			c.event(pvb, v1alpha1.EventPartial)
 		})
 	}
 }
@@ -247,10 +248,10 @@ func TestAttemptsGoOnAfterAFailure(t *testing.T) {
 	pvb := c.newBackup(c.pod("source", "data"), "data")
 	c.create(pvb)
 	end := c.end(pvb)
-	if p := annotated(t, end); end.Phase != PhaseCompleted || p.Attempt != 2 {
-		t.Errorf("ended as %s", describe([]PodVolume{end}))
+	if p := annotated(t, end); end.Phase != podvolume.PhaseCompleted || p.Attempt != 2 {
+		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 	}
-	if note := c.event(pvb, EventRetrying); !strings.Contains(note, "connection reset") {
+	if note := c.event(pvb, v1alpha1.EventRetrying); !strings.Contains(note, "connection reset") {
 		t.Errorf("Event says %q", note)
 	}
 }
@@ -286,8 +287,8 @@ func TestMissingRepositoryIsMadeOnce(t *testing.T) {
 	agentOn(c.node)
 	agentOn(other)
 	for _, pvb := range backups {
-		if end := c.end(pvb); end.Phase != PhaseCompleted {
-			t.Errorf("ended as %s", describe([]PodVolume{end}))
+		if end := c.end(pvb); end.Phase != podvolume.PhaseCompleted {
+			t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 		}
 	}
 	if made.Load() == 0 {
@@ -309,8 +310,8 @@ func TestIncompleteRepositoryIsFinal(t *testing.T) {
 	pvb := c.newBackup(pod, "data")
 	c.create(pvb)
 	end := c.end(pvb)
-	if end.Phase != PhaseFailed || !strings.Contains(message(end), "but not kopia.repository") || !strings.Contains(message(end), "lifecycle rules") {
-		t.Errorf("ended as %s", describe([]PodVolume{end}))
+	if end.Phase != podvolume.PhaseFailed || !strings.Contains(message(end), "but not kopia.repository") || !strings.Contains(message(end), "lifecycle rules") {
+		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 	}
 	if p := annotated(t, end); p.Attempt != 1 {
 		t.Errorf("%d attempts", p.Attempt)
@@ -324,8 +325,8 @@ func TestCancel(t *testing.T) {
 		backupPhase velerov1.BackupPhase
 		want        string
 	}{
-		"while the server waits for it": {veleroLatest, velerov1.BackupPhaseInProgress, PhaseFailed},
-		"when nobody waits":             {veleroLatest, velerov1.BackupPhaseFailed, PhaseCanceled},
+		"while the server waits for it": {veleroLatest, velerov1.BackupPhaseInProgress, podvolume.PhaseFailed},
+		"when nobody waits":             {veleroLatest, velerov1.BackupPhaseFailed, podvolume.PhaseCanceled},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -340,7 +341,7 @@ func TestCancel(t *testing.T) {
 			c.patch(pvb.DeepCopy(), `{"spec":{"cancel":true}}`)
 			end := c.end(pvb)
 			if end.Phase != tc.want || !strings.Contains(message(end), "was canceled") || end.BytesDone == 100 {
-				t.Errorf("ended as %s", describe([]PodVolume{end}))
+				t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 			}
 		})
 	}
@@ -357,27 +358,8 @@ func TestCancelOfARestore(t *testing.T) {
 	c.setInitContainer(pod, running)
 	<-hold.started
 	c.patch(pvr.DeepCopy(), `{"spec":{"cancel":true}}`)
-	if end := c.end(pvr); end.Phase != PhaseCanceled {
-		t.Errorf("ended as %s", describe([]PodVolume{end}))
-	}
-}
-
-func TestCanceledBecomesFailedWhereTheCRDDoesNotKnowIt(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t, "1.16.2")
-	agent, _ := c.startAgent(newHolding().fake(t), nil)
-	pod := c.pod("source", "other")
-	pvb := c.newBackup(pod, "data")
-	pvb.Spec.Node = "elsewhere" // nobody else writes it
-	c.create(pvb)
-	op := agent.newOperation(FromBackup(pvb))
-	v := terminalStatus{phase: PhaseCanceled, message: "canceled", snapshot: op.tracker.End(progress.StateCanceled, ReasonCanceled, "canceled"), ended: time.Now()}
-	v, err := agent.writeTerminalStatus(op, v)
-	if err != nil || v.phase != PhaseFailed {
-		t.Fatalf("got %+v, %v", v, err)
-	}
-	if end := c.end(pvb); end.Phase != PhaseFailed || annotated(t, end).State != progress.StateFailed {
-		t.Errorf("ended as %s", describe([]PodVolume{end}))
+	if end := c.end(pvr); end.Phase != podvolume.PhaseCanceled {
+		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 	}
 }
 
@@ -389,7 +371,7 @@ func TestAnotherAgentResumes(t *testing.T) {
 	pvb := c.newBackup(c.pod("source", "data"), "data")
 	c.create(pvb)
 	<-first.started
-	c.history.until(t, pvb, "half done", func(s PodVolume) bool { return s.BytesDone == 50 })
+	c.history.until(t, pvb, "half done", func(s podvolume.PodVolume) bool { return s.BytesDone == 50 })
 	stop()
 
 	second := newHolding()
@@ -405,33 +387,33 @@ func TestAnotherAgentResumes(t *testing.T) {
 	}
 	c.startAgent(data, nil)
 	<-second.started
-	versions := c.history.until(t, pvb, "resumed", func(s PodVolume) bool {
+	versions := c.history.until(t, pvb, "resumed", func(s podvolume.PodVolume) bool {
 		p := s.LastSnapshot()
 		return p.Resumes == 1 && !p.Uncounted && s.BytesDone > 0
 	})
-	if now := versions[len(versions)-1]; now.BytesDone != 50 || now.Phase != PhaseInProgress {
+	if now := versions[len(versions)-1]; now.BytesDone != 50 || now.Phase != podvolume.PhaseInProgress {
 		t.Errorf("early after the other agent's start: %s", describe(versions))
 	}
 	close(second.release)
-	if end := c.end(pvb); end.Phase != PhaseCompleted {
-		t.Errorf("ended as %s", describe([]PodVolume{end}))
+	if end := c.end(pvb); end.Phase != podvolume.PhaseCompleted {
+		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 	}
 }
 
 // A rolling upgrade or a drain says nothing about a volume: an agent that is told to stop leaves its attempt to the next one.
 func TestPlannedStopsCostNoAttempt(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []Kind{Backup, Restore} {
+	for _, kind := range []podvolume.Kind{podvolume.Backup, podvolume.Restore} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
 			c := newCluster(t, veleroLatest)
 			pod := c.pod("pod", "data")
 			var object client.Object = c.newBackup(pod, "data")
-			if kind == Restore {
+			if kind == podvolume.Restore {
 				object = c.newRestore(pod, "data", "1234abcd")
 			}
 			c.create(object)
-			if kind == Restore {
+			if kind == podvolume.Restore {
 				c.setInitContainer(pod, running)
 			}
 			once := func(cfg *Config) { cfg.MaxAttempts = 1 }
@@ -445,10 +427,10 @@ func TestPlannedStopsCostNoAttempt(t *testing.T) {
 			close(hold.release)
 			c.startAgent(hold.fake(t), once)
 			end := c.end(object)
-			if p := annotated(t, end); end.Phase != PhaseCompleted || p.Attempt != 1 || p.Resumes != 3 || p.Uncounted {
-				t.Errorf("ended as %s", describe([]PodVolume{end}))
+			if p := annotated(t, end); end.Phase != podvolume.PhaseCompleted || p.Attempt != 1 || p.Resumes != 3 || p.Uncounted {
+				t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 			}
-			if kind == Backup {
+			if kind == podvolume.Backup {
 				c.checkCrashesCount(object)
 			}
 		})
@@ -467,43 +449,11 @@ func (c *cluster) checkCrashesCount(o client.Object) {
 		stops := p.Uncounted && (p.State == progress.StateTransferring || p.State == progress.StateQueued)
 		left = left || stops
 		if p.Uncounted && !stops {
-			c.t.Errorf("an agent that dies now leaves its attempt to the next one: %s", describe([]PodVolume{v}))
+			c.t.Errorf("an agent that dies now leaves its attempt to the next one: %s", describe([]podvolume.PodVolume{v}))
 		}
 	}
 	if !left {
 		c.t.Error("no agent has left its attempt to the next one")
-	}
-}
-
-// What an agent that was told to stop, was killed while it waited, or died at work has left on an object.
-func TestNextAttempt(t *testing.T) {
-	t.Parallel()
-	tests := map[string]struct {
-		phase, left      string
-		attempt, resumes int
-	}{
-		"nothing":                       {phase: PhaseNew, attempt: 1},
-		"Velero's agent died":           {phase: PhaseInProgress, attempt: 2},
-		"died at work":                  {phase: PhaseInProgress, left: `{"state":"Transferring","attempt":2}`, attempt: 3},
-		"died at work, stopped before":  {phase: PhaseInProgress, left: `{"state":"Transferring","attempt":2,"resumes":4}`, attempt: 3, resumes: 4},
-		"died in the pause after":       {phase: PhaseInProgress, left: `{"state":"Waiting","attempt":2}`, attempt: 3},
-		"stopped":                       {phase: PhaseInProgress, left: `{"state":"Transferring","attempt":2,"uncounted":true}`, attempt: 2, resumes: 1},
-		"died while it waited":          {phase: PhaseInProgress, left: `{"state":"Waiting","attempt":2,"uncounted":true,"resumes":9}`, attempt: 2, resumes: 10},
-		"stopped again and again":       {phase: PhaseInProgress, left: `{"state":"Waiting","attempt":2,"uncounted":true,"resumes":10}`, attempt: 3, resumes: 10},
-		"stopped before it had claimed": {phase: PhaseNew, left: `{"state":"Queued","uncounted":true}`, attempt: 1},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			pvb := &velerov1.PodVolumeBackup{Status: velerov1.PodVolumeBackupStatus{Phase: velerov1.PodVolumeBackupPhase(tc.phase)}}
-			if tc.left != "" {
-				pvb.Annotations = map[string]string{v1alpha1.AnnotationProgress: tc.left}
-			}
-			attempt, p := FromBackup(pvb).nextAttempt()
-			if attempt != tc.attempt || p.Resumes != tc.resumes {
-				t.Errorf("attempt %d, resumed %d times; want %d, %d", attempt, p.Resumes, tc.attempt, tc.resumes)
-			}
-		})
 	}
 }
 
@@ -514,8 +464,8 @@ func TestTooManyRestarts(t *testing.T) {
 	c.create(pvb)
 	c.patch(pvb, `{"metadata":{"annotations":{"plimsoll.io/progress":"{\"state\":\"Waiting\",\"message\":\"out of luck\",\"attempt\":2}"}},"status":{"phase":"InProgress","startTimestamp":"2026-01-01T00:00:00Z"}}`)
 	c.startAgent(newHolding().fake(t), func(cfg *Config) { cfg.MaxAttempts = 2 })
-	if end := c.end(pvb); end.Phase != PhaseFailed || !strings.Contains(message(end), "(last known: out of luck)") {
-		t.Errorf("ended as %s", describe([]PodVolume{end}))
+	if end := c.end(pvb); end.Phase != podvolume.PhaseFailed || !strings.Contains(message(end), "(last known: out of luck)") {
+		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 	}
 }
 
@@ -527,8 +477,8 @@ func TestIdleAttemptEnds(t *testing.T) {
 	pvb := c.newBackup(c.pod("source", "data"), "data")
 	c.create(pvb)
 	end := c.end(pvb)
-	if end.Phase != PhaseFailed || !strings.Contains(message(end), "no byte moved for 800ms") {
-		t.Errorf("ended as %s", describe([]PodVolume{end}))
+	if end.Phase != podvolume.PhaseFailed || !strings.Contains(message(end), "no byte moved for 800ms") {
+		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 	}
 }
 
@@ -539,10 +489,10 @@ func TestStalledAttemptIsTold(t *testing.T) {
 	c.startAgent(hold.fake(t), func(cfg *Config) { cfg.StallAfter = 200 * time.Millisecond })
 	pvb := c.newBackup(c.pod("source", "data"), "data")
 	c.create(pvb)
-	c.event(pvb, EventStalled)
+	c.event(pvb, v1alpha1.EventStalled)
 	close(hold.release)
-	if end := c.end(pvb); end.Phase != PhaseCompleted {
-		t.Errorf("ended as %s", describe([]PodVolume{end}))
+	if end := c.end(pvb); end.Phase != podvolume.PhaseCompleted {
+		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 	}
 }
 
@@ -558,8 +508,8 @@ func TestDeletedWhileRunning(t *testing.T) {
 	if err := c.client.Delete(t.Context(), pvb.DeepCopy()); err != nil {
 		t.Fatal(err)
 	}
-	versions := c.history.until(t, pvb, "terminal", PodVolume.Terminal)
-	if end := versions[len(versions)-1]; end.Phase != PhaseFailed || !strings.Contains(end.Message, "was deleted") {
+	versions := c.history.until(t, pvb, "terminal", podvolume.PodVolume.Terminal)
+	if end := versions[len(versions)-1]; end.Phase != podvolume.PhaseFailed || !strings.Contains(end.Message, "was deleted") {
 		t.Errorf("ended as %s", describe(versions))
 	}
 	c.history.untilDeleted(t, pvb)
@@ -588,15 +538,15 @@ func TestBackupsAndRestoresTakeTurns(t *testing.T) {
 	c := newCluster(t, veleroLatest)
 	hold := newHolding()
 	var mu sync.Mutex
-	var order []Kind
-	note := func(k Kind) { mu.Lock(); defer mu.Unlock(); order = append(order, k) }
+	var order []podvolume.Kind
+	note := func(k podvolume.Kind) { mu.Lock(); defer mu.Unlock(); order = append(order, k) }
 	data := uploadertest.NewFake(t.TempDir())
 	data.OnBackup = func(ctx context.Context, _ uploader.BackupRequest, p progress.Sink) (uploader.BackupResult, error) {
-		note(Backup)
+		note(podvolume.Backup)
 		return uploader.BackupResult{SnapshotID: "1234abcd", TotalBytes: 100}, hold.hold(ctx, p)
 	}
 	data.OnRestore = func(ctx context.Context, _ uploader.RestoreRequest, p progress.Sink) (uploader.RestoreResult, error) {
-		note(Restore)
+		note(podvolume.Restore)
 		return uploader.RestoreResult{TotalBytes: 100}, hold.hold(ctx, p)
 	}
 	agent, _ := c.startAgent(data, nil)
@@ -618,7 +568,7 @@ func TestBackupsAndRestoresTakeTurns(t *testing.T) {
 		objects = append(objects, pvr)
 	}
 	for _, o := range objects[1:] {
-		c.history.until(t, o, "queued with a position", func(s PodVolume) bool { return s.LastSnapshot().QueuePosition > 0 })
+		c.history.until(t, o, "queued with a position", func(s podvolume.PodVolume) bool { return s.LastSnapshot().QueuePosition > 0 })
 	}
 	positions := map[int]bool{}
 	for _, o := range agent.Operations() {
@@ -631,8 +581,8 @@ func TestBackupsAndRestoresTakeTurns(t *testing.T) {
 	}
 	close(hold.release)
 	for _, o := range objects {
-		if end := c.end(o); end.Phase != PhaseCompleted {
-			t.Errorf("ended as %s", describe([]PodVolume{end}))
+		if end := c.end(o); end.Phase != podvolume.PhaseCompleted {
+			t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 		}
 	}
 	if fmt.Sprint(order) != "[backup restore backup restore backup]" {

@@ -11,49 +11,12 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
 	"github.com/plimsoll-io/plimsoll/test/faultfs"
 )
-
-func TestParsePartial(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]Partial{"complete": 100, "fail": 0, "1%": 1, "0.5%": 0.5, "0%": 0, "100%": 100} {
-		if got, err := ParsePartial(text); err != nil || got != want {
-			t.Errorf("%q: got %v, %v, want %v", text, got, err, want)
-		}
-	}
-	for _, text := range []string{"", "maybe", "1", "-1%", "101%", "NaN%", "%"} {
-		if got, err := ParsePartial(text); err == nil {
-			t.Errorf("%q: got %v, want an error", text, got)
-		}
-	}
-}
-
-func TestPartialTolerates(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		allowed       Partial
-		failed, moved int64
-		want          bool
-	}{
-		{0, 0, 0, true},
-		{0, 1, 1000, false},
-		{1, 1, 1, true},
-		{1, 2, 1, false}, // the most of the volume is missing
-		{1, 5, 20, true},
-		{1, 6, 20, false},
-		{1, 10, 990, true},
-		{1, 11, 989, false},
-		{1, 1, 0, false},
-		{100, 1000, 1, true},
-	} {
-		if got := c.allowed.tolerates(c.failed, c.moved); got != c.want {
-			t.Errorf("%v %% with %d failed and %d moved: got %v", c.allowed, c.failed, c.moved, got)
-		}
-	}
-}
 
 // TestPartialRestore: a path that cannot be written costs one more attempt, and then what the partial policy says.
 func TestPartialRestore(t *testing.T) {
@@ -63,11 +26,11 @@ func TestPartialRestore(t *testing.T) {
 		phase      string
 		calls      int32
 	}{
-		"by default it fails":          {"", PhaseFailed, 2},
-		"the Restore accepts anything": {"complete", PhaseCompleted, 2},
-		"a share":                      {"10%", PhaseCompleted, 2},
-		"too small a share":            {"1%", PhaseCompleted, 2},   // five files are always tolerated
-		"nonsense":                     {"perhaps", PhaseFailed, 0}, // told before the volume is written
+		"by default it fails":          {"", podvolume.PhaseFailed, 2},
+		"the Restore accepts anything": {"complete", podvolume.PhaseCompleted, 2},
+		"a share":                      {"10%", podvolume.PhaseCompleted, 2},
+		"too small a share":            {"1%", podvolume.PhaseCompleted, 2},   // five files are always tolerated
+		"nonsense":                     {"perhaps", podvolume.PhaseFailed, 0}, // told before the volume is written
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -88,9 +51,9 @@ func TestPartialRestore(t *testing.T) {
 			c.setInitContainer(target, running)
 			end := c.end(pvr)
 			if end.Phase != tc.phase || calls.Load() != tc.calls {
-				t.Fatalf("ended as %s after %d calls, want %s after %d", describe([]PodVolume{end}), calls.Load(), tc.phase, tc.calls)
+				t.Fatalf("ended as %s after %d calls, want %s after %d", describe([]podvolume.PodVolume{end}), calls.Load(), tc.phase, tc.calls)
 			}
-			if tc.phase == PhaseFailed {
+			if tc.phase == podvolume.PhaseFailed {
 				if tc.annotation == "" && (!strings.Contains(message(end), "too/deep") || !strings.Contains(message(end), "--annotations "+v1alpha1.AnnotationPartial+"=complete")) {
 					t.Errorf("message %q does not name the file and the way out", message(end))
 				}
@@ -99,7 +62,7 @@ func TestPartialRestore(t *testing.T) {
 			if !strings.Contains(message(end), "without 1 file that could not be written: too/deep") {
 				t.Errorf("message %q", message(end))
 			}
-			c.event(pvr, EventPartial)
+			c.event(pvr, v1alpha1.EventPartial)
 		})
 	}
 }
@@ -125,8 +88,8 @@ func TestRestoreErrorsThatChangeAreTriedAgain(t *testing.T) {
 	pvr := c.newRestore(target, "data", "1234abcd")
 	c.create(pvr)
 	c.setInitContainer(target, running)
-	if end := c.end(pvr); end.Phase != PhaseCompleted || calls.Load() != 3 {
-		t.Errorf("ended as %s after %d calls", describe([]PodVolume{end}), calls.Load())
+	if end := c.end(pvr); end.Phase != podvolume.PhaseCompleted || calls.Load() != 3 {
+		t.Errorf("ended as %s after %d calls", describe([]podvolume.PodVolume{end}), calls.Load())
 	}
 }
 
@@ -142,10 +105,10 @@ func TestVanishedFilesAreTold(t *testing.T) {
 	pvb := c.newBackup(c.pod("source", "data"), "data")
 	c.create(pvb)
 	end := c.end(pvb)
-	if status := end.Object.(*velerov1.PodVolumeBackup).Status; end.Phase != PhaseCompleted || status.SnapshotID != "1234abcd" || status.Message != "40 entries of the volume vanished while it was read" {
+	if status := end.Object.(*velerov1.PodVolumeBackup).Status; end.Phase != podvolume.PhaseCompleted || status.SnapshotID != "1234abcd" || status.Message != "40 entries of the volume vanished while it was read" {
 		t.Errorf("ended as %+v", status)
 	}
-	c.event(pvb, EventPartial)
+	c.event(pvb, v1alpha1.EventPartial)
 }
 
 // TestVolumeThatFails: on a real file system that fails for good, no data path brings a Completed backup, nor a snapshot that a
@@ -181,7 +144,7 @@ func TestVolumeThatFails(t *testing.T) {
 				pvb.Spec.UploaderType = data
 				c.create(pvb)
 				end := c.end(pvb)
-				if status := end.Object.(*velerov1.PodVolumeBackup).Status; end.Phase != PhaseFailed || status.SnapshotID != "" {
+				if status := end.Object.(*velerov1.PodVolumeBackup).Status; end.Phase != podvolume.PhaseFailed || status.SnapshotID != "" {
 					t.Errorf("ended as %+v", status)
 				}
 			})

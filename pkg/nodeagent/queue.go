@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"sync"
+
+	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 )
 
 // queue hands out a node's slots. Backups and restores have a line each; where both wait they take turns, so that neither
@@ -12,8 +14,8 @@ type queue struct {
 	mu    sync.Mutex
 	slots int
 	free  int // negative while more run than there are slots
-	lines map[Kind][]*ticket
-	turn  Kind // who comes first where both wait
+	lines map[podvolume.Kind][]*ticket
+	turn  podvolume.Kind // who comes first where both wait
 }
 
 // ticket is a place in one of the lines.
@@ -24,11 +26,11 @@ type ticket struct {
 
 func newQueue(slots int) *queue {
 	slots = max(slots, 1)
-	return &queue{slots: slots, free: slots, lines: map[Kind][]*ticket{}, turn: Backup}
+	return &queue{slots: slots, free: slots, lines: map[podvolume.Kind][]*ticket{}, turn: podvolume.Backup}
 }
 
-// size returns the number of slots.
-func (q *queue) size() int {
+// Size returns the number of slots.
+func (q *queue) Size() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.slots
@@ -48,9 +50,9 @@ func (q *queue) resize(slots int) bool {
 	return true
 }
 
-// acquire waits for a slot. While it waits it tells placed the place in the line, 1 for the next, whenever that changes;
+// Acquire waits for a slot. While it waits it tells placed the place in the line, 1 for the next, whenever that changes;
 // placed must return at once. The slot is kept until release is called. The error is context.Cause(ctx).
-func (q *queue) acquire(ctx context.Context, kind Kind, placed func(position int)) (release func(), err error) {
+func (q *queue) Acquire(ctx context.Context, kind podvolume.Kind, placed func(position int)) (release func(), err error) {
 	t := &ticket{ready: make(chan struct{}), placed: placed}
 	q.mu.Lock()
 	q.lines[kind] = append(q.lines[kind], t)
@@ -74,7 +76,7 @@ func (q *queue) release() {
 }
 
 // leave takes t out of its line, or gives back the slot that it has got in the meantime.
-func (q *queue) leave(kind Kind, t *ticket) {
+func (q *queue) leave(kind podvolume.Kind, t *ticket) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if i := slices.Index(q.lines[kind], t); i >= 0 {
@@ -98,7 +100,7 @@ func (q *queue) serve() {
 		q.turn = other(kind)
 		close(t.ready)
 	}
-	left, turn := map[Kind][]*ticket{Backup: q.lines[Backup], Restore: q.lines[Restore]}, q.turn
+	left, turn := map[podvolume.Kind][]*ticket{podvolume.Backup: q.lines[podvolume.Backup], podvolume.Restore: q.lines[podvolume.Restore]}, q.turn
 	for position := 1; ; position++ {
 		kind, ok := q.next(turn, left)
 		if !ok {
@@ -110,8 +112,8 @@ func (q *queue) serve() {
 	}
 }
 
-func (q *queue) next(turn Kind, lines map[Kind][]*ticket) (Kind, bool) {
-	for _, kind := range []Kind{turn, other(turn)} {
+func (q *queue) next(turn podvolume.Kind, lines map[podvolume.Kind][]*ticket) (podvolume.Kind, bool) {
+	for _, kind := range []podvolume.Kind{turn, other(turn)} {
 		if len(lines[kind]) > 0 {
 			return kind, true
 		}
@@ -119,9 +121,9 @@ func (q *queue) next(turn Kind, lines map[Kind][]*ticket) (Kind, bool) {
 	return "", false
 }
 
-func other(kind Kind) Kind {
-	if kind == Backup {
-		return Restore
+func other(kind podvolume.Kind) podvolume.Kind {
+	if kind == podvolume.Backup {
+		return podvolume.Restore
 	}
-	return Backup
+	return podvolume.Backup
 }

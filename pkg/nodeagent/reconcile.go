@@ -3,7 +3,6 @@ package nodeagent
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 )
 
 const (
@@ -49,7 +49,7 @@ func (a *Agent) watchRestores(ctx context.Context, mgr ctrl.Manager) error {
 			},
 			DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 				for _, name := range a.restoresOf(ctx, e.Object) {
-					a.remember(a.orphaned, Key{Restore, name})
+					a.remember(a.orphaned, podvolume.Key{Kind: podvolume.Restore, Name: name})
 				}
 				a.enqueueRestores(ctx, e.Object, q)
 			},
@@ -79,13 +79,13 @@ func (a *Agent) restoresOf(ctx context.Context, pod client.Object) []string {
 	return names
 }
 
-func (a *Agent) remember(set map[Key]struct{}, k Key) {
+func (a *Agent) remember(set map[podvolume.Key]struct{}, k podvolume.Key) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	set[k] = struct{}{}
 }
 
-func (a *Agent) knows(set map[Key]struct{}, k Key) bool {
+func (a *Agent) knows(set map[podvolume.Key]struct{}, k podvolume.Key) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	_, ok := set[k]
@@ -95,137 +95,97 @@ func (a *Agent) knows(set map[Key]struct{}, k Key) bool {
 func (a *Agent) reconcileBackup(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var pvb velerov1.PodVolumeBackup
 	if err := a.client.Get(ctx, req.NamespacedName, &pvb); err != nil {
-		return a.reconcileGone(Key{Backup, req.Name}, err)
+		return a.reconcileGone(podvolume.Key{Kind: podvolume.Backup, Name: req.Name}, err)
 	}
-	s := FromBackup(&pvb)
+	pv := podvolume.FromBackup(&pvb)
 	switch {
-	case s.Terminal():
-		return a.reconcileEnded(ctx, s)
-	case s.Node != a.cfg.NodeName:
-		return a.reconcileBackupElsewhere(ctx, s)
+	case pv.Terminal():
+		return a.reconcileEnded(ctx, pv)
+	case pv.Node != a.cfg.NodeName:
+		return a.reconcileBackupElsewhere(ctx, pv)
 	}
-	return a.admit(ctx, s, s.StopRequest()), nil
+	return a.admit(ctx, pv, pv.StopRequest()), nil
 }
 
-// reconcileEnded looks after an object that has ended, by this agent or another one.
-func (a *Agent) reconcileEnded(ctx context.Context, s PodVolume) (reconcile.Result, error) {
-	a.interrupt(s.Key(), ErrEnded) // does nothing to an operation that has written the end itself
-	a.forgetEnded(s.Key())
-	return a.release(ctx, s)
+// reconcileEnded handles an object that has ended, by this agent or another one.
+func (a *Agent) reconcileEnded(ctx context.Context, pv podvolume.PodVolume) (reconcile.Result, error) {
+	a.interrupt(pv.Key(), podvolume.ErrEnded) // no-op for an operation that has made the terminal write itself
+	a.forgetEnded(pv.Key())
+	return a.release(ctx, pv)
 }
 
 func (a *Agent) reconcileRestore(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var pvr velerov1.PodVolumeRestore
 	if err := a.client.Get(ctx, req.NamespacedName, &pvr); err != nil {
-		return a.reconcileGone(Key{Restore, req.Name}, err)
+		return a.reconcileGone(podvolume.Key{Kind: podvolume.Restore, Name: req.Name}, err)
 	}
-	s := FromRestore(&pvr)
-	if s.Terminal() {
-		return a.reconcileEnded(ctx, s)
+	pv := podvolume.FromRestore(&pvr)
+	if pv.Terminal() {
+		return a.reconcileEnded(ctx, pv)
 	}
 	var pod corev1.Pod
-	err := a.client.Get(ctx, types.NamespacedName{Namespace: s.Pod.Namespace, Name: s.Pod.Name}, &pod)
+	err := a.client.Get(ctx, types.NamespacedName{Namespace: pv.Pod.Namespace, Name: pv.Pod.Name}, &pod)
 	switch {
-	case apierrors.IsNotFound(err) || (err == nil && s.Pod.UID != "" && pod.UID != s.Pod.UID):
-		if a.handedOverBefore(&pvr, s.Pod.UID) {
-			return a.admit(ctx, s, s.StopRequest()), nil
+	case apierrors.IsNotFound(err) || (err == nil && pv.Pod.UID != "" && pod.UID != pv.Pod.UID):
+		if a.handedOverBefore(&pvr, pv.Pod.UID) {
+			return a.admit(ctx, pv, pv.StopRequest()), nil
 		}
-		return a.reconcileRestoreWithoutPod(ctx, s)
+		return a.reconcileRestoreWithoutPod(ctx, pv)
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("get pod from the cache: %w", err)
 	}
-	if stop := s.StopRequest(); stop != nil {
-		return a.admit(ctx, s, stop), nil
+	if stop := pv.StopRequest(); stop != nil {
+		return a.admit(ctx, pv, stop), nil
 	}
 	ready, err := waitsForRestore(&pod)
 	switch {
 	case err != nil && a.handedOverBefore(&pvr, pod.UID):
-		return a.admit(ctx, s, nil), nil
+		return a.admit(ctx, pv, nil), nil
 	case err == nil && !ready:
-		return a.reconcileRestoreBeforePod(ctx, s, &pod)
+		return a.reconcileRestoreBeforePod(ctx, pv, &pod)
 	default:
-		return a.admit(ctx, s, err), nil
+		return a.admit(ctx, pv, err), nil
 	}
 }
 
-// waitsForRestore reports whether the pod's init container waits for its volumes. The error says that it never will again.
+// waitsForRestore reports whether the pod's init container waits for its volumes. The error means that it never will again.
 func waitsForRestore(pod *corev1.Pod) (bool, error) {
 	switch {
 	case pod.DeletionTimestamp != nil:
-		return false, ErrPodGone
+		return false, podvolume.ErrPodGone
 	case pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded:
-		return false, Permanent(ReasonPodGone, fmt.Errorf("the pod has ended (%s)", pod.Status.Phase))
-	case !HasRestoreWait(pod):
-		return false, Permanent(ReasonPodGone, fmt.Errorf("the pod has no init container %s: it does not wait for its volumes", v1alpha1.ContainerRestoreWait))
-	case RestoreWaitSucceeded(pod):
-		return false, Permanent(ReasonPodGone, fmt.Errorf("init container %s has ended already: the pod runs with what is in its volumes", v1alpha1.ContainerRestoreWait))
+		return false, podvolume.Permanent(v1alpha1.ReasonPodGone, fmt.Errorf("the pod has ended (%s)", pod.Status.Phase))
+	case !podvolume.HasRestoreWait(pod):
+		return false, podvolume.Permanent(v1alpha1.ReasonPodGone, fmt.Errorf("the pod has no init container %s: it does not wait for its volumes", v1alpha1.ContainerRestoreWait))
+	case podvolume.RestoreWaitSucceeded(pod):
+		return false, podvolume.Permanent(v1alpha1.ReasonPodGone, fmt.Errorf("init container %s has ended already: the pod runs with what is in its volumes", v1alpha1.ContainerRestoreWait))
 	default:
-		return WaitsForVolumes(pod), nil
+		return podvolume.WaitsForVolumes(pod), nil
 	}
 }
 
 // handedOverBefore reports whether only the terminal write of a restore is missing: an earlier agent of this node has left the
-// record that the volume is complete. An exit code 0 of the init container alone proves nothing: its program may be anything,
-// and need not have looked into this volume.
+// record that the volume is complete. Exit code 0 of the init container alone proves nothing: its program may be another one.
 func (a *Agent) handedOverBefore(pvr *velerov1.PodVolumeRestore, pod types.UID) bool {
 	if pvr.Status.Phase != velerov1.PodVolumeRestorePhaseInProgress {
 		return false
 	}
-	rec, err := a.records.Complete(pod, pvr)
+	rec, err := a.env.Records.Complete(pod, pvr)
 	if err != nil {
 		a.cfg.Logger.Error("Cannot look for the record of a restored volume", "name", pvr.Name, "error", err)
 	}
 	return rec != nil
 }
 
-// HasRestoreWait reports whether the pod has an init container that waits for its volumes.
-func HasRestoreWait(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == v1alpha1.ContainerRestoreWait })
-}
-
-// WaitsForVolumes reports whether the pod's init container runs, and can still let the pod begin.
-func WaitsForVolumes(pod *corev1.Pod) bool {
-	state := restoreWaitState(pod)
-	return state.Running != nil && PodEnding(pod) == nil
-}
-
-// RestoreWaitSucceeded reports whether the pod's init container has ended with 0, after which the pod uses its volumes.
-func RestoreWaitSucceeded(pod *corev1.Pod) bool {
-	state := restoreWaitState(pod)
-	return state.Terminated != nil && state.Terminated.ExitCode == 0
-}
-
-// restoreWaitState returns the state of the init container, empty if kubelet has not told any.
-func restoreWaitState(pod *corev1.Pod) corev1.ContainerState {
-	for i := range pod.Status.InitContainerStatuses {
-		if status := &pod.Status.InitContainerStatuses[i]; status.Name == v1alpha1.ContainerRestoreWait {
-			return status.State
-		}
-	}
-	return corev1.ContainerState{}
-}
-
-// reconcileGone handles an object that cannot be read any more.
-func (a *Agent) reconcileGone(k Key, err error) (reconcile.Result, error) {
+// reconcileGone handles an object that is not in the cache any more.
+func (a *Agent) reconcileGone(k podvolume.Key, err error) (reconcile.Result, error) {
 	if !apierrors.IsNotFound(err) {
 		return reconcile.Result{}, fmt.Errorf("get %s from the cache: %w", k.Kind, err)
 	}
-	a.interrupt(k, ErrDeleted)
+	a.interrupt(k, podvolume.ErrDeleted)
 	a.forgetEnded(k)
 	a.mu.Lock()
 	delete(a.observed, k)
 	a.mu.Unlock()
 	return reconcile.Result{}, nil
-}
-
-// StopRequest returns why somebody wants the operation to end, nil if nobody does.
-func (s PodVolume) StopRequest() error {
-	switch {
-	case s.Object.GetDeletionTimestamp() != nil:
-		return ErrDeleted
-	case s.CancelRequested:
-		return ErrCanceled
-	default:
-		return nil
-	}
 }

@@ -12,7 +12,9 @@ import (
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/donefile"
+	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
@@ -78,8 +80,8 @@ func testLifeOfAVolume(t *testing.T, velero, data string) {
 	c.create(pvr)
 	c.setInitContainer(target, running)
 	restored := c.end(pvr)
-	if restored.Phase != PhaseCompleted || restored.BytesDone != restored.TotalBytes || restored.TotalBytes == 0 {
-		t.Fatalf("restore ended as %s", describe([]PodVolume{restored}))
+	if restored.Phase != podvolume.PhaseCompleted || restored.BytesDone != restored.TotalBytes || restored.TotalBytes == 0 {
+		t.Fatalf("restore ended as %s", describe([]podvolume.PodVolume{restored}))
 	}
 	if !marked(t, c.dir(target, "data"), string(c.restore.UID)) {
 		t.Error("no done file")
@@ -96,8 +98,8 @@ func testLifeOfAVolume(t *testing.T, velero, data string) {
 	if len(differences) > 0 {
 		t.Errorf("restored volume differs:\n%s", strings.Join(differences, "\n"))
 	}
-	c.event(pvb, EventCompleted)
-	c.event(pvr, EventStarted)
+	c.event(pvb, v1alpha1.EventCompleted)
+	c.event(pvr, v1alpha1.EventStarted)
 	if list := agent.Operations(); len(list) != 0 {
 		t.Errorf("operations left: %+v", list)
 	}
@@ -115,7 +117,7 @@ func checkBackup(t *testing.T, b *velerov1.PodVolumeBackup, dir string) {
 	if early := s.CompletionTimestamp.Sub(b.CreationTimestamp.Time); early < 0 {
 		t.Errorf("completed %s before its creation", -early)
 	}
-	if p := annotated(t, FromBackup(b)); p.State != progress.StateCompleted || p.Attempt != 1 || p.BytesDone != s.Progress.BytesDone {
+	if p := annotated(t, podvolume.FromBackup(b)); p.State != progress.StateCompleted || p.Attempt != 1 || p.BytesDone != s.Progress.BytesDone {
 		t.Errorf("annotation says %+v", p)
 	}
 }
@@ -128,8 +130,8 @@ func TestTerminalWriteIsNotTooEarly(t *testing.T) {
 	pvb := c.newBackup(c.pod("source", "data"), "data") // empty: nothing takes less time
 	c.create(pvb)
 	end := c.end(pvb)
-	if message(end) != "volume was empty so no snapshot was taken" || end.Phase != PhaseCompleted {
-		t.Errorf("ended as %s", describe([]PodVolume{end}))
+	if message(end) != "volume was empty so no snapshot was taken" || end.Phase != podvolume.PhaseCompleted {
+		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 	}
 	var written time.Time
 	for _, f := range end.Object.GetManagedFields() {

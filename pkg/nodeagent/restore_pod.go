@@ -12,44 +12,45 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
 
 // reconcileRestoreBeforePod handles a restore whose pod is on this node and does not wait for its volumes yet, or not any
-// more, as when the node was started while the volume was restored. It says what the pod waits for, and fails the restore
-// when that has taken too long. The pod's next change brings us back sooner.
-func (a *Agent) reconcileRestoreBeforePod(ctx context.Context, s PodVolume, pod *corev1.Pod) (reconcile.Result, error) {
-	if a.admitted(s.Key()) { // kubelet restarts the init container: the restore goes on meanwhile
+// more, as after a restart of the node. It reports what the pod waits for, and fails the restore after the PrepareTimeout. A
+// change of the pod reconciles the restore sooner.
+func (a *Agent) reconcileRestoreBeforePod(ctx context.Context, pv podvolume.PodVolume, pod *corev1.Pod) (reconcile.Result, error) {
+	if a.admitted(pv.Key()) { // kubelet restarts the init container: the restore goes on meanwhile
 		return reconcile.Result{}, nil
 	}
-	why, waited := notReadyReason(pod), a.unreadyTime(s)
+	why, waited := notReadyReason(pod), a.unreadyTime(pv)
 	left := a.cfg.PrepareTimeout - waited
 	if left <= 0 {
-		return a.admit(ctx, s, a.podNotReady(why)), nil
+		return a.admit(ctx, pv, a.podNotReady(why)), nil
 	}
 	if young := a.cfg.ProgressInterval - waited; young > 0 { // most pods are there in a moment
 		return reconcile.Result{RequeueAfter: min(left, young)}, nil
 	}
-	a.reportWaiting(ctx, s, ReasonPodNotReady, why)
+	a.reportWaiting(ctx, pv, v1alpha1.ReasonPodNotReady, why)
 	return reconcile.Result{RequeueAfter: min(left, time.Minute)}, nil
 }
 
-// unreadyTime returns for how long this agent sees that a restore's pod does not wait for its volumes. The restore may be much
-// older: it may have been in the queue, or was claimed, when the node was started.
-func (a *Agent) unreadyTime(s PodVolume) time.Duration {
+// unreadyTime returns for how long this agent has seen that a restore's pod does not wait for its volumes. The restore may be
+// much older: it may have been queued or claimed before the node restarted.
+func (a *Agent) unreadyTime(pv podvolume.PodVolume) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if _, seen := a.unreadySince[s.Key()]; !seen {
-		a.unreadySince[s.Key()] = time.Now()
+	if _, seen := a.unreadySince[pv.Key()]; !seen {
+		a.unreadySince[pv.Key()] = time.Now()
 	}
-	return time.Since(a.unreadySince[s.Key()])
+	return time.Since(a.unreadySince[pv.Key()])
 }
 
 func (a *Agent) podNotReady(why string) error {
-	return Permanent(ReasonPodNotReady, fmt.Errorf("the pod did not start its init container %s within %s: %s", v1alpha1.ContainerRestoreWait, a.cfg.PrepareTimeout, why))
+	return podvolume.Permanent(v1alpha1.ReasonPodNotReady, fmt.Errorf("the pod did not start its init container %s within %s: %s", v1alpha1.ContainerRestoreWait, a.cfg.PrepareTimeout, why))
 }
 
-// notReadyReason says why the pod's init container does not run yet, as far as the pod says.
+// notReadyReason returns why the pod's init container does not run yet, as far as the pod's status tells.
 func notReadyReason(pod *corev1.Pod) string {
 	for i := range pod.Status.InitContainerStatuses {
 		status := &pod.Status.InitContainerStatuses[i]
@@ -70,76 +71,57 @@ func notReadyReason(pod *corev1.Pod) string {
 	return "the pod is " + cmp.Or(string(pod.Status.Phase), "not known to its node yet")
 }
 
-// reportWaiting says on an object without an operation what it waits for. Whoever has said it last looks after the object.
-func (a *Agent) reportWaiting(ctx context.Context, s PodVolume, reason v1alpha1.Reason, why string) {
-	seen, told := a.observe(s), s.LastSnapshot()
+// reportWaiting writes on an object without an operation what it waits for. By that note this agent takes the turn to check the
+// object.
+func (a *Agent) reportWaiting(ctx context.Context, pv podvolume.PodVolume, reason v1alpha1.Reason, why string) {
+	seen, told := a.observe(pv), pv.LastSnapshot()
 	now := progress.NewTracker(progress.Options{Previous: told})
-	now.Report(waitFor(reason, why))
+	now.Report(progress.Reading{Stage: progress.StageWaiting, Reason: reason, Message: why})
 	snapshot := now.Snapshot()
 	fresh := !seen.noteTime.IsZero() && time.Since(seen.noteTime) < a.cfg.QueueHeartbeat()
 	if told.State == snapshot.State && told.Message == snapshot.Message && fresh {
 		return
 	}
-	p := newPatch(snapshot)
-	p.Metadata.ResourceVersion = s.Object.GetResourceVersion() // the cache may not show its terminal write yet
-	written, err := a.patchObject(ctx, s.Object, p)
+	written, err := a.env.WriteSnapshot(ctx, pv, snapshot)
 	if err != nil {
-		a.cfg.Logger.Debug("Cannot say what an object waits for", "name", s.Object.GetName(), "error", err)
+		a.cfg.Logger.Debug("Cannot report what an object waits for", "name", pv.Object.GetName(), "error", err)
 		return
 	}
-	a.rememberNote(s.Key(), written.GetResourceVersion())
+	a.rememberNote(pv.Key(), written.GetResourceVersion())
 }
 
-// reconcileRestoreWithoutPod handles a restore whose pod is not on this node: it is another agent's, or its pod is gone
-// for good and somebody has to say so. A PodVolumeRestore that is not claimed does not name its node.
-func (a *Agent) reconcileRestoreWithoutPod(ctx context.Context, s PodVolume) (reconcile.Result, error) {
-	if a.interrupt(s.Key(), ErrPodGone) {
+// reconcileRestoreWithoutPod handles a restore whose pod is not on this node: it is another agent's, or its pod is gone and any
+// agent has to fail it. A PodVolumeRestore that is not claimed does not name its node.
+func (a *Agent) reconcileRestoreWithoutPod(ctx context.Context, pv podvolume.PodVolume) (reconcile.Result, error) {
+	if a.interrupt(pv.Key(), podvolume.ErrPodGone) {
 		return reconcile.Result{}, nil
 	}
-	seen := a.observe(s)
-	if left := a.untilOwnTurn(s, seen); left > 0 {
+	seen := a.observe(pv)
+	if left := a.untilOwnTurn(pv, seen); left > 0 {
 		return reconcile.Result{RequeueAfter: left}, nil
 	}
 	var pod corev1.Pod
-	err := a.api.Get(ctx, types.NamespacedName{Namespace: s.Pod.Namespace, Name: s.Pod.Name}, &pod)
-	a.countCheck(s.Key(), err == nil)
+	err := a.api.Get(ctx, types.NamespacedName{Namespace: pv.Pod.Namespace, Name: pv.Pod.Name}, &pod)
+	a.countCheck(pv.Key(), err == nil)
 	switch {
-	case apierrors.IsNotFound(err) || (err == nil && s.Pod.UID != "" && pod.UID != s.Pod.UID):
-		return reconcile.Result{}, a.failOrphan(ctx, s, ErrPodGone)
+	case apierrors.IsNotFound(err) || (err == nil && pv.Pod.UID != "" && pod.UID != pv.Pod.UID):
+		return reconcile.Result{}, a.env.FailOrphan(ctx, pv, podvolume.ErrPodGone)
 	case err != nil:
-		return reconcile.Result{}, fmt.Errorf("get pod %s/%s: %w", s.Pod.Namespace, s.Pod.Name, err)
-	case pod.Spec.NodeName == "" && s.StopRequest() != nil:
-		return reconcile.Result{}, a.failOrphan(ctx, s, s.StopRequest())
+		return reconcile.Result{}, fmt.Errorf("get pod %s/%s: %w", pv.Pod.Namespace, pv.Pod.Name, err)
+	case pod.Spec.NodeName == "" && pv.StopRequest() != nil:
+		return reconcile.Result{}, a.env.FailOrphan(ctx, pv, pv.StopRequest())
 	case pod.Spec.NodeName == "" && time.Since(seen.firstSeen) > a.cfg.PrepareTimeout: // a pod that has had a node keeps it
-		return reconcile.Result{}, a.failOrphan(ctx, s, a.podNotReady(notReadyReason(&pod)))
+		return reconcile.Result{}, a.env.FailOrphan(ctx, pv, a.podNotReady(notReadyReason(&pod)))
 	case pod.Spec.NodeName == "":
-		a.reportWaiting(ctx, s, ReasonPodNotReady, notReadyReason(&pod))
+		a.reportWaiting(ctx, pv, v1alpha1.ReasonPodNotReady, notReadyReason(&pod))
 	case pod.Spec.NodeName == a.cfg.NodeName:
 		return reconcile.Result{RequeueAfter: time.Second}, nil // the cache is late
 	default: // its node's agent may be away for a while; node and agent may also go together, and then the pod
-		a.reportWaiting(ctx, s, ReasonAgentLost, silentAgent(pod.Spec.NodeName))
+		a.reportWaiting(ctx, pv, v1alpha1.ReasonAgentLost, silentAgent(pod.Spec.NodeName))
 	}
-	return reconcile.Result{RequeueAfter: a.cfg.checkInterval()}, nil
+	return reconcile.Result{RequeueAfter: a.checkInterval()}, nil
 }
 
 func silentAgent(node string) string {
 	return fmt.Sprintf("the node agent of node %s has not reported for some time: look at its pod there, and at the node", node)
-}
-
-// failOrphan ends an object that has no agent: a restore whose pod does not exist or has no node, a backup whose agent is
-// lost. Any agent may do it, and only one may have done it in the end.
-func (a *Agent) failOrphan(ctx context.Context, s PodVolume, cause error) error {
-	op := a.newOperation(s)
-	v := a.terminalStatusOf(ctx, op, attemptResult{}, cause)
-	p := v.patch(s)
-	p.Metadata.ResourceVersion = s.Object.GetResourceVersion()
-	err := a.patch(ctx, s.Object, p)
-	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		return nil // it has changed: that change brings us back
-	}
-	if err != nil {
-		return fmt.Errorf("fail a %s without an agent: %w", s.Kind, err)
-	}
-	a.emitEnd(op, v)
-	return nil
 }

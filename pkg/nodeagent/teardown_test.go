@@ -10,6 +10,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
@@ -30,9 +31,9 @@ func TestPodEndsDuringBackup(t *testing.T) {
 		phase string
 		want  string // in the message
 	}{
-		"emptyDir, evicted":       {end: (*cluster).evict, phase: PhaseFailed, want: "has ended (Failed Evicted)"},
-		"emptyDir, being deleted": {end: deletePod, phase: PhaseFailed, want: "is being deleted"},
-		"claim, evicted":          {claim: true, end: (*cluster).evict, phase: PhaseCompleted},
+		"emptyDir, evicted":       {end: (*cluster).evict, phase: podvolume.PhaseFailed, want: "has ended (Failed Evicted)"},
+		"emptyDir, being deleted": {end: deletePod, phase: podvolume.PhaseFailed, want: "is being deleted"},
+		"claim, evicted":          {claim: true, end: (*cluster).evict, phase: podvolume.PhaseCompleted},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -63,9 +64,9 @@ func TestPodEndsDuringBackup(t *testing.T) {
 			c.create(pvb)
 			end := c.end(pvb)
 			if end.Phase != tc.phase || !strings.Contains(message(end), tc.want) {
-				t.Errorf("want %s because %q, ended as %s", tc.phase, tc.want, describe([]PodVolume{end}))
+				t.Errorf("want %s because %q, ended as %s", tc.phase, tc.want, describe([]podvolume.PodVolume{end}))
 			}
-			if id := end.Object.(*velerov1.PodVolumeBackup).Status.SnapshotID; (id != "") != (tc.phase == PhaseCompleted) {
+			if id := end.Object.(*velerov1.PodVolumeBackup).Status.SnapshotID; (id != "") != (tc.phase == podvolume.PhaseCompleted) {
 				t.Errorf("%s with snapshot %q", end.Phase, id)
 			}
 		})

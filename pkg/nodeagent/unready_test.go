@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
 )
@@ -39,19 +40,19 @@ func TestInitContainerDoesNotComeBack(t *testing.T) {
 			data := uploadertest.NewFake(t.TempDir())
 			c.startAgent(data, tc.tune)
 			if !tc.back {
-				if end := c.end(pvr); end.Phase != PhaseFailed || !strings.Contains(message(end), "did not start its init container") {
-					t.Errorf("ended as %s", describe([]PodVolume{end}))
+				if end := c.end(pvr); end.Phase != podvolume.PhaseFailed || !strings.Contains(message(end), "did not start its init container") {
+					t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 				}
 				return
 			}
-			c.history.until(t, pvr, "waiting for the init container", func(s PodVolume) bool {
+			c.history.until(t, pvr, "waiting for the init container", func(s podvolume.PodVolume) bool {
 				p := s.LastSnapshot()
 				return p.State == progress.StateWaiting && strings.Contains(p.Message, "ImagePullBackOff no such image") && p.Attempt == 2
 			})
 			c.handOver(pod, pvr)
 			c.setInitContainer(pod, running)
-			if end := c.end(pvr); end.Phase != PhaseCompleted || annotated(t, end).Attempt != 3 {
-				t.Errorf("ended as %s", describe([]PodVolume{end}))
+			if end := c.end(pvr); end.Phase != podvolume.PhaseCompleted || annotated(t, end).Attempt != 3 {
+				t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 			}
 		})
 	}
@@ -62,11 +63,11 @@ func TestInitContainerDoesNotComeBack(t *testing.T) {
 func TestQueuedRestoreWaitsForItsPodAnew(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		a := &Agent{unreadySince: map[Key]time.Time{}}
+		a := &Agent{unreadySince: map[podvolume.Key]time.Time{}}
 		pvr := &velerov1.PodVolumeRestore{ObjectMeta: metav1.ObjectMeta{Name: "r", CreationTimestamp: metav1.NewTime(time.Now().Add(-time.Hour))}}
 		for i, state := range []progress.State{progress.StateQueued, progress.StateWaiting, progress.StateWaiting} {
 			pvr.Annotations = map[string]string{v1alpha1.AnnotationProgress: encode(progress.Snapshot{State: state})}
-			if waited := a.unreadyTime(FromRestore(pvr)); waited != time.Duration(i)*time.Minute {
+			if waited := a.unreadyTime(podvolume.FromRestore(pvr)); waited != time.Duration(i)*time.Minute {
 				t.Errorf("in state %s it waits for %s", state, waited)
 			}
 			<-time.After(time.Minute)

@@ -15,6 +15,9 @@ const (
 // is not published again, but for a heartbeat.
 type Reporter struct {
 	Tracker *Tracker
+	// Observe is called with each Snapshot that is not terminal, also if it is not published. It must return at once. nil: no
+	// observer.
+	Observe func(Snapshot)
 	// Publish tells somebody. Its ctx ends after Interval, so that one slow write does not hold back the next. After an
 	// error the Snapshot counts as not published. Terminal Snapshots are never handed to it.
 	Publish   func(ctx context.Context, s Snapshot) error
@@ -35,7 +38,13 @@ func (r *Reporter) Run(ctx context.Context) {
 	var published time.Time // by the monotonic clock, which Heartbeat is not: the node's clock may be set back
 	report := func() {
 		s, now := r.Tracker.Snapshot(), time.Now()
-		if s.State.Terminal() || (same(s, last) && now.Sub(published) < heartbeat) {
+		if s.State.Terminal() {
+			return
+		}
+		if r.Observe != nil {
+			r.Observe(s)
+		}
+		if same(s, last) && now.Sub(published) < heartbeat {
 			return
 		}
 		// A write that has begun is waited for: one that is given up on may still land, after what comes next.

@@ -258,7 +258,7 @@ func TestMetrics(t *testing.T) {
 func literalMetrics(t *testing.T) []string {
 	t.Helper()
 	var names []string
-	for _, dir := range []string{"cmd", "pkg/nodeagent", "pkg/metrics"} {
+	for _, dir := range []string{"cmd", "pkg/nodeagent", "pkg/podvolume", "pkg/metrics"} {
 		for _, file := range parse(t, dir) {
 			ast.Inspect(file, func(n ast.Node) bool {
 				value, ok := n.(*ast.BasicLit)

@@ -19,7 +19,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
-	"github.com/plimsoll-io/plimsoll/pkg/nodeagent"
 	"github.com/plimsoll-io/plimsoll/test/rig"
 )
 
@@ -100,7 +99,7 @@ func TestVolumeIsTooDeep(t *testing.T) {
 			if v.Phase != rig.Completed || v.Snapshot.Errors == 0 {
 				t.Fatalf("paths that cannot be read made it end as %v", v)
 			}
-			f.Event(pvb, nodeagent.EventPartial)
+			f.Event(pvb, v1alpha1.EventPartial)
 			target := f.WaitingPod("target", "data")
 			pvr := f.NewRestore(target, "data", rig.SnapshotOf(v))
 			metav1.SetMetaDataAnnotation(&pvr.ObjectMeta, v1alpha1.AnnotationPartial, "1%")
@@ -182,7 +181,7 @@ func TestVolumeHasOddNames(t *testing.T) {
 			if v.Phase != rig.Completed || v.Snapshot.Errors < int64(2*len(notUTF8)) || !strings.Contains(v.Message, "could not be read") {
 				t.Errorf("names that kopia changes made it end as %v", v)
 			}
-			f.Event(pvb, nodeagent.EventPartial)
+			f.Event(pvb, v1alpha1.EventPartial)
 		})
 	}
 }
@@ -216,7 +215,7 @@ func TestVolumeHasLongPaths(t *testing.T) {
 			if v.Phase != rig.Completed || v.Snapshot.Errors == 0 || !strings.Contains(v.Message, "could not be read") {
 				t.Errorf("a path that is too long made it end as %v", v)
 			}
-			f.Event(pvb, nodeagent.EventPartial)
+			f.Event(pvb, v1alpha1.EventPartial)
 			target := f.WaitingPod("target", "data")
 			pvr := f.NewRestore(target, "data", rig.SnapshotOf(v))
 			f.Create(pvr)

@@ -12,7 +12,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/plimsoll-io/plimsoll/pkg/nodeagent"
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/test/rig"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
@@ -61,7 +61,7 @@ func (f *fixture) stall(r *row, a *rig.Agent, o client.Object, match func(*http.
 		f.T.Errorf("a stalled volume is shown as %v", v)
 	}
 	testenv.Eventually(f.T, "the metric says that the volume is stalled", func() bool { return a.Measures("plimsoll_volume_state", `state="Stalled"`, "1") })
-	if note := f.Event(o, nodeagent.EventStalled); !strings.Contains(note, "is stalled at") {
+	if note := f.Event(o, v1alpha1.EventStalled); !strings.Contains(note, "is stalled at") {
 		f.T.Errorf("the Event says %q", note)
 	}
 
@@ -71,7 +71,7 @@ func (f *fixture) stall(r *row, a *rig.Agent, o client.Object, match func(*http.
 	close(opened)
 	f.UntilAfter(o, since, "moving again", inState(progress.StateTransferring, progress.StateFinishing))
 	r.recovered(since)
-	f.Event(o, nodeagent.EventResumed)
+	f.Event(o, v1alpha1.EventResumed)
 	f.Store.Proxy.Limit(0)
 	f.Complete(o)
 	testenv.Eventually(f.T, "the volume's metrics go when it is done", func() bool { return !a.Measures("plimsoll_volume_state", f.Namespace, "1") })

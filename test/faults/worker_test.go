@@ -17,7 +17,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"golang.org/x/sys/unix"
 
-	"github.com/plimsoll-io/plimsoll/pkg/nodeagent"
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/test/rig"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
@@ -49,7 +49,7 @@ func TestWorkerMisbehaves(t *testing.T) {
 			v := f.End(bad)
 			f.checkGaveUp(v, test.message, 2)
 			f.Complete(good)
-			f.Event(bad, nodeagent.EventFailed)
+			f.Event(bad, v1alpha1.EventFailed)
 			if grown := peakMemory(t, a) - before; grown > 96<<20 {
 				t.Errorf("the agent's memory grew by %d MiB", grown>>20)
 			}

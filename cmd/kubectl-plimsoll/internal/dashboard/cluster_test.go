@@ -16,6 +16,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/plimsoll-io/plimsoll/pkg/nodeagent"
+	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
@@ -77,11 +78,11 @@ func (c *cluster) startAgent(node string, bytesPerSecond int64, tune func(*nodea
 	if err := os.MkdirAll(filepath.Join(c.hostPods, node), 0o755); err != nil {
 		c.t.Fatal(err)
 	}
-	cfg := nodeagent.Config{
+	cfg := nodeagent.Config{Config: podvolume.Config{
 		NodeName: node, Namespace: veleroNamespace, HostPods: filepath.Join(c.hostPods, node), InitRepositories: true,
 		Uploaders:        map[string]uploader.Uploader{"restic": resticData, "kopia": kopiaData},
 		ProgressInterval: 500 * time.Millisecond, Logger: c.Logger(),
-	}
+	}}
 	tune(&cfg)
 	var agent *nodeagent.Agent
 	options := ctrl.Options{Cache: nodeagent.CacheOptions(veleroNamespace, node)}

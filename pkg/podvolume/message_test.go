@@ -1,4 +1,4 @@
-package nodeagent
+package podvolume
 
 import (
 	"fmt"
@@ -27,7 +27,7 @@ func TestUnreadable(t *testing.T) {
 		"a long space": {uploader.BackupResult{Errors: 1, FailedPaths: []string{strings.Repeat("a b", 100)}}, "snapshot s was saved without 1 file that could not be read: " + strings.Repeat("a b", 6) + "a …" + strings.Repeat("a b", 20)[1:]},
 	} {
 		test.result.SnapshotID = "s"
-		if got := unreadable(test.result); got != test.want {
+		if got := backupMessage(test.result); got != test.want {
 			t.Errorf("%s: got %q, want %q", name, got, test.want)
 		}
 	}
@@ -37,9 +37,7 @@ func TestUnreadable(t *testing.T) {
 func TestFailureMessages(t *testing.T) {
 	t.Parallel()
 	deep := strings.Repeat("directory/", 30)
-	op := func(a *Agent) *Operation {
-		return a.newOperation(FromBackup(&velerov1.PodVolumeBackup{Spec: velerov1.PodVolumeBackupSpec{Pod: corev1.ObjectReference{Namespace: "shop", Name: "db-0"}, Volume: "data"}}))
-	}
+	pv := FromBackup(&velerov1.PodVolumeBackup{Spec: velerov1.PodVolumeBackupSpec{Pod: corev1.ObjectReference{Namespace: "shop", Name: "db-0"}, Volume: "data"}})
 	for name, test := range map[string]struct {
 		err  error
 		want string
@@ -48,11 +46,9 @@ func TestFailureMessages(t *testing.T) {
 		"its end":      {fmt.Errorf("open %sibdata1: input/output error", deep), "/ibdata1: input/output error"},
 		"a repository": {fmt.Errorf("open repository s3:https://store.example/%s: %w", deep, uploader.ErrWrongPassword), "s3:https://store.example/" + deep},
 	} {
-		a := &Agent{}
-		a.cfg.setDefaults()
-		v := a.terminalStatusOf(t.Context(), op(a), attemptResult{}, test.err)
-		if !strings.Contains(v.message, test.want) {
-			t.Errorf("%s: got %q, want %q", name, v.message, test.want)
+		status := newOperation(pv, nil).terminalStatusOf(t.Context(), t.Context(), attemptResult{}, test.err)
+		if !strings.Contains(status.message, test.want) {
+			t.Errorf("%s: got %q, want %q", name, status.message, test.want)
 		}
 	}
 }

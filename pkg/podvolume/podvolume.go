@@ -1,11 +1,10 @@
-package nodeagent
+package podvolume
 
 import (
 	"cmp"
 	"encoding/json"
 	"fmt"
 	"strconv"
-	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -38,7 +37,7 @@ const (
 	PhaseCanceled   = string(velerov1.PodVolumeBackupPhaseCanceled)
 )
 
-// PodVolume is what a PodVolumeBackup and a PodVolumeRestore have in common, as the object said when it was read.
+// PodVolume has what a PodVolumeBackup and a PodVolumeRestore have in common, as of when the object was read.
 type PodVolume struct {
 	Kind   Kind
 	Object client.Object
@@ -54,7 +53,7 @@ type PodVolume struct {
 	Phase           string
 	CancelRequested bool // somebody asks for the end: spec.cancel, or the phase Canceling that Velero's own agent left behind
 	Message         string
-	Node            string // that serves it; of a restore only once it is claimed
+	Node            string // that serves it; a restore has none before its claim
 	Started         *metav1.Time
 	// completed is when it ended.
 	Completed  *metav1.Time
@@ -62,6 +61,7 @@ type PodVolume struct {
 	TotalBytes int64
 }
 
+// FromBackup returns the PodVolume of a PodVolumeBackup.
 func FromBackup(pvb *velerov1.PodVolumeBackup) PodVolume {
 	return PodVolume{
 		Kind: Backup, Object: pvb,
@@ -74,6 +74,7 @@ func FromBackup(pvb *velerov1.PodVolumeBackup) PodVolume {
 	}
 }
 
+// FromRestore returns the PodVolume of a PodVolumeRestore.
 func FromRestore(pvr *velerov1.PodVolumeRestore) PodVolume {
 	return PodVolume{
 		Kind: Restore, Object: pvr,
@@ -86,6 +87,7 @@ func FromRestore(pvr *velerov1.PodVolumeRestore) PodVolume {
 	}
 }
 
+// FromObject returns the PodVolume of a PodVolumeBackup or PodVolumeRestore.
 func FromObject(object client.Object) PodVolume {
 	if pvb, ok := object.(*velerov1.PodVolumeBackup); ok {
 		return FromBackup(pvb)
@@ -93,47 +95,49 @@ func FromObject(object client.Object) PodVolume {
 	return FromRestore(object.(*velerov1.PodVolumeRestore))
 }
 
-// Key names a subject in the agent's memory: all of them live in one namespace.
+// Key identifies an object in the agent's namespace.
 type Key struct {
 	Kind Kind
 	Name string
 }
 
-func (s PodVolume) Key() Key { return Key{s.Kind, s.Object.GetName()} }
+// Key returns the key of the object.
+func (pv PodVolume) Key() Key { return Key{pv.Kind, pv.Object.GetName()} }
 
-// String names the volume as people do.
-func (s PodVolume) String() string {
-	return fmt.Sprintf("volume %q of pod %s/%s", s.Volume, s.Pod.Namespace, s.Pod.Name)
+// String returns the volume's name for messages.
+func (pv PodVolume) String() string {
+	return fmt.Sprintf("volume %q of pod %s/%s", pv.Volume, pv.Pod.Namespace, pv.Pod.Name)
 }
 
-// UploaderName is the data path that the subject asks for. Objects from before Velero 1.10 name none.
-func (s PodVolume) UploaderName() string { return cmp.Or(s.UploaderType, "restic") }
+// UploaderName returns the uploader type. Objects from before Velero 1.10 have none, and mean restic.
+func (pv PodVolume) UploaderName() string { return cmp.Or(pv.UploaderType, "restic") }
 
-func (s PodVolume) Terminal() bool {
-	return s.Phase == PhaseCompleted || s.Phase == PhaseFailed || s.Phase == PhaseCanceled
+// Terminal reports whether the object has ended.
+func (pv PodVolume) Terminal() bool {
+	return pv.Phase == PhaseCompleted || pv.Phase == PhaseFailed || pv.Phase == PhaseCanceled
 }
 
-// LastSnapshot is what an earlier process said of the subject; empty for one that nobody has touched.
-func (s PodVolume) LastSnapshot() progress.Snapshot {
+// LastSnapshot returns the progress that the object shows, empty for an object that no agent has claimed.
+func (pv PodVolume) LastSnapshot() progress.Snapshot {
 	var p progress.Snapshot
-	if err := json.Unmarshal([]byte(s.Object.GetAnnotations()[v1alpha1.AnnotationProgress]), &p); err != nil {
+	if err := json.Unmarshal([]byte(pv.Object.GetAnnotations()[v1alpha1.AnnotationProgress]), &p); err != nil {
 		p = progress.Snapshot{}
 	}
-	p.BytesDone, p.TotalBytes = max(p.BytesDone, s.BytesDone), max(p.TotalBytes, s.TotalBytes)
-	if s.Phase == PhaseInProgress {
+	p.BytesDone, p.TotalBytes = max(p.BytesDone, pv.BytesDone), max(p.TotalBytes, pv.TotalBytes)
+	if pv.Phase == PhaseInProgress {
 		p.Attempt = max(p.Attempt, 1) // Velero's own agent leaves no annotation
 	}
 	return p
 }
 
-// maxResumes bounds how often the agents of a node leave an attempt of one operation uncounted: what makes kubelet stop the
-// agent again and again, as a failing probe does, must not go on for ever.
+// maxResumes bounds how often an interrupted attempt of one operation is not counted: whatever makes kubelet stop the agent again
+// and again, such as a failing probe, must not go on for ever.
 const maxResumes = 10
 
-// nextAttempt returns the number of the attempt that a new process makes, and what the object said of the earlier ones. A
-// process that was told to stop, or ended while the operation waited, has left its attempt to this one.
-func (s PodVolume) nextAttempt() (int, progress.Snapshot) {
-	p := s.LastSnapshot()
+// nextAttempt returns the number of the attempt that a new process makes, and the progress that the object shows. It continues
+// the attempt of a process that was told to stop, or that ended while the operation waited.
+func (pv PodVolume) nextAttempt() (int, progress.Snapshot) {
+	p := pv.LastSnapshot()
 	if p.Uncounted && p.Attempt > 0 && p.Resumes < maxResumes {
 		p.Resumes++
 		return p.Attempt, p
@@ -142,38 +146,48 @@ func (s PodVolume) nextAttempt() (int, progress.Snapshot) {
 	return p.Attempt + 1, p
 }
 
-// intSetting returns a number out of uploaderSettings, 0 where there is none.
-func (s PodVolume) intSetting(name string) (int, error) {
-	text, ok := s.Settings[name]
+// intSetting returns a number from uploaderSettings, 0 if it is not set.
+func (pv PodVolume) intSetting(name string) (int, error) {
+	text, ok := pv.Settings[name]
 	if !ok || text == "" {
 		return 0, nil
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 {
-		return 0, Permanent(ReasonInvalidSettings, fmt.Errorf("uploaderSettings %s=%q is not a number: correct it in the Backup's or Restore's uploaderConfig", name, text))
+		return 0, Permanent(v1alpha1.ReasonInvalidSettings, fmt.Errorf("uploaderSettings %s=%q is not a number: correct it in the Backup's or Restore's uploaderConfig", name, text))
 	}
 	return n, nil
 }
 
-// boolSetting returns a truth value out of uploaderSettings, false where there is none.
-func (s PodVolume) boolSetting(name string) (bool, error) {
-	text, ok := s.Settings[name]
+// boolSetting returns a boolean from uploaderSettings, false if it is not set.
+func (pv PodVolume) boolSetting(name string) (bool, error) {
+	text, ok := pv.Settings[name]
 	if !ok || text == "" {
 		return false, nil
 	}
 	b, err := strconv.ParseBool(text)
 	if err != nil {
-		return false, Permanent(ReasonInvalidSettings, fmt.Errorf("uploaderSettings %s=%q is neither true nor false: correct it in the Restore's uploaderConfig", name, text))
+		return false, Permanent(v1alpha1.ReasonInvalidSettings, fmt.Errorf("uploaderSettings %s=%q is neither true nor false: correct it in the Restore's uploaderConfig", name, text))
 	}
 	return b, nil
 }
 
-// minAgeRemaining is how long the operation may not become terminal yet. A server of Velero 1.14 to 1.15 counts a
-// PodVolumeBackup only after its create call has returned, and crashes over one that was faster than 2 s
-// (docs/contracts/velero-node-agent.md 2.4). The agent's own clock is asked: that of the API server may be another one.
-func (op *Operation) minAgeRemaining() time.Duration {
-	if op.Kind == Restore || op.Phase == PhaseInProgress {
-		return 0
+// StopRequest returns why the operation is asked to end, nil if it is not.
+func (pv PodVolume) StopRequest() error {
+	switch {
+	case pv.Object.GetDeletionTimestamp() != nil:
+		return ErrDeleted
+	case pv.CancelRequested:
+		return ErrCanceled
+	default:
+		return nil
 	}
-	return time.Until(op.began.Add(3 * time.Second))
+}
+
+// emptyObject returns an empty object of pv's type, to read into: a Get keeps the fields of its target that the answer lacks.
+func (pv PodVolume) emptyObject() client.Object {
+	if pv.Kind == Backup {
+		return &velerov1.PodVolumeBackup{}
+	}
+	return &velerov1.PodVolumeRestore{}
 }

@@ -1,4 +1,4 @@
-package nodeagent
+package podvolume
 
 import (
 	"context"
@@ -9,12 +9,11 @@ import (
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"k8s.io/client-go/discovery"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
-// What Velero's own agents write into kopia's snapshots, and look for to continue a chain of them
+// The names and tags that Velero's own agents give to kopia's snapshots, and search for to continue a chain
 // (docs/contracts/velero-node-agent.md 6.4).
 const (
 	uploaderKopia    = "kopia"
@@ -25,14 +24,14 @@ const (
 	pvcAnnotation    = "velero.io/pvc-name"
 )
 
-// setSnapshotSource decides under which name and tags a snapshot is filed: restic's as the PodVolumeBackup says, kopia's as the Velero
-// of the cluster's CRDs would, so that each continues what the other has begun.
-func (a *Agent) setSnapshotSource(ctx context.Context, pvb *velerov1.PodVolumeBackup, req *uploader.BackupRequest) error {
+// setSnapshotSource sets the name and tags under which a snapshot is stored: restic's as in the PodVolumeBackup, kopia's as the
+// Velero version of the cluster's CRDs would set them, so that snapshots of both form one chain.
+func (op *Operation) setSnapshotSource(ctx context.Context, pvb *velerov1.PodVolumeBackup, req *uploader.BackupRequest) error {
 	req.Tags = pvb.Spec.Tags
 	if pvb.Spec.UploaderType != uploaderKopia {
 		return nil
 	}
-	from117, err := a.crdHasCancel(ctx)
+	from117, err := op.env.crdHasCancel(ctx)
 	if err != nil {
 		return err
 	}
@@ -54,10 +53,10 @@ func (a *Agent) setSnapshotSource(ctx context.Context, pvb *velerov1.PodVolumeBa
 	return nil
 }
 
-// crdHasCancel says whether PodVolumeBackups have spec.cancel, which came with Velero 1.17. The schema is published to
+// crdHasCancel reports whether PodVolumeBackups have spec.cancel, which came with Velero 1.17. The schema is published to
 // every authenticated client, so that this needs no right to read CustomResourceDefinitions.
-func (a *Agent) crdHasCancel(ctx context.Context) (bool, error) {
-	d, err := discovery.NewDiscoveryClientForConfig(a.rest)
+func (e *Environment) crdHasCancel(ctx context.Context) (bool, error) {
+	d, err := discovery.NewDiscoveryClientForConfig(e.rest)
 	if err != nil {
 		return false, fmt.Errorf("make a client for the API schema: %w", err)
 	}
@@ -86,26 +85,4 @@ func (a *Agent) crdHasCancel(ctx context.Context) (bool, error) {
 	}
 	_, ok := schema.Components.Schemas["io.velero.v1.PodVolumeBackup"].Properties.Spec.Properties["cancel"]
 	return ok, nil
-}
-
-// repositoryConfig returns the settings of the subject's BackupRepository, which a Velero server keeps; nil where there is
-// none. They hold kopia's cache limit, and nothing that a restic repository needs.
-func (a *Agent) repositoryConfig(ctx context.Context, s PodVolume) map[string]string {
-	if s.UploaderType != uploaderKopia {
-		return nil
-	}
-	var list velerov1.BackupRepositoryList
-	err := a.patientAPI.List(ctx, &list, client.InNamespace(a.cfg.Namespace), client.MatchingLabels{
-		velerov1.VolumeNamespaceLabel: s.RepoNamespace,
-		velerov1.StorageLocationLabel: s.Location,
-		velerov1.RepositoryTypeLabel:  uploaderKopia,
-	})
-	if err != nil {
-		a.cfg.Logger.Debug("Cannot read the BackupRepository, using the default cache limit", "error", err)
-		return nil
-	}
-	if len(list.Items) == 0 {
-		return nil
-	}
-	return list.Items[0].Spec.RepositoryConfig
 }

@@ -8,25 +8,26 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/metrics"
+	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 )
 
 // Operations returns what this agent works on, oldest first, as it is now.
 func (a *Agent) Operations() []v1alpha1.AgentOperation {
 	a.mu.Lock()
-	running := make([]*Operation, 0, len(a.operations))
+	running := make([]*podvolume.Operation, 0, len(a.operations))
 	for _, op := range a.operations {
 		running = append(running, op)
 	}
 	a.mu.Unlock()
-	slices.SortFunc(running, func(x, y *Operation) int {
-		return cmp.Or(x.began.Compare(y.began), cmp.Compare(x.Object.GetName(), y.Object.GetName()))
+	slices.SortFunc(running, func(x, y *podvolume.Operation) int {
+		return cmp.Or(x.Began.Compare(y.Began), cmp.Compare(x.Object.GetName(), y.Object.GetName()))
 	})
 	list := make([]v1alpha1.AgentOperation, len(running))
 	for i, op := range running {
 		list[i] = v1alpha1.AgentOperation{
 			Kind: string(op.Kind), Name: op.Object.GetName(), UID: string(op.Object.GetUID()),
 			PodNamespace: op.Pod.Namespace, Pod: op.Pod.Name, Volume: op.Volume,
-			Uploader: op.UploaderName(), Deadline: op.deadline.Load(), Progress: op.tracker.Snapshot(),
+			Uploader: op.UploaderName(), Deadline: op.Deadline(), Progress: op.Snapshot(),
 		}
 	}
 	return list
@@ -48,8 +49,8 @@ func (a *Agent) Volumes() []metrics.Volume {
 	return list
 }
 
-// ServeHTTP is the endpoint /progress: a v1alpha1.AgentProgress, fresh to the moment. Unless Config.ShowPaths is
-// set it leaves out what may name files of a volume.
+// ServeHTTP is the endpoint /progress: a v1alpha1.AgentProgress, as of now. Unless Config.ShowPaths is set, it omits fields that
+// may have names of files.
 func (a *Agent) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	operations := a.Operations()
 	for i := range operations {

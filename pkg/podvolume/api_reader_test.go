@@ -1,13 +1,13 @@
-package nodeagent
+package podvolume
 
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -75,16 +75,15 @@ func TestOutageCostsNoAttempt(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithTimeoutCause(t.Context(), limit, errIdle)
 				defer cancel()
-				a := &Agent{
-					cfg:        Config{ResourceTimeout: 10 * time.Minute, MaxAttempts: 1, RetryDelay: 10 * time.Second},
-					patientAPI: patientReader{&answers{errs: []error{errors.New("connection refused")}}},
-				}
-				_, _, err := a.open(ctx, &Operation{PodVolume: PodVolume{Location: "default"}})
+				op := newOperation(FromBackup(&velerov1.PodVolumeBackup{}), func(env *Environment) {
+					env.MaxAttempts = 1
+					env.patientAPI = patientReader{&answers{errs: []error{errors.New("connection refused")}}}
+				})
+				_, _, err := op.open(ctx)
 				if errors.Is(stopCause(ctx), errIdle) {
-					err = retryable(ReasonIdle, err) // as try does
+					err = retryable(v1alpha1.ReasonIdle, err) // as makeAttempt does
 				}
-				op := &Operation{attempt: 1, log: slog.New(slog.DiscardHandler)}
-				pause, why, err := a.pauseBeforeRetry(ctx, op, err)
+				pause, why, err := op.pauseBeforeRetry(ctx, err)
 				if err != nil || pause != 10*time.Second || op.attempt != 1 || why.Reason != v1alpha1.ReasonAPIServerUnavailable {
 					t.Errorf("attempt %d after %s because %q, error %v", op.attempt, pause, why.Reason, err)
 				}

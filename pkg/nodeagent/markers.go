@@ -18,92 +18,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/plimsoll-io/plimsoll/pkg/donefile"
+	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/volume"
 )
 
 // reasonVolumeLost is why a volume in memory is not handed over again: its node was started before the pod used it.
 const reasonVolumeLost = "VolumeLost: the volume is in memory, and its node was started again before the pod used it: restore it again"
 
-// newDoneFileRecord is what a record says of the operation's volume, which was found, before it is handed over.
-func (op *Operation) newDoneFileRecord(pvr *velerov1.PodVolumeRestore) donefile.Record {
-	return donefile.Record{Volume: op.Volume, Restore: donefile.RestoreUID(pvr), PodVolumeRestore: pvr.UID, Dir: op.foundDir, Boot: donefile.BootID()}
-}
-
-// writeDoneFile tells the pod's init container that the volume is complete. The record comes first: from then on the restore is not
-// tried again, because the pod may begin to use the volume.
-func (a *Agent) writeDoneFile(op *Operation, pvr *velerov1.PodVolumeRestore, dir *os.File) error {
-	rec := op.newDoneFileRecord(pvr)
-	rec.Marked = true
-	if err := a.records.Save(op.foundPodUID, rec); err != nil { // no reason to hold back the data
-		op.log.Warn("The directory .velero will stay in the restored volume: let the agent write into kubelet's pods directory", "error", err)
-	}
-	return donefile.Write(dir, rec.Restore, "")
-}
-
-// alreadyRestored reports whether the volume is complete: it was handed over, by an agent that has not lived to say so on the
-// object, or in an attempt that failed after that. To restore it again would rewrite files under a pod that uses them.
-func (a *Agent) alreadyRestored(ctx context.Context, op *Operation, pvr *velerov1.PodVolumeRestore) (bool, error) {
-	uid := op.Pod.UID
-	if uid == "" { // an object that somebody has written by hand
-		pod, err := a.pod(ctx, op.PodVolume)
-		if err != nil {
-			return false, err
-		}
-		uid = pod.UID
-	}
-	rec, err := a.records.Complete(uid, pvr)
-	if rec == nil || err != nil {
-		return false, err
-	}
-	pod, err := a.pod(ctx, op.PodVolume)
-	if err != nil {
-		return classify(err).reason == ReasonPodGone, ignorePodGone(err)
-	}
-	if PodEnding(pod) != nil || RestoreWaitSucceeded(pod) { // it waited, and has gone on
-		return true, nil
-	}
-	dir, err := a.openVolume(ctx, op)
-	if err != nil {
-		return false, err
-	}
-	defer dir.Close()
-	there, err := donefile.Exists(dir, donefile.Name(rec.Restore, ""))
-	if there || err != nil {
-		return there, err
-	}
-	if rec.LostWithNode(dir) {
-		return false, nil
-	}
-	return true, a.writeDoneFile(op, pvr, dir)
-}
-
-func ignorePodGone(err error) error {
-	if classify(err).reason == ReasonPodGone {
-		return nil
-	}
-	return err
-}
-
-// removeDoneFile removes what tells the init container that the volume is complete: it is about to be written again, for the same
-// Restore, so that the pod must not begin.
-func (a *Agent) removeDoneFile(op *Operation, pvr *velerov1.PodVolumeRestore, dir *os.File) error {
-	rec := op.newDoneFileRecord(pvr)
-	if err := a.records.Remove(op.foundPodUID, rec); err != nil {
-		return err
-	}
-	if err := donefile.Remove(dir, rec.Restore); err != nil {
-		return fmt.Errorf("remove the marker of an earlier restore: %w", err)
-	}
-	return nil
-}
-
 // watchPods settles the markers in the volumes of this node's pods when a pod changes, or a restore into it ends.
 func (a *Agent) watchPods(mgr ctrl.Manager) error {
-	waits := predicate.NewPredicateFuncs(func(o client.Object) bool { return HasRestoreWait(o.(*corev1.Pod)) })
+	waits := predicate.NewPredicateFuncs(func(o client.Object) bool { return podvolume.HasRestoreWait(o.(*corev1.Pod)) })
 	return ctrl.NewControllerManagedBy(mgr).Named("handover").
 		For(&corev1.Pod{}, builder.WithPredicates(waits)).
 		Watches(&velerov1.PodVolumeRestore{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
-			s := FromRestore(o.(*velerov1.PodVolumeRestore))
+			s := podvolume.FromRestore(o.(*velerov1.PodVolumeRestore))
 			if !s.Terminal() {
 				return nil
 			}
@@ -116,7 +44,7 @@ func (a *Agent) watchPods(mgr ctrl.Manager) error {
 func (a *Agent) reconcilePod(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var pod corev1.Pod
 	err := a.client.Get(ctx, req.NamespacedName, &pod)
-	if err != nil || !WaitsForVolumes(&pod) {
+	if err != nil || !podvolume.WaitsForVolumes(&pod) {
 		a.mu.Lock()
 		delete(a.unmarkedSince, req.NamespacedName)
 		a.mu.Unlock()
@@ -124,7 +52,7 @@ func (a *Agent) reconcilePod(ctx context.Context, req reconcile.Request) (reconc
 	if err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err) // gone: kubelet has unmounted its volumes
 	}
-	records, err := a.records.List(pod.UID)
+	records, err := a.env.Records.List(pod.UID)
 	if err != nil || len(records) == 0 {
 		return reconcile.Result{}, err
 	}
@@ -133,7 +61,7 @@ func (a *Agent) reconcilePod(ctx context.Context, req reconcile.Request) (reconc
 	if err != nil && !busy {
 		return reconcile.Result{}, fmt.Errorf("settle the markers of pod %s: %w", req, err)
 	}
-	if busy || WaitsForVolumes(&pod) {
+	if busy || podvolume.WaitsForVolumes(&pod) {
 		return reconcile.Result{RequeueAfter: a.cfg.ProgressInterval}, nil
 	}
 	return reconcile.Result{}, nil
@@ -171,11 +99,11 @@ func (a *Agent) reconcileMarker(pod *corev1.Pod, rec donefile.Record) error {
 	if a.restoring(pod, rec.Volume) {
 		return errMarkersBusy
 	}
-	waits := WaitsForVolumes(pod)
+	waits := podvolume.WaitsForVolumes(pod)
 	if !waits && !rec.Marked {
 		return a.rememberUnmarked(pod, rec)
 	}
-	dir, err := a.pods.Open(pod.UID, rec.Dir)
+	dir, err := a.env.Pods.Open(pod.UID, rec.Dir)
 	switch {
 	case err == nil:
 		defer dir.Close()
@@ -202,7 +130,7 @@ func (a *Agent) restoring(pod *corev1.Pod, volume string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, op := range a.operations {
-		if op.Kind == Restore && op.Volume == volume && op.Pod.Name == pod.Name && op.Pod.Namespace == pod.Namespace {
+		if op.Kind == podvolume.Restore && op.Volume == volume && op.Pod.Name == pod.Name && op.Pod.Namespace == pod.Namespace {
 			return true
 		}
 	}
@@ -212,11 +140,11 @@ func (a *Agent) restoring(pod *corev1.Pod, volume string) bool {
 // rememberUnmarked remembers that a volume has no marker, and whether the pod has begun to use it.
 func (a *Agent) rememberUnmarked(pod *corev1.Pod, rec donefile.Record) error {
 	now := rec
-	now.Marked, now.Used = false, rec.Used || RestoreWaitSucceeded(pod)
+	now.Marked, now.Used = false, rec.Used || podvolume.RestoreWaitSucceeded(pod)
 	if now == rec {
 		return nil
 	}
-	return a.records.Save(pod.UID, now)
+	return a.env.Records.Save(pod.UID, now)
 }
 
 func isUnmounted(err error) bool {
@@ -238,7 +166,7 @@ func (a *Agent) keepMarker(pod *corev1.Pod, rec donefile.Record, dir *os.File) e
 		rec.Failure = reasonVolumeLost
 	}
 	rec.Marked = true
-	if err := a.records.Save(pod.UID, rec); err != nil {
+	if err := a.env.Records.Save(pod.UID, rec); err != nil {
 		return err
 	}
 	return donefile.Write(dir, rec.Restore, rec.Failure)

@@ -1,4 +1,4 @@
-package nodeagent
+package podvolume
 
 import (
 	"context"
@@ -22,8 +22,8 @@ import (
 // allows none.
 type Partial float64
 
-// toleratedFiles may always be missing where any share is: in a small volume one file that nobody may read is a large share.
-// Five leaves room for lost+found, a socket's lock or an editor's left-overs, and is too few to be a database.
+// toleratedFiles may be missing wherever any share may: in a small volume one unreadable file is a large share. Five leaves room
+// for lost+found, a socket's lock or an editor's left-overs, and is too few to be a database.
 const toleratedFiles = 5
 
 // ParsePartial reads "complete" (any share), "fail" (none), or a share such as "1%" or "0.5%".
@@ -42,8 +42,8 @@ func ParsePartial(text string) (Partial, error) {
 	return Partial(percent), nil
 }
 
-// tolerates reports whether an operation may be Completed that has moved some files and failed at others. Except with 100 %,
-// at least half of them must have been moved.
+// tolerates reports whether an operation that has failed at some files may be Completed. Except with 100 %, at least half of the
+// files must have been moved.
 func (p Partial) tolerates(failed, moved int64) bool {
 	switch {
 	case failed == 0, p >= 100:
@@ -60,12 +60,12 @@ func manyVanished(vanished, files int64) bool {
 	return vanished > 2*toleratedFiles && vanished*100 > files
 }
 
-// partial returns what an operation may lack: by its own annotation, else by that of its Backup or Restore, else as the agent
-// was told.
-func (a *Agent) partial(ctx context.Context, s PodVolume) (Partial, error) {
-	text, ok := s.Object.GetAnnotations()[v1alpha1.AnnotationPartial]
+// partial returns what the operation may lack: by its own annotation, else that of its Backup or Restore, else the agent's
+// setting.
+func (op *Operation) partial(ctx context.Context) (Partial, error) {
+	text, ok := op.Object.GetAnnotations()[v1alpha1.AnnotationPartial]
 	if !ok {
-		owner, err := a.owner(ctx, s)
+		owner, err := op.owner(ctx)
 		if err != nil {
 			return 0, err
 		}
@@ -75,19 +75,19 @@ func (a *Agent) partial(ctx context.Context, s PodVolume) (Partial, error) {
 	case ok:
 		p, err := ParsePartial(text)
 		if err != nil {
-			return 0, Permanent(ReasonInvalidSettings, fmt.Errorf("annotation %s: %w", v1alpha1.AnnotationPartial, err))
+			return 0, Permanent(v1alpha1.ReasonInvalidSettings, fmt.Errorf("annotation %s: %w", v1alpha1.AnnotationPartial, err))
 		}
 		return p, nil
-	case s.Kind == Backup:
-		return a.cfg.Partial, nil
+	case op.Kind == Backup:
+		return op.env.Partial, nil
 	default:
-		return a.cfg.PartialRestore, nil
+		return op.env.PartialRestore, nil
 	}
 }
 
-// owner returns the annotations of the Backup or Restore that the object was made for.
-func (a *Agent) owner(ctx context.Context, s PodVolume) (map[string]string, error) {
-	for _, owner := range s.Object.GetOwnerReferences() {
+// owner returns the annotations of the Backup or Restore that the object belongs to.
+func (op *Operation) owner(ctx context.Context) (map[string]string, error) {
+	for _, owner := range op.Object.GetOwnerReferences() {
 		var object client.Object
 		switch owner.Kind {
 		case "Backup":
@@ -97,12 +97,12 @@ func (a *Agent) owner(ctx context.Context, s PodVolume) (map[string]string, erro
 		default:
 			continue
 		}
-		err := a.patientAPI.Get(ctx, types.NamespacedName{Namespace: a.cfg.Namespace, Name: owner.Name}, object)
+		err := op.env.patientAPI.Get(ctx, types.NamespacedName{Namespace: op.env.Namespace, Name: owner.Name}, object)
 		switch {
 		case apierrors.IsNotFound(err), err == nil && object.GetUID() != owner.UID:
 			return nil, nil
-		case apierrors.IsForbidden(err): // no reason to hold back the data
-			a.cfg.Logger.Warn("Cannot read the annotations of a Backup or Restore; using the agent's own settings", "kind", owner.Kind, "name", owner.Name, "error", err)
+		case apierrors.IsForbidden(err): // no reason to fail the volume
+			op.env.Logger.Warn("Cannot read the annotations of a Backup or Restore; using the agent's own settings", "kind", owner.Kind, "name", owner.Name, "error", err)
 			return nil, nil
 		case err != nil:
 			return nil, fmt.Errorf("get %s %s: %w", owner.Kind, owner.Name, err)
@@ -112,24 +112,24 @@ func (a *Agent) owner(ctx context.Context, s PodVolume) (map[string]string, erro
 	return nil, nil
 }
 
-// acceptBackup fails a backup that lacks more than it may.
-func (a *Agent) acceptBackup(ctx context.Context, op *Operation, res uploader.BackupResult) error {
+// acceptUnreadable fails a backup that lacks more files than it may.
+func (op *Operation) acceptUnreadable(ctx context.Context, res uploader.BackupResult) error {
 	if res.Errors == 0 {
 		return nil
 	}
-	allowed, err := a.partial(ctx, op.PodVolume)
+	allowed, err := op.partial(ctx)
 	if err != nil {
 		return err
 	}
 	if allowed.tolerates(res.Errors, res.TotalFiles) {
 		return nil
 	}
-	return Permanent(ReasonUnreadableFiles, errors.New(describeFiles("could not be read", res.Errors, res.FailedPaths)))
+	return Permanent(v1alpha1.ReasonUnreadableFiles, errors.New(describeFiles("could not be read", res.Errors, res.FailedPaths)))
 }
 
-// acceptUnwritten fails a restore that lacks more than it may, and first any that lacks something: another attempt may write it.
-// One that fails at the same paths again is as good as it gets.
-func (a *Agent) acceptUnwritten(ctx context.Context, op *Operation, res uploader.RestoreResult) error {
+// acceptUnwritten fails a restore that lacks more files than it may. An attempt that lacks any file is followed by another one,
+// until two have failed at the same files.
+func (op *Operation) acceptUnwritten(ctx context.Context, res uploader.RestoreResult) error {
 	if res.Errors == 0 {
 		return nil
 	}
@@ -138,27 +138,27 @@ func (a *Agent) acceptUnwritten(ctx context.Context, op *Operation, res uploader
 		text += " (" + res.LastError + ")"
 	}
 	lacks := unwrittenFiles{count: res.Errors, paths: res.FailedPaths}
-	if !lacks.equal(op.lastUnwritten) && op.attempt < a.cfg.MaxAttempts {
+	if !lacks.equal(op.lastUnwritten) && op.attempt < op.env.MaxAttempts {
 		op.lastUnwritten = lacks
-		return retryable(ReasonUnwrittenFiles, errors.New(text))
+		return retryable(v1alpha1.ReasonUnwrittenFiles, errors.New(text))
 	}
-	allowed, err := a.partial(ctx, op.PodVolume)
+	allowed, err := op.partial(ctx)
 	if err != nil {
 		return err
 	}
 	if restored := res.TotalFiles - res.Errors; allowed.tolerates(res.Errors, restored) && (restored > 0 || res.TotalFiles == 0) {
 		return nil
 	}
-	return Permanent(ReasonUnwrittenFiles, errors.New(text))
+	return Permanent(v1alpha1.ReasonUnwrittenFiles, errors.New(text))
 }
 
-// unwrittenFiles is at what an attempt of a restore has failed.
+// unwrittenFiles are the files that an attempt of a restore could not write.
 type unwrittenFiles struct {
 	count int64
 	paths []string // not all of them, if there are many
 }
 
-// equal reports whether two attempts have failed at the same.
+// equal reports whether two attempts have failed at the same files.
 func (e unwrittenFiles) equal(other unwrittenFiles) bool {
 	if e.count != other.count || e.count == 0 {
 		return false
@@ -167,7 +167,10 @@ func (e unwrittenFiles) equal(other unwrittenFiles) bool {
 	return !all || slices.Equal(e.paths, other.paths)
 }
 
-// describeFiles counts and names the files that an operation lacks.
+// maxNamedPaths is how many files a message names; the others are only counted.
+const maxNamedPaths = 5
+
+// describeFiles returns the number of files that an operation lacks, and some of their names.
 func describeFiles(what string, count int64, paths []string) string {
 	message := progress.Count(count, "file", "files") + " " + what
 	if len(paths) == 0 {

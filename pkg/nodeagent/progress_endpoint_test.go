@@ -1,29 +1,29 @@
 package nodeagent
 
 import (
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 )
 
 // Who is not asked for a token is not told what the files of others are called.
 func TestProgressEndpointShowsPaths(t *testing.T) {
 	t.Parallel()
 	for _, show := range []bool{false, true} {
-		tracker := progress.NewTracker(progress.Options{StallAfter: time.Hour})
-		tracker.Begin(1)
-		tracker.Report(progress.Reading{
-			Stage: progress.StageTransferring, BytesDone: 1, TotalBytes: 2, CurrentItem: "payroll.ods", Errors: 1, LastError: "divorce.odt: no",
-		})
-		op := &Operation{PodVolume: FromBackup(&velerov1.PodVolumeBackup{}), tracker: tracker}
-		a := &Agent{cfg: Config{ShowPaths: show, Logger: slog.New(slog.DiscardHandler)}, operations: map[Key]*Operation{op.Key(): op}}
+		pvb := &velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
+			v1alpha1.AnnotationProgress: `{"bytesDone":1,"totalBytes":2,"currentItem":"payroll.ods","errors":1,"lastError":"divorce.odt: no"}`,
+		}}}
+		a := &Agent{cfg: Config{ShowPaths: show}, operations: map[podvolume.Key]*podvolume.Operation{}}
+		a.cfg.setDefaults()
+		op := podvolume.NewOperation(&podvolume.Environment{Config: a.cfg.Config}, podvolume.FromBackup(pvb), func(error) {})
+		a.operations[op.Key()] = op
 		rec := httptest.NewRecorder()
 		a.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/progress", http.NoBody))
 		for _, secret := range []string{"payroll", "divorce"} {

@@ -1,4 +1,4 @@
-package nodeagent
+package podvolume
 
 import (
 	"context"
@@ -15,12 +15,12 @@ const clockTolerance = time.Minute
 // serverTime returns a time of the API server's clock, to a second or so, and the same moment as this node's clock shows it, with
 // a monotonic reading. The API server sends its time with each answer (RFC 9110, Date). Where something in between takes that
 // away, both are this node's.
-func (a *Agent) serverTime(ctx context.Context) (server, local time.Time, _ error) {
-	httpClient, err := rest.HTTPClientFor(a.rest)
+func (e *Environment) serverTime(ctx context.Context) (server, local time.Time, _ error) {
+	httpClient, err := rest.HTTPClientFor(e.rest)
 	if err != nil {
 		return server, local, fmt.Errorf("make a client for the API server's time: %w", err)
 	}
-	address, _, err := rest.DefaultServerUrlFor(a.rest)
+	address, _, err := rest.DefaultServerUrlFor(e.rest)
 	if err != nil {
 		return server, local, fmt.Errorf("the API server's address: %w", err)
 	}
@@ -47,7 +47,7 @@ func (a *Agent) serverTime(ctx context.Context) (server, local time.Time, _ erro
 	}
 	server = date.Add(time.Second / 2)
 	if ahead := local.Sub(server); ahead.Abs() > clockTolerance {
-		a.cfg.Logger.Warn("The clock of this node differs from the API server's: check its NTP", "ahead", ahead.Round(time.Second))
+		e.Logger.Warn("The clock of this node differs from the API server's: check its NTP", "ahead", ahead.Round(time.Second))
 	}
 	return server, local, nil
 }

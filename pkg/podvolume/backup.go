@@ -1,0 +1,145 @@
+package podvolume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/volume"
+)
+
+// settingParallelUpload is a key of uploaderSettings (docs/contracts/velero-node-agent.md 2.1).
+const settingParallelUpload = "ParallelFilesUpload"
+
+// backup makes one attempt to store the volume in its repository.
+func (op *Operation) backup(ctx context.Context) (attemptResult, error) {
+	pvb := op.Object.(*velerov1.PodVolumeBackup)
+	up, err := op.uploader()
+	if err != nil {
+		return attemptResult{}, err
+	}
+	req := uploader.BackupRequest{Resume: op.attempt > 1 || op.resumed}
+	if req.Parallel, err = op.intSetting(settingParallelUpload); err != nil {
+		return attemptResult{}, err
+	}
+	if req.Parent, err = op.parent(ctx, pvb); err != nil {
+		return attemptResult{}, err
+	}
+	if req.Volume, req.Repository, err = op.open(ctx); err != nil {
+		return attemptResult{}, err
+	}
+	defer req.Volume.Close()
+	result := attemptResult{path: req.Volume.Name()}
+	if err := op.setSnapshotSource(ctx, pvb, &req); err != nil {
+		return result, err
+	}
+	uploaded, err := op.upload(ctx, up, req)
+	if err != nil {
+		return result, err
+	}
+	if err := op.checkVolumeStillThere(ctx); err != nil {
+		return result, fmt.Errorf("the volume was torn down while it was read, its snapshot is not complete: %w", err)
+	}
+	if err := op.acceptUnreadable(ctx, uploaded); err != nil {
+		return result, err // without a snapshot id: a server would restore it otherwise (docs/contracts/velero-node-agent.md 2.2)
+	}
+	result.snapshotID, result.totalBytes, result.newBytes, result.errors = uploaded.SnapshotID, uploaded.TotalBytes, uploaded.BytesUploaded, uploaded.Errors
+	result.manyVanished = manyVanished(uploaded.Vanished, uploaded.TotalFiles)
+	result.message = backupMessage(uploaded)
+	return result, nil
+}
+
+// uploader returns the data path that the object asks for.
+func (op *Operation) uploader() (uploader.Uploader, error) {
+	if u, ok := op.env.Uploaders[op.UploaderName()]; ok {
+		return u, nil
+	}
+	return nil, Permanent(v1alpha1.ReasonUnsupported, fmt.Errorf("uploader type %q is not served by this node agent", op.UploaderName()))
+}
+
+// parent returns the snapshot that a backup is compared with: the newest one of the same claim, location and uploader type.
+// Without one restic looks for a snapshot of the same host and path, which only fits pods that keep their UID.
+func (op *Operation) parent(ctx context.Context, pvb *velerov1.PodVolumeBackup) (string, error) {
+	claim, ok := pvb.Labels[velerov1.PVCUIDLabel]
+	if !ok {
+		return "", nil
+	}
+	var list velerov1.PodVolumeBackupList
+	err := op.env.Client.List(ctx, &list, client.InNamespace(op.env.Namespace), client.MatchingLabels{velerov1.PVCUIDLabel: claim})
+	if err != nil {
+		return "", fmt.Errorf("list earlier backups of the volume's claim: %w", err)
+	}
+	var newest *velerov1.PodVolumeBackup
+	for i := range list.Items {
+		b := &list.Items[i]
+		if b.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted || b.Status.StartTimestamp == nil ||
+			b.Spec.UploaderType != pvb.Spec.UploaderType || b.Spec.BackupStorageLocation != pvb.Spec.BackupStorageLocation {
+			continue
+		}
+		if newest == nil || newest.Status.StartTimestamp.Before(b.Status.StartTimestamp) {
+			newest = b
+		}
+	}
+	if newest == nil {
+		return "", nil
+	}
+	return newest.Status.SnapshotID, nil
+}
+
+// upload runs the uploader. If the repository does not exist, it creates it first.
+func (op *Operation) upload(ctx context.Context, up uploader.Uploader, req uploader.BackupRequest) (uploader.BackupResult, error) {
+	uploaded, err := up.Backup(ctx, req, op.tracker)
+	if !errors.Is(err, uploader.ErrRepositoryNotFound) || !op.env.InitRepositories || req.Repository.ReadOnly {
+		return uploaded, err
+	}
+	if err := op.createRepository(ctx, up, req.Repository); err != nil {
+		return uploaded, err
+	}
+	op.tracker.Report(progress.Reading{Stage: progress.StageScanning})
+	return up.Backup(ctx, req, op.tracker)
+}
+
+// checkVolumeStillThere returns an error if kubelet has removed what a backup was reading, or may have: files that vanish are no
+// errors. kubelet removes the files of its own volumes as soon as the pod's containers have ended, although the object of an
+// evicted pod stays. Other volumes it can only unmount, which the kernel refuses while a worker reads.
+func (op *Operation) checkVolumeStillThere(ctx context.Context) error {
+	var pod *corev1.Pod
+	policy := apiretry.Policy{Patience: op.env.ResourceTimeout, Retry: isUnanswered}
+	err := policy.Do(ctx, func() (err error) { pod, err = op.pod(ctx); return err })
+	switch {
+	case isUnanswered(err), isPodGone(err):
+		return err
+	case err != nil:
+		return nil //nolint:nilerr // another answer says nothing about the volume
+	}
+	if vol := volume.InPod(pod, op.Volume); vol == nil || !volume.IsKubelets(vol) {
+		return nil
+	}
+	if ending := PodEnding(pod); ending != nil {
+		return Permanent(v1alpha1.ReasonPodGone, ending)
+	}
+	return nil
+}
+
+// backupMessage returns the message of a Completed backup, empty if there is nothing to say.
+func backupMessage(uploaded uploader.BackupResult) string {
+	message := ""
+	switch {
+	case uploaded.SnapshotID == "":
+		message = "volume was empty so no snapshot was taken" // Velero's words, which people search for
+	case uploaded.Errors > 0:
+		message = fmt.Sprintf("snapshot %s was saved without %s", uploaded.SnapshotID, describeFiles("that could not be read", uploaded.Errors, uploaded.FailedPaths))
+	}
+	if uploaded.Vanished > 0 {
+		message = joinMessages(message, progress.Count(uploaded.Vanished, "entry", "entries")+" of the volume vanished while it was read")
+	}
+	return message
+}

@@ -1,0 +1,70 @@
+package podvolume
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	"golang.org/x/sys/unix"
+
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+)
+
+// Keys of uploaderSettings (docs/contracts/velero-node-agent.md 2.2).
+const (
+	settingParallelDownload = "ParallelFilesDownload"
+	settingSparse           = "WriteSparseFiles"
+)
+
+// restore makes one attempt to write the snapshot into the volume, and to hand that to the pod.
+func (op *Operation) restore(ctx context.Context) (attemptResult, error) {
+	pvr := op.Object.(*velerov1.PodVolumeRestore)
+	up, err := op.uploader()
+	if err != nil {
+		return attemptResult{}, err
+	}
+	req := uploader.RestoreRequest{SnapshotID: pvr.Spec.SnapshotID, TotalBytes: pvr.Spec.SnapshotSize}
+	if req.Sparse, err = op.boolSetting(settingSparse); err != nil {
+		return attemptResult{}, err
+	}
+	if req.Parallel, err = op.intSetting(settingParallelDownload); err != nil {
+		return attemptResult{}, err
+	}
+	if _, err := op.partial(ctx); err != nil { // an invalid annotation fails the restore before the volume is written
+		return attemptResult{}, err
+	}
+	if done, err := op.alreadyRestored(ctx, pvr); done || err != nil {
+		return attemptResult{totalBytes: max(op.TotalBytes, pvr.Spec.SnapshotSize)}, err
+	}
+	if op.exhausted != nil {
+		return attemptResult{}, op.exhausted
+	}
+	if req.Volume, req.Repository, err = op.open(ctx); err != nil {
+		return attemptResult{}, err
+	}
+	defer req.Volume.Close()
+	if err := op.removeDoneFile(pvr, req.Volume); err != nil {
+		return attemptResult{}, err
+	}
+	began := time.Now()
+	restored, err := up.Restore(ctx, req, op.tracker)
+	if err != nil {
+		return attemptResult{}, err
+	}
+	// restic leaves that to the kernel: a file system that is full or broken reports it only now, and the node may lose power.
+	if err := unix.Syncfs(int(req.Volume.Fd())); err != nil {
+		return attemptResult{}, fmt.Errorf("flush the volume: %w: %w", uploader.ErrFlush, err)
+	}
+	if err := stopCause(ctx); err != nil { // Run may have left this goroutine behind meanwhile
+		return attemptResult{}, err
+	}
+	result, err := op.checkRestored(ctx, req.Volume, restored, time.Since(began))
+	if err != nil {
+		return attemptResult{}, err
+	}
+	if err := op.writeDoneFile(pvr, req.Volume); err != nil {
+		return attemptResult{}, fmt.Errorf("tell the pod's init container that the data is there: %w", err)
+	}
+	return result, nil
+}
