@@ -41,7 +41,7 @@ type Store struct {
 
 // Open returns the store of a location. The resolver supplies its credentials and certificates. Only a directory, of the
 // provider velero.io/fs, is looked at already here, and must exist: ErrNoBucket. An error that wraps
-// repository.ErrMisconfigured stays until somebody changes the location, its Secrets or the mounted files.
+// repository.ErrMisconfigured stays until the location is changed, its Secrets or the mounted files.
 func Open(ctx context.Context, resolver *repository.Resolver, location *velerov1.BackupStorageLocation) (*Store, error) {
 	found, err := resolver.Bucket(ctx, location)
 	if err != nil {
@@ -60,7 +60,7 @@ func (s *Store) Close() error { return s.bucket.close() }
 // String is the store's address, without secrets.
 func (s *Store) String() string { return s.address }
 
-// ReadOnly says that the location's access mode forbids to write: then every writing method gives ErrReadOnly.
+// ReadOnly reports whether the location's access mode forbids writes: then every writing method returns ErrReadOnly.
 func (s *Store) ReadOnly() bool { return s.readOnly }
 
 // Validate checks that the bucket can be listed and holds nothing but what Velero puts there: at the top, below the

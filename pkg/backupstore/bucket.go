@@ -150,7 +150,7 @@ var _ bucket = (*cloud)(nil)
 // libraryPrefix is what gocloud.dev puts before an error, and says nothing that this package's errors do not.
 var libraryPrefix = regexp.MustCompile(`blob (\(key "[^"]*"\) )?\(code=[A-Za-z]+\): `)
 
-// fault says what went wrong with which object. Errors of HTTP clients quote URLs, which may hold an Azure token.
+// fault returns an error that names the object. Errors of HTTP clients quote URLs, which may hold an Azure token.
 func (c *cloud) fault(ctx context.Context, operation, key string, err error) error {
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, ErrStalled):

@@ -40,7 +40,7 @@ func (o *Object[T]) UnmarshalJSON(data []byte) error {
 	return utiljson.Unmarshal(data, &o.Content.Object)
 }
 
-// damaged says that a file is not what Velero writes.
+// damaged returns the error for a file that is not as Velero writes it.
 func damaged(key, format string, args ...any) error {
 	return fmt.Errorf("%s: %w: %w", key, ErrDamaged, fmt.Errorf(format, args...))
 }

@@ -49,7 +49,7 @@ type faultError struct {
 	err       error
 }
 
-// Error says what was tried, what that means and what the library says.
+// Error names the operation, the kind of failure and the library's error.
 func (e *faultError) Error() string {
 	if e.sentinel == nil {
 		return e.operation + ": " + e.text

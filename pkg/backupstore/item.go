@@ -68,7 +68,7 @@ func (a *Archive) FormatVersion() string { return a.format }
 // Len is the number of items.
 func (a *Archive) Len() int { return len(a.items) }
 
-// Warnings says what in the archive was left out, a bounded number of lines, sorted.
+// Warnings returns what was left out of the archive: a bounded number of lines, sorted.
 func (a *Archive) Warnings() []string { return slices.Clone(a.warnings) }
 
 // Resources are the kinds of items, sorted by name.

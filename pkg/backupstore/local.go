@@ -54,7 +54,7 @@ func isDirectory(dir string) error {
 	}
 }
 
-// localFault says what went wrong with which file.
+// localFault returns an error that names the file.
 func localFault(operation, name string, err error) error {
 	fault := &faultError{operation: operation + " " + name, text: err.Error(), err: err}
 	if pathError, ok := errors.AsType[*fs.PathError](err); ok {

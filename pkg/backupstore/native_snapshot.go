@@ -18,7 +18,7 @@ type NativeSnapshotSpec struct {
 	VolumeIOPS           *int64 `json:"volumeIOPS,omitempty"`
 }
 
-// NativeSnapshotStatus says what became of it.
+// NativeSnapshotStatus is its state.
 type NativeSnapshotStatus struct {
 	ProviderSnapshotID string `json:"providerSnapshotID,omitempty"`
 	Phase              string `json:"phase,omitempty"` // New, Completed or Failed

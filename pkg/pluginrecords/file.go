@@ -16,7 +16,7 @@ import (
 // errNotStored comes for a Backup that should have files in the store, and has none.
 var errNotStored = errors.New("the backup has no velero-backup.json in the store")
 
-// isOfBackup says whether an error is that of one backup, and says nothing about the others of its location.
+// isOfBackup reports whether an error is that of one backup, and says nothing about the others of its location.
 func isOfBackup(err error) bool {
 	return errors.Is(err, errNotStored) || errors.Is(err, backupstore.ErrDamaged) || errors.Is(err, backupstore.ErrTooLarge) ||
 		errors.Is(err, backupstore.ErrInvalidName)
@@ -77,7 +77,7 @@ func (k *Keeper) openStore(ctx context.Context, name string) (*backupstore.Store
 	return backupstore.Open(ctx, k.resolver, &location)
 }
 
-// isThere says whether the directory is that of a backup which Velero has stored.
+// isThere reports whether the directory is that of a backup which Velero has stored.
 func isThere(ctx context.Context, file backupstore.Backup) (bool, error) {
 	_, err := file.Metadata(ctx)
 	if errors.Is(err, backupstore.ErrNotFound) {

@@ -46,7 +46,7 @@ const (
 	locationsAtOnce = 100
 )
 
-// Config says what a Keeper serves. Namespace must be set.
+// Config is the configuration of a Keeper. Namespace must be set.
 type Config struct {
 	Namespace string        // of the Velero server
 	Interval  time.Duration // the least time between two looks at the file of one backup; default DefaultInterval

@@ -15,7 +15,7 @@ type Metrics struct {
 
 var _ prometheus.Collector = (*Metrics)(nil)
 
-// NewMetrics returns Metrics that nobody shows yet.
+// NewMetrics returns Metrics that are not registered yet.
 func NewMetrics() *Metrics {
 	return &Metrics{
 		written: prometheus.NewCounter(prometheus.CounterOpts{

@@ -16,7 +16,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
 )
 
-// mayHaveFiles says whether Velero may have stored the backup, and does not delete it. It stores a backup before the phase
+// mayHaveFiles reports whether Velero may have stored the backup, and does not delete it. It stores a backup before the phase
 // leaves InProgress.
 func mayHaveFiles(backup *velerov1.Backup) bool {
 	if !backup.DeletionTimestamp.IsZero() {
@@ -49,7 +49,7 @@ func (k *Keeper) liveRecords(ctx context.Context, backup *velerov1.Backup) ([]v1
 
 func byName(a, b v1alpha1.VolumePluginBackup) int { return cmp.Compare(a.Name, b.Name) }
 
-// isOf says whether a record was made for this backup: not for an earlier one of the name, and not in another cluster, whose
+// isOf reports whether a record was made for this backup: not for an earlier one of the name, and not in another cluster, whose
 // file it came from.
 func isOf(record *v1alpha1.VolumePluginBackup, backup *velerov1.Backup) bool {
 	if record.Labels[v1alpha1.LabelSynced] != "" {

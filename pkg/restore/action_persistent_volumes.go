@@ -61,7 +61,7 @@ func whatToDo(volume string) string {
 		volume, v1alpha1.AnnotationKeepNativeVolumes)
 }
 
-// describe says what a backup has of a volume that is provisioned anew.
+// describe names what a backup has of a volume that is provisioned anew.
 func (s source) describe() string {
 	switch s.dataFrom {
 	case fromPodVolume:
@@ -134,7 +134,7 @@ func prepareClaimVolume(ctx context.Context, s *scope, in *actionInput) (actionO
 	return s.fill(in, claim, from), nil
 }
 
-// whyWithheld says why a claim that is about to be created does not get the PersistentVolume that it had, which was restored
+// whyWithheld returns why a claim that is about to be created does not get the PersistentVolume that it had, which was restored
 // before it if it could be; "" if it does.
 func (s *scope) whyWithheld(ctx context.Context, volume string, claim types.NamespacedName) (string, error) {
 	object, err := s.findObject(ctx, volumeObjects, types.NamespacedName{Name: volume})
@@ -206,7 +206,7 @@ func (s *scope) fill(in *actionInput, claim types.NamespacedName, from source) a
 
 // releaseVolume takes away what leads a claim to its old volume, or a new one to where that came from: the claim would wait for
 // it for ever. What the claim was made from in the source cluster is long part of its data. The label that Velero's data mover
-// has selected its volume by is on no new one, and provisioners refuse claims with a selector; any other somebody has asked for.
+// has selected its volume by is on no new one, and provisioners refuse claims with a selector; any other was asked for by a user.
 func releaseVolume(claim *unstructured.Unstructured) {
 	spec, _ := fieldOf[map[string]any](claim.Object, "spec")
 	for _, field := range []string{"volumeName", "dataSource", "dataSourceRef"} {
@@ -226,7 +226,7 @@ func releaseVolume(claim *unstructured.Unstructured) {
 	}
 }
 
-// noPodVolumeData says why a claim gets no data though it was backed up from a pod; "" if it does, or was empty.
+// noPodVolumeData returns why a claim gets no data though it was backed up from a pod; "" if it does, or was empty.
 func (s *scope) noPodVolumeData(claim types.NamespacedName) string {
 	records := s.volumes.podVolumes[claim]
 	if len(records) == 0 && !s.volumes.annotated[claim] {

@@ -84,7 +84,7 @@ func removeTokenVolumes(spec map[string]any) {
 	}
 }
 
-// runsWindows says whether a pod asks for a node with Windows.
+// runsWindows reports whether a pod asks for a node with Windows.
 func runsWindows(pod map[string]any) bool {
 	return slices.Contains([]string{
 		textOf(pod, "spec", "os", "name"), textOf(pod, "spec", "nodeSelector", "kubernetes.io/os"),
@@ -94,7 +94,7 @@ func runsWindows(pod map[string]any) bool {
 // admissionPatience is how long an item waits for admission to notice what has changed. Normally that takes milliseconds.
 const admissionPatience = 30 * time.Second
 
-// unnoticedClass says whether a pod was refused for want of a PriorityClass that exists: admission looks into a cache, which
+// unnoticedClass reports whether a pod was refused for want of a PriorityClass that exists: admission looks into a cache, which
 // does not have yet what was restored just before the pod.
 func (s *scope) unnoticedClass(ctx context.Context, pod *unstructured.Unstructured, refusal error) bool {
 	if !apierrors.IsForbidden(refusal) || !strings.Contains(refusal.Error(), "no PriorityClass") {

@@ -8,8 +8,8 @@ import (
 // serviceAccountName is the annotation of a token's Secret that names its ServiceAccount.
 const serviceAccountName = "kubernetes.io/service-account.name"
 
-// generatedToken says whether a name is one that Kubernetes, before 1.24, gave to the token of a ServiceAccount: five
-// characters follow. Tokens that somebody has made himself mostly have other names, and are restored.
+// generatedToken reports whether a name is one that Kubernetes, before 1.24, gave to the token of a ServiceAccount: five
+// characters follow. Tokens that users created mostly have other names, and are restored.
 func generatedToken(serviceAccount, name string) bool {
 	suffix, ok := strings.CutPrefix(name, serviceAccount+"-token-")
 	return ok && serviceAccount != "" && len(suffix) == 5

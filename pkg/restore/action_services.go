@@ -43,16 +43,16 @@ func releaseAddresses(_ context.Context, s *scope, in *actionInput) (actionOutpu
 	return out, nil
 }
 
-// askedPorts are the ports of nodes that somebody has asked for.
+// askedPorts are the node ports that a user has asked for.
 type askedPorts struct {
 	applied     bool            // kubectl apply says all there is to say of the ports
 	names       map[string]bool // of ports that have a node port in it
 	numbers     map[int64]bool  // the node ports in it of ports without a name
-	keys        map[string]bool // of ports whose node port somebody manages, as managedFields spell them
+	keys        map[string]bool // of ports whose node port a user manages, as managedFields spell them
 	healthCheck bool
 }
 
-// nodePort says whether the node port of a Service's port was asked for.
+// nodePort reports whether the node port of a Service's port was asked for.
 func (a askedPorts) nodePort(port map[string]any) bool {
 	if !a.applied {
 		return a.keys[portKey(port)]

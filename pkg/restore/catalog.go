@@ -111,10 +111,10 @@ func (c *catalog) addDefinition(crd *unstructured.Unstructured) {
 	c.names = append(c.names, names)
 }
 
-// isLabel says whether a name may be that of a resource: it has at most 63 bytes.
+// isLabel reports whether a name may be that of a resource: it has at most 63 bytes.
 func isLabel(name string) bool { return len(validation.IsDNS1123Label(name)) == 0 }
 
-// isSubdomain says whether a name may be that of a group or an object: it has at most 253 bytes.
+// isSubdomain reports whether a name may be that of a group or an object: it has at most 253 bytes.
 func isSubdomain(name string) bool { return len(validation.IsDNS1123Subdomain(name)) == 0 }
 
 // resolve returns the resource that a name means: plural, singular or short, with its group, the beginning of its group

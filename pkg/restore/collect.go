@@ -114,7 +114,7 @@ func (c *collector) takesObject(resource schema.GroupResource, object *unstructu
 	return c.selection.takesLabels(resource, object.GetLabels()) && leftOut(resource, object) == ""
 }
 
-// leavesOut says whether collect counts an item among those that are left out.
+// leavesOut reports whether collect counts an item among those that are left out.
 func (c *collector) leavesOut(k key) bool {
 	selection := c.selection
 	if !selection.takesResource(k.resource) || !selection.takesNamespace(k.resource, k.namespace) {
@@ -124,7 +124,7 @@ func (c *collector) leavesOut(k key) bool {
 	return object == nil || !c.takesObject(k.resource, &unstructured.Unstructured{Object: object})
 }
 
-// leftOut says why an item is of no use in any cluster but the one that it was in, or nothing.
+// leftOut returns why an item is of use only in the cluster that it was in; "" if it is of use elsewhere.
 func leftOut(resource schema.GroupResource, object *unstructured.Unstructured) string {
 	switch resource {
 	case pods:

@@ -40,7 +40,7 @@ func (r *run) awaitEstablished(ctx context.Context, i *item) {
 	}
 }
 
-// established says whether a CustomResourceDefinition is, or why it never will be.
+// established reports whether a CustomResourceDefinition is, or why it never will be.
 func established(crd *unstructured.Unstructured) (ready bool, reason string) {
 	conditions, _, _ := unstructured.NestedSlice(crd.Object, "status", "conditions")
 	is := func(name string) (status, message any) {

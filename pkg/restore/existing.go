@@ -24,7 +24,7 @@ import (
 // errBeingDeleted comes for an object that is deleted but does not go.
 var errBeingDeleted = errors.New("one of this name is being deleted, but something keeps it (see its finalizers): restore again when it has gone")
 
-// portsTaken says whether a Service was refused for ports that are taken, which the API server says, and not that it
+// portsTaken reports whether a Service was refused for ports that are taken, which the API server says, and not that it
 // exists, if it is the Service itself that has them (github.com/velero-io/velero issue 2308).
 func portsTaken(i *item, err error) bool {
 	var status apierrors.APIStatus
@@ -93,7 +93,7 @@ func (r *run) awaitGone(ctx context.Context, i *item, uid types.UID) error {
 	}
 }
 
-// isOurs says whether an object is labelled as this restore's, or as that of an earlier one of the same name.
+// isOurs reports whether an object is labelled as this restore's, or as that of an earlier one of the same name.
 func (r *run) isOurs(object *unstructured.Unstructured) bool {
 	ours := &unstructured.Unstructured{Object: map[string]any{}}
 	r.addLabels(ours)

@@ -108,7 +108,7 @@ func (r *run) patchBoundVolumes(ctx context.Context, waiting map[types.Namespace
 	}
 }
 
-// watchClaims says when a claim of a namespace has changed, until ctx ends. Where the API server does not let it watch, it goes on
+// watchClaims signals each change of a claim in a namespace until ctx ends. Where the API server does not let it watch, it goes on
 // asking, and those who wait look at intervals.
 func (r *run) watchClaims(ctx context.Context, namespace string, changed chan<- struct{}) {
 	for ctx.Err() == nil {
@@ -137,7 +137,7 @@ func namespacesOf[T any](claims map[types.NamespacedName]T) map[string]bool {
 	return namespaces
 }
 
-// whyUnbound says why a claim is not bound that binds when a pod uses it. used is what earlier calls have found.
+// whyUnbound returns why a claim is not bound that binds when a pod uses it. used is what earlier calls have found.
 func (r *run) whyUnbound(ctx context.Context, claim types.NamespacedName, used map[string]map[string]bool) error {
 	if used[claim.Namespace] == nil {
 		list, err := r.listObjects(ctx, podObjects, claim.Namespace, metav1.ListOptions{})
@@ -198,7 +198,7 @@ func (r *run) volumesToPatch(created map[types.NamespacedName]bool) map[types.Na
 	return wanted
 }
 
-// unfilledClaims says which claims have a new volume that nobody fills, though the backup has their data: their pods were not
+// unfilledClaims returns the claims whose new volume stays empty, though the backup has their data: their pods were not
 // created.
 func (r *run) unfilledClaims(created map[types.NamespacedName]bool, filled []velerov1.PodVolumeRestore) map[types.NamespacedName]string {
 	type podVolume struct{ namespace, pod, volume string }
@@ -220,7 +220,7 @@ func (r *run) unfilledClaims(created map[types.NamespacedName]bool, filled []vel
 	return unfilled
 }
 
-// isFinal says whether it is of no use to wait.
+// isFinal reports whether it is of no use to wait.
 func isFinal(err error) bool {
 	return errors.Is(err, errUnused) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err)
 }
@@ -247,7 +247,7 @@ func (r *run) boundVolume(ctx context.Context, name types.NamespacedName) (*core
 	return volume, nil
 }
 
-// waitsForConsumer says whether a pending claim is not bound before a pod uses it.
+// waitsForConsumer reports whether a pending claim is not bound before a pod uses it.
 func (r *run) waitsForConsumer(ctx context.Context, claim *corev1.PersistentVolumeClaim) (bool, error) {
 	if claim.Status.Phase != corev1.ClaimPending || claim.Spec.StorageClassName == nil || *claim.Spec.StorageClassName == "" {
 		return false, nil
@@ -288,7 +288,7 @@ func (r *run) patchVolume(ctx context.Context, volume *corev1.PersistentVolume, 
 	return nil
 }
 
-// isTopologyLabel says whether a label says in which zone or region something is.
+// isTopologyLabel reports whether a label says in which zone or region something is.
 func isTopologyLabel(label string) bool {
 	return strings.HasPrefix(label, "topology.kubernetes.io/") || strings.HasPrefix(label, "failure-domain.beta.kubernetes.io/")
 }

@@ -246,7 +246,7 @@ func (r *run) write(ctx context.Context, i *item) (ended bool) {
 }
 
 // create creates the item. Admission may refuse it for what is different a moment later: a pod whose PriorityClass has only just
-// been made, see unnoticedClass, and anything with a conflict, as a ResourceQuota that somebody else has changed meanwhile.
+// been made, see unnoticedClass, and anything with a conflict, such as a ResourceQuota that was changed meanwhile.
 func (r *run) create(ctx context.Context, i *item) (made *unstructured.Unstructured, err error) {
 	again := func(err error) bool {
 		return apierrors.IsConflict(err) || i.resource == pods && r.unnoticedClass(ctx, i.object, err)
@@ -293,7 +293,7 @@ func (r *run) reportVolumes(volumes []velerov1.PodVolumeRestore) {
 	r.ReportVolumes(bytes)
 }
 
-// addStatus says whether the item's status is restored when the item is there. Where a kind has no subresource for it, it
+// addStatus reports whether the item's status is restored when the item is there. Where a kind has no subresource for it, it
 // is a field as any other.
 func (r *run) addStatus(i *item) bool {
 	status, ok := i.original.Object["status"]
@@ -340,7 +340,7 @@ func reset(object *unstructured.Unstructured) {
 	delete(object.Object, "status")
 }
 
-// addLabels says which restore has made an object, and from which backup.
+// addLabels labels an object with its restore and backup.
 func (r *run) addLabels(object *unstructured.Unstructured) {
 	labels := object.GetLabels()
 	if labels == nil {

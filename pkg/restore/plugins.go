@@ -24,7 +24,7 @@ func foreignPlugins(operations []itemoperation.BackupOperation) map[key]string {
 	return plugins
 }
 
-// warnOfPlugin says that an item may need a plugin that is not run.
+// warnOfPlugin warns that an item may need a plugin that is not run.
 func (s *scope) warnOfPlugin(i *item) {
 	if plugin, ok := s.plugins[i.key]; ok {
 		i.warn("plugin %q worked on it during the backup, and Plimsoll runs no plugins: what it would do at a restore is not done", plugin)

@@ -115,12 +115,12 @@ func waitForVolumes(_ context.Context, s *scope, in *actionInput) (actionOutput,
 	return actionOutput{warnings: warnings}, nil
 }
 
-// isWait says whether an init container, or its status, is that of one that waits for volumes.
+// isWait reports whether an init container, or its status, is that of one that waits for volumes.
 func isWait(container map[string]any) bool {
 	return slices.Contains([]string{v1alpha1.ContainerRestoreWait, resticWait}, textOf(container, "name"))
 }
 
-// waitsForOther says whether a pod waits for volumes of another Restore than uid. That may have ended before it asked for them.
+// waitsForOther reports whether a pod waits for volumes of another Restore than uid. That may have ended before it asked for them.
 func waitsForOther(pod *unstructured.Unstructured, uid types.UID) bool {
 	for status := range objectsOf(pod.Object, "status", "initContainerStatuses") {
 		if _, ended := fieldOf[map[string]any](status, "state", "terminated"); ended && isWait(status) && numberOf(status, "state", "terminated", "exitCode") == 0 {
@@ -136,7 +136,7 @@ func waitsForOther(pod *unstructured.Unstructured, uid types.UID) bool {
 	return false
 }
 
-// warnOfWait says that nobody fills the volumes of a pod that exists, unless an earlier Restore has asked for that.
+// warnOfWait warns that the volumes of a pod that exists are not filled, unless an earlier Restore has asked for that.
 func (r *run) warnOfWait(i *item, existing *unstructured.Unstructured) {
 	if !waitsForOther(existing, r.Restore.UID) {
 		return
@@ -202,7 +202,7 @@ func waitSecurityContext(spec map[string]any) map[string]any {
 
 // restorePodVolumes asks the node agents to restore the volumes of a pod that was just created: one PodVolumeRestore for each,
 // in the Restore's namespace. original is the pod as the backup has it. It returns those that it has made, and warnings; each
-// error names a volume whose pod waits for ever, unless somebody restores that volume.
+// error names a volume whose pod waits for ever, unless another Restore fills that volume.
 func (s *scope) restorePodVolumes(ctx context.Context, original, created *unstructured.Unstructured) (made []velerov1.PodVolumeRestore, warnings []string, errs []error) {
 	snapshots, _ := s.podSnapshots(original)
 	for _, snapshot := range snapshots {
@@ -261,7 +261,7 @@ func (s *scope) complete(ctx context.Context, pvr *velerov1.PodVolumeRestore, cl
 // clockSlack is how far the clocks of an API server and a controller may be apart.
 const clockSlack = 10 * time.Second
 
-// existedBefore says whether an object was made before this restore began. Its labels do not tell: an update adds them.
+// existedBefore reports whether an object was made before this restore began. Its labels do not tell: an update adds them.
 func (s *scope) existedBefore(object *unstructured.Unstructured) bool {
 	began := s.Restore.Status.StartTimestamp
 	return began != nil && object.GetCreationTimestamp().Time.Before(began.Add(-clockSlack))

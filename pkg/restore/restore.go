@@ -1,9 +1,10 @@
 // Package restore restores the Kubernetes items of a Velero backup, in two phases: Collect looks at every item of the
-// backup's archive and makes a Plan, in the order in which things need each other; Run restores what the plan says and
-// tells after each item how far it is.
+// backup's archive and plans them in the order in which they need each other; RestoreItems restores what the plan has and reports
+// the progress after each item. Finalize does what has to wait for volumes.
 //
-//	plan, err := engine.Collect(ctx, input)
-//	outcome, err := engine.Run(ctx, plan, func(p restore.Progress) { ... })
+//	run, err := engine.Collect(ctx, input)
+//	outcome, err := run.RestoreItems(ctx, func(p restore.Progress) { ... })
+//	err = run.Finalize(ctx, outcome)
 //
 // What a backup holds is not trusted: an item has the resource, name and namespace under which it was found, or it is not
 // restored. What cannot be restored costs only itself, and is an error or a warning of its own in the results, never silence.
@@ -124,7 +125,7 @@ func (c *Config) setDefaults() {
 		// The API server itself gives up on a request after a minute.
 		c.REST.Timeout = 90 * time.Second
 	}
-	// Old backups are full of deprecated versions; what is said about them belongs to nobody who could change it.
+	// Old backups are full of deprecated versions. Whoever reads the controller's log cannot change them.
 	c.REST.WarningHandler = rest.NoWarnings{}
 	if c.Concurrency == 0 {
 		c.Concurrency = 8

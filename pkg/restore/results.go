@@ -51,7 +51,7 @@ func (s *scope) target(item key) targetKey {
 	return targetKey{item.resource, s.targetNamespace(item.namespace), item.name}
 }
 
-// entry is an item that somebody restores or has restored.
+// entry is an item that is being restored or was restored.
 type entry struct {
 	from  key
 	by    *dependencyChain // nil when it has ended

@@ -48,7 +48,7 @@ var alwaysTaken = []string{"datauploads.velero.io", "volumesnapshotcontents.snap
 // says: a Restore that includes one of them by name is invalid.
 func NeverRestored() []string { return slices.Clone(neverRestored) }
 
-// selection says which items of a backup are restored, by the spec of a Restore.
+// selection decides which items of a backup are restored, by the spec of a Restore.
 type selection struct {
 	resources  filter
 	namespaces filter // by what they are called in the backup
@@ -95,7 +95,7 @@ func (s *selection) setSelectors(spec *velerov1.RestoreSpec) (err error) {
 	return nil
 }
 
-// takesResource says whether items of a resource are restored at all.
+// takesResource reports whether items of a resource are restored at all.
 func (s *selection) takesResource(resource schema.GroupResource) bool {
 	name := resource.String()
 	switch {
@@ -108,7 +108,7 @@ func (s *selection) takesResource(resource schema.GroupResource) bool {
 	}
 }
 
-// takesNamespace says whether items of a resource are restored from a namespace of the backup or, if that is empty, from
+// takesNamespace reports whether items of a resource are restored from a namespace of the backup or, if that is empty, from
 // what belongs to the cluster.
 func (s *selection) takesNamespace(resource schema.GroupResource, namespace string) bool {
 	switch {
@@ -121,7 +121,7 @@ func (s *selection) takesNamespace(resource schema.GroupResource, namespace stri
 	}
 }
 
-// takesLabels says whether an item is restored by its labels.
+// takesLabels reports whether an item is restored by its labels.
 func (s *selection) takesLabels(resource schema.GroupResource, item map[string]string) bool {
 	if slices.Contains(alwaysTaken, resource.String()) {
 		return true
@@ -131,7 +131,7 @@ func (s *selection) takesLabels(resource schema.GroupResource, item map[string]s
 	return s.all.Matches(set) && (len(s.any) == 0 || slices.ContainsFunc(s.any, matches))
 }
 
-// takesAdditional says whether an item that another one needs is restored. Labels do not count, and what belongs to the
+// takesAdditional reports whether an item that another one needs is restored. Labels do not count, and what belongs to the
 // cluster comes along unless the restore says that nothing of that kind may: that is how volumes follow their claims.
 func (s *selection) takesAdditional(item key) bool {
 	if item.resource.Group == snapshotGroup {
@@ -146,7 +146,7 @@ func (s *selection) takesAdditional(item key) bool {
 	return s.takesNamespace(item.resource, item.namespace)
 }
 
-// restoresStatus says whether an item's status is restored, too. What the item itself says in Velero's annotation counts
+// restoresStatus reports whether an item's status is restored, too. What the item itself says in Velero's annotation counts
 // more than the spec.
 func (s *selection) restoresStatus(resource schema.GroupResource, annotations map[string]string) bool {
 	switch strings.ToLower(strings.TrimSpace(annotations["velero.io/restore-status"])) {
@@ -193,7 +193,7 @@ func newResourceFilter(includes, excludes []string, known *catalog) (filter, err
 	return f, err
 }
 
-// takes says whether a name is in the filter. Excludes win, and no includes are all.
+// takes reports whether a name is in the filter. Excludes win, and no includes are all.
 func (f filter) takes(name string) bool {
 	matches := func(pattern string) bool {
 		ok, err := path.Match(pattern, name)
@@ -202,7 +202,7 @@ func (f filter) takes(name string) bool {
 	return !slices.ContainsFunc(f.excludes, matches) && (len(f.includes) == 0 || slices.ContainsFunc(f.includes, matches))
 }
 
-// everything says whether the filter leaves nothing out.
+// everything reports whether the filter leaves nothing out.
 func (f filter) everything() bool {
 	return len(f.excludes) == 0 && (len(f.includes) == 0 || slices.Equal(f.includes, []string{"*"}))
 }

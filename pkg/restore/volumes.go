@@ -14,7 +14,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/volumeinfo"
 )
 
-// dataFrom says where a restored claim has its data from.
+// dataFrom is the source of a restored claim's data.
 type dataFrom int
 
 const (
@@ -34,7 +34,7 @@ type source struct {
 	reason   string // why from nowhere, or why not even from the same volume
 }
 
-// provisioned says whether the claim gets a new volume.
+// provisioned reports whether the claim gets a new volume.
 func (s source) provisioned() bool {
 	return slices.Contains([]dataFrom{fromPodVolume, fromCSISnapshot, fromDataMover, fromNowhere}, s.dataFrom)
 }
@@ -142,7 +142,7 @@ func findItem(archive *backupstore.Archive, k key) map[string]any {
 	return object.Object
 }
 
-// sourceOf says where the claim of a PersistentVolume, which it must have been bound to, has its data from. Either may be
+// sourceOf returns where the claim of a PersistentVolume, which it must have been bound to, has its data from. Either may be
 // missing in the backup. It follows docs/contracts/velero-restore.md 3.7.
 func (s *scope) sourceOf(volume string, claim types.NamespacedName) source {
 	recorded := s.recordedSource(volume, claim)

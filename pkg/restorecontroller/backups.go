@@ -56,7 +56,7 @@ func (c *Controller) reconcileBackups(ctx context.Context, req reconcile.Request
 			return reconcile.Result{}, ctx.Err()
 		}
 		c.metrics.syncErrors.WithLabelValues(location.Name).Inc()
-		log.Warn("Backups were not synced, trying again", "error", err, "after", period)
+		log.Warn("Backups were not synced; retrying", "error", err, "after", period)
 		c.synced.done(&location)
 		return after(period), nil
 	}
@@ -103,7 +103,7 @@ func (c *Controller) syncLocation(ctx context.Context, location *velerov1.Backup
 		}
 		if err != nil {
 			c.metrics.syncErrors.WithLabelValues(location.Name).Inc()
-			log.Warn("Backup was not synced, trying again in the next round", "backup", name, "error", err)
+			log.Warn("Backup was not synced; retrying in the next round", "backup", name, "error", err)
 		}
 	}
 	return c.removeOrphans(ctx, store, location, names, known, log)
@@ -206,7 +206,7 @@ func (c *Controller) countRecords(ctx context.Context) (map[string]records, erro
 	return counts, nil
 }
 
-// isComplete says whether the cluster has all records of a backup.
+// isComplete reports whether the cluster has all records of a backup.
 func (c *Controller) isComplete(backup *velerov1.Backup, present map[string]records) bool {
 	expected, noted := notedRecords(backup)
 	there := present[v1alpha1.LabelValue(backup.Name)]

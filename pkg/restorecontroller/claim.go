@@ -77,7 +77,7 @@ func (c *Controller) reportWaiting(ctx context.Context, op *operation, reason er
 	}
 }
 
-// isBegun says whether a process has claimed the Restore.
+// isBegun reports whether a process has claimed the Restore.
 func isBegun(r *velerov1.Restore) bool {
 	return !isOneOf(r.Status.Phase, "", velerov1.RestorePhaseNew)
 }
@@ -101,7 +101,7 @@ func (c *Controller) checkUnusedWithRetry(ctx context.Context, r *velerov1.Resto
 		Patience: 20 * time.Second, // five calls
 		Retry:    func(err error) bool { return !errors.Is(err, errNameTaken) },
 		Notify: func(err error) {
-			c.cfg.Logger.Warn("The store does not let a restore begin, trying again", "restore", r.Name, "error", err)
+			c.cfg.Logger.Warn("Backup storage location cannot be read; retrying before the restore begins", "restore", r.Name, "error", err)
 		},
 	}
 	return policy.Do(ctx, func() error { return c.checkUnused(ctx, r, location) })

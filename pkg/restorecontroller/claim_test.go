@@ -36,7 +36,7 @@ func (l onLine) Write(b []byte) (int, error) {
 
 func (l onLine) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
-const storeIsAway = "does not let a restore begin"
+const storeIsAway = "retrying before the restore begins"
 
 // TestRestoreBeginsWhenTheStoreIsBack has a store that cannot say at first whether the Restore's name is free. It is back
 // after two attempts, whatever time they take.

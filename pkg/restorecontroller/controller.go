@@ -41,7 +41,7 @@ type engine interface {
 	Collect(ctx context.Context, input restore.Input) (restore.Run, error)
 }
 
-// Config says what a Controller serves, and how. Namespace and Engine must be set.
+// Config is the configuration of a Controller. Namespace and Engine must be set.
 type Config struct {
 	Namespace string // the controller touches no Velero objects of others
 	Version   string // what `velero version` shows
@@ -145,11 +145,11 @@ func SetUp(mgr ctrl.Manager, cfg Config) (*Controller, error) {
 	return c, nil
 }
 
-// KnowsVolumePlugins says whether the API server knew VolumePluginBackups when the Controller was set up. Otherwise those in
+// KnowsVolumePlugins reports whether the API server knew VolumePluginBackups when the Controller was set up. Otherwise those in
 // a location are left alone.
 func (c *Controller) KnowsVolumePlugins() bool { return c.plugins != nil }
 
-// knowsVolumePlugins says whether the CRDs of VolumePluginBackups are installed.
+// knowsVolumePlugins reports whether the CRDs of VolumePluginBackups are installed.
 func knowsVolumePlugins(mapper meta.RESTMapper) (bool, error) {
 	_, err := mapper.RESTMapping(schema.GroupKind{Group: v1alpha1.GroupVersion.Group, Kind: "VolumePluginBackup"})
 	if meta.IsNoMatchError(err) {

@@ -57,7 +57,7 @@ func (c *Controller) reconcileDownload(ctx context.Context, req reconcile.Reques
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	if problem != nil {
-		c.cfg.Logger.Warn("Download cannot be offered, trying again", "kind", string(request.Spec.Target.Kind), "name", request.Spec.Target.Name, "error", problem)
+		c.cfg.Logger.Warn("Download cannot be offered; retrying", "kind", string(request.Spec.Target.Kind), "name", request.Spec.Target.Name, "error", problem)
 		return after(downloadRetry), nil
 	}
 	return after(downloadTTL), nil

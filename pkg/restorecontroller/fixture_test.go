@@ -99,7 +99,7 @@ func (c *cluster) put(key string, content []byte) {
 	}
 }
 
-// has says whether the storage has a file or directory.
+// has reports whether the storage has a file or directory.
 func (c *cluster) has(key string) bool {
 	_, err := os.Stat(filepath.Join(c.dir, key))
 	return err == nil

@@ -35,7 +35,7 @@ func CheckAlone(ctx context.Context, api client.Reader, namespace string) error 
 	return nil
 }
 
-// deletedSince tells people of a pod that is being deleted. On a node that does not answer it stays until somebody helps.
+// deletedSince tells people of a pod that is being deleted. On a node that does not answer it stays until it is deleted by force.
 func deletedSince(pod *corev1.Pod) string {
 	if pod.DeletionTimestamp.IsZero() {
 		return ""
@@ -69,7 +69,7 @@ func (c *Controller) watchForVeleroServer(ctx context.Context) error {
 		case errors.Is(err, ErrBesideVelero):
 			return err
 		case err != nil && ctx.Err() == nil:
-			c.cfg.Logger.Warn("Cannot look for a Velero server, trying again", "error", err)
+			c.cfg.Logger.Warn("Cannot look for a Velero server; retrying", "error", err)
 		}
 		select {
 		case <-ticker.C:
@@ -79,7 +79,7 @@ func (c *Controller) watchForVeleroServer(ctx context.Context) error {
 	}
 }
 
-// runsVelero says whether a pod runs `velero server`, as Velero's installer and its chart write it. Its node agent runs
+// runsVelero reports whether a pod runs `velero server`, as Velero's installer and its chart write it. Its node agent runs
 // `velero node-agent server`, which may be there.
 func runsVelero(pod *corev1.PodSpec) bool {
 	for i := range pod.Containers {

@@ -90,7 +90,7 @@ func (c *Controller) pluginConfigs(ctx context.Context, action string) ([]corev1
 }
 
 // waitContainer reads how the init container is configured that holds pods until their volumes are there. Two ConfigMaps are an
-// error, as in Velero: nobody knows which one is meant.
+// error, as in Velero: it is not clear which one is meant.
 func (c *Controller) waitContainer(ctx context.Context) (map[string]string, error) {
 	const action = "velero.io/pod-volume-restore"
 	configs, err := c.pluginConfigs(ctx, action)

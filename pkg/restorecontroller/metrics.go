@@ -114,7 +114,7 @@ func (m *Metrics) collectRunning(ch chan<- prometheus.Metric, c *Controller) {
 		for _, r := range append(outcomes(p.Items.Counts), result{"left_out", p.Items.Skipped}) {
 			ch <- prometheus.MustNewConstMetric(m.runningItems, prometheus.GaugeValue, float64(r.count), name, r.name)
 		}
-		if p.Items.Total > 0 { // else it is not known, and nobody shall divide by it
+		if p.Items.Total > 0 { // else it is not known, and must not be divided by
 			ch <- prometheus.MustNewConstMetric(m.runningTotal, prometheus.GaugeValue, float64(p.Items.Total), name)
 		}
 		if v := p.Volumes; v != nil {

@@ -29,7 +29,7 @@ const finalizer = "restores.velero.io/external-resources-finalizer"
 var (
 	errStopped = errors.New("the restore controller was stopped")
 	errDeleted = errors.New("the Restore was deleted")
-	// errNothingToDo says that there is nothing to do: the Restore has ended, was refused, or is no longer the same.
+	// errNothingToDo: the Restore has ended, was refused, or is no longer the same.
 	errNothingToDo = errors.New("nothing to do")
 )
 
@@ -105,7 +105,7 @@ func (c *Controller) admit(ctx context.Context, restore *velerov1.Restore) {
 	})
 }
 
-// interrupt ends the operation of a Restore, and says whether there was one.
+// interrupt ends the operation of a Restore, and reports whether there was one.
 func (c *Controller) interrupt(name types.NamespacedName, reason error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -130,7 +130,7 @@ func (c *Controller) progress() map[string]Progress {
 }
 
 // backoff leaves a Restore alone for a while that the API server does not let begin or end, such as by an admission policy:
-// nobody is helped by one attempt after the other.
+// immediate attempts would only add load.
 func (c *Controller) backoff(ctx context.Context) {
 	select {
 	case <-time.After(c.cfg.RefusedPause):
@@ -196,7 +196,7 @@ func (c *Controller) retry(ctx context.Context, op *operation, do func() error) 
 		},
 		Notify: func(err error) {
 			if !apierrors.IsConflict(err) {
-				op.log.Warn("The API server does not take a step of the restore, trying again", "error", err)
+				op.log.Warn("API server refused a step of the restore or did not answer; retrying", "error", err)
 			}
 		},
 	}

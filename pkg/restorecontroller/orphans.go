@@ -58,7 +58,7 @@ func (c *Controller) removeOrphans(ctx context.Context, store *backupstore.Store
 	return nil
 }
 
-// mayBeOrphan says whether a Backup came from the location and has ended, so that the store must have it.
+// mayBeOrphan reports whether a Backup came from the location and has ended, so that the store must have it.
 func mayBeOrphan(backup *velerov1.Backup, location *velerov1.BackupStorageLocation) bool {
 	if _, synced := backup.Annotations[v1alpha1.AnnotationSynced]; !synced || backup.Spec.StorageLocation != location.Name || !backup.DeletionTimestamp.IsZero() {
 		return false

@@ -80,7 +80,7 @@ func percent(p *Progress) int {
 	return percent
 }
 
-// volumePercent is that of bytes, or of volumes where nobody knows how many bytes there are.
+// volumePercent is that of bytes, or of volumes where the number of bytes is not known.
 func volumePercent(v *v1alpha1.RestoreVolumes) int {
 	if v.TotalBytes > 0 {
 		return int(100 * (float64(v.BytesDone) / float64(v.TotalBytes)))

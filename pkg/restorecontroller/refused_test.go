@@ -155,7 +155,7 @@ func (c *cluster) bind(name string, subject rbacv1.Subject, rules ...rbacv1.Poli
 	return binding
 }
 
-// mayRead says whether a service account may get PodVolumeRestores.
+// mayRead reports whether a service account may get PodVolumeRestores.
 func (c *cluster) mayRead(subject rbacv1.Subject) bool {
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User:               "system:serviceaccount:" + subject.Namespace + ":" + subject.Name,
@@ -190,7 +190,7 @@ func TestVolumesAreWaitedForWithoutRights(t *testing.T) {
 			rights := c.bind("volumes", subject, rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{"velero.io"}, Resources: []string{"podvolumerestores"}})
 			out := &atomic.Bool{}
 			c.Config.Wrap(func(next http.RoundTripper) http.RoundTripper { return lockedOut{next, out} })
-			waits := logCounter{want: "does not take a step of the restore"}
+			waits := logCounter{want: "API server refused a step of the restore"}
 			c.Eventually("may read volumes", func() bool { return c.mayRead(subject) })
 			restorable(c, withVolumes(c), func(cfg *Config) { cfg.Logger = waits.logger() })
 			r := c.newRestore("r1", nil)

@@ -23,7 +23,7 @@ import (
 )
 
 // adopt is for a Restore that was begun, by a process that is gone. Once all items were tried, what is left is to wait
-// for volumes and to finalize, which any process can. Before, nobody knows which items were meant: it ends as Failed, as in
+// for volumes and to finalize, which any process can. Before that it is not known which items were meant: it ends as Failed, as in
 // Velero.
 func (c *Controller) adopt(ctx context.Context, op *operation, r *velerov1.Restore) (*execution, error) {
 	op.progress.startFrom(progressOf(r))
@@ -48,12 +48,12 @@ func (c *Controller) adopt(ctx context.Context, op *operation, r *velerov1.Resto
 	return e, nil
 }
 
-// canBeResumed says whether another process can go on where this one stops: it reads what was written.
+// canBeResumed reports whether another process can go on where this one stops: it reads what was written.
 func (e *execution) canBeResumed() bool {
 	return isOneOf(e.op.progress.published().Step, v1alpha1.StepVolumes, v1alpha1.StepFinalizing)
 }
 
-// isCollecting says whether no item was tried yet: a Restore has this step from its claim until right before the first.
+// isCollecting reports whether no item was tried yet: a Restore has this step from its claim until right before the first.
 func (e *execution) isCollecting() bool {
 	return e.op.progress.published().Step == v1alpha1.StepCollecting
 }
@@ -61,13 +61,13 @@ func (e *execution) isCollecting() bool {
 // errNothingRestored ends a Restore whose controller ended before the first item.
 var errNothingRestored = errors.New("the restore controller ended while it read the backup. Nothing was restored: make a new Restore")
 
-// errInterrupted ends a Restore that nobody can resume.
+// errInterrupted ends a Restore that cannot be resumed.
 var errInterrupted = errors.New("the restore controller ended while it restored items. What it had restored is there, and volumes that are being restored go on; " +
 	"plimsoll.io/progress says how far it was. Make a new Restore for the rest: what is there already is left as it is. It warns of pods that wait for " +
 	"volumes of this one: delete those whose volumes nobody restores, and restore again")
 
-// errForeign ends a Restore that was begun by somebody else.
-var errForeign = errors.New("it was begun by a Velero server, or in another cluster, and nobody goes on with it. Make a new Restore: what is there already is left as it is")
+// errForeign ends a Restore that another installation has begun.
+var errForeign = errors.New("it was begun by a Velero server, or in another cluster, and cannot be resumed. Create a new Restore: objects that exist are kept")
 
 // resume is the rest of a restore whose items an earlier process has tried.
 func (e *execution) resume(ctx context.Context) error {
@@ -108,7 +108,7 @@ func (e *execution) retryUntilDeadline(ctx context.Context, do func(context.Cont
 		Patience: time.Until(deadline),
 		Retry:    func(err error) bool { return !errors.Is(err, errNothingToDo) },
 		Notify: func(err error) {
-			e.op.log.Warn("The store does not let a restore go on, trying again", "error", err)
+			e.op.log.Warn("Backup storage location cannot be read; retrying before the restore is resumed", "error", err)
 			e.op.progress.update(func(p *Progress) { p.Message = fmt.Sprintf("waits for the backup storage location: %v", err) })
 		},
 	}
@@ -208,7 +208,7 @@ func (e *execution) loadPreviousVolumes(ctx context.Context, store *backupstore.
 	return nil
 }
 
-// addLost adds what an earlier process has recorded and nobody can read back, as an error if it matters.
+// addLost adds that a record of an earlier process cannot be read back, as an error if it matters.
 func (e *execution) addLost(matters bool, format string, args ...any) {
 	add := addWarning
 	if matters {
@@ -224,7 +224,7 @@ func (e *execution) trackUnfilled(v volumeinfo.RestoredVolume) {
 	}
 }
 
-// loadLimit bounds what is read back: somebody else may have written it.
+// loadLimit bounds the size of a file that is read back: others can write to the bucket.
 const loadLimit = 256 << 20
 
 // loadDocument reads a file back. lost is the reason why it could not: it is damaged or missing.
@@ -239,7 +239,7 @@ func (e *execution) loadDocument(ctx context.Context, store *backupstore.Store, 
 	return nil, nil
 }
 
-// isDamage says whether a file is what it is, and will not be another one if it is read again.
+// isDamage reports whether a file is what it is, and will not be another one if it is read again.
 func isDamage(err error) bool {
 	_, isSyntax := errors.AsType[*json.SyntaxError](err)
 	_, isType := errors.AsType[*json.UnmarshalTypeError](err)
@@ -248,7 +248,7 @@ func isDamage(err error) bool {
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// hadErrors says whether the earlier process may have had errors to tell, as far as the Restore itself knows.
+// hadErrors reports whether the earlier process may have had errors to tell, as far as the Restore itself knows.
 func (e *execution) hadErrors() bool {
 	return e.restore.Status.Phase == velerov1.RestorePhaseFinalizingPartiallyFailed || e.outcome.Progress.Counts.Failed > 0 ||
 		e.op.progress.now().Errors > 0

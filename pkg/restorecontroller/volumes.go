@@ -144,7 +144,7 @@ func (e *execution) getUncached(ctx context.Context, created *velerov1.PodVolume
 	return &volume, err
 }
 
-// volumeResult says whether a volume has ended, and how if not well. v is nil if its object is gone.
+// volumeResult reports whether a volume has ended, and how if not well. v is nil if its object is gone.
 func volumeResult(v, created *velerov1.PodVolumeRestore) (ended bool, problem string) {
 	what := fmt.Sprintf("volume %s of pod %s/%s", created.Spec.Volume, created.Spec.Pod.Namespace, created.Spec.Pod.Name)
 	if v == nil {

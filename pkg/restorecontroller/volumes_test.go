@@ -436,7 +436,7 @@ func TestNextControllerWaitsForTheStore(t *testing.T) {
 	if err := errors.Join(os.Rename(results, away), os.Mkdir(results, 0o700)); err != nil { // a directory cannot be read
 		t.Fatal(err)
 	}
-	trying := logCounter{want: "does not let a restore go on"}
+	trying := logCounter{want: "retrying before the restore is resumed"}
 	c.start(func(cfg *Config) {
 		cfg.Engine, cfg.Logger = &script{}, trying.logger()
 		cfg.PodVolumeTimeout = time.Nanosecond // the time for volumes is over

@@ -66,7 +66,7 @@ func (t *Tracker) TrackOutcome(namespace, claim, volume string, is Outcome, reas
 	t.outcomes[claimKey{Namespace: namespace, Name: claim}] = outcome{volume, is, reason}
 }
 
-// Result is the list, sorted by claim, volume and pod, of what is known so far. It asks nobody.
+// Result is the list, sorted by claim, volume and pod, of what is known so far. It sends no requests.
 func (t *Tracker) Result() []RestoredVolume {
 	t.mu.Lock()
 	defer t.mu.Unlock()

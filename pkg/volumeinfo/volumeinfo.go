@@ -16,7 +16,7 @@ const (
 	MethodPodVolumeRestore = "PodVolumeRestore"
 )
 
-// BackupVolume says how a volume was backed up. The one of the four details that belongs to the method should be there, but
+// BackupVolume describes how a volume was backed up. The one of the four details that belongs to the method should be there, but
 // need not be. Velero's type is internal to it.
 type BackupVolume struct {
 	PVCName      string `json:"pvcName,omitempty"`
@@ -91,7 +91,7 @@ type PVInfo struct {
 	Labels        map[string]string `json:"labels"`
 }
 
-// RestoredVolume says how a volume was restored. The detail that belongs to the method is always there, and no other:
+// RestoredVolume describes how a volume was restored. The detail that belongs to the method is always there, and no other:
 // Velero's CLI relies on it.
 type RestoredVolume struct {
 	PVCName      string `json:"pvcName,omitempty"`

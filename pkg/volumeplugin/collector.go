@@ -9,7 +9,7 @@ import (
 )
 
 // Collector shows the operations of all plugins to Prometheus, from their objects. It is for who watches these: a plugin's
-// own process ends with the backup, and nobody can scrape it.
+// own process ends with the backup, so that it cannot be scraped.
 type Collector struct {
 	list       func() ([]v1alpha1.VolumePluginBackup, []v1alpha1.VolumePluginRestore, error)
 	operations *prometheus.Desc

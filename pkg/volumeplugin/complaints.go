@@ -42,10 +42,10 @@ func reasonOf(err error) string {
 	}
 }
 
-// lasting says whether only people can help.
+// lasting reports whether only people can help.
 func lasting(err error) bool { return err != nil && reasonOf(err) != unreachable }
 
-// unwritten says that an object could not be written.
+// unwritten logs that an object could not be written.
 func (c *complaints) unwritten(err error) {
 	reason := reasonOf(err)
 	if c.first(reason) {
@@ -63,7 +63,7 @@ func (c *complaints) written() {
 	}
 }
 
-// noEvent says that there are objects, but no Events.
+// noEvent logs that Events cannot be written.
 func (c *complaints) noEvent(err error) {
 	if c.first("event: " + reasonOf(err)) {
 		c.log.Warn("Events of volumes cannot be written", "error", err)

@@ -70,7 +70,7 @@ func (r *Recorder) begun(f func(ctx context.Context)) <-chan struct{} {
 	return done
 }
 
-// ask polls once and says whether that was the last time.
+// ask polls once and reports whether that was the last time.
 func (r *Recorder) ask(ctx context.Context, op *Operation, snapshotID string, poll Poller, mayEnd bool) (ended bool) {
 	if ctx.Err() != nil || op.hasEnded() {
 		return true
@@ -210,7 +210,7 @@ func (r *Recorder) resumeOne(key string, left *record, poll Poller) {
 	op.Fail("the plugin's process has ended: nobody has reported since " + left.lastSeen().UTC().Format(time.RFC3339))
 }
 
-// has says whether this process works on it.
+// has reports whether this process works on it.
 func (r *Recorder) has(key string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

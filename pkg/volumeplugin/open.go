@@ -49,7 +49,7 @@ func sameBackup(o *v1alpha1.VolumePluginBackup, spec v1alpha1.VolumePluginBackup
 	return o.Spec.Backup == spec.Backup && o.Spec.Volume == spec.Volume && o.Spec.Plugin == spec.Plugin
 }
 
-// goesOn says whether o is the object of this operation. One that has ended is it only if it is of the same snapshot.
+// goesOn reports whether o is the object of this operation. One that has ended is it only if it is of the same snapshot.
 func (r *Recorder) goesOn(o *v1alpha1.VolumePluginBackup, snapshotID string) bool {
 	if recordOf(o).synced() {
 		return false

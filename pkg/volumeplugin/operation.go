@@ -37,12 +37,12 @@ type Operation struct {
 	wake     chan struct{}
 	over     chan struct{} // closed when nothing more is written
 	found    chan struct{} // closed when object is set
-	object   client.Object // with its key alone; nobody changes it
+	object   client.Object // with its key alone; never changed
 
 	mu      sync.Mutex
 	id      string
 	message string        // what it waits for
-	saved   chan struct{} // closed when id is written, or nobody can write it; nil: it is
+	saved   chan struct{} // closed when id is written, or cannot be written; nil: it is
 	total   int64         // the best total that is known, 0 if none
 	end     *ending
 	leaving bool // the process ends before the operation does
@@ -57,7 +57,7 @@ type opener func(ctx context.Context) (opened, error)
 type opened struct {
 	record    *record
 	goesOn    bool  // it was there before
-	knownSize int64 // of the snapshot that is restored, 0 if nobody knows
+	knownSize int64 // of the snapshot that is restored, 0 if not known
 }
 
 func newOperation(r *Recorder, subject, id string, open opener) *Operation {
@@ -70,7 +70,7 @@ func newOperation(r *Recorder, subject, id string, open opener) *Operation {
 	return op
 }
 
-// Update says how many bytes are done of how many, both counted from the begin of the operation also after a restart.
+// Update reports how many bytes are done, and of how many, both counted from the begin of the operation also after a restart.
 // total is 0 while it is not known. It may be called as often as the plugin likes, and returns at once.
 func (o *Operation) Update(done, total int64) {
 	o.mu.Lock()
@@ -84,7 +84,7 @@ func (o *Operation) Update(done, total int64) {
 	o.tracker.Report(progress.Reading{BytesDone: done, TotalBytes: o.total, TotalFinal: o.total > 0})
 }
 
-// SetMessage says what the operation waits for, such as "waits for a slot of the array"; "" if it waits for nothing any more.
+// SetMessage sets what the operation waits for, such as "waits for a slot of the array"; "" if it waits for nothing any more.
 // It is written with the next report, while the operation is in progress only. It returns at once.
 func (o *Operation) SetMessage(message string) {
 	o.mu.Lock()
@@ -92,7 +92,7 @@ func (o *Operation) SetMessage(message string) {
 	o.message = shorten(message, maxMessage)
 }
 
-// SetID says what the plugin returns to Velero: the id of the snapshot that is made, or of the volume that is restored to.
+// SetID sets the id that the plugin returns to Velero: the id of the snapshot that is made, or of the volume that is restored to.
 // Another process needs it to go on. It returns when it is written, or after Options.FlushTimeout.
 func (o *Operation) SetID(id string) {
 	o.mu.Lock()
@@ -224,7 +224,7 @@ func (o *Operation) run(ctx context.Context) {
 	}
 }
 
-// write brings the object up to date, and says whether it was for the last time.
+// write brings the object up to date, and reports whether it was for the last time.
 func (o *Operation) write(ctx context.Context) (over bool, err error) {
 	request, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -322,7 +322,7 @@ func (o *Operation) label(ctx context.Context, snapshotID string) error {
 	return nil
 }
 
-// reconsider looks at the object again when a write was refused: somebody else may have written more, ended the operation,
+// reconsider looks at the object again when a write was refused: another process may have written more, ended the operation,
 // or deleted the object.
 func (o *Operation) reconsider(ctx context.Context, refused error) (over bool, err error) {
 	fresh := o.written.copy()
@@ -333,7 +333,7 @@ func (o *Operation) reconsider(ctx context.Context, refused error) (over bool, e
 		return true, nil
 	case err != nil:
 		return false, fmt.Errorf("%w, and then: %w", refused, err)
-	case fresh.GetResourceVersion() == o.written.GetResourceVersion(): // nobody wrote: it is what we send
+	case fresh.GetResourceVersion() == o.written.GetResourceVersion(): // unchanged: our own patch is wrong
 		return false, refused
 	}
 	o.written = recordOf(fresh.Object)

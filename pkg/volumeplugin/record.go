@@ -114,7 +114,7 @@ func stamp(t time.Time) *metav1.Time {
 	return new(metav1.NewTime(t.UTC().Truncate(time.Second)))
 }
 
-// news says whether a reader learns something from after that is not in before.
+// news reports whether a reader learns something from after that is not in before.
 func news(before, after *record) bool {
 	a, b := *before.status, *after.status
 	for _, s := range []*v1alpha1.VolumeOperationStatus{&a, &b} {
@@ -123,7 +123,7 @@ func news(before, after *record) bool {
 	return *before.id != *after.id || !equality.Semantic.DeepEqual(a, b)
 }
 
-// lastSeen is when somebody last wrote the object.
+// lastSeen is when the object was last written.
 func (r *record) lastSeen() time.Time {
 	if h := r.status.HeartbeatTimestamp; h != nil {
 		return h.Time

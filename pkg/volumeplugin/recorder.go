@@ -161,7 +161,7 @@ func (r *Recorder) Close(ctx context.Context) {
 	r.group.Wait()
 }
 
-// BackupRequest says which backup begins.
+// BackupRequest names the backup that begins.
 type BackupRequest struct {
 	Backup string // name of the Velero Backup, as in the tag velero.io/backup
 	Volume string // name of the PersistentVolume, as in the tag velero.io/pv
@@ -171,7 +171,7 @@ type BackupRequest struct {
 	PluginSpecific map[string]string // what else users of the plugin want to see; not changed when an operation goes on
 }
 
-// RestoreRequest says which restore begins.
+// RestoreRequest names the restore that begins.
 type RestoreRequest struct {
 	SnapshotID string
 	// VolumeID is what the plugin will return to Velero, if it knows it already: a restarted plugin then goes on with the
