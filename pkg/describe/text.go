@@ -1,52 +1,22 @@
 package describe
 
 import (
-	"fmt"
 	"strconv"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/plimsoll-io/plimsoll/pkg/text"
 )
 
 // NotKnownYet is shown for what nobody can tell yet.
 const NotKnownYet = "not known yet"
 
-// Clean makes one line for a terminal of what the cluster or a volume says: control characters, escape sequences, marks that
-// change the direction of writing, invisible characters and invalid UTF-8 are written as in Go source, \x1b, \n, \u202e.
-// Everything else stays. Names of files and messages are written by whoever can write to a volume.
-func Clean(s string) string {
-	var b strings.Builder
-	for i := 0; i < len(s); {
-		r, size := utf8.DecodeRuneInString(s[i:])
-		switch {
-		case r == utf8.RuneError && size == 1:
-			fmt.Fprintf(&b, `\x%02x`, s[i])
-		case strconv.IsGraphic(r):
-			b.WriteRune(r)
-		default:
-			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
-		}
-		i += size
-	}
-	return b.String()
-}
+// Clean is text.Clean.
+func Clean(s string) string { return text.Clean(s) }
 
-// Bytes writes a number of bytes with at most one digit after the point: 512 B, 1.5 KiB, 12.0 GiB. It rounds down: nothing
-// looks bigger than it is.
-func Bytes(n int64) string {
-	if n < 1024 {
-		return strconv.FormatInt(n, 10) + " B"
-	}
-	// In 1024ths of the unit, so that nothing overflows and nothing is rounded up.
-	units := "KMGTPE"
-	for n >= 1024*1024 {
-		n /= 1024
-		units = units[1:]
-	}
-	return fmt.Sprintf("%d.%d %ciB", n/1024, n%1024*10/1024, units[0])
-}
+// Bytes is text.Bytes.
+func Bytes(n int64) string { return text.Bytes(n) }
 
 // Rate writes bytes per second: 12.0 MiB/s.
 func Rate(bytesPerSecond int64) string { return Bytes(bytesPerSecond) + "/s" }

@@ -1,13 +1,11 @@
 package progress
 
 import (
-	"strings"
 	"sync"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
 )
 
 const (
@@ -172,7 +170,7 @@ func (t *Tracker) End(state State, reason v1alpha1.Reason, message string) Snaps
 }
 
 func (t *Tracker) end(state State, reason v1alpha1.Reason, message string) Snapshot {
-	t.snap.State, t.snap.Reason, t.snap.Message = state, reason, clip(message, maxText)
+	t.snap.State, t.snap.Reason, t.snap.Message = state, reason, text.Line(message, maxText)
 	t.snap.BytesPerSecond, t.snap.ETASeconds = 0, nil
 	t.snap.CurrentItem, t.snap.QueuePosition, t.snap.Uncounted = "", 0, false
 	return t.snap
@@ -187,7 +185,7 @@ func (t *Tracker) look(now time.Time) Snapshot {
 	s.Heartbeat = now.UTC()
 	if !t.begun {
 		if t.latest.Stage == StageWaiting { // for something else than its turn
-			s.State, s.Reason, s.Message = StateWaiting, word(t.latest.Reason), clip(t.latest.Message, maxText)
+			s.State, s.Reason, s.Message = StateWaiting, word(t.latest.Reason), text.Line(t.latest.Message, maxText)
 		}
 		return *s
 	}
@@ -235,8 +233,8 @@ func (t *Tracker) count(r Reading) {
 		s.FilesDone = min(s.FilesDone, s.FilesTotal)
 	}
 	s.BytesUploaded, s.Errors, s.Vanished = r.BytesUploaded, r.Errors, r.Vanished
-	s.LastError = clip(r.LastError, maxText)
-	s.CurrentItem = clip(r.CurrentItem, maxItem)
+	s.LastError = text.Line(r.LastError, maxText)
+	s.CurrentItem = text.Line(r.CurrentItem, maxItem)
 }
 
 func share(total int64) int64 { return total/successShare + 1 }
@@ -248,9 +246,9 @@ func (t *Tracker) state(now time.Time, r Reading) (_ State, _ v1alpha1.Reason, m
 	stalled := now.Sub(t.aliveSince) >= t.stallAfter && !now.Before(t.blindUntil)
 	switch {
 	case t.snap.QueuePosition > 0: // for the next attempt; the reason is why the last one ended
-		return StateQueued, word(r.Reason), clip(r.Message, maxText)
+		return StateQueued, word(r.Reason), text.Line(r.Message, maxText)
 	case r.Stage == StageWaiting:
-		return StateWaiting, word(r.Reason), clip(r.Message, maxText)
+		return StateWaiting, word(r.Reason), text.Line(r.Message, maxText)
 	case stalled && finishing:
 		return StateStalled, v1alpha1.ReasonFinishStalled, "all data is read, storing the last of it does not end"
 	case stalled && scanning:
@@ -267,22 +265,4 @@ func (t *Tracker) state(now time.Time, r Reading) (_ State, _ v1alpha1.Reason, m
 }
 
 // word bounds a reason, which comes from a worker.
-func word(r v1alpha1.Reason) v1alpha1.Reason { return v1alpha1.Reason(clip(string(r), maxWord)) }
-
-// clip makes s safe to print and at most limit bytes long.
-func clip(s string, limit int) string {
-	s = strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return utf8.RuneError
-		}
-		return r
-	}, s)
-	if len(s) <= limit {
-		return s
-	}
-	cut := limit - len("…")
-	for cut > 0 && !utf8.RuneStart(s[cut]) {
-		cut--
-	}
-	return s[:cut] + "…"
-}
+func word(r v1alpha1.Reason) v1alpha1.Reason { return v1alpha1.Reason(text.Line(string(r), maxWord)) }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
 )
 
 const mib = 1 << 20
@@ -328,7 +329,7 @@ func TestSnapshotStaysSmallAndPrintable(t *testing.T) {
 	hostile := strings.Repeat("\x1b[31m\n\xff\"\\<", 10_000)
 	tr.Report(Reading{BytesDone: 1, TotalBytes: 2, LastError: hostile, CurrentItem: hostile})
 	s := tr.Snapshot()
-	s.Message = clip(hostile, maxText)
+	s.Message = text.Line(hostile, maxText)
 	b, err := json.Marshal(s)
 	if err != nil {
 		t.Fatal(err)

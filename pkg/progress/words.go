@@ -1,43 +1,12 @@
 package progress
 
-import (
-	"fmt"
-	"regexp"
-	"strings"
-	"unicode/utf8"
-)
+import "github.com/plimsoll-io/plimsoll/pkg/text"
 
-// Count writes a number with the noun that agrees with it: 1 file, 3 files.
-func Count[N int | int64](n N, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
-}
+// Count is text.Count; new code calls that.
+func Count[N int | int64](n N, one, many string) string { return text.Count(n, one, many) }
 
-// shownPath is how many characters of a path a message has room for.
-const shownPath = 80
+// ShortPaths is text.ShortPaths; new code calls that.
+func ShortPaths(message string) string { return text.ShortPaths(message) }
 
-// longWord matches what may be a path: it ends where text goes on.
-var longWord = regexp.MustCompile(`[^\s"'` + "`" + `,;]{81,}`)
-
-// ShortPaths shortens the long paths in a message from their middle: they begin with where one looks, and end with what it is
-// about. Addresses stay whole.
-func ShortPaths(message string) string {
-	return longWord.ReplaceAllStringFunc(message, func(word string) string {
-		if !strings.Contains(word, "/") || strings.Contains(word, "://") {
-			return word
-		}
-		return ShortPath(word)
-	})
-}
-
-// ShortPath returns a path with at most 80 characters: the beginning and, mostly, the end.
-func ShortPath(path string) string {
-	if utf8.RuneCountInString(path) <= shownPath {
-		return path
-	}
-	const start = shownPath / 4
-	letters := []rune(path)
-	return string(letters[:start]) + "…" + string(letters[len(letters)-(shownPath-start-1):])
-}
+// ShortPath is text.ShortPath; new code calls that.
+func ShortPath(path string) string { return text.ShortPath(path) }

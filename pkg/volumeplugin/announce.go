@@ -13,6 +13,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
 )
 
 // The reasons of the Events on VolumePluginBackups and VolumePluginRestores.
@@ -98,8 +99,8 @@ func (o *Operation) event(ctx context.Context, about *record, eventType, reason,
 	event := &eventsv1.Event{
 		ObjectMeta: metav1.ObjectMeta{Namespace: about.GetNamespace(), GenerateName: stem(about.GetName()) + "-"},
 		EventTime:  metav1.NowMicro(), Type: eventType, Reason: reason, Action: reason,
-		Note:                shorten(fmt.Sprintf(format, args...), maxMessage-1),
-		ReportingController: reportingController, ReportingInstance: shorten(instance, 128),
+		Note:                text.Shorten(fmt.Sprintf(format, args...), maxMessage-1),
+		ReportingController: reportingController, ReportingInstance: text.Shorten(instance, 128),
 		Regarding: corev1.ObjectReference{
 			APIVersion: gvk.GroupVersion().String(), Kind: gvk.Kind,
 			Namespace: about.GetNamespace(), Name: about.GetName(), UID: about.GetUID(),

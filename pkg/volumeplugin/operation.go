@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
 )
 
 // newBackoff returns the pauses between a write that failed and the next one.
@@ -62,7 +62,7 @@ type opened struct {
 
 func newOperation(r *Recorder, subject, id string, open opener) *Operation {
 	op := &Operation{
-		recorder: r, subject: subject, id: shorten(id, maxIDLength), open: open,
+		recorder: r, subject: subject, id: text.Shorten(id, maxIDLength), open: open,
 		tracker: progress.NewTracker(progress.Options{StallAfter: r.StallAfter}),
 		wake:    make(chan struct{}, 1), over: make(chan struct{}), found: make(chan struct{}),
 	}
@@ -89,14 +89,14 @@ func (o *Operation) Update(done, total int64) {
 func (o *Operation) SetMessage(message string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.message = shorten(message, maxMessage)
+	o.message = text.Shorten(message, maxMessage)
 }
 
 // SetID sets the id that the plugin returns to Velero: the id of the snapshot that is made, or of the volume that is restored to.
 // Another process needs it to go on. It returns when it is written, or after Options.FlushTimeout.
 func (o *Operation) SetID(id string) {
 	o.mu.Lock()
-	id = shorten(id, maxIDLength)
+	id = text.Shorten(id, maxIDLength)
 	if o.end != nil || id == "" || id == o.id {
 		o.mu.Unlock()
 		return
@@ -117,7 +117,7 @@ func (o *Operation) Complete() { o.finish(v1alpha1.PhaseCompleted, "") }
 
 // Fail ends the operation with a message for people. The numbers stay what they are. It returns as Complete does.
 func (o *Operation) Fail(message string) {
-	o.finish(v1alpha1.PhaseFailed, shorten(cmp.Or(message, "failed without saying why"), maxMessage))
+	o.finish(v1alpha1.PhaseFailed, text.Shorten(cmp.Or(message, "failed without saying why"), maxMessage))
 }
 
 func (o *Operation) finish(phase v1alpha1.Phase, message string) {
@@ -339,14 +339,4 @@ func (o *Operation) reconsider(ctx context.Context, refused error) (over bool, e
 	o.written = recordOf(fresh.Object)
 	o.poke() // at once, with what is there now as the floor
 	return false, nil
-}
-
-// shorten makes text valid and at most limit bytes long.
-func shorten(text string, limit int) string {
-	text = strings.ToValidUTF8(text, "\uFFFD")
-	if len(text) <= limit {
-		return text
-	}
-	const ellipsis = "…"
-	return strings.ToValidUTF8(text[:limit-len(ellipsis)], "") + ellipsis
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"strings"
+
+	"github.com/plimsoll-io/plimsoll/pkg/text"
 )
 
 // ExitError says how a worker ended that did not end well.
@@ -52,7 +54,7 @@ func lastLines(s string) string {
 	last = last[max(0, len(last)-errorLines):]
 	joined := strings.Join(last, "; ")
 	if len(joined) > errorBytes {
-		return "…" + lastBytes(joined, errorBytes)
+		return "…" + text.Tail(joined, errorBytes)
 	}
 	return joined
 }

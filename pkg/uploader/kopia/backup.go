@@ -97,7 +97,7 @@ func (p *backupProgress) unusable(summary kopiafs.DirectorySummary) error {
 	case summary.TotalFileCount > 0:
 		return nil
 	case failed > 0:
-		return fmt.Errorf("%w: %d errors, such as %s", uploader.ErrNothingRead, failed, text(&p.lastError))
+		return fmt.Errorf("%w: %d errors, such as %s", uploader.ErrNothingRead, failed, load(&p.lastError))
 	case vanished > 0:
 		return fmt.Errorf("%w: it lists entries, and says of each of them that it does not exist (%d)", uploader.ErrVolumeIO, vanished)
 	default:

@@ -8,14 +8,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
-	"unicode/utf8"
 
 	"github.com/kopia/kopia/repo"
 	"github.com/kopia/kopia/snapshot"
 
+	"github.com/plimsoll-io/plimsoll/pkg/text"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
@@ -66,7 +65,7 @@ func (e *Error) Unwrap() error { return e.cause }
 
 // failureOf describes an error in the worker. scratch are the directories of what only serves runs.
 func failureOf(err error, scratch ...string) *failure {
-	f := &failure{Text: clip(printable(err.Error()))}
+	f := &failure{Text: printable(err.Error())}
 	known := knownCause(err)
 	if errors.Is(known, uploader.ErrNoSpace) && isBelow(err, scratch) {
 		known = uploader.ErrScratchFull
@@ -129,20 +128,5 @@ func (f *failure) err(op operation, hide func(string) string) error {
 	return e
 }
 
-// printable quotes what does not print in a path or a text, newlines among it.
-func printable(s string) string {
-	if !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) }) {
-		quoted := strconv.Quote(s)
-		return quoted[1 : len(quoted)-1]
-	}
-	return s
-}
-
-// clip cuts a text to what the protocol takes.
-func clip(s string) string {
-	const mark = "…"
-	if len(s) <= maxText {
-		return s
-	}
-	return strings.ToValidUTF8(s[:maxText-len(mark)], "") + mark
-}
+// printable makes a path or an error fit for the protocol.
+func printable(s string) string { return text.Line(s, maxText) }

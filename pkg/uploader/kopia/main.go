@@ -109,7 +109,7 @@ func (j *job) say(m message) {
 }
 
 func (j *job) note(level slog.Level, text string) {
-	j.say(message{Note: &note{Level: level, Text: clip(printable(text))}})
+	j.say(message{Note: &note{Level: level, Text: printable(text)}})
 }
 
 // reportOnTimer says how far the work is until the function that it returns is called. It is driven by a timer, so that

@@ -16,6 +16,7 @@ import (
 	"github.com/kopia/kopia/snapshot/upload"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
@@ -129,12 +130,12 @@ func lastName(path string) string {
 
 func (p *backupProgress) fail(path string, err error) {
 	p.errors.Add(1)
-	text := clip(printable(path + ": " + err.Error()))
+	text := printable(path + ": " + err.Error())
 	p.lastError.Store(&text)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.failed) < maxFailedPaths {
-		p.failed = append(p.failed, clip(printable(path)))
+		p.failed = append(p.failed, printable(path))
 	}
 }
 
@@ -214,7 +215,7 @@ func (p *backupProgress) reading() progress.Reading {
 		BytesDone: p.done.Load(), TotalBytes: p.totalBytes.Load(),
 		FilesDone: p.files.Load(), FilesTotal: p.totalFiles.Load(),
 		BytesUploaded: max(p.job.meter.uploaded.Load(), 0), Errors: p.errors.Load(), Vanished: p.vanished.Load(),
-		LastError: text(&p.lastError), CurrentItem: clip(printable(text(&p.current))),
+		LastError: load(&p.lastError), CurrentItem: printable(load(&p.current)),
 	}
 	if !r.TotalFinal {
 		r.TotalBytes, r.FilesTotal = max(r.TotalBytes, p.expectBytes.Load()), max(r.FilesTotal, p.expectFiles.Load())
@@ -239,14 +240,14 @@ func (p *backupProgress) reading() progress.Reading {
 // was not there any more, of which there may be too much to name each in the log.
 func (p *backupProgress) logOmitted() {
 	if n := p.vanished.Load(); n > 0 {
-		p.job.note(slog.LevelWarn, progress.Count(n, "file or directory", "files and directories")+" vanished before being read")
+		p.job.note(slog.LevelWarn, text.Count(n, "file or directory", "files and directories")+" vanished before being read")
 	}
 	if n := p.excluded.Load(); n > 0 {
-		p.job.note(slog.LevelWarn, progress.Count(n, "file or directory is", "files and directories are")+" left out, as .kopiaignore or CACHEDIR.TAG in the volume say")
+		p.job.note(slog.LevelWarn, text.Count(n, "file or directory is", "files and directories are")+" left out, as .kopiaignore or CACHEDIR.TAG in the volume say")
 	}
 }
 
-func text(p *atomic.Pointer[string]) string {
+func load(p *atomic.Pointer[string]) string {
 	if s := p.Load(); s != nil {
 		return *s
 	}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
@@ -56,7 +57,7 @@ func (j *job) restore(ctx context.Context) (_ result, err error) {
 		return result{}, err
 	}
 	if n := target.foreign.Load(); n > 0 {
-		j.note(slog.LevelWarn, "the volume does not permit to set owners: "+progress.Count(n, "file or directory does", "files and directories do")+" not have the one of the backup")
+		j.note(slog.LevelWarn, "the volume does not permit to set owners: "+text.Count(n, "file or directory does", "files and directories do")+" not have the one of the backup")
 	}
 	lost := target.unwritten.counts()
 	total, onDisk := max(p.size()-lost.bytes, 0), int64(0)
@@ -129,7 +130,7 @@ func (p *restoreProgress) reading() progress.Reading {
 		Stage: progress.StageTransferring, TotalFinal: p.known,
 		BytesDone: max(p.done()-lost.bytes, 0), TotalBytes: p.total, Errors: lost.errors, LastError: lost.last,
 		FilesDone: int64(s.RestoredFileCount) + int64(s.SkippedCount), FilesTotal: p.files,
-		CurrentItem: clip(printable(text(&p.current))),
+		CurrentItem: printable(load(&p.current)),
 	}
 	if p.total > 0 && r.BytesDone >= p.total {
 		r.Stage, r.CurrentItem = progress.StageFinishing, ""

@@ -35,10 +35,10 @@ func (u *unwritten) add(path string, bytes int64, err error) error {
 	u.lost.errors++
 	u.lost.bytes += bytes
 	if u.lost.last == "" || !errors.Is(err, errParent) {
-		u.lost.last = clip(printable(path + ": " + reason(err)))
+		u.lost.last = printable(path + ": " + reason(err))
 	}
 	if len(u.paths) < maxFailedPaths {
-		u.paths = append(u.paths, clip(printable(path)))
+		u.paths = append(u.paths, printable(path))
 	}
 	return nil
 }

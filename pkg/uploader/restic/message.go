@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"unicode"
-	"unicode/utf8"
+
+	"github.com/plimsoll-io/plimsoll/pkg/text"
 )
 
 // message is one line of restic's JSON output: the union of what the versions print (docs/contracts/restic-kopia.md 1 to 3).
@@ -85,20 +85,5 @@ func looksLikeJSON(line []byte) bool { return bytes.HasPrefix(line, []byte("{"))
 // maxText bounds what is kept of a path or of an error's text, in bytes.
 const maxText = 512
 
-// printable makes a text of restic's fit for a message, a log or an annotation: control characters and broken UTF-8
-// are escaped, and its length is bounded.
-func printable(text string) string {
-	cut := text
-	if len(cut) > maxText {
-		cut = cut[:maxText]
-		for len(cut) > 0 && !utf8.RuneStart(text[len(cut)]) {
-			cut = cut[:len(cut)-1]
-		}
-		cut += "…"
-	}
-	if strings.IndexFunc(cut, func(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError }) < 0 {
-		return cut
-	}
-	quoted := strconv.Quote(cut)
-	return quoted[1 : len(quoted)-1]
-}
+// printable makes what restic says fit for a message, a log or an annotation.
+func printable(said string) string { return text.Line(said, maxText) }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
 )
@@ -130,5 +131,5 @@ func (s *stream) explain(err error) error {
 	if s.reading.Errors == 0 || !errors.As(err, &exit) && !errors.Is(err, uploader.ErrNoSpace) {
 		return err
 	}
-	return fmt.Errorf("%s, such as %s: %w", progress.Count(s.reading.Errors, "error", "errors"), s.example(), err)
+	return fmt.Errorf("%s, such as %s: %w", text.Count(s.reading.Errors, "error", "errors"), s.example(), err)
 }

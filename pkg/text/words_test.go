@@ -1,17 +1,15 @@
-package progress_test
+package text
 
 import (
 	"strings"
 	"testing"
 	"unicode/utf8"
-
-	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
 
 func TestCount(t *testing.T) {
 	t.Parallel()
 	for n, want := range map[int64]string{0: "0 files", 1: "1 file", 2: "2 files"} {
-		if got := progress.Count(n, "file", "files"); got != want {
+		if got := Count(n, "file", "files"); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
@@ -29,7 +27,7 @@ func TestShortPaths(t *testing.T) {
 		"address": {"repository s3:https://store.example/" + deep, "repository s3:https://store.example/" + deep},
 		"a hash":  {"snapshot " + strings.Repeat("0123456789abcdef", 8), "snapshot " + strings.Repeat("0123456789abcdef", 8)},
 	} {
-		got := progress.ShortPaths(test.message)
+		got := ShortPaths(test.message)
 		if got != test.want {
 			t.Errorf("%s: got %q, want %q", name, got, test.want)
 		}
