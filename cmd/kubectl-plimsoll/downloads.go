@@ -222,7 +222,7 @@ func (d *downloads) ask(ctx context.Context, target velerov1.DownloadTarget) (_ 
 		return "", fmt.Errorf("ask for the file: %w", err)
 	}
 	defer func() {
-		// A server deletes what it has answered; what it did not would stay for ever.
+		// A server deletes what it has answered; an unanswered request would stay forever.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), deleteTimeout)
 		defer cancel()
 		if failed := client.IgnoreNotFound(d.api.Delete(ctx, request)); failed != nil && err != nil {

@@ -151,7 +151,7 @@ func (s *scheduled) cronJob() client.Object {
 			Schedule: s.schedule, ConcurrencyPolicy: batchv1.ForbidConcurrent,
 			JobTemplate: batchv1.JobTemplateSpec{Spec: batchv1.JobSpec{
 				BackoffLimit: new(int32(0)), // the node agent tries again itself; a second Job would be a second backup
-				// A Job that waits for ever for an agent that is gone would keep the later ones from starting.
+				// A Job that waits forever for a missing agent would block later ones.
 				ActiveDeadlineSeconds: new(int64(cmp.Or(s.timeout, jobTimeout) / time.Second)),
 				Template:              corev1.PodTemplateSpec{Spec: s.podSpec()},
 			}},
