@@ -184,7 +184,7 @@ func (pv PodVolume) StopRequest() error {
 	}
 }
 
-// emptyObject returns an empty object of pv's type, to read into: a Get keeps the fields of its target that the answer lacks.
+// emptyObject returns an empty object of pv's type, to read into.
 func (pv PodVolume) emptyObject() client.Object {
 	if pv.Kind == Backup {
 		return &velerov1.PodVolumeBackup{}
