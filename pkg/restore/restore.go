@@ -73,8 +73,7 @@ type Input struct {
 	Log *slog.Logger
 }
 
-// The parts of a Restore's progress that the engine reports.
-type (
+type ( // the parts of a Restore's progress that the engine reports
 	Progress = v1alpha1.RestoreItems
 	Counts   = v1alpha1.ItemCounts
 )
