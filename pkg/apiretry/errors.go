@@ -16,10 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Transient reports whether the same request may have another answer later: the API server was not reached, or has too much
-// to do. See Outage for what it refuses right after its start.
-func Transient(err error) bool { return Unreachable(err) || Overloaded(err) }
-
 // Final reports whether the API server has answered and would say the same again: the object is not there, or the request is
 // wrong. Whether a refusal (Refused, quota, admission) lasts depends on who asks, and when: it is not Final.
 func Final(err error) bool {

@@ -73,9 +73,6 @@ func TestErrors(t *testing.T) {
 		if got := apiretry.Unreachable(test.err); got != test.unreachable {
 			t.Errorf("%s: unreachable is %v", name, got)
 		}
-		if got := apiretry.Transient(test.err); got != (test.unreachable || test.overloaded) {
-			t.Errorf("%s: transient is %v", name, got)
-		}
 		if got := apiretry.Overloaded(test.err); got != test.overloaded {
 			t.Errorf("%s: overloaded is %v", name, got)
 		}

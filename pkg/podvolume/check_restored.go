@@ -11,6 +11,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/volume"
 )
@@ -39,12 +40,12 @@ func (op *Operation) checkRestored(ctx context.Context, dir *os.File, restored u
 		op.log.Warn("Cannot verify that the volume has all restored bytes", "reason", check.doubt)
 		result.message = joinMessages(result.message, "it was not checked that all bytes are in the volume: "+check.doubt)
 	case check.missingBytes > 0:
-		text := fmt.Sprintf("the files in the volume have %s less than the snapshot's %s, although none of them failed to be written", size(check.missingBytes), size(restored.SizesOnDisk))
-		if err := op.acceptMissingBytes(ctx, check.missingBytes, text); err != nil {
+		lack := fmt.Sprintf("the files in the volume have %s less than the snapshot's %s, although none of them failed to be written", text.Bytes(check.missingBytes), text.Bytes(restored.SizesOnDisk))
+		if err := op.acceptMissingBytes(ctx, check.missingBytes, lack); err != nil {
 			return attemptResult{}, err
 		}
 		result.errors = max(result.errors, 1)
-		result.message = joinMessages(result.message, text)
+		result.message = joinMessages(result.message, lack)
 	}
 	return result, nil
 }
@@ -80,7 +81,7 @@ func checkSizes(ctx context.Context, dir *os.File, want int64, limit time.Durati
 	case usage.Bytes >= want:
 		return sizeCheck{}, nil
 	case limited.Err() != nil:
-		return sizeCheck{doubt: fmt.Sprintf("its files were not all counted within %s, those that were have %s of %s", limit.Round(time.Second), size(usage.Bytes), size(want))}, nil
+		return sizeCheck{doubt: fmt.Sprintf("its files were not all counted within %s, those that were have %s of %s", limit.Round(time.Second), text.Bytes(usage.Bytes), text.Bytes(want))}, nil
 	case uploader.IsVolumeIO(err):
 		return sizeCheck{}, retryable(v1alpha1.ReasonVolumeIO, err)
 	case err != nil:
@@ -94,17 +95,17 @@ func checkSizes(ctx context.Context, dir *os.File, want int64, limit time.Durati
 
 // acceptMissingBytes fails a restore whose volume lacks bytes: with a retryable error at first, and for good if the same number is
 // missing again, unless any loss is allowed.
-func (op *Operation) acceptMissingBytes(ctx context.Context, bytes int64, text string) error {
+func (op *Operation) acceptMissingBytes(ctx context.Context, bytes int64, lack string) error {
 	if bytes != op.lastMissingBytes && op.attempt < op.env.MaxAttempts {
 		op.lastMissingBytes = bytes
-		return retryable(v1alpha1.ReasonMissingData, errors.New(text))
+		return retryable(v1alpha1.ReasonMissingData, errors.New(lack))
 	}
 	allowed, err := op.partial(ctx)
 	if err != nil {
 		return err
 	}
 	if allowed < 100 {
-		return Permanent(v1alpha1.ReasonMissingData, errors.New(text))
+		return Permanent(v1alpha1.ReasonMissingData, errors.New(lack))
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/metrics"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
 )
 
 const (
@@ -29,7 +30,7 @@ type lastReported struct {
 // the first note only.
 func (op *Operation) emit(eventType, reason, format string, args ...any) {
 	action := fmt.Sprintf("%s-%d", op.Kind, op.eventCount.Add(1))
-	op.env.events.Eventf(op.Object, nil, eventType, reason, action, "%s", shorten(progress.ShortPaths(fmt.Sprintf(format, args...)), maxMessage))
+	op.env.events.Eventf(op.Object, nil, eventType, reason, action, "%s", text.ShortenMiddle(progress.ShortPaths(fmt.Sprintf(format, args...)), maxMessage))
 }
 
 // emitStart reports the begin of an attempt. A try after a wait for a lock, a mount or the API server continues its attempt.
@@ -78,7 +79,7 @@ func (op *Operation) emitChanges(s progress.Snapshot) {
 	}
 	if quarter := s.BytesDone * 4 / s.TotalBytes * 25; quarter > op.reported.milestone {
 		op.reported.milestone = quarter
-		op.emit(normal, v1alpha1.EventProgress, "%s of %s: %s of %s done", op.Kind, op.PodVolume, percent(s), size(s.TotalBytes))
+		op.emit(normal, v1alpha1.EventProgress, "%s of %s: %s of %s done", op.Kind, op.PodVolume, percent(s), text.Bytes(s.TotalBytes))
 	}
 }
 
@@ -102,26 +103,13 @@ func (op *Operation) emitEnd(status terminalStatus) {
 		op.emit(warning, v1alpha1.EventPartial, "%s", status.message)
 	default:
 		log.Info("Operation completed", "snapshot", status.result.snapshotID)
-		op.emit(normal, v1alpha1.EventCompleted, "%s of %s completed: %s in %s", op.Kind, op.PodVolume, size(cmp.Or(status.snapshot.SnapshotBytes, status.snapshot.TotalBytes)), took)
+		op.emit(normal, v1alpha1.EventCompleted, "%s of %s completed: %s in %s", op.Kind, op.PodVolume, text.Bytes(cmp.Or(status.snapshot.SnapshotBytes, status.snapshot.TotalBytes)), took)
 	}
 }
 
 func percent(s progress.Snapshot) string {
 	if s.TotalBytes == 0 {
-		return size(s.BytesDone)
+		return text.Bytes(s.BytesDone)
 	}
 	return fmt.Sprintf("%d %%", s.BytesDone*100/s.TotalBytes)
-}
-
-// size prints a size as people read it.
-func size(n int64) string {
-	const units = "KMGTPE"
-	if n < 1024 {
-		return fmt.Sprintf("%d B", n)
-	}
-	value, unit := float64(n)/1024, 0
-	for value >= 1024 && unit < len(units)-1 {
-		value, unit = value/1024, unit+1
-	}
-	return fmt.Sprintf("%.1f %ciB", value, units[unit])
 }

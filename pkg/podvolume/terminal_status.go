@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -14,6 +13,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
 	"github.com/plimsoll-io/plimsoll/pkg/metrics"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
 )
 
 const (
@@ -66,16 +66,16 @@ var errAlreadyWritten = errors.New("the object has this terminal status already"
 // for the write.
 func (op *Operation) terminalStatusOf(ctx, shutdownCtx context.Context, result attemptResult, err error) terminalStatus {
 	status := op.fullTerminalStatusOf(ctx, shutdownCtx, result, err)
-	text, hint := status.message, ""
+	full, hint := status.message, ""
 	if remedy := status.reason.Remedy(); status.phase == PhaseFailed && remedy != "" {
 		hint = "; " + remedy // never cut
 	}
-	status.message = shorten(text, maxMessage-len(hint)) + hint
+	status.message = text.ShortenMiddle(full, maxMessage-len(hint)) + hint
 	if status.excessBytes(op.PodVolume) > 0 && status.phase == PhaseFailed {
 		status.snapshot.LastError = "" // the message has the error; a byte that cannot be printed takes five of them
 	}
 	if over := status.excessBytes(op.PodVolume); over > 0 {
-		status.message = shorten(text, max(len(status.message)-over, minMessage)-len(hint)) + hint
+		status.message = text.ShortenMiddle(full, max(len(status.message)-over, minMessage)-len(hint)) + hint
 	}
 	return status
 }
@@ -237,14 +237,4 @@ func (s terminalStatus) metricsResult() string {
 	default:
 		return metrics.Completed
 	}
-}
-
-// shorten cuts a message to limit bytes, in its middle: an error begins with the operation and ends with the cause.
-func shorten(s string, limit int) string {
-	if len(s) <= limit {
-		return s
-	}
-	keep := max(limit-len("…"), 0)
-	end := keep / 3
-	return strings.ToValidUTF8(s[:keep-end], "") + "…" + strings.ToValidUTF8(s[len(s)-end:], "")
 }
