@@ -73,10 +73,11 @@ type Input struct {
 	Log *slog.Logger
 }
 
-type ( // the parts of a Restore's progress that the engine reports
-	Progress = v1alpha1.RestoreItems
-	Counts   = v1alpha1.ItemCounts
-)
+// Progress is the part of a Restore's progress that the engine reports.
+type Progress = v1alpha1.RestoreItems
+
+// Counts are what became of the items, in Progress.
+type Counts = v1alpha1.ItemCounts
 
 // Outcome is what a restore has done.
 type Outcome struct {
