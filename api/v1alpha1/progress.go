@@ -45,7 +45,7 @@ type VolumeProgress struct {
 	TotalFinal bool  `json:"totalFinal,omitempty"` // false: a percentage is provisional
 
 	// SnapshotBytes is the size of the snapshot where it is less than TotalBytes: of a volume that changed while it was read.
-	SnapshotBytes int64 `json:"snapshotBytes,omitempty"`
+	SnapshotBytes *int64 `json:"snapshotBytes,omitempty"`
 
 	BytesPerSecond int64  `json:"bytesPerSecond"`       // over the last two minutes
 	ETASeconds     *int64 `json:"etaSeconds,omitempty"` // absent: not known yet

@@ -4,6 +4,8 @@ import "slices"
 
 // ReasonInfo is what people are told about a Reason. docs/node-agent.md and docs/troubleshooting.md have tables of all of them,
 // which are made from here: go test ./api/v1alpha1 -update.
+//
+// +kubebuilder:object:generate=false
 type ReasonInfo struct {
 	Reason  Reason
 	Meaning string // what happened, in a few words that follow "it has failed: "

@@ -18,14 +18,12 @@ import (
 
 // Final reports whether the API server has answered and would say the same again: the object is not there, or the request is
 // wrong. Whether a refusal (Refused, quota, admission) lasts depends on who asks, and when: it is not Final.
+//
+// An answer without a reason, as webhooks give it, counts by its code.
 func Final(err error) bool {
-	switch apierrors.ReasonForError(err) {
-	case metav1.StatusReasonNotFound, metav1.StatusReasonInvalid, metav1.StatusReasonBadRequest, metav1.StatusReasonGone,
-		metav1.StatusReasonMethodNotAllowed, metav1.StatusReasonNotAcceptable, metav1.StatusReasonRequestEntityTooLarge:
-		return true
-	default:
-		return meta.IsNoMatchError(err) || runtime.IsNotRegisteredError(err)
-	}
+	return apierrors.IsNotFound(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsGone(err) ||
+		apierrors.IsMethodNotSupported(err) || apierrors.IsNotAcceptable(err) || apierrors.IsRequestEntityTooLargeError(err) ||
+		meta.IsNoMatchError(err) || runtime.IsNotRegisteredError(err)
 }
 
 // Unreachable reports whether a request or its answer was lost on the way. The text of an answer does not count: it may contain

@@ -95,6 +95,7 @@ func TestFinal(t *testing.T) {
 		"not found":          {fmt.Errorf("get: %w", apierrors.NewNotFound(things, "a")), true},
 		"invalid":            {apierrors.NewInvalid(schema.GroupKind{Kind: "Thing"}, "a", nil), true},
 		"bad request":        {apierrors.NewBadRequest("x"), true},
+		"denied, no reason":  {&apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: 400, Message: "denied"}}, true}, // of a webhook
 		"too large":          {apierrors.NewRequestEntityTooLargeError("x"), true},
 		"no such resource":   {&meta.NoKindMatchError{GroupKind: schema.GroupKind{Kind: "Thing"}}, true},
 		"not in the scheme":  {runtime.NewNotRegisteredErrForKind("scheme", schema.GroupVersionKind{Kind: "Thing"}), true},

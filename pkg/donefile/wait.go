@@ -18,7 +18,7 @@ var ErrRestoreFailed = errors.New("restore of a volume failed")
 
 // Wait is the work of the init container restore-wait: it blocks until every volume below root (/restores in a pod) has the
 // done file of the restore. Then it removes these files; where it lacks the permission, the agent does that. The error wraps
-// ErrRestoreFailed is returned by Wait when the restore of a volume failed.
+// ErrRestoreFailed if the restore of one of them failed, and the cause of ctx if that ends. It looks once a second: not every file
 // system sends inotify events for a file that was written through another mount.
 func Wait(ctx context.Context, root string, uid types.UID, log func(message string)) error {
 	tick := time.NewTicker(time.Second)
@@ -48,7 +48,7 @@ func Wait(ctx context.Context, root string, uid types.UID, log func(message stri
 }
 
 // Pending returns the paths of the volumes below root, and the names of those without a done file. The error wraps
-// ErrRestoreFailed is returned by Wait when the restore of a volume failed.
+// ErrRestoreFailed if the restore of one of them failed.
 func Pending(root string, uid types.UID) (volumes, pending []string, err error) {
 	entries, err := os.ReadDir(root)
 	if err != nil {

@@ -67,11 +67,11 @@ func (a *Agent) reconcilePod(ctx context.Context, req reconcile.Request) (reconc
 	return reconcile.Result{}, nil
 }
 
-// errSettling means that a volume must be checked again soon: it does not answer, which must not hold up the other pods, or is
+// errMarkersBusy means that a volume must be checked again soon: it does not answer, which must not hold up the other pods, or is
 // still worked on.
 var errMarkersBusy = errors.New("a volume of the pod is busy")
 
-// reconcileMarkers runs settle beside the controller, once at a time for each pod: the kernel may hold it for as long as a device or
+// reconcileMarkers runs updateMarkers beside the controller, once at a time for each pod: the kernel may hold it for as long as a device or
 // a file server does not answer. A stopping agent waits for it as long, so that nothing is written after its end.
 func (a *Agent) reconcileMarkers(pod *corev1.Pod, records []donefile.Record) error {
 	if _, busy := a.markersBusy.LoadOrStore(pod.UID, nil); busy {

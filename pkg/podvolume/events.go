@@ -1,7 +1,6 @@
 package podvolume
 
 import (
-	"cmp"
 	"fmt"
 	"time"
 
@@ -103,7 +102,7 @@ func (op *Operation) emitEnd(status terminalStatus) {
 		op.emit(warning, v1alpha1.EventPartial, "%s", status.message)
 	default:
 		log.Info("Operation completed", "snapshot", status.result.snapshotID)
-		op.emit(normal, v1alpha1.EventCompleted, "%s of %s completed: %s in %s", op.Kind, op.PodVolume, text.Bytes(cmp.Or(status.snapshot.SnapshotBytes, status.snapshot.TotalBytes)), took)
+		op.emit(normal, v1alpha1.EventCompleted, "%s of %s completed: %s in %s", op.Kind, op.PodVolume, text.Bytes(status.result.totalBytes), took)
 	}
 }
 

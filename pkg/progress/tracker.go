@@ -153,7 +153,7 @@ func (t *Tracker) Complete(size int64, reason v1alpha1.Reason) Snapshot {
 	t.snap.BytesDone = max(t.snap.BytesDone, size)
 	t.snap.TotalBytes, t.snap.TotalFinal = t.snap.BytesDone, true
 	if size < t.snap.TotalBytes {
-		t.snap.SnapshotBytes = size
+		t.snap.SnapshotBytes = &size
 	}
 	if t.snap.FilesTotal > 0 {
 		t.snap.FilesDone = t.snap.FilesTotal

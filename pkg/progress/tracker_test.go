@@ -276,7 +276,7 @@ func TestTrackerEnds(t *testing.T) {
 		tr.Report(full)
 		before := tr.Snapshot()
 		s := tr.Complete(60*mib, "")
-		if s.BytesDone < before.BytesDone || s.TotalBytes != s.BytesDone || s.SnapshotBytes != 60*mib {
+		if s.BytesDone < before.BytesDone || s.TotalBytes != s.BytesDone || *s.SnapshotBytes != 60*mib {
 			t.Errorf("completed as %+v after %+v", s, before)
 		}
 	})

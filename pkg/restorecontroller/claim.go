@@ -86,6 +86,7 @@ func isBegun(r *velerov1.Restore) bool {
 func (c *Controller) failValidation(ctx context.Context, op *operation, r *velerov1.Restore, before client.Patch, problems []string) error {
 	r.Status.Phase = velerov1.RestorePhaseFailedValidation
 	r.Status.ValidationErrors = problems
+	delete(r.Annotations, v1alpha1.AnnotationProgress) // it may say that the Restore waits to begin
 	if err := c.client.Patch(ctx, r, before); err != nil {
 		return fmt.Errorf("write what is wrong with the Restore: %w", err)
 	}
@@ -96,15 +97,19 @@ func (c *Controller) failValidation(ctx context.Context, op *operation, r *veler
 
 // checkUnusedWithRetry is checkUnused, with some patience for a store that does not answer.
 func (c *Controller) checkUnusedWithRetry(ctx context.Context, r *velerov1.Restore, location *velerov1.BackupStorageLocation) error {
+	const maxCalls = 5 // however long each takes: a store that cannot be reached costs half a minute for each
+	calls := 0
 	policy := apiretry.Policy{
-		Backoff:  wait.Backoff{Duration: time.Second, Factor: 2, Steps: 5},
-		Patience: 20 * time.Second, // five calls
-		Retry:    func(err error) bool { return !errors.Is(err, errNameTaken) },
+		Backoff: wait.Backoff{Duration: time.Second, Factor: 2, Steps: maxCalls},
+		Retry:   func(err error) bool { return !errors.Is(err, errNameTaken) && calls < maxCalls },
 		Notify: func(err error) {
 			c.cfg.Logger.Warn("Backup storage location cannot be read; retrying before the restore begins", "restore", r.Name, "error", err)
 		},
 	}
-	return policy.Do(ctx, func() error { return c.checkUnused(ctx, r, location) })
+	return policy.Do(ctx, func() error {
+		calls++
+		return c.checkUnused(ctx, r, location)
+	})
 }
 
 // errNameTaken is the reason of a Restore whose name is that of another.

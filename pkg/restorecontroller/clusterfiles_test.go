@@ -95,24 +95,24 @@ func TestReadOnlyLocation(t *testing.T) {
 }
 
 // TestAccessModeChanges makes the location read-only, or writable, while items are restored: the end of the Restore goes by that.
+// It does not follow a location that leads elsewhere by then, where files of another restore of this name may be.
 func TestAccessModeChanges(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		before, after velerov1.BackupStorageLocationAccessMode
+		before, after string // fields of the location's spec
 		kept          int
 	}{
-		"read-only": {velerov1.BackupStorageLocationAccessModeReadWrite, velerov1.BackupStorageLocationAccessModeReadOnly, 4},
-		"writable":  {velerov1.BackupStorageLocationAccessModeReadOnly, velerov1.BackupStorageLocationAccessModeReadWrite, 0},
+		"read-only": {`"accessMode":"ReadWrite"`, `"accessMode":"ReadOnly"`, 4},
+		"writable":  {`"accessMode":"ReadOnly"`, `"accessMode":"ReadWrite"`, 0},
+		"elsewhere": {`"accessMode":"ReadWrite"`, `"objectStorage":{"prefix":"other"}`, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := newCluster(t)
-			mode := func(mode velerov1.BackupStorageLocationAccessMode) {
-				c.Patch(c.location, `{"spec":{"accessMode":"`+string(mode)+`"}}`)
-			}
-			mode(tc.before)
+			change := func(fields string) { c.Patch(c.location, `{"spec":{`+fields+`}}`) }
+			change(tc.before)
 			restorable(c, &script{finalize: func(context.Context, *restore.Plan, *restore.Outcome) error {
-				mode(tc.after)
+				change(tc.after)
 				return nil
 			}}, nil)
 			r := c.created("r1")

@@ -62,14 +62,32 @@ func (e *execution) recordAtEnd(ctx context.Context) {
 	}
 }
 
-// currentLocation returns the location as it is now or, if it cannot be read, as it was when the restore began.
+// currentLocation returns the location as it is now. It returns the one that the restore began with if the location cannot be read
+// or leads elsewhere now: only in the store of the beginning is the restore's name known to be free.
 func (e *execution) currentLocation(ctx context.Context) *velerov1.BackupStorageLocation {
 	var location velerov1.BackupStorageLocation
 	if err := e.c.api.Get(ctx, client.ObjectKeyFromObject(e.location), &location); err != nil {
 		e.op.log.Warn("Cannot read the backup storage location; using it as it was when the restore began", "location", e.location.Name, "error", err)
 		return e.location
 	}
+	if !sameStore(e.location, &location) {
+		e.op.log.Warn("Backup storage location leads to another store now; using the one that the restore began with", "location", e.location.Name)
+		return e.location
+	}
 	return &location
+}
+
+// sameStore reports whether two states of a location lead to the same directory of the same store.
+func sameStore(a, b *velerov1.BackupStorageLocation) bool {
+	place := func(l *velerov1.BackupStorageLocation) (provider, bucket, prefix string) {
+		if l.Spec.ObjectStorage != nil {
+			bucket, prefix = l.Spec.ObjectStorage.Bucket, l.Spec.ObjectStorage.Prefix
+		}
+		return l.Spec.Provider, bucket, prefix
+	}
+	provider, bucket, prefix := place(a)
+	newProvider, newBucket, newPrefix := place(b)
+	return a.UID == b.UID && provider == newProvider && bucket == newBucket && prefix == newPrefix && maps.Equal(a.Spec.Config, b.Spec.Config)
 }
 
 // record records what was done until now, so that another process can go on from there.
