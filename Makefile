@@ -100,6 +100,9 @@ fmt: bin/golangci-lint ## Format the Go files (gofumpt, import groups).
 lint: bin/golangci-lint bin/deadcode bin/actionlint bin/helm ## Run the linters, vet, staticcheck and the import arrows among them, and look for dead code.
 	bin/golangci-lint run
 	bin/actionlint
+	@if command -v shellcheck >/dev/null; then shellcheck $$(git ls-files '*.sh') .ci/run; \
+	elif [ -n "$${CI:-}" ]; then echo 'shellcheck is missing: apt-get install shellcheck'; exit 1; \
+	else echo 'shellcheck is not installed: the scripts are not checked'; fi
 	bin/helm lint --strict deploy/chart
 	@dead=$$(bin/deadcode -filter '^github.com/plimsoll-io/plimsoll/(api|cmd|pkg)/' ./cmd/... ./examples/...); \
 	[ -z "$$dead" ] || { echo "$$dead"; echo 'no program reaches this code: delete it'; exit 1; }

@@ -13,13 +13,14 @@ import (
 )
 
 var (
-	priorityClasses       = schema.GroupResource{Group: "scheduling.k8s.io", Resource: "priorityclasses"}
-	runtimeClasses        = schema.GroupResource{Group: "node.k8s.io", Resource: "runtimeclasses"}
-	claimResource         = claimObjects.GroupResource()
-	volumeResource        = volumeObjects.GroupResource()
-	containerFields       = []string{"containers", "initContainers"}
-	defaultServiceAccount = "default"
+	priorityClasses = schema.GroupResource{Group: "scheduling.k8s.io", Resource: "priorityclasses"}
+	runtimeClasses  = schema.GroupResource{Group: "node.k8s.io", Resource: "runtimeclasses"}
+	claimResource   = claimObjects.GroupResource()
+	volumeResource  = volumeObjects.GroupResource()
+	containerFields = []string{"containers", "initContainers"}
 )
+
+const defaultServiceAccount = "default"
 
 // addClaims has a pod's claims restored before it.
 func addClaims(_ context.Context, _ *scope, in *actionInput) (actionOutput, error) {

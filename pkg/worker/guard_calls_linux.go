@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,18 +26,22 @@ const none = -1
 // change reads the rest of a call's arguments and returns what makes the change to the file that a path leads to.
 type change func(m memory, args [6]uint64) (func(path string) error, error)
 
-// guarded are the system calls that change a file by its path and are none of Landlock's; truncate is since Linux 6.2.
-// Those that take an open file are not guarded: to open it the worker needed Landlock's consent.
-var guarded = map[uint32]call{
-	unix.SYS_FCHMODAT:     {dir: 0, path: 1, flags: none, change: chmod(2)},
-	unix.SYS_FCHMODAT2:    {dir: 0, path: 1, flags: 3, change: chmod(2)},
-	unix.SYS_FCHOWNAT:     {dir: 0, path: 1, flags: 4, change: chown(2)},
-	unix.SYS_UTIMENSAT:    {dir: 0, path: 1, flags: 3, openFile: true, change: setTimes},
-	unix.SYS_SETXATTR:     {dir: none, path: 0, flags: none, change: setAttribute},
-	unix.SYS_LSETXATTR:    {dir: none, path: 0, flags: none, noFollow: true, change: setAttribute},
-	unix.SYS_REMOVEXATTR:  {dir: none, path: 0, flags: none, change: removeAttribute},
-	unix.SYS_LREMOVEXATTR: {dir: none, path: 0, flags: none, noFollow: true, change: removeAttribute},
-	unix.SYS_TRUNCATE:     {dir: none, path: 0, flags: none, change: truncate},
+// guarded returns the system calls that change a file by its path and that Landlock does not restrict. It restricts truncate, too,
+// but only since Linux 6.2. Calls on open files are not guarded: to open a file the worker needed Landlock's consent.
+func guarded() map[uint32]call {
+	calls := map[uint32]call{
+		unix.SYS_FCHMODAT:     {dir: 0, path: 1, flags: none, change: chmod(2)},
+		unix.SYS_FCHMODAT2:    {dir: 0, path: 1, flags: 3, change: chmod(2)},
+		unix.SYS_FCHOWNAT:     {dir: 0, path: 1, flags: 4, change: chown(2)},
+		unix.SYS_UTIMENSAT:    {dir: 0, path: 1, flags: 3, openFile: true, change: setTimes},
+		unix.SYS_SETXATTR:     {dir: none, path: 0, flags: none, change: setAttribute},
+		unix.SYS_LSETXATTR:    {dir: none, path: 0, flags: none, noFollow: true, change: setAttribute},
+		unix.SYS_REMOVEXATTR:  {dir: none, path: 0, flags: none, change: removeAttribute},
+		unix.SYS_LREMOVEXATTR: {dir: none, path: 0, flags: none, noFollow: true, change: removeAttribute},
+		unix.SYS_TRUNCATE:     {dir: none, path: 0, flags: none, change: truncate},
+	}
+	maps.Copy(calls, guardedHere())
+	return calls
 }
 
 func chmod(mode int) change {

@@ -50,7 +50,7 @@ func filter() []unix.SockFilter {
 	for _, nr := range refused {
 		on(nr, refuse)
 	}
-	for nr := range guarded {
+	for nr := range guarded() {
 		on(nr, unix.SECCOMP_RET_USER_NOTIF)
 	}
 	return append(program, ret(unix.SECCOMP_RET_ALLOW))

@@ -36,6 +36,7 @@ type guard struct {
 	wake     *os.File // an eventfd that ends serve
 	listener int
 	roots    []root
+	calls    map[uint32]call
 	changes  sync.WaitGroup
 	done     chan struct{}
 }
@@ -51,7 +52,7 @@ func newGuard(c *Command) (*guard, *os.File, error) {
 		closeFD(wake)
 		return nil, nil, fmt.Errorf("socketpair: %w", err)
 	}
-	g := &guard{socket: ends[0], wake: os.NewFile(uintptr(wake), "wake"), listener: -1, roots: openRoots(c), done: make(chan struct{})}
+	g := &guard{socket: ends[0], wake: os.NewFile(uintptr(wake), "wake"), listener: -1, roots: openRoots(c), calls: guarded(), done: make(chan struct{})}
 	return g, os.NewFile(uintptr(ends[1]), "guard"), nil
 }
 
@@ -162,7 +163,7 @@ func (g *guard) answer(n *notification) {
 
 // do makes the change that a call asks for.
 func (g *guard) do(n *notification) error {
-	c, ok := guarded[n.Number]
+	c, ok := g.calls[n.Number]
 	if !ok {
 		return unix.ENOSYS
 	}

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"path/filepath"
 	"runtime"
-	"sync"
 	"syscall"
 	"time"
 
@@ -132,13 +131,8 @@ func (p *process) serveGuard(c *Command) {
 	}
 }
 
-// warned keeps the log from saying with every restore what will not change.
-var warned sync.Once
-
 func warnUnguarded(log *slog.Logger, err error) {
-	warned.Do(func() {
-		log.Warn("restores can change owner, mode and time of files outside of the volume: their system calls cannot be guarded", "error", err)
-	})
+	log.Warn("The restore can change owner, mode and time of files outside of the volume: its system calls cannot be guarded", "error", err)
 }
 
 // logEnd says what the worker took, and what it wrote that nobody could read. On Linux the memory is at least what the

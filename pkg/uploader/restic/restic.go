@@ -104,8 +104,8 @@ func New(ctx context.Context, path string, options Options) (*Uploader, error) {
 	if err != nil {
 		return nil, fmt.Errorf("restic program %s: %w", path, err)
 	}
-	if version.compare(oldest) < 0 {
-		return nil, fmt.Errorf("restic program %s: version %v is %w: install %v or later", path, version, uploader.ErrUnsupported, oldest)
+	if version.compare(oldest()) < 0 {
+		return nil, fmt.Errorf("restic program %s: version %v is %w: install %v or later", path, version, uploader.ErrUnsupported, oldest())
 	}
 	u.version = version
 	return u, nil

@@ -11,8 +11,8 @@ import (
 // (docs/contracts/restic-kopia.md 1 to 8).
 type Version struct{ Major, Minor, Patch int }
 
-// oldest is the first release that this package was tested with.
-var oldest = Version{Minor: 14}
+// oldest returns the first release that this package was tested with.
+func oldest() Version { return Version{Minor: 14} }
 
 var versionLine = regexp.MustCompile(`(?m)^restic v?(\d+)\.(\d+)\.(\d+)`)
 
