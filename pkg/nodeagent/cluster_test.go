@@ -3,7 +3,6 @@ package nodeagent
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -15,16 +14,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
@@ -32,128 +25,52 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
-	"github.com/plimsoll-io/plimsoll/test/controlplane"
-	"github.com/plimsoll-io/plimsoll/test/parts"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 	"github.com/plimsoll-io/plimsoll/test/velero"
 )
-
-// patience is how long a test waits for what must come. Nothing waits for it to pass.
-const patience = 5 * time.Minute
-
-// veleroLatest is the Velero whose CRDs tests use where the version does not matter.
-const veleroLatest = "1.18.3"
-
-// planes are the control planes of this test binary, one for each Velero version, started when first asked for.
-var planes = struct {
-	sync.Mutex
-	running map[string]*controlplane.ControlPlane
-}{running: map[string]*controlplane.ControlPlane{}}
 
 func TestMain(m *testing.M) {
 	worker.Main()
 	kopia.Main()
-	code := m.Run()
-	for _, plane := range planes.running {
-		if err := plane.Stop(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
-}
-
-func apiServer(t *testing.T, velero string) *rest.Config {
-	t.Helper()
-	parts.ControlPlane(t)
-	planes.Lock()
-	defer planes.Unlock()
-	if planes.running[velero] == nil {
-		crds, err := controlplane.VeleroCRDs(velero)
-		if err != nil {
-			t.Fatal(err)
-		}
-		plane, err := controlplane.Start(controlplane.Options{CRDs: crds})
-		if err != nil {
-			t.Fatal(err)
-		}
-		planes.running[velero] = plane
-	}
-	return planes.running[velero].Config()
-}
-
-func newScheme(t *testing.T) *runtime.Scheme {
-	t.Helper()
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, velerov1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return scheme
+	os.Exit(testenv.Main(m))
 }
 
 // cluster is a namespace with a Velero server's objects and a node without kubelet, of which the test plays the parts.
 type cluster struct {
+	*testenv.Env
 	t        *testing.T
-	rest     *rest.Config
-	scheme   *runtime.Scheme
-	client   client.WithWatch
-	ns, node string
+	node     string
 	hostPods string // holds each node's pods directory
 	repos    string // directory of the repositories
 	backup   *velerov1.Backup
 	restore  *velerov1.Restore
 	history  *history
-	// intercept changes calls of agents that are started after it was set.
-	intercept interceptor.Funcs
-	ended     []client.Object // as their terminal writes left them
+	ended    []client.Object // as their terminal writes left them
 }
 
 func newCluster(t *testing.T, velero string) *cluster {
 	t.Helper()
-	c := &cluster{t: t, rest: apiServer(t, velero), scheme: newScheme(t), hostPods: t.TempDir(), repos: t.TempDir()}
-	c.rest.QPS, c.rest.Burst = -1, -1
-	var err error
-	if c.client, err = client.NewWithWatch(c.rest, client.Options{Scheme: c.scheme}); err != nil {
-		t.Fatal(err)
-	}
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "velero-"}}
-	c.create(namespace)
-	c.ns = namespace.Name
-	c.node = "node-" + c.ns
-	c.create(&corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "velero-repo-credentials"},
+	c := &cluster{Env: testenv.New(t, testenv.Options{Velero: velero}), t: t, hostPods: t.TempDir(), repos: t.TempDir()}
+	c.node = "node-" + c.Namespace
+	c.Create(&corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "velero-repo-credentials"},
 		StringData: map[string]string{"repository-password": "correct horse"},
 	})
-	c.create(&velerov1.BackupStorageLocation{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "default"},
+	c.Create(&velerov1.BackupStorageLocation{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "default"},
 		Spec: velerov1.BackupStorageLocationSpec{
 			Provider:    "velero.io/fs",
 			Config:      map[string]string{"fspath": c.repos, "resticRepoPrefix": filepath.Join(c.repos, "restic")},
 			StorageType: velerov1.StorageType{ObjectStorage: &velerov1.ObjectStorageLocation{Bucket: "bucket"}},
 		},
 	})
-	c.backup = &velerov1.Backup{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "b1"}, Status: velerov1.BackupStatus{Phase: velerov1.BackupPhaseInProgress}}
-	c.restore = &velerov1.Restore{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "r1"}, Spec: velerov1.RestoreSpec{BackupName: "b1"}}
-	c.create(c.backup)
-	c.create(c.restore)
+	c.backup = &velerov1.Backup{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "b1"}, Status: velerov1.BackupStatus{Phase: velerov1.BackupPhaseInProgress}}
+	c.restore = &velerov1.Restore{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "r1"}, Spec: velerov1.RestoreSpec{BackupName: "b1"}}
+	c.Create(c.backup)
+	c.Create(c.restore)
 	c.history = c.watch()
 	t.Cleanup(c.checkEnded) // after the agents have stopped: cleanups run backwards
 	return c
-}
-
-func (c *cluster) create(o client.Object) {
-	c.t.Helper()
-	if err := c.client.Create(c.t.Context(), o); err != nil {
-		c.t.Fatal(err)
-	}
-}
-
-func (c *cluster) patch(o client.Object, patch string) {
-	c.t.Helper()
-	if err := c.client.Patch(c.t.Context(), o, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
-		c.t.Fatal(err)
-	}
 }
 
 // startAgent runs an agent until the test or the returned function ends it.
@@ -164,17 +81,9 @@ func (c *cluster) startAgent(data uploader.Uploader, tune func(*Config)) (agent 
 
 func (c *cluster) startAgentOn(node string, data uploader.Uploader, tune func(*Config)) (agent *Agent, stop func()) {
 	c.t.Helper()
-	mgr, err := ctrl.NewManager(c.rest, ctrl.Options{
-		Scheme: c.scheme, Cache: CacheOptions(c.ns, node), Metrics: metricsserver.Options{BindAddress: "0"},
-		Controller: config.Controller{SkipNameValidation: new(true)}, // one process, many agents
-		NewClient:  c.newClient,
-	})
-	if err != nil {
-		c.t.Fatal(err)
-	}
 	mkdir(c.t, filepath.Join(c.hostPods, node))
 	cfg := Config{Config: podvolume.Config{
-		NodeName: node, Namespace: c.ns, HostPods: filepath.Join(c.hostPods, node), InitRepositories: true,
+		NodeName: node, Namespace: c.Namespace, HostPods: filepath.Join(c.hostPods, node), InitRepositories: true,
 		Uploaders:        map[string]uploader.Uploader{"restic": data},
 		ProgressInterval: 100 * time.Millisecond, RetryDelay: 10 * time.Millisecond,
 		Logger: slog.New(slog.NewTextHandler(c.t.Output(), nil)),
@@ -182,29 +91,11 @@ func (c *cluster) startAgentOn(node string, data uploader.Uploader, tune func(*C
 	if tune != nil {
 		tune(&cfg)
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(c.t.Context()))
-	if agent, err = SetUp(ctx, mgr, cfg); err != nil {
-		c.t.Fatal(err)
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := mgr.Start(ctx); err != nil {
-			c.t.Error(err)
-		}
-	}()
-	stop = sync.OnceFunc(func() { cancel(); <-done })
-	c.t.Cleanup(stop)
+	stop = c.StartManager(ctrl.Options{Cache: CacheOptions(c.Namespace, node)}, func(ctx context.Context, mgr ctrl.Manager) (err error) {
+		agent, err = SetUp(ctx, mgr, cfg)
+		return err
+	})
 	return agent, stop
-}
-
-// newClient makes an agent's client, whose calls the test may change.
-func (c *cluster) newClient(config *rest.Config, options client.Options) (client.Client, error) {
-	direct, err := client.NewWithWatch(config, options)
-	if err != nil {
-		return nil, err
-	}
-	return interceptor.NewClient(direct, c.intercept), nil
 }
 
 // pod makes a running pod with emptyDir volumes and their directories on the host.
@@ -216,7 +107,7 @@ func (c *cluster) pod(name string, volumes ...string) *corev1.Pod {
 func (c *cluster) podOn(node, name string, volumes ...string) *corev1.Pod {
 	c.t.Helper()
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: name},
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: name},
 		Spec: corev1.PodSpec{
 			NodeName:       node,
 			InitContainers: []corev1.Container{{Name: v1alpha1.ContainerRestoreWait, Image: "agent"}},
@@ -226,7 +117,7 @@ func (c *cluster) podOn(node, name string, volumes ...string) *corev1.Pod {
 	for _, v := range volumes {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: v, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
 	}
-	c.create(pod)
+	c.Create(pod)
 	for _, v := range volumes {
 		if err := os.MkdirAll(c.dir(pod, v), 0o755); err != nil {
 			c.t.Fatal(err)
@@ -246,7 +137,7 @@ func (c *cluster) setInitContainer(pod *corev1.Pod, state corev1.ContainerState)
 	before := client.MergeFrom(pod.DeepCopy())
 	pod.Status.Phase = corev1.PodPending
 	pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: v1alpha1.ContainerRestoreWait, State: state, Image: "agent", ImageID: "agent"}}
-	if err := c.client.Status().Patch(c.t.Context(), pod, before); err != nil {
+	if err := c.Client.Status().Patch(c.t.Context(), pod, before); err != nil {
 		c.t.Fatal(err)
 	}
 }
@@ -260,7 +151,7 @@ func (c *cluster) newBackup(pod *corev1.Pod, volume string) *velerov1.PodVolumeB
 
 // newRestore returns a PodVolumeRestore as a Velero server makes it.
 func (c *cluster) newRestore(pod *corev1.Pod, volume, snapshot string) *velerov1.PodVolumeRestore {
-	return velero.PodVolumeRestore(c.restore, pod, volume, "restic", snapshot, c.ns)
+	return velero.PodVolumeRestore(c.restore, pod, volume, "restic", snapshot, c.Namespace)
 }
 
 // history is what a Velero server sees: every version of every object, as a watch brings them.
@@ -278,7 +169,7 @@ func (c *cluster) watch() *history {
 	var watching sync.WaitGroup
 	c.t.Cleanup(func() { cancel(); watching.Wait() })
 	for _, list := range []client.ObjectList{&velerov1.PodVolumeBackupList{}, &velerov1.PodVolumeRestoreList{}} {
-		w, err := c.client.Watch(ctx, list, client.InNamespace(c.ns))
+		w, err := c.Client.Watch(ctx, list, client.InNamespace(c.Namespace))
 		if err != nil {
 			c.t.Fatal(err)
 		}
@@ -311,7 +202,7 @@ func (h *history) add(e watch.Event) {
 // until waits for a version of o that ok accepts, and returns it with all versions up to it.
 func (h *history) until(t *testing.T, o client.Object, what string, ok func(podvolume.PodVolume) bool) []podvolume.PodVolume {
 	t.Helper()
-	deadline := time.After(patience)
+	deadline := time.After(testenv.Patience)
 	for {
 		h.mu.Lock()
 		versions, changed := h.versions[o.GetUID()], h.changed
@@ -332,7 +223,7 @@ func (h *history) until(t *testing.T, o client.Object, what string, ok func(podv
 // untilDeleted waits until o is gone.
 func (h *history) untilDeleted(t *testing.T, o client.Object) {
 	t.Helper()
-	deadline := time.After(patience)
+	deadline := time.After(testenv.Patience)
 	for {
 		h.mu.Lock()
 		gone, changed := h.deleted[o.GetUID()], h.changed
@@ -386,7 +277,7 @@ func (c *cluster) end(o client.Object) podvolume.PodVolume {
 func (c *cluster) checkEnded() {
 	for _, o := range c.ended {
 		live := o.DeepCopyObject().(client.Object)
-		err := c.client.Get(context.WithoutCancel(c.t.Context()), client.ObjectKeyFromObject(o), live)
+		err := c.Client.Get(context.WithoutCancel(c.t.Context()), client.ObjectKeyFromObject(o), live)
 		if client.IgnoreNotFound(err) != nil {
 			c.t.Error(err)
 		} else if err == nil && live.GetResourceVersion() != o.GetResourceVersion() {
@@ -420,12 +311,12 @@ func message(s podvolume.PodVolume) string {
 // events waits until o has an Event with the reason, and returns its note.
 func (c *cluster) event(o client.Object, reason string) string {
 	c.t.Helper()
-	w, err := c.client.Watch(c.t.Context(), &eventsv1.EventList{}, client.InNamespace(c.ns))
+	w, err := c.Client.Watch(c.t.Context(), &eventsv1.EventList{}, client.InNamespace(c.Namespace))
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	defer w.Stop()
-	deadline := time.After(patience)
+	deadline := time.After(testenv.Patience)
 	for {
 		select {
 		case e := <-w.ResultChan():

@@ -12,12 +12,14 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/test/controlplane"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 func TestConcurrency(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
-	c.create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.node, Labels: map[string]string{"disk": "fast", "zone": "a"}}})
+	c := newCluster(t, controlplane.LatestVelero)
+	c.Create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.node, Labels: map[string]string{"disk": "fast", "zone": "a"}}})
 	tests := map[string]struct {
 		data map[string]string
 		want int // 0: an error
@@ -34,15 +36,15 @@ func TestConcurrency(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, GenerateName: "config-"}, Data: tc.data}
-			c.create(config)
-			got, err := Concurrency(t.Context(), c.client, c.ns, config.Name, c.node)
+			config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, GenerateName: "config-"}, Data: tc.data}
+			c.Create(config)
+			got, err := Concurrency(t.Context(), c.Client, c.Namespace, config.Name, c.node)
 			if (err != nil) != (tc.want == 0) || (err == nil && got != tc.want) {
 				t.Errorf("concurrency %d, %v; want %d", got, err, tc.want)
 			}
 		})
 	}
-	if _, err := Concurrency(t.Context(), c.client, c.ns, "missing", c.node); err == nil {
+	if _, err := Concurrency(t.Context(), c.Client, c.Namespace, "missing", c.node); err == nil {
 		t.Error("no error for a ConfigMap that is missing")
 	}
 }
@@ -50,31 +52,31 @@ func TestConcurrency(t *testing.T) {
 // The number of slots follows the ConfigMap, and what runs goes on.
 func TestConcurrencyFollowsTheConfigMap(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	say := func(number int) map[string]string {
 		return map[string]string{"c": fmt.Sprintf(`{"loadConcurrency":{"globalConfig":%d}}`, number)}
 	}
-	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "node-agent-config"}, Data: say(1)}
-	c.create(config)
+	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "node-agent-config"}, Data: say(1)}
+	c.Create(config)
 	name := config.Name
 	hold := newHolding()
 	agent, _ := c.startAgent(hold.fake(t), func(cfg *Config) {
 		cfg.ConfigInterval = 50 * time.Millisecond
 		cfg.ReadConcurrency = func(ctx context.Context) (int, error) {
-			return Concurrency(ctx, c.client, c.ns, name, c.node)
+			return Concurrency(ctx, c.Client, c.Namespace, name, c.node)
 		}
 	})
 	pod := c.pod("source", "first", "second", "third")
 	first, second, third := c.newBackup(pod, "first"), c.newBackup(pod, "second"), c.newBackup(pod, "third")
-	c.create(first)
+	c.Create(first)
 	<-hold.started
-	c.create(second)
+	c.Create(second)
 	c.history.until(t, second, "queued", func(s podvolume.PodVolume) bool { return s.LastSnapshot().State == progress.StateQueued })
 
 	change := func(data map[string]string) {
 		t.Helper()
 		config.Data = data
-		if err := c.client.Update(t.Context(), config); err != nil {
+		if err := c.Client.Update(t.Context(), config); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -82,7 +84,7 @@ func TestConcurrencyFollowsTheConfigMap(t *testing.T) {
 	<-hold.started // the second, beside the first
 	change(map[string]string{"c": "nonsense"})
 	change(say(1))
-	deadline := time.After(patience)
+	deadline := time.After(testenv.Patience)
 	for agent.queue.Size() != 1 {
 		select {
 		case <-time.After(10 * time.Millisecond):
@@ -90,7 +92,7 @@ func TestConcurrencyFollowsTheConfigMap(t *testing.T) {
 			t.Fatal("the number of slots did not fall")
 		}
 	}
-	c.create(third)
+	c.Create(third)
 	c.history.until(t, third, "queued", func(s podvolume.PodVolume) bool { return s.LastSnapshot().State == progress.StateQueued })
 	close(hold.release)
 	for _, pvb := range []*velerov1.PodVolumeBackup{first, second, third} {

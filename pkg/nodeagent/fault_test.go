@@ -19,6 +19,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
+	"github.com/plimsoll-io/plimsoll/test/controlplane"
 )
 
 // lostKey is an API server whose key management service does not decrypt one Secret.
@@ -46,25 +47,25 @@ func TestSecretThatCannotBeDecrypted(t *testing.T) {
 	for name, patience := range map[string]time.Duration{"for ever": time.Millisecond, "for a while": time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := newCluster(t, veleroLatest)
+			c := newCluster(t, controlplane.LatestVelero)
 			location := &velerov1.BackupStorageLocation{}
-			if err := c.client.Get(t.Context(), client.ObjectKey{Namespace: c.ns, Name: "default"}, location); err != nil {
+			if err := c.Client.Get(t.Context(), client.ObjectKey{Namespace: c.Namespace, Name: "default"}, location); err != nil {
 				t.Fatal(err)
 			}
-			encrypted := &velerov1.BackupStorageLocation{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "encrypted"}, Spec: *location.Spec.DeepCopy()}
+			encrypted := &velerov1.BackupStorageLocation{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "encrypted"}, Spec: *location.Spec.DeepCopy()}
 			encrypted.Spec.ObjectStorage.CACertRef = &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "ca"}, Key: "ca.crt"}
-			c.create(encrypted)
+			c.Create(encrypted)
 			var found atomic.Bool
-			c.rest = rest.CopyConfig(c.rest)
-			c.rest.Wrap(func(next http.RoundTripper) http.RoundTripper { return lostKey{next, "ca", &found} })
+			c.Config = rest.CopyConfig(c.Config)
+			c.Config.Wrap(func(next http.RoundTripper) http.RoundTripper { return lostKey{next, "ca", &found} })
 			c.startAgent(uploadertest.NewFake(t.TempDir()), func(cfg *Config) { cfg.PrepareTimeout = patience })
 			pod := c.pod("source", "held", "other")
 			write(t, c.dir(pod, "other")+"/file", "content")
 			held, other := c.newBackup(pod, "held"), c.newBackup(pod, "other")
 			held.Spec.BackupStorageLocation = encrypted.Name
-			c.create(held)
+			c.Create(held)
 			c.history.until(t, held, "claimed", func(s podvolume.PodVolume) bool { return s.Phase == podvolume.PhaseInProgress })
-			c.create(other)
+			c.Create(other)
 			if patience < time.Hour {
 				end := c.end(held)
 				if end.Phase != podvolume.PhaseFailed || !strings.Contains(end.Message, "no such key in KMS") || !strings.Contains(end.Message, "kubectl get") {
@@ -79,7 +80,7 @@ func TestSecretThatCannotBeDecrypted(t *testing.T) {
 				p := s.LastSnapshot()
 				return p.State == progress.StateWaiting && strings.Contains(p.Message, "/ca")
 			})
-			c.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "ca"}, StringData: map[string]string{"ca.crt": newCA(t)}})
+			c.Create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "ca"}, StringData: map[string]string{"ca.crt": newCA(t)}})
 			found.Store(true)
 			if end := c.end(held); end.Phase != podvolume.PhaseCompleted || annotated(t, end).Attempt != 1 {
 				t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))

@@ -8,6 +8,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
+	"github.com/plimsoll-io/plimsoll/test/controlplane"
 )
 
 // exited is an init container that has ended with 0.
@@ -43,20 +44,20 @@ func TestHandedOverBeforeTheEndWasWritten(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := newCluster(t, veleroLatest)
+			c := newCluster(t, controlplane.LatestVelero)
 			pod := c.pod("target", "data")
 			pvr := c.newRestore(pod, "data", "1234abcd")
-			c.create(pvr)
+			c.Create(pvr)
 			if tc.done {
 				c.handOver(pod, pvr)
 			}
-			c.patch(pvr.DeepCopy(), tc.patch)
+			c.Patch(pvr.DeepCopy(), tc.patch)
 			c.setInitContainer(pod, tc.state)
 			if tc.podPhase != "" {
 				c.setPhase(pod, tc.podPhase)
 			}
 			if tc.deleted {
-				if err := c.client.Delete(t.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
+				if err := c.Client.Delete(t.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -78,7 +79,7 @@ func (c *cluster) setPhase(pod *corev1.Pod, phase corev1.PodPhase) {
 	c.t.Helper()
 	before := client.MergeFrom(pod.DeepCopy())
 	pod.Status.Phase = phase
-	if err := c.client.Status().Patch(c.t.Context(), pod, before); err != nil {
+	if err := c.Client.Status().Patch(c.t.Context(), pod, before); err != nil {
 		c.t.Fatal(err)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"golang.org/x/sys/unix"
@@ -21,6 +20,8 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
+	"github.com/plimsoll-io/plimsoll/test/controlplane"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // files restores a file with a content.
@@ -33,32 +34,17 @@ func files(t *testing.T, content string) *uploadertest.Fake {
 	return data
 }
 
-// eventually waits until ok.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(patience)
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("it never came about that %s", what)
-		}
-	}
-}
-
 // holdsOnly waits until a volume holds nothing but these names.
 func holdsOnly(t *testing.T, path string, names ...string) {
 	t.Helper()
-	eventually(t, "only the data is in the volume", func() bool { return slices.Equal(entries(t, path), names) })
+	testenv.Eventually(t, "only the data is in the volume", func() bool { return slices.Equal(entries(t, path), names) })
 }
 
 // waited waits until the init container has seen what it waits for, as a user who may not remove anything, and returns what it
 // was told.
 func (c *cluster) waited(pod *corev1.Pod) (err error) {
 	c.t.Helper()
-	eventually(c.t, "the volumes are marked", func() bool {
+	testenv.Eventually(c.t, "the volumes are marked", func() bool {
 		var missing []string
 		_, missing, err = donefile.Pending(filepath.Dir(c.dir(pod, "data")), c.restore.UID)
 		return err != nil || len(missing) == 0
@@ -70,13 +56,13 @@ func (c *cluster) waited(pod *corev1.Pod) (err error) {
 // cluster knows of the restore any more, and when the agent was away meanwhile.
 func TestMarkersGoAndComeBackWithTheNode(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	_, stop := c.startAgent(files(t, "restored"), nil)
 	pod := c.pod("target", "data", "logs")
 	c.setInitContainer(pod, running)
 	for _, v := range []string{"data", "logs"} {
 		pvr := c.newRestore(pod, v, "1234abcd")
-		c.create(pvr)
+		c.Create(pvr)
 		if end := c.end(pvr); end.Phase != podvolume.PhaseCompleted {
 			t.Fatalf("ended as %s", describe([]podvolume.PodVolume{end}))
 		}
@@ -98,7 +84,7 @@ func TestMarkersGoAndComeBackWithTheNode(t *testing.T) {
 	used()
 
 	c.ended = nil
-	if err := c.client.DeleteAllOf(t.Context(), &velerov1.PodVolumeRestore{}, client.InNamespace(c.ns)); err != nil {
+	if err := c.Client.DeleteAllOf(t.Context(), &velerov1.PodVolumeRestore{}, client.InNamespace(c.Namespace)); err != nil {
 		t.Fatal(err)
 	}
 	restarted()
@@ -124,12 +110,12 @@ func TestMarkersGoAndComeBackWithTheNode(t *testing.T) {
 // Velero's helper and ours remove the done files where they may, and then a node may be started before anybody has seen that.
 func TestMarkerComesBackAfterTheInitContainerHasRemovedIt(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	c.startAgent(files(t, "restored"), nil)
 	pod := c.pod("target", "data")
 	c.setInitContainer(pod, running)
 	pvr := c.newRestore(pod, "data", "1234abcd")
-	c.create(pvr)
+	c.Create(pvr)
 	c.end(pvr)
 	if err := donefile.Wait(t.Context(), filepath.Dir(c.dir(pod, "data")), c.restore.UID, func(string) {}); err != nil {
 		t.Fatal(err)
@@ -144,7 +130,7 @@ func TestMarkerComesBackAfterTheInitContainerHasRemovedIt(t *testing.T) {
 // Several pods may share a volume, and wait for the same Restore.
 func TestMarkerOfAVolumeThatPodsShare(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	c.startAgent(files(t, "restored"), nil)
 	first, second := c.pod("first", "data"), c.pod("second", "data")
 	if err := unix.Mount(c.dir(first, "data"), c.dir(second, "data"), "", unix.MS_BIND, ""); err != nil {
@@ -154,11 +140,11 @@ func TestMarkerOfAVolumeThatPodsShare(t *testing.T) {
 	for _, pod := range []*corev1.Pod{first, second} {
 		c.setInitContainer(pod, running)
 		pvr := c.newRestore(pod, "data", "1234abcd")
-		c.create(pvr)
+		c.Create(pvr)
 		c.end(pvr)
 	}
 	c.setInitContainer(first, exited)
-	eventually(t, "the first pod's marker is removed", func() bool {
+	testenv.Eventually(t, "the first pod's marker is removed", func() bool {
 		records, err := c.records(first).List(first.UID)
 		return err == nil && len(records) == 1 && records[0].Used
 	})
@@ -172,12 +158,12 @@ func TestMarkerOfAVolumeThatPodsShare(t *testing.T) {
 // A failed restore is told to each run of the init container, and leaves nothing behind when the pod goes.
 func TestMarkerOfAFailedRestore(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	c.startAgent(failing(t, uploader.ErrSnapshotNotFound), nil)
 	pod := c.pod("target", "data")
 	c.setInitContainer(pod, running)
 	pvr := c.newRestore(pod, "data", "1234abcd")
-	c.create(pvr)
+	c.Create(pvr)
 	c.end(pvr)
 	for range 2 {
 		if err := c.waited(pod); !errors.Is(err, donefile.ErrRestoreFailed) || !strings.Contains(err.Error(), "SnapshotNotFound: see PodVolumeRestore") {
@@ -188,7 +174,7 @@ func TestMarkerOfAFailedRestore(t *testing.T) {
 		c.setInitContainer(pod, running)
 	}
 	_ = c.waited(pod)
-	if err := c.client.Delete(t.Context(), pod, client.GracePeriodSeconds(30)); err != nil { // kubelet ends it first
+	if err := c.Client.Delete(t.Context(), pod, client.GracePeriodSeconds(30)); err != nil { // kubelet ends it first
 		t.Fatal(err)
 	}
 	holdsOnly(t, c.dir(pod, "data"))
@@ -206,7 +192,7 @@ func TestVolumeInMemoryIsLostWithItsNode(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := newCluster(t, veleroLatest)
+			c := newCluster(t, controlplane.LatestVelero)
 			c.startAgent(files(t, "restored"), nil)
 			pod := c.pod("target", "data")
 			if err := unix.Mount("tmpfs", c.dir(pod, "data"), "tmpfs", 0, ""); err != nil {
@@ -215,7 +201,7 @@ func TestVolumeInMemoryIsLostWithItsNode(t *testing.T) {
 			t.Cleanup(func() { _ = unix.Unmount(c.dir(pod, "data"), unix.MNT_DETACH) })
 			c.setInitContainer(pod, running)
 			pvr := c.newRestore(pod, "data", "1234abcd")
-			c.create(pvr)
+			c.Create(pvr)
 			c.end(pvr)
 			if tc.used {
 				c.setInitContainer(pod, exited)
@@ -224,7 +210,7 @@ func TestVolumeInMemoryIsLostWithItsNode(t *testing.T) {
 			}
 			holdsOnly(t, c.dir(pod, "data"), "file")
 			var rec donefile.Record
-			eventually(t, "the agent remembers that", func() bool {
+			testenv.Eventually(t, "the agent remembers that", func() bool {
 				records, err := c.records(pod).List(pod.UID)
 				if err != nil || len(records) != 1 {
 					return false
@@ -250,7 +236,7 @@ func TestVolumeInMemoryIsLostWithItsNode(t *testing.T) {
 // A second PodVolumeRestore of the same Restore writes into the same volume: what the first one said does not hold for it.
 func TestMarkerIsTakenBackBeforeTheVolumeIsWrittenAgain(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	pod := c.pod("target", "data")
 	c.setInitContainer(pod, running)
 	data := files(t, "restored")
@@ -267,7 +253,7 @@ func TestMarkerIsTakenBackBeforeTheVolumeIsWrittenAgain(t *testing.T) {
 	c.startAgent(data, nil)
 	for range 2 {
 		pvr := c.newRestore(pod, "data", "1234abcd")
-		c.create(pvr)
+		c.Create(pvr)
 		c.end(pvr)
 	}
 	if len(data.Calls()) != 2 || early.Load() {

@@ -14,6 +14,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
 	"github.com/plimsoll-io/plimsoll/pkg/volume"
+	"github.com/plimsoll-io/plimsoll/test/controlplane"
 )
 
 func openDir(t *testing.T, path string) *os.File {
@@ -41,7 +42,7 @@ func (c *cluster) handOver(pod *corev1.Pod, pvr *velerov1.PodVolumeRestore) {
 }
 
 func (c *cluster) records(pod *corev1.Pod) donefile.Records {
-	return donefile.Records{PodsDir: filepath.Join(c.hostPods, pod.Spec.NodeName), Namespace: c.ns}
+	return donefile.Records{PodsDir: filepath.Join(c.hostPods, pod.Spec.NodeName), Namespace: c.Namespace}
 }
 
 // marked reports whether a volume has a marker.
@@ -70,10 +71,10 @@ func entries(t *testing.T, path string) []string {
 
 func TestFailedRestoreTellsTheInitContainer(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	pod := c.pod("target", "data")
 	pvr := c.newRestore(pod, "data", "1234abcd")
-	c.create(pvr)
+	c.Create(pvr)
 	c.startAgent(failing(t, uploader.ErrSnapshotNotFound), nil)
 	c.setInitContainer(pod, running)
 	if end := c.end(pvr); end.Phase != podvolume.PhaseFailed {
@@ -87,13 +88,13 @@ func TestFailedRestoreTellsTheInitContainer(t *testing.T) {
 
 func TestRestoresOfPodsThatDoNotWait(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	data := uploadertest.NewFake(t.TempDir())
 	c.startAgent(data, nil)
 	late := c.pod("late", "data")
 	c.setInitContainer(late, exited)
 	pvr := c.newRestore(late, "data", "1234abcd")
-	c.create(pvr)
+	c.Create(pvr)
 	if end := c.end(pvr); end.Phase != podvolume.PhaseFailed {
 		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 	}
@@ -103,13 +104,13 @@ func TestRestoresOfPodsThatDoNotWait(t *testing.T) {
 
 	other := c.podOn("another-node", "other", "data")
 	foreign := c.newRestore(other, "data", "1234abcd")
-	c.create(foreign)
+	c.Create(foreign)
 	c.setInitContainer(other, running)
 	deleted := c.pod("deleted", "data")
 	orphan := c.newRestore(deleted, "data", "1234abcd")
-	c.create(orphan)
+	c.Create(orphan)
 	c.setInitContainer(deleted, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}})
-	if err := c.client.Delete(t.Context(), deleted); err != nil {
+	if err := c.Client.Delete(t.Context(), deleted); err != nil {
 		t.Fatal(err)
 	}
 	if end := c.end(orphan); end.Phase != podvolume.PhaseFailed {

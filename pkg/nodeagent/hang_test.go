@@ -11,6 +11,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
+	"github.com/plimsoll-io/plimsoll/test/controlplane"
 )
 
 // The kernel does not let a worker end that waits for a dead disk, whatever signal it gets. Its object must end all the same.
@@ -26,7 +27,7 @@ func TestHangingWorkIsLeftBehind(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := newCluster(t, veleroLatest)
+			c := newCluster(t, controlplane.LatestVelero)
 			if tc.reason == v1alpha1.ReasonDeadline {
 				c.startBackup(time.Now(), "3s")
 			}
@@ -44,7 +45,7 @@ func TestHangingWorkIsLeftBehind(t *testing.T) {
 			})
 			t.Cleanup(func() { close(released) })
 			pvb := c.newBackup(c.pod("source", "data"), "data")
-			c.create(pvb)
+			c.Create(pvb)
 			if end := c.end(pvb); end.Phase != podvolume.PhaseFailed || !strings.Contains(message(end), "does not end even when it is killed") {
 				t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 			}
@@ -55,7 +56,7 @@ func TestHangingWorkIsLeftBehind(t *testing.T) {
 // What was left behind may come to an end after all. Nobody is told, and the slot is free again.
 func TestHangingWorkKeepsItsSlot(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	started, released := make(chan struct{}, 2), make(chan struct{})
 	data := uploadertest.NewFake(t.TempDir())
 	data.OnBackup = func(context.Context, uploader.BackupRequest, progress.Sink) (uploader.BackupResult, error) {
@@ -66,13 +67,13 @@ func TestHangingWorkKeepsItsSlot(t *testing.T) {
 	agent, _ := c.startAgent(data, func(cfg *Config) { cfg.EndTimeout = 100 * time.Millisecond })
 	pod := c.pod("source", "hanging", "queued")
 	hanging, queued := c.newBackup(pod, "hanging"), c.newBackup(pod, "queued")
-	c.create(hanging)
+	c.Create(hanging)
 	<-started
-	c.patch(hanging.DeepCopy(), `{"spec":{"cancel":true}}`)
+	c.Patch(hanging.DeepCopy(), `{"spec":{"cancel":true}}`)
 	if end := c.end(hanging); !strings.Contains(message(end), "was canceled") {
 		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 	}
-	c.create(queued)
+	c.Create(queued)
 	c.history.until(t, queued, "queued", func(s podvolume.PodVolume) bool { return s.LastSnapshot().State == progress.StateQueued })
 	close(released)
 	if end := c.end(queued); end.Phase != podvolume.PhaseCompleted {

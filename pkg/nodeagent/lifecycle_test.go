@@ -23,26 +23,27 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
+	"github.com/plimsoll-io/plimsoll/test/controlplane"
 )
 
 // startBackup says since when, and with which timeout, the server waits for the volumes.
 func (c *cluster) startBackup(since time.Time, timeout string) {
 	c.t.Helper()
-	c.patch(c.backup.DeepCopy(), fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}},"status":{"startTimestamp":%q}}`,
+	c.Patch(c.backup.DeepCopy(), fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}},"status":{"startTimestamp":%q}}`,
 		velerov1.PodVolumeOperationTimeoutAnnotation, timeout, since.UTC().Format(time.RFC3339)))
 }
 
 // The server would forget the volumes that are done, too.
 func TestDeadline(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	c.startBackup(time.Now(), "3s")
 	hold := newHolding()
 	agent, _ := c.startAgent(hold.fake(t), func(cfg *Config) { cfg.BackupTimeout = 4 * time.Hour })
 	pod := c.pod("source", "running", "queued")
 	first, second := c.newBackup(pod, "running"), c.newBackup(pod, "queued")
-	c.create(first)
-	c.create(second)
+	c.Create(first)
+	c.Create(second)
 	for _, pvb := range []*velerov1.PodVolumeBackup{first, second} { // on a busy machine it comes before the first one runs
 		end := c.end(pvb)
 		if end.Phase != podvolume.PhaseFailed || !strings.Contains(end.Message, "Backup b1 (3s after its start)") || !strings.Contains(end.Message, "--fs-backup-timeout") {
@@ -57,12 +58,12 @@ func TestDeadline(t *testing.T) {
 
 func TestNobodyWaitsForABackupThatHasEnded(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	c.startBackup(time.Now().Add(-time.Hour), "1s")
-	c.patch(c.backup.DeepCopy(), `{"status":{"phase":"Failed"}}`) // its server was restarted
+	c.Patch(c.backup.DeepCopy(), `{"status":{"phase":"Failed"}}`) // its server was restarted
 	c.startAgent(uploadertest.NewFake(t.TempDir()), func(cfg *Config) { cfg.BackupTimeout = time.Second })
 	pvb := c.newBackup(c.pod("source", "data"), "data")
-	c.create(pvb)
+	c.Create(pvb)
 	if end := c.end(pvb); end.Phase != podvolume.PhaseCompleted {
 		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 	}
@@ -71,7 +72,7 @@ func TestNobodyWaitsForABackupThatHasEnded(t *testing.T) {
 // Whoever waits for a lock leaves the slot to others.
 func TestLockedRepositoryDoesNotHoldTheSlot(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	data := uploadertest.NewFake(t.TempDir())
 	var free atomic.Bool
 	data.OnBackup = func(_ context.Context, req uploader.BackupRequest, _ progress.Sink) (uploader.BackupResult, error) {
@@ -83,12 +84,12 @@ func TestLockedRepositoryDoesNotHoldTheSlot(t *testing.T) {
 	c.startAgent(data, func(cfg *Config) { cfg.LockWait, cfg.LockDelay = time.Hour, 200*time.Millisecond })
 	pod := c.pod("source", "locked", "other")
 	locked, other := c.newBackup(pod, "locked"), c.newBackup(pod, "other")
-	c.create(locked)
+	c.Create(locked)
 	c.history.until(t, locked, "waiting for PID 7", func(s podvolume.PodVolume) bool {
 		p := s.LastSnapshot()
 		return p.State == progress.StateWaiting && strings.Contains(p.Message, "PID 7 on node-b") && p.Uncounted
 	})
-	c.create(other)
+	c.Create(other)
 	if end := c.end(other); end.Phase != podvolume.PhaseCompleted {
 		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 	}
@@ -102,7 +103,7 @@ func TestLockedRepositoryDoesNotHoldTheSlot(t *testing.T) {
 // A retry asks the data path to look for what was stored.
 func TestRetryResumes(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	data := uploadertest.NewFake(t.TempDir())
 	resumes := make(chan bool, 2)
 	data.OnBackup = func(_ context.Context, req uploader.BackupRequest, _ progress.Sink) (uploader.BackupResult, error) {
@@ -114,7 +115,7 @@ func TestRetryResumes(t *testing.T) {
 	}
 	c.startAgent(data, nil)
 	pvb := c.newBackup(c.pod("source", "data"), "data")
-	c.create(pvb)
+	c.Create(pvb)
 	c.end(pvb)
 	if first, second := <-resumes, <-resumes; first || !second {
 		t.Errorf("first attempt resumes: %v, second: %v", first, second)
@@ -124,14 +125,14 @@ func TestRetryResumes(t *testing.T) {
 // A copy from another cluster can have the finalizer of an agent that is not here.
 func TestFinalizersOfEndedObjectsAreTakenOff(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	here, there := c.newBackup(c.pod("source", "data"), "data"), c.newBackup(c.pod("other", "data"), "data")
 	there.Spec.Node = "node-of-another-cluster"
 	for _, pvb := range []*velerov1.PodVolumeBackup{here, there} {
 		pvb.Finalizers = []string{v1alpha1.FinalizerPodVolume, veleroFinalizer}
-		c.create(pvb)
-		c.patch(pvb.DeepCopy(), `{"status":{"phase":"Completed"}}`)
-		if err := c.client.Delete(t.Context(), pvb.DeepCopy()); err != nil {
+		c.Create(pvb)
+		c.Patch(pvb.DeepCopy(), `{"status":{"phase":"Completed"}}`)
+		if err := c.Client.Delete(t.Context(), pvb.DeepCopy()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -144,30 +145,30 @@ func TestFinalizersOfEndedObjectsAreTakenOff(t *testing.T) {
 // The agent of a node that exists may be away for a while: its object is left alone.
 func TestRunningBackupOfAnotherNodeIsKept(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "other-" + c.ns}}
-	c.create(node)
+	c := newCluster(t, controlplane.LatestVelero)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "other-" + c.Namespace}}
+	c.Create(node)
 	theirs, gone := c.newBackup(c.pod("source", "data"), "data"), c.newBackup(c.pod("source-2", "data"), "data")
 	theirs.Spec.Node, gone.Spec.Node = node.Name, "node-that-was"
 	for _, pvb := range []*velerov1.PodVolumeBackup{theirs, gone} {
 		pvb.Finalizers = []string{v1alpha1.FinalizerPodVolume}
-		c.create(pvb)
-		c.patch(pvb.DeepCopy(), `{"status":{"phase":"InProgress"}}`)
-		if err := c.client.Delete(t.Context(), pvb.DeepCopy()); err != nil {
+		c.Create(pvb)
+		c.Patch(pvb.DeepCopy(), `{"status":{"phase":"InProgress"}}`)
+		if err := c.Client.Delete(t.Context(), pvb.DeepCopy()); err != nil {
 			t.Fatal(err)
 		}
 	}
 	c.startAgent(uploadertest.NewFake(t.TempDir()), func(cfg *Config) { cfg.AbandonedAfter = 50 * time.Millisecond })
 	c.history.untilDeleted(t, gone)
-	if err := c.client.Get(t.Context(), client.ObjectKeyFromObject(theirs), theirs); err != nil || len(theirs.Finalizers) != 1 {
+	if err := c.Client.Get(t.Context(), client.ObjectKeyFromObject(theirs), theirs); err != nil || len(theirs.Finalizers) != 1 {
 		t.Errorf("the other node's object: %v, finalizers %v", err, theirs.Finalizers)
 	}
-	c.patch(theirs, `{"metadata":{"finalizers":null}}`)
+	c.Patch(theirs, `{"metadata":{"finalizers":null}}`)
 }
 
 func TestRestoreSaysWhyItsPodDoesNotWait(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	c.startAgent(uploadertest.NewFake(t.TempDir()), func(cfg *Config) { cfg.ProgressInterval = 2 * time.Second })
 	pvr := c.restoreOfAPodWithoutImage()
 	c.history.until(t, pvr, "waiting for the image", func(s podvolume.PodVolume) bool {
@@ -178,7 +179,7 @@ func TestRestoreSaysWhyItsPodDoesNotWait(t *testing.T) {
 
 func TestRestoreEndsWhenItsPodDoesNotWait(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	c.startAgent(uploadertest.NewFake(t.TempDir()), func(cfg *Config) {
 		cfg.PrepareTimeout, cfg.ProgressInterval = 4*time.Second, 2*time.Second
 	})
@@ -194,7 +195,7 @@ func (c *cluster) restoreOfAPodWithoutImage() *velerov1.PodVolumeRestore {
 	pod := c.pod("target", "data")
 	c.setInitContainer(pod, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}})
 	pvr := c.newRestore(pod, "data", "1234abcd")
-	c.create(pvr)
+	c.Create(pvr)
 	return pvr
 }
 
@@ -210,15 +211,15 @@ func TestRestoreOfAPodWithoutNode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := newCluster(t, veleroLatest)
+			c := newCluster(t, controlplane.LatestVelero)
 			pod := c.podOn("", "target")
 			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/3 nodes are available"}}
-			if err := c.client.Status().Update(t.Context(), pod); err != nil {
+			if err := c.Client.Status().Update(t.Context(), pod); err != nil {
 				t.Fatal(err)
 			}
 			pvr := c.newRestore(pod, "data", "1234abcd")
 			pvr.Spec.Cancel = tc.cancel
-			c.create(pvr)
+			c.Create(pvr)
 			c.startAgent(uploadertest.NewFake(t.TempDir()), func(cfg *Config) {
 				cfg.PrepareTimeout, cfg.AbandonedAfter = tc.timeout, 2*time.Second
 			})
@@ -232,11 +233,11 @@ func TestRestoreOfAPodWithoutNode(t *testing.T) {
 // Two agents on one node would move each volume twice.
 func TestSecondAgentWaits(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	hold := newHolding()
 	first, stop := c.startAgent(hold.fake(t), nil)
 	pvb := c.newBackup(c.pod("source", "data"), "data")
-	c.create(pvb)
+	c.Create(pvb)
 	<-hold.started
 	data := uploadertest.NewFake(t.TempDir())
 	second, _ := c.startAgent(data, nil)
@@ -285,9 +286,9 @@ func isEnd(p client.Patch, o client.Object) bool {
 // The API server has taken the terminal write, and its answer is lost.
 func TestAnswerToTheTerminalWriteIsLost(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	var lost atomic.Int32
-	c.intercept = interceptor.Funcs{Patch: func(ctx context.Context, direct client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+	c.Intercept = interceptor.Funcs{Patch: func(ctx context.Context, direct client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
 		err := direct.Patch(ctx, o, p, opts...)
 		if err == nil && isEnd(p, o) {
 			lost.Add(1)
@@ -297,7 +298,7 @@ func TestAnswerToTheTerminalWriteIsLost(t *testing.T) {
 	}}
 	c.startAgent(uploadertest.NewFake(t.TempDir()), nil)
 	pvb := c.newBackup(c.pod("source", "data"), "data")
-	c.create(pvb)
+	c.Create(pvb)
 	if end := c.end(pvb); end.Phase != podvolume.PhaseCompleted {
 		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 	}
@@ -310,8 +311,8 @@ func TestAnswerToTheTerminalWriteIsLost(t *testing.T) {
 // A CRD may refuse something that nobody has thought of.
 func TestRefusedResultIsWrittenInBrief(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
-	c.intercept = interceptor.Funcs{Patch: func(ctx context.Context, direct client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+	c := newCluster(t, controlplane.LatestVelero)
+	c.Intercept = interceptor.Funcs{Patch: func(ctx context.Context, direct client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
 		if b, err := p.Data(o); err == nil && isEnd(p, o) && strings.Contains(string(b), "incrementalBytes") {
 			return apierrors.NewInvalid(schema.GroupKind{Kind: "PodVolumeBackup"}, o.GetName(), nil)
 		}
@@ -323,7 +324,7 @@ func TestRefusedResultIsWrittenInBrief(t *testing.T) {
 	}
 	c.startAgent(data, nil)
 	pvb := c.newBackup(c.pod("source", "data"), "data")
-	c.create(pvb)
+	c.Create(pvb)
 	end := c.history.until(t, pvb, "terminal", podvolume.PodVolume.Terminal)
 	if last := end[len(end)-1]; last.Phase != podvolume.PhaseCompleted || last.Object.(*velerov1.PodVolumeBackup).Status.SnapshotID != "1234abcd" || len(last.Object.GetFinalizers()) > 0 {
 		t.Errorf("ended as %s", describe(end))
@@ -333,13 +334,13 @@ func TestRefusedResultIsWrittenInBrief(t *testing.T) {
 // Another one's finalizer that came while the volume was moved must not get lost.
 func TestFinalizersOfOthersAreKept(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	hold := newHolding()
 	c.startAgent(hold.fake(t), nil)
 	pvb := c.newBackup(c.pod("source", "data"), "data")
-	c.create(pvb)
+	c.Create(pvb)
 	<-hold.started
-	c.patch(pvb.DeepCopy(), fmt.Sprintf(`{"metadata":{"finalizers":["example.com/theirs",%q]}}`, v1alpha1.FinalizerPodVolume))
+	c.Patch(pvb.DeepCopy(), fmt.Sprintf(`{"metadata":{"finalizers":["example.com/theirs",%q]}}`, v1alpha1.FinalizerPodVolume))
 	close(hold.release)
 	if end := c.end(pvb); fmt.Sprint(end.Object.GetFinalizers()) != "[example.com/theirs]" {
 		t.Errorf("finalizers %v", end.Object.GetFinalizers())
@@ -349,11 +350,11 @@ func TestFinalizersOfOthersAreKept(t *testing.T) {
 // A stopping agent says how far it has come.
 func TestStoppingAgentLeavesItsProgress(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	hold := newHolding()
 	_, stop := c.startAgent(hold.fake(t), func(cfg *Config) { cfg.ProgressInterval = time.Hour })
 	pvb := c.newBackup(c.pod("source", "data"), "data")
-	c.create(pvb)
+	c.Create(pvb)
 	<-hold.started
 	stop()
 	c.history.until(t, pvb, "half done", func(s podvolume.PodVolume) bool { return s.Phase == podvolume.PhaseInProgress && s.BytesDone == 50 })

@@ -21,6 +21,8 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
+	"github.com/plimsoll-io/plimsoll/test/controlplane"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // network is what lies between one agent and the API server.
@@ -32,14 +34,14 @@ type network struct {
 
 // behind lets all agents that are started in do reach the API server through n.
 func (c *cluster) behind(n *network, do func()) {
-	direct := c.rest
-	c.rest = rest.CopyConfig(direct)
-	c.rest.Wrap(func(next http.RoundTripper) http.RoundTripper {
+	direct := c.Config
+	c.Config = rest.CopyConfig(direct)
+	c.Config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		n.next = next
 		return n
 	})
 	do()
-	c.rest = direct
+	c.Config = direct
 }
 
 func newNetwork() *network { return &network{down: make(chan struct{})} }
@@ -82,8 +84,8 @@ func (c *cluster) abandoned(node string, pod *corev1.Pod) *velerov1.PodVolumeBac
 	pvb := c.newBackup(pod, "data")
 	pvb.Spec.Node = node
 	pvb.Finalizers = []string{v1alpha1.FinalizerPodVolume}
-	c.create(pvb)
-	c.patch(pvb.DeepCopy(), `{"metadata":{"annotations":{"plimsoll.io/progress":"{\"state\":\"Transferring\",\"attempt\":2,\"bytesDone\":5,\"totalBytes\":10}"}},
+	c.Create(pvb)
+	c.Patch(pvb.DeepCopy(), `{"metadata":{"annotations":{"plimsoll.io/progress":"{\"state\":\"Transferring\",\"attempt\":2,\"bytesDone\":5,\"totalBytes\":10}"}},
 		"status":{"phase":"InProgress","startTimestamp":"2026-01-01T00:00:00Z","progress":{"bytesDone":5,"totalBytes":10}}}`)
 	return pvb
 }
@@ -91,18 +93,18 @@ func (c *cluster) abandoned(node string, pod *corev1.Pod) *velerov1.PodVolumeBac
 // A server waits for each volume of a Backup, also for those of a node that is gone for good.
 func TestLostNodeEndsItsBackups(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
-	alive := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "alive-" + c.ns}}
-	c.create(alive)
-	t.Cleanup(func() { _ = c.client.Delete(context.WithoutCancel(t.Context()), alive) })
+	c := newCluster(t, controlplane.LatestVelero)
+	alive := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "alive-" + c.Namespace}}
+	c.Create(alive)
+	t.Cleanup(func() { _ = c.Client.Delete(context.WithoutCancel(t.Context()), alive) })
 	removed := c.podOn(alive.Name, "removed", "data")
-	ofNode := c.abandoned("gone-"+c.ns, c.podOn("gone-"+c.ns, "p1", "data"))
+	ofNode := c.abandoned("gone-"+c.Namespace, c.podOn("gone-"+c.Namespace, "p1", "data"))
 	ofPod, kept := c.abandoned(alive.Name, removed), c.abandoned(alive.Name, c.podOn(alive.Name, "p2", "data"))
-	if err := c.client.Delete(t.Context(), removed, client.GracePeriodSeconds(0)); err != nil { // no kubelet ends it
+	if err := c.Client.Delete(t.Context(), removed, client.GracePeriodSeconds(0)); err != nil { // no kubelet ends it
 		t.Fatal(err)
 	}
 	for i := range 3 {
-		c.startAgentOn(fmt.Sprintf("other-%d-%s", i, c.ns), uploadertest.NewFake(t.TempDir()), func(cfg *Config) { cfg.AbandonedAfter = 500 * time.Millisecond })
+		c.startAgentOn(fmt.Sprintf("other-%d-%s", i, c.Namespace), uploadertest.NewFake(t.TempDir()), func(cfg *Config) { cfg.AbandonedAfter = 500 * time.Millisecond })
 	}
 	for pvb, want := range map[*velerov1.PodVolumeBackup]string{ofNode: "does not exist any more, and its node agent", ofPod: "the pod does not exist any more"} {
 		end := c.end(pvb)
@@ -126,14 +128,14 @@ func TestLostNodeEndsItsBackups(t *testing.T) {
 // The server would forget the volumes that are done, too, if it had to wait for that of a silent agent.
 func TestDeadlineOfALostAgent(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "alive-" + c.ns}}
-	c.create(node)
-	t.Cleanup(func() { _ = c.client.Delete(context.WithoutCancel(t.Context()), node) })
+	c := newCluster(t, controlplane.LatestVelero)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "alive-" + c.Namespace}}
+	c.Create(node)
+	t.Cleanup(func() { _ = c.Client.Delete(context.WithoutCancel(t.Context()), node) })
 	c.startBackup(time.Now(), "5s")
 	pvb := c.abandoned(node.Name, c.podOn(node.Name, "p", "data"))
 	for i := range 3 {
-		c.startAgentOn(fmt.Sprintf("other-%d-%s", i, c.ns), uploadertest.NewFake(t.TempDir()), func(cfg *Config) {
+		c.startAgentOn(fmt.Sprintf("other-%d-%s", i, c.Namespace), uploadertest.NewFake(t.TempDir()), func(cfg *Config) {
 			cfg.AbandonedAfter, cfg.BackupTimeout = time.Second, 4*time.Hour
 		})
 	}
@@ -150,7 +152,7 @@ func TestAgentThatWasCutOffGivesWay(t *testing.T) {
 	for name, done := range map[string]bool{"its data path still runs": false, "its data path has ended": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := newCluster(t, veleroLatest)
+			c := newCluster(t, controlplane.LatestVelero)
 			release, ended := make(chan struct{}), make(chan struct{})
 			data := uploadertest.NewFake(t.TempDir())
 			data.OnBackup = func(ctx context.Context, _ uploader.BackupRequest, p progress.Sink) (uploader.BackupResult, error) {
@@ -171,9 +173,9 @@ func TestAgentThatWasCutOffGivesWay(t *testing.T) {
 			n := newNetwork()
 			var agent *Agent
 			c.behind(n, func() { agent, _ = c.startAgent(data, nil) })
-			c.startAgentOn("other-"+c.ns, uploadertest.NewFake(t.TempDir()), func(cfg *Config) { cfg.AbandonedAfter = 3 * time.Second })
+			c.startAgentOn("other-"+c.Namespace, uploadertest.NewFake(t.TempDir()), func(cfg *Config) { cfg.AbandonedAfter = 3 * time.Second })
 			pvb := c.newBackup(c.pod("source", "data"), "data") // of a node that the API server does not know
-			c.create(pvb)
+			c.Create(pvb)
 			c.history.until(t, pvb, "begun", func(s podvolume.PodVolume) bool { return s.BytesDone > 20 })
 			n.cut()
 			if end := c.end(pvb); end.Phase != podvolume.PhaseFailed || !strings.Contains(end.Message, "does not exist any more") || end.Object.(*velerov1.PodVolumeBackup).Status.SnapshotID != "" {
@@ -219,14 +221,14 @@ func TestDeadlineByAWrongClock(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := newCluster(t, veleroLatest)
-			c.rest = rest.CopyConfig(c.rest)
-			c.rest.Wrap(func(next http.RoundTripper) http.RoundTripper { return wrongClock{next, tc.ahead} })
+			c := newCluster(t, controlplane.LatestVelero)
+			c.Config = rest.CopyConfig(c.Config)
+			c.Config.Wrap(func(next http.RoundTripper) http.RoundTripper { return wrongClock{next, tc.ahead} })
 			c.startBackup(time.Now().Add(-tc.ahead), tc.timeout)
 			hold := newHolding()
 			agent, _ := c.startAgent(hold.fake(t), func(cfg *Config) { cfg.BackupTimeout = 4 * time.Hour })
 			pvb := c.newBackup(c.pod("source", "data"), "data")
-			c.create(pvb)
+			c.Create(pvb)
 			if tc.phase == podvolume.PhaseCompleted {
 				<-hold.started
 				untilDeadlineKnown(t, agent)
@@ -242,7 +244,7 @@ func TestDeadlineByAWrongClock(t *testing.T) {
 // untilDeadlineKnown waits until the agent knows when its only backup has to be done.
 func untilDeadlineKnown(t *testing.T, a *Agent) {
 	t.Helper()
-	tick, deadline := time.NewTicker(10*time.Millisecond), time.After(patience)
+	tick, deadline := time.NewTicker(10*time.Millisecond), time.After(testenv.Patience)
 	defer tick.Stop()
 	for {
 		if running := a.Operations(); len(running) == 1 && running[0].Deadline != nil {

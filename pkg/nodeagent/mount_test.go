@@ -21,6 +21,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
+	"github.com/plimsoll-io/plimsoll/test/controlplane"
 )
 
 // podWithClaim makes a pod whose volume data is that of a CSI driver. Its directory is there, as after a start of the node,
@@ -29,15 +30,15 @@ func (c *cluster) podWithClaim() (pod *corev1.Pod, dir string) {
 	c.t.Helper()
 	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
-	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-" + c.ns}, Spec: corev1.PersistentVolumeSpec{
+	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-" + c.Namespace}, Spec: corev1.PersistentVolumeSpec{
 		AccessModes: modes, Capacity: size,
 		PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "csi.example.com", VolumeHandle: "1"}},
 	}}
-	c.create(pv)
-	c.create(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "claim"}, Spec: corev1.PersistentVolumeClaimSpec{
+	c.Create(pv)
+	c.Create(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "claim"}, Spec: corev1.PersistentVolumeClaimSpec{
 		AccessModes: modes, VolumeName: pv.Name, StorageClassName: new(""), Resources: corev1.VolumeResourceRequirements{Requests: size},
 	}})
-	pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "db"}, Spec: corev1.PodSpec{
+	pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "db"}, Spec: corev1.PodSpec{
 		NodeName:       c.node,
 		InitContainers: []corev1.Container{{Name: v1alpha1.ContainerRestoreWait, Image: "agent"}},
 		Containers:     []corev1.Container{{Name: "main", Image: "main"}},
@@ -45,7 +46,7 @@ func (c *cluster) podWithClaim() (pod *corev1.Pod, dir string) {
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"},
 		}}},
 	}}
-	c.create(pod)
+	c.Create(pod)
 	dir = filepath.Join(c.hostPods, c.node, string(pod.UID), "volumes", "kubernetes.io~csi", pv.Name, "mount")
 	mkdir(c.t, dir)
 	return pod, dir
@@ -59,8 +60,8 @@ func (c *cluster) interrupted(kind podvolume.Kind, pod *corev1.Pod) client.Objec
 		object = c.newRestore(pod, "data", "1234abcd")
 		c.setInitContainer(pod, running)
 	}
-	c.create(object)
-	c.patch(object.DeepCopyObject().(client.Object), fmt.Sprintf(
+	c.Create(object)
+	c.Patch(object.DeepCopyObject().(client.Object), fmt.Sprintf(
 		`{"metadata":{"finalizers":[%q]},"status":{"phase":"InProgress","startTimestamp":"2026-01-01T00:00:00Z"}}`, v1alpha1.FinalizerPodVolume))
 	return object
 }
@@ -90,7 +91,7 @@ func TestVolumeIsMountedLate(t *testing.T) {
 	for _, kind := range []podvolume.Kind{podvolume.Backup, podvolume.Restore} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
-			c := newCluster(t, veleroLatest)
+			c := newCluster(t, controlplane.LatestVelero)
 			data := uploadertest.NewFake(t.TempDir())
 			data.OnBackup = func(_ context.Context, req uploader.BackupRequest, _ progress.Sink) (uploader.BackupResult, error) {
 				look(t, req.Volume)
@@ -146,7 +147,7 @@ func TestVolumeIsNeverMounted(t *testing.T) {
 	for _, kind := range []podvolume.Kind{podvolume.Backup, podvolume.Restore} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
-			c := newCluster(t, veleroLatest)
+			c := newCluster(t, controlplane.LatestVelero)
 			data := uploadertest.NewFake(t.TempDir())
 			pod, dir := c.podWithClaim()
 			object := c.interrupted(kind, pod)
@@ -173,7 +174,7 @@ func TestVolumeIsNeverMounted(t *testing.T) {
 // Nobody mounts the volume of a pod that has ended.
 func TestPodEndsBeforeItsVolumeIsMounted(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	pod, _ := c.podWithClaim()
 	pvb := c.interrupted(podvolume.Backup, pod)
 	c.startAgent(uploadertest.NewFake(t.TempDir()), nil)
@@ -190,7 +191,7 @@ func (c *cluster) evict(pod *corev1.Pod) {
 	c.t.Helper()
 	before := client.MergeFrom(pod.DeepCopy())
 	pod.Status.Phase, pod.Status.Reason = corev1.PodFailed, "Evicted"
-	if err := c.client.Status().Patch(context.WithoutCancel(c.t.Context()), pod, before); err != nil {
+	if err := c.Client.Status().Patch(context.WithoutCancel(c.t.Context()), pod, before); err != nil {
 		c.t.Error(err)
 	}
 }

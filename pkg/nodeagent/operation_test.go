@@ -21,6 +21,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
+	"github.com/plimsoll-io/plimsoll/test/controlplane"
 )
 
 // holding is a data path whose backups stop at half until they are released.
@@ -143,7 +144,7 @@ func TestFailures(t *testing.T) {
 		"no password": {
 			data: works,
 			spoil: func(c *cluster, _ *corev1.Pod, _ *velerov1.PodVolumeBackup) {
-				err := c.client.Delete(c.t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "velero-repo-credentials"}})
+				err := c.Client.Delete(c.t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "velero-repo-credentials"}})
 				if err != nil {
 					c.t.Fatal(err)
 				}
@@ -161,14 +162,14 @@ func TestFailures(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := newCluster(t, veleroLatest)
+			c := newCluster(t, controlplane.LatestVelero)
 			data := tc.data(t)
 			pod := c.pod("source", "data")
 			pvb := c.newBackup(pod, "data")
 			if tc.spoil != nil {
 				tc.spoil(c, pod, pvb)
 			}
-			c.create(pvb)
+			c.Create(pvb)
 			c.startAgent(data, tc.tune)
 			end := c.end(pvb)
 			if end.Phase != podvolume.PhaseFailed {
@@ -200,7 +201,7 @@ func TestPartialBackup(t *testing.T) {
 	for name, failPartial := range map[string]bool{"complete": false, "fail": true, "5%": false, "4%": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := newCluster(t, veleroLatest)
+			c := newCluster(t, controlplane.LatestVelero)
 			data := uploadertest.NewFake(t.TempDir())
 			data.OnBackup = func(context.Context, uploader.BackupRequest, progress.Sink) (uploader.BackupResult, error) {
 				return uploader.BackupResult{SnapshotID: "1234abcd", TotalBytes: 7, TotalFiles: 200, Errors: 9, FailedPaths: []string{"secret/key", "b", "c", "d", "e", "f"}}, nil
@@ -211,7 +212,7 @@ func TestPartialBackup(t *testing.T) {
 			}
 			c.startAgent(data, func(cfg *Config) { cfg.Partial = allowed })
 			pvb := c.newBackup(c.pod("source", "data"), "data")
-			c.create(pvb)
+			c.Create(pvb)
 			end := c.end(pvb)
 			status := end.Object.(*velerov1.PodVolumeBackup).Status
 			if !strings.Contains(status.Message, "9 files") || !strings.Contains(status.Message, "secret/key, b, c, d, e and 4 more") {
@@ -234,7 +235,7 @@ func TestPartialBackup(t *testing.T) {
 
 func TestAttemptsGoOnAfterAFailure(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	data := uploadertest.NewFake(t.TempDir())
 	var tries atomic.Int32
 	data.OnBackup = func(_ context.Context, _ uploader.BackupRequest, p progress.Sink) (uploader.BackupResult, error) {
@@ -246,7 +247,7 @@ func TestAttemptsGoOnAfterAFailure(t *testing.T) {
 	}
 	c.startAgent(data, nil)
 	pvb := c.newBackup(c.pod("source", "data"), "data")
-	c.create(pvb)
+	c.Create(pvb)
 	end := c.end(pvb)
 	if p := annotated(t, end); end.Phase != podvolume.PhaseCompleted || p.Attempt != 2 {
 		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
@@ -258,7 +259,7 @@ func TestAttemptsGoOnAfterAFailure(t *testing.T) {
 
 func TestMissingRepositoryIsMadeOnce(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	shared := t.TempDir()
 	var inside, made atomic.Int32
 	agentOn := func(node string) {
@@ -281,7 +282,7 @@ func TestMissingRepositoryIsMadeOnce(t *testing.T) {
 		write(t, filepath.Join(c.dir(pod, "data"), "file"), "content")
 		pvb := c.newBackup(pod, "data")
 		pvb.Spec.Node = node
-		c.create(pvb)
+		c.Create(pvb)
 		backups = append(backups, pvb)
 	}
 	agentOn(c.node)
@@ -299,7 +300,7 @@ func TestMissingRepositoryIsMadeOnce(t *testing.T) {
 // A new repository over the data of another one would be the end of that.
 func TestIncompleteRepositoryIsFinal(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	data := uploadertest.NewFake(t.TempDir())
 	data.OnInitialize = func(context.Context, uploader.Repository) error {
 		return fmt.Errorf("%w: it has p0, but not kopia.repository", uploader.ErrRepositoryIncomplete)
@@ -308,7 +309,7 @@ func TestIncompleteRepositoryIsFinal(t *testing.T) {
 	pod := c.pod("source", "data")
 	write(t, filepath.Join(c.dir(pod, "data"), "file"), "content")
 	pvb := c.newBackup(pod, "data")
-	c.create(pvb)
+	c.Create(pvb)
 	end := c.end(pvb)
 	if end.Phase != podvolume.PhaseFailed || !strings.Contains(message(end), "but not kopia.repository") || !strings.Contains(message(end), "lifecycle rules") {
 		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
@@ -325,8 +326,8 @@ func TestCancel(t *testing.T) {
 		backupPhase velerov1.BackupPhase
 		want        string
 	}{
-		"while the server waits for it": {veleroLatest, velerov1.BackupPhaseInProgress, podvolume.PhaseFailed},
-		"when nobody waits":             {veleroLatest, velerov1.BackupPhaseFailed, podvolume.PhaseCanceled},
+		"while the server waits for it": {controlplane.LatestVelero, velerov1.BackupPhaseInProgress, podvolume.PhaseFailed},
+		"when nobody waits":             {controlplane.LatestVelero, velerov1.BackupPhaseFailed, podvolume.PhaseCanceled},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -334,11 +335,11 @@ func TestCancel(t *testing.T) {
 			c := newCluster(t, tc.velero)
 			hold := newHolding()
 			c.startAgent(hold.fake(t), nil)
-			c.patch(c.backup, fmt.Sprintf(`{"status":{"phase":%q}}`, tc.backupPhase))
+			c.Patch(c.backup, fmt.Sprintf(`{"status":{"phase":%q}}`, tc.backupPhase))
 			pvb := c.newBackup(c.pod("source", "data"), "data")
-			c.create(pvb)
+			c.Create(pvb)
 			<-hold.started
-			c.patch(pvb.DeepCopy(), `{"spec":{"cancel":true}}`)
+			c.Patch(pvb.DeepCopy(), `{"spec":{"cancel":true}}`)
 			end := c.end(pvb)
 			if end.Phase != tc.want || !strings.Contains(message(end), "was canceled") || end.BytesDone == 100 {
 				t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
@@ -349,15 +350,15 @@ func TestCancel(t *testing.T) {
 
 func TestCancelOfARestore(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	hold := newHolding()
 	c.startAgent(hold.fake(t), nil)
 	pod := c.pod("target", "data")
 	pvr := c.newRestore(pod, "data", "1234abcd")
-	c.create(pvr)
+	c.Create(pvr)
 	c.setInitContainer(pod, running)
 	<-hold.started
-	c.patch(pvr.DeepCopy(), `{"spec":{"cancel":true}}`)
+	c.Patch(pvr.DeepCopy(), `{"spec":{"cancel":true}}`)
 	if end := c.end(pvr); end.Phase != podvolume.PhaseCanceled {
 		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 	}
@@ -365,11 +366,11 @@ func TestCancelOfARestore(t *testing.T) {
 
 func TestAnotherAgentResumes(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	first := newHolding()
 	_, stop := c.startAgent(first.fake(t), nil)
 	pvb := c.newBackup(c.pod("source", "data"), "data")
-	c.create(pvb)
+	c.Create(pvb)
 	<-first.started
 	c.history.until(t, pvb, "half done", func(s podvolume.PodVolume) bool { return s.BytesDone == 50 })
 	stop()
@@ -406,13 +407,13 @@ func TestPlannedStopsCostNoAttempt(t *testing.T) {
 	for _, kind := range []podvolume.Kind{podvolume.Backup, podvolume.Restore} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
-			c := newCluster(t, veleroLatest)
+			c := newCluster(t, controlplane.LatestVelero)
 			pod := c.pod("pod", "data")
 			var object client.Object = c.newBackup(pod, "data")
 			if kind == podvolume.Restore {
 				object = c.newRestore(pod, "data", "1234abcd")
 			}
-			c.create(object)
+			c.Create(object)
 			if kind == podvolume.Restore {
 				c.setInitContainer(pod, running)
 			}
@@ -459,10 +460,10 @@ func (c *cluster) checkCrashesCount(o client.Object) {
 
 func TestTooManyRestarts(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	pvb := c.newBackup(c.pod("source", "data"), "data")
-	c.create(pvb)
-	c.patch(pvb, `{"metadata":{"annotations":{"plimsoll.io/progress":"{\"state\":\"Waiting\",\"message\":\"out of luck\",\"attempt\":2}"}},"status":{"phase":"InProgress","startTimestamp":"2026-01-01T00:00:00Z"}}`)
+	c.Create(pvb)
+	c.Patch(pvb, `{"metadata":{"annotations":{"plimsoll.io/progress":"{\"state\":\"Waiting\",\"message\":\"out of luck\",\"attempt\":2}"}},"status":{"phase":"InProgress","startTimestamp":"2026-01-01T00:00:00Z"}}`)
 	c.startAgent(newHolding().fake(t), func(cfg *Config) { cfg.MaxAttempts = 2 })
 	if end := c.end(pvb); end.Phase != podvolume.PhaseFailed || !strings.Contains(message(end), "(last known: out of luck)") {
 		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
@@ -471,11 +472,11 @@ func TestTooManyRestarts(t *testing.T) {
 
 func TestIdleAttemptEnds(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	hold := newHolding()
 	c.startAgent(hold.fake(t), func(cfg *Config) { cfg.IdleTimeout, cfg.MaxAttempts = 800*time.Millisecond, 1 })
 	pvb := c.newBackup(c.pod("source", "data"), "data")
-	c.create(pvb)
+	c.Create(pvb)
 	end := c.end(pvb)
 	if end.Phase != podvolume.PhaseFailed || !strings.Contains(message(end), "no byte moved for 800ms") {
 		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
@@ -484,11 +485,11 @@ func TestIdleAttemptEnds(t *testing.T) {
 
 func TestStalledAttemptIsTold(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	hold := newHolding()
 	c.startAgent(hold.fake(t), func(cfg *Config) { cfg.StallAfter = 200 * time.Millisecond })
 	pvb := c.newBackup(c.pod("source", "data"), "data")
-	c.create(pvb)
+	c.Create(pvb)
 	c.event(pvb, v1alpha1.EventStalled)
 	close(hold.release)
 	if end := c.end(pvb); end.Phase != podvolume.PhaseCompleted {
@@ -499,13 +500,13 @@ func TestStalledAttemptIsTold(t *testing.T) {
 // The server that waits for it sees how it ended before it sees that it is gone.
 func TestDeletedWhileRunning(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	hold := newHolding()
 	agent, _ := c.startAgent(hold.fake(t), nil)
 	pvb := c.newBackup(c.pod("source", "data"), "data")
-	c.create(pvb)
+	c.Create(pvb)
 	<-hold.started
-	if err := c.client.Delete(t.Context(), pvb.DeepCopy()); err != nil {
+	if err := c.Client.Delete(t.Context(), pvb.DeepCopy()); err != nil {
 		t.Fatal(err)
 	}
 	versions := c.history.until(t, pvb, "terminal", podvolume.PodVolume.Terminal)
@@ -522,12 +523,12 @@ func TestDeletedWhileRunning(t *testing.T) {
 // A finalizer of Velero's own agent would keep the object for ever.
 func TestVelerosFinalizerIsTakenOffWithTheTerminalWrite(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	c.startAgent(uploadertest.NewFake(t.TempDir()), nil)
 	pvb := c.newBackup(c.pod("source", "data"), "data")
 	pvb.Finalizers = []string{veleroFinalizer, "example.com/theirs"}
-	c.create(pvb)
-	c.patch(pvb.DeepCopy(), `{"status":{"phase":"Prepared"}}`)
+	c.Create(pvb)
+	c.Patch(pvb.DeepCopy(), `{"status":{"phase":"Prepared"}}`)
 	if end := c.end(pvb); len(end.Object.GetFinalizers()) != 1 || end.Object.GetFinalizers()[0] != "example.com/theirs" {
 		t.Errorf("finalizers %v", end.Object.GetFinalizers())
 	}
@@ -535,7 +536,7 @@ func TestVelerosFinalizerIsTakenOffWithTheTerminalWrite(t *testing.T) {
 
 func TestBackupsAndRestoresTakeTurns(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	hold := newHolding()
 	var mu sync.Mutex
 	var order []podvolume.Kind
@@ -556,7 +557,7 @@ func TestBackupsAndRestoresTakeTurns(t *testing.T) {
 	c.setInitContainer(target, running)
 	for i := range 3 {
 		pvb := c.newBackup(pod, fmt.Sprintf("v%d", i+1))
-		c.create(pvb)
+		c.Create(pvb)
 		objects = append(objects, pvb)
 		if i == 0 {
 			<-hold.started
@@ -564,7 +565,7 @@ func TestBackupsAndRestoresTakeTurns(t *testing.T) {
 	}
 	for i := range 2 {
 		pvr := c.newRestore(target, fmt.Sprintf("v%d", i+1), "1234abcd")
-		c.create(pvr)
+		c.Create(pvr)
 		objects = append(objects, pvr)
 	}
 	for _, o := range objects[1:] {

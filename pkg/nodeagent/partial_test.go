@@ -15,6 +15,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
+	"github.com/plimsoll-io/plimsoll/test/controlplane"
 	"github.com/plimsoll-io/plimsoll/test/faultfs"
 )
 
@@ -34,9 +35,9 @@ func TestPartialRestore(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := newCluster(t, veleroLatest)
+			c := newCluster(t, controlplane.LatestVelero)
 			if tc.annotation != "" {
-				c.patch(c.restore.DeepCopy(), `{"metadata":{"annotations":{"`+v1alpha1.AnnotationPartial+`":"`+tc.annotation+`"}}}`)
+				c.Patch(c.restore.DeepCopy(), `{"metadata":{"annotations":{"`+v1alpha1.AnnotationPartial+`":"`+tc.annotation+`"}}}`)
 			}
 			data := uploadertest.NewFake(t.TempDir())
 			var calls atomic.Int32
@@ -47,7 +48,7 @@ func TestPartialRestore(t *testing.T) {
 			c.startAgent(data, nil)
 			target := c.pod("target", "data")
 			pvr := c.newRestore(target, "data", "1234abcd")
-			c.create(pvr)
+			c.Create(pvr)
 			c.setInitContainer(target, running)
 			end := c.end(pvr)
 			if end.Phase != tc.phase || calls.Load() != tc.calls {
@@ -70,7 +71,7 @@ func TestPartialRestore(t *testing.T) {
 // TestRestoreErrorsThatChangeAreTriedAgain: only what repeats identically is final.
 func TestRestoreErrorsThatChangeAreTriedAgain(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	data := uploadertest.NewFake(t.TempDir())
 	var calls atomic.Int32
 	data.OnRestore = func(context.Context, uploader.RestoreRequest, progress.Sink) (uploader.RestoreResult, error) {
@@ -86,7 +87,7 @@ func TestRestoreErrorsThatChangeAreTriedAgain(t *testing.T) {
 	c.startAgent(data, nil)
 	target := c.pod("target", "data")
 	pvr := c.newRestore(target, "data", "1234abcd")
-	c.create(pvr)
+	c.Create(pvr)
 	c.setInitContainer(target, running)
 	if end := c.end(pvr); end.Phase != podvolume.PhaseCompleted || calls.Load() != 3 {
 		t.Errorf("ended as %s after %d calls", describe([]podvolume.PodVolume{end}), calls.Load())
@@ -96,14 +97,14 @@ func TestRestoreErrorsThatChangeAreTriedAgain(t *testing.T) {
 // TestVanishedFilesAreTold: they fail nothing, and a mass of them is a Warning.
 func TestVanishedFilesAreTold(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	data := uploadertest.NewFake(t.TempDir())
 	data.OnBackup = func(context.Context, uploader.BackupRequest, progress.Sink) (uploader.BackupResult, error) {
 		return uploader.BackupResult{SnapshotID: "1234abcd", TotalBytes: 7, TotalFiles: 200, Vanished: 40}, nil
 	}
 	c.startAgent(data, nil)
 	pvb := c.newBackup(c.pod("source", "data"), "data")
-	c.create(pvb)
+	c.Create(pvb)
 	end := c.end(pvb)
 	if status := end.Object.(*velerov1.PodVolumeBackup).Status; end.Phase != podvolume.PhaseCompleted || status.SnapshotID != "1234abcd" || status.Message != "40 entries of the volume vanished while it was read" {
 		t.Errorf("ended as %+v", status)
@@ -122,7 +123,7 @@ func TestVolumeThatFails(t *testing.T) {
 		} {
 			t.Run(data+"/"+name, func(t *testing.T) {
 				t.Parallel()
-				c := newCluster(t, veleroLatest)
+				c := newCluster(t, controlplane.LatestVelero)
 				c.startAgent(nil, func(cfg *Config) {
 					cfg.Uploaders = map[string]uploader.Uploader{"restic": newRestic(t), "kopia": newKopia(t)}
 					cfg.MaxAttempts, cfg.Partial = 2, 100
@@ -142,7 +143,7 @@ func TestVolumeThatFails(t *testing.T) {
 				volume.Inject(fault)
 				pvb := c.newBackup(pod, "data")
 				pvb.Spec.UploaderType = data
-				c.create(pvb)
+				c.Create(pvb)
 				end := c.end(pvb)
 				if status := end.Object.(*velerov1.PodVolumeBackup).Status; end.Phase != podvolume.PhaseFailed || status.SnapshotID != "" {
 					t.Errorf("ended as %+v", status)

@@ -19,7 +19,9 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
+	"github.com/plimsoll-io/plimsoll/test/controlplane"
 	"github.com/plimsoll-io/plimsoll/test/parts"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 	"github.com/plimsoll-io/plimsoll/test/tree"
 )
 
@@ -67,17 +69,17 @@ func testLifeOfAVolume(t *testing.T, velero, data string) {
 	}
 	pvb := c.newBackup(source, "data")
 	pvb.Spec.UploaderType = data
-	c.create(pvb)
+	c.Create(pvb)
 	backed := c.end(pvb).Object.(*velerov1.PodVolumeBackup)
 	checkBackup(t, backed, c.dir(source, "data"))
-	if velero == veleroLatest && backed.Status.IncrementalBytes == 0 {
+	if velero == controlplane.LatestVelero && backed.Status.IncrementalBytes == 0 {
 		t.Error("incrementalBytes is missing although the CRD has it")
 	}
 
 	target := c.pod("target", "data")
 	pvr := c.newRestore(target, "data", backed.Status.SnapshotID)
 	pvr.Spec.UploaderType = data
-	c.create(pvr)
+	c.Create(pvr)
 	c.setInitContainer(target, running)
 	restored := c.end(pvr)
 	if restored.Phase != podvolume.PhaseCompleted || restored.BytesDone != restored.TotalBytes || restored.TotalBytes == 0 {
@@ -87,7 +89,7 @@ func testLifeOfAVolume(t *testing.T, velero, data string) {
 		t.Error("no done file")
 	}
 	c.setInitContainer(target, exited)
-	eventually(t, "nothing of ours is in the volume", func() bool {
+	testenv.Eventually(t, "nothing of ours is in the volume", func() bool {
 		_, err := os.Lstat(filepath.Join(c.dir(target, "data"), donefile.Dir))
 		return errors.Is(err, os.ErrNotExist)
 	})
@@ -128,7 +130,7 @@ func TestTerminalWriteIsNotTooEarly(t *testing.T) {
 	c := newCluster(t, "1.14.1")
 	c.startAgent(newRestic(t), nil)
 	pvb := c.newBackup(c.pod("source", "data"), "data") // empty: nothing takes less time
-	c.create(pvb)
+	c.Create(pvb)
 	end := c.end(pvb)
 	if message(end) != "volume was empty so no snapshot was taken" || end.Phase != podvolume.PhaseCompleted {
 		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
@@ -146,14 +148,14 @@ func TestTerminalWriteIsNotTooEarly(t *testing.T) {
 
 func TestIncrementalBackupUsesTheClaimsLastSnapshot(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	c.startAgent(newRestic(t), nil)
 	pod := c.pod("source", "data")
 	write(t, filepath.Join(c.dir(pod, "data"), "file"), strings.Repeat("x", 1<<20))
 	labeled := func() *velerov1.PodVolumeBackup {
 		pvb := c.newBackup(pod, "data")
 		pvb.Labels[velerov1.PVCUIDLabel] = "claim-1"
-		c.create(pvb)
+		c.Create(pvb)
 		return c.end(pvb).Object.(*velerov1.PodVolumeBackup)
 	}
 	first, second := labeled(), labeled()
@@ -164,11 +166,11 @@ func TestIncrementalBackupUsesTheClaimsLastSnapshot(t *testing.T) {
 
 func TestProgressEndpoint(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	hold := newHolding()
 	agent, _ := c.startAgent(hold.fake(t), nil)
 	pvb := c.newBackup(c.pod("source", "data"), "data")
-	c.create(pvb)
+	c.Create(pvb)
 	<-hold.started
 	rec := httptest.NewRecorder()
 	agent.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/progress", http.NoBody))

@@ -15,6 +15,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
+	"github.com/plimsoll-io/plimsoll/test/controlplane"
 	"github.com/plimsoll-io/plimsoll/test/faultfs"
 )
 
@@ -26,9 +27,9 @@ func TestRestoreOntoADiskThatLosesWrites(t *testing.T) {
 		for name, accept := range map[string]bool{"by default it fails": false, "the Restore accepts anything": true} {
 			t.Run(data+"/"+name, func(t *testing.T) {
 				t.Parallel()
-				c := newCluster(t, veleroLatest)
+				c := newCluster(t, controlplane.LatestVelero)
 				if accept {
-					c.patch(c.restore.DeepCopy(), `{"metadata":{"annotations":{"`+v1alpha1.AnnotationPartial+`":"complete"}}}`)
+					c.Patch(c.restore.DeepCopy(), `{"metadata":{"annotations":{"`+v1alpha1.AnnotationPartial+`":"complete"}}}`)
 				}
 				c.startAgent(nil, func(cfg *Config) {
 					cfg.Uploaders = map[string]uploader.Uploader{"restic": newRestic(t), "kopia": newKopia(t)}
@@ -38,7 +39,7 @@ func TestRestoreOntoADiskThatLosesWrites(t *testing.T) {
 				write(t, filepath.Join(c.dir(source, "data"), "other"), strings.Repeat("y", 1<<20))
 				pvb := c.newBackup(source, "data")
 				pvb.Spec.UploaderType = data
-				c.create(pvb)
+				c.Create(pvb)
 				snapshot := c.end(pvb).Object.(*velerov1.PodVolumeBackup).Status.SnapshotID
 
 				target := c.pod("target", "data")
@@ -54,7 +55,7 @@ func TestRestoreOntoADiskThatLosesWrites(t *testing.T) {
 				volume.Inject(faultfs.Fault{Op: faultfs.Write, Path: "file", Lose: true})
 				pvr := c.newRestore(target, "data", snapshot)
 				pvr.Spec.UploaderType = data
-				c.create(pvr)
+				c.Create(pvr)
 				c.setInitContainer(target, running)
 				end := c.end(pvr)
 				phase := podvolume.PhaseFailed
@@ -77,7 +78,7 @@ func TestRestoreOntoADiskThatLosesWrites(t *testing.T) {
 // TestLossThatIsMadeGood: another attempt may write what the first one has lost.
 func TestLossThatIsMadeGood(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, veleroLatest)
+	c := newCluster(t, controlplane.LatestVelero)
 	data := uploadertest.NewFake(t.TempDir())
 	var calls atomic.Int32
 	data.OnRestore = func(_ context.Context, req uploader.RestoreRequest, _ progress.Sink) (uploader.RestoreResult, error) {
@@ -90,7 +91,7 @@ func TestLossThatIsMadeGood(t *testing.T) {
 	c.startAgent(data, nil)
 	target := c.pod("target", "data")
 	pvr := c.newRestore(target, "data", "1234abcd")
-	c.create(pvr)
+	c.Create(pvr)
 	c.setInitContainer(target, running)
 	if end := c.end(pvr); end.Phase != podvolume.PhaseCompleted || message(end) != "" || calls.Load() != 2 {
 		t.Errorf("ended as %s after %d calls", describe([]podvolume.PodVolume{end}), calls.Load())

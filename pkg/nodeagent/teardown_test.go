@@ -14,6 +14,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
+	"github.com/plimsoll-io/plimsoll/test/controlplane"
 )
 
 // A pod ends while its volume is read: kubelet removes an emptyDir's files, and the data paths take vanished files for no
@@ -21,7 +22,7 @@ import (
 func TestPodEndsDuringBackup(t *testing.T) {
 	t.Parallel()
 	deletePod := func(c *cluster, pod *corev1.Pod) {
-		if err := c.client.Delete(context.WithoutCancel(c.t.Context()), pod.DeepCopy()); err != nil {
+		if err := c.Client.Delete(context.WithoutCancel(c.t.Context()), pod.DeepCopy()); err != nil {
 			c.t.Error(err)
 		}
 	}
@@ -38,7 +39,7 @@ func TestPodEndsDuringBackup(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := newCluster(t, veleroLatest)
+			c := newCluster(t, controlplane.LatestVelero)
 			var pod *corev1.Pod
 			var dir string
 			if tc.claim {
@@ -47,7 +48,7 @@ func TestPodEndsDuringBackup(t *testing.T) {
 				pod = c.pod("source", "data")
 				dir = c.dir(pod, "data")
 			}
-			c.patch(pod.DeepCopy(), `{"metadata":{"finalizers":["plimsoll.io/test"]}}`) // the object outlives its deletion, as until kubelet has cleaned up
+			c.Patch(pod.DeepCopy(), `{"metadata":{"finalizers":["plimsoll.io/test"]}}`) // the object outlives its deletion, as until kubelet has cleaned up
 			write(t, filepath.Join(dir, "file"), "x")
 			data := uploadertest.NewFake(t.TempDir())
 			data.OnBackup = func(context.Context, uploader.BackupRequest, progress.Sink) (uploader.BackupResult, error) {
@@ -61,7 +62,7 @@ func TestPodEndsDuringBackup(t *testing.T) {
 			}
 			c.startAgent(data, func(cfg *Config) { cfg.AllowUnmounted = true })
 			pvb := c.newBackup(pod, "data")
-			c.create(pvb)
+			c.Create(pvb)
 			end := c.end(pvb)
 			if end.Phase != tc.phase || !strings.Contains(message(end), tc.want) {
 				t.Errorf("want %s because %q, ended as %s", tc.phase, tc.want, describe([]podvolume.PodVolume{end}))

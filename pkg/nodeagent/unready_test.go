@@ -15,6 +15,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
+	"github.com/plimsoll-io/plimsoll/test/controlplane"
 )
 
 // A node was started while a volume was restored, and the pod's init container does not come back.
@@ -30,11 +31,11 @@ func TestInitContainerDoesNotComeBack(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := newCluster(t, veleroLatest)
+			c := newCluster(t, controlplane.LatestVelero)
 			pod := c.pod("target", "data")
 			pvr := c.newRestore(pod, "data", "1234abcd")
-			c.create(pvr)
-			c.patch(pvr.DeepCopy(), fmt.Sprintf(`{"metadata":{"annotations":{"plimsoll.io/progress":"{\"state\":\"Transferring\",\"attempt\":2}"}},
+			c.Create(pvr)
+			c.Patch(pvr.DeepCopy(), fmt.Sprintf(`{"metadata":{"annotations":{"plimsoll.io/progress":"{\"state\":\"Transferring\",\"attempt\":2}"}},
 				"status":{"phase":"InProgress","node":%q,"startTimestamp":"2026-01-01T00:00:00Z"}}`, c.node))
 			c.setInitContainer(pod, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}})
 			data := uploadertest.NewFake(t.TempDir())
