@@ -57,12 +57,12 @@ func lockArgs(repo uploader.Repository) []string {
 }
 
 // globalArgs are the arguments of every command.
-func (u *Uploader) globalArgs(s *session) []string {
+func (u *Uploader) globalArgs(w *workspace) []string {
 	var args []string
-	if s.cacheDir == "" {
+	if w.cacheDir == "" {
 		args = append(args, "--no-cache")
 	}
-	if s.repository.InsecureSkipTLSVerify {
+	if w.repository.InsecureSkipTLSVerify {
 		args = append(args, "--insecure-tls")
 	}
 	if limit := kibibytes(uploader.Share(u.options.UploadLimit, u.options.Slots)); limit > 0 {

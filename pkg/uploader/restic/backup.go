@@ -27,18 +27,18 @@ func (u *Uploader) Backup(ctx context.Context, req uploader.BackupRequest, p pro
 	}
 	sink := orDiscard(p)
 	var result uploader.BackupResult
-	err := u.inSession(req.Repository, func(s *session) error {
+	err := u.inWorkspace(req.Repository, func(w *workspace) error {
 		if req.Resume {
 			sink.Report(progress.Reading{Stage: progress.StageScanning})
-			u.repairIndex(ctx, s)
+			u.repairIndex(ctx, w)
 		}
-		return u.pastDeadLocks(ctx, s, func() error {
+		return u.pastDeadLocks(ctx, w, func() error {
 			var err error
-			result, err = u.backup(ctx, s, req, sink)
+			result, err = u.backup(ctx, w, req, sink)
 			if req.Parent != "" && errors.Is(err, uploader.ErrSnapshotNotFound) {
 				log.Info("the parent is gone: let restic choose one", "parent", req.Parent)
 				req.Parent = ""
-				result, err = u.backup(ctx, s, req, sink)
+				result, err = u.backup(ctx, w, req, sink)
 			}
 			return err
 		})
@@ -50,13 +50,13 @@ func (u *Uploader) Backup(ctx context.Context, req uploader.BackupRequest, p pro
 }
 
 // backup runs restic backup once.
-func (u *Uploader) backup(ctx context.Context, s *session, req uploader.BackupRequest, sink progress.Sink) (uploader.BackupResult, error) {
+func (u *Uploader) backup(ctx context.Context, w *workspace, req uploader.BackupRequest, sink progress.Sink) (uploader.BackupResult, error) {
 	out := newBackupStream(sink, pathOf(req.Volume))
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	// restic would go on, save what is left as a snapshot, and exit with 3 as for single files.
 	out.volumeFailed = cancel
-	err := u.run(ctx, s, invocation{
+	err := u.run(ctx, w, invocation{
 		command: "backup", args: u.backupArgs(req), volume: req.Volume, mode: worker.Read,
 		stdout: out.stdout, itemFail: out.itemFailed, itemGone: out.itemGone,
 	})
@@ -91,8 +91,8 @@ func (u *Uploader) backup(ctx context.Context, s *session, req uploader.BackupRe
 // repairIndex lets restic find what an interrupted backup has stored: it writes its index every ten minutes only, and
 // what is not in the index is sent again (docs/contracts/restic-kopia.md 5). That takes the repository's exclusive lock, so it
 // is left alone while anybody else uses the repository. To fail is no harm: the backup then sends more.
-func (u *Uploader) repairIndex(ctx context.Context, s *session) {
-	err := u.tryRepairIndex(ctx, s)
+func (u *Uploader) repairIndex(ctx context.Context, w *workspace) {
+	err := u.tryRepairIndex(ctx, w)
 	for range repairRetries {
 		if !errors.Is(err, uploader.ErrRepositoryLocked) {
 			break
@@ -103,20 +103,20 @@ func (u *Uploader) repairIndex(ctx context.Context, s *session) {
 		case <-ctx.Done():
 			return
 		}
-		err = u.tryRepairIndex(ctx, s)
+		err = u.tryRepairIndex(ctx, w)
 	}
 	if err != nil {
-		u.options.Logger.Info("what the earlier attempt stored is not looked for", "repository", s.hide(s.repository.URL), "error", err)
+		u.options.Logger.Info("what the earlier attempt stored is not looked for", "repository", w.hide(w.repository.URL), "error", err)
 	}
 }
 
 // repairRetries is how often a locked repository is tried again.
 const repairRetries = 2
 
-func (u *Uploader) tryRepairIndex(ctx context.Context, s *session) error {
-	return u.pastDeadLocks(ctx, s, func() error {
+func (u *Uploader) tryRepairIndex(ctx context.Context, w *workspace) error {
+	return u.pastDeadLocks(ctx, w, func() error {
 		command, args := u.version.repairIndexCommand()
-		return u.run(ctx, s, invocation{command: command, args: args})
+		return u.run(ctx, w, invocation{command: command, args: args})
 	})
 }
 

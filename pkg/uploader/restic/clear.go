@@ -43,7 +43,7 @@ const clockTick = 10 * time.Millisecond
 // to directories, changes owner, mode and time of what they lead to, and fails where an earlier try has made a link; every
 // restic waits for a reader of the FIFO that lies where it wants to write a file. Without such things in the volume it
 // does nothing. It returns how many bytes lie in the volume.
-func (u *Uploader) clear(ctx context.Context, s *session, req uploader.RestoreRequest) (present int64, err error) {
+func (u *Uploader) clear(ctx context.Context, w *workspace, req uploader.RestoreRequest) (present int64, err error) {
 	volume, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", req.Volume.Fd()))
 	if err != nil {
 		return 0, fmt.Errorf("open volume: %w", err)
@@ -57,7 +57,7 @@ func (u *Uploader) clear(ctx context.Context, s *session, req uploader.RestoreRe
 		return o.bytes, o.err
 	}
 	u.options.Logger.Info("the volume holds links or special files: removing those that the snapshot has, too")
-	err = u.run(ctx, s, invocation{command: "ls", args: listArgs(req), stdout: o.removeListed})
+	err = u.run(ctx, w, invocation{command: "ls", args: listArgs(req), stdout: o.removeListed})
 	if err = errors.Join(err, o.err); err != nil {
 		return 0, fmt.Errorf("remove links that are in the way: %w", err)
 	}

@@ -67,20 +67,20 @@ const (
 var errEmpty = errors.New("snapshot is empty")
 
 // exitError makes an error of how the worker ended.
-func (s *session) exitError(v Version, command string, err error, fatal string) error {
+func (w *workspace) exitError(v Version, command string, err error, fatal string) error {
 	var exit *worker.ExitError
 	if !errors.As(err, &exit) {
 		return fmt.Errorf("restic %s: %w", command, err)
 	}
-	message := s.hide(fatal)
+	message := w.hide(fatal)
 	if len(message) > exitMessageMaxBytes {
 		message = "…" + strings.ToValidUTF8(message[len(message)-exitMessageMaxBytes:], "")
 	}
 	why := cause(v, exit.Code, fatal)
-	if why == nil && s.saysVolumeIO(fatal) {
+	if why == nil && w.saysVolumeIO(fatal) {
 		why = uploader.ErrVolumeIO
 	}
-	if errors.Is(why, uploader.ErrNoSpace) && s.namesScratch(fatal) {
+	if errors.Is(why, uploader.ErrNoSpace) && w.namesScratch(fatal) {
 		why = uploader.ErrScratchFull
 	}
 	return &ExitError{
@@ -90,15 +90,15 @@ func (s *session) exitError(v Version, command string, err error, fatal string) 
 }
 
 // namesScratch says whether a text names a file that only serves the run.
-func (s *session) namesScratch(text string) bool {
-	return slices.ContainsFunc(s.scratch, func(dir string) bool { return strings.Contains(text, dir+"/") })
+func (w *workspace) namesScratch(text string) bool {
+	return slices.ContainsFunc(w.scratch, func(dir string) bool { return strings.Contains(text, dir+"/") })
 }
 
 // saysVolumeIO reports whether restic ended because it could not read the volume's root directory. Where the text names a
 // file of the repository, it is that.
-func (s *session) saysVolumeIO(fatal string) bool {
-	dir, local := s.repository.Local()
-	return strings.HasPrefix(fatal, "Fatal: unable to save snapshot: ") && uploader.SaysVolumeIO(fatal) && !s.namesScratch(fatal) &&
+func (w *workspace) saysVolumeIO(fatal string) bool {
+	dir, local := w.repository.Local()
+	return strings.HasPrefix(fatal, "Fatal: unable to save snapshot: ") && uploader.SaysVolumeIO(fatal) && !w.namesScratch(fatal) &&
 		!strings.Contains(fatal, "(<") && (!local || !strings.Contains(fatal, dir+"/"))
 }
 

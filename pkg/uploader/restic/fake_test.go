@@ -151,7 +151,7 @@ func TestProxySettingsReachRestic(t *testing.T) {
 // TestOwnCAKeepsTheOthers: the agent's directories of certificates are trusted besides the repository's own CA.
 func TestOwnCAKeepsTheOthers(t *testing.T) {
 	t.Parallel()
-	for given, want := range map[string]string{"": systemCertificates, "/corp:/team": "/corp:/team"} {
+	for given, want := range map[string]string{"": "/etc/ssl/certs:/etc/pki/tls/certs", "/corp:/team": "/corp:/team"} {
 		u, calls := newFake(t, Options{})
 		repository := scripted("out " + goodSummary)
 		repository.CACert = []byte("a certificate")

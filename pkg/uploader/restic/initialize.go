@@ -23,20 +23,20 @@ func (u *Uploader) Initialize(ctx context.Context, repo uploader.Repository) err
 			return fmt.Errorf("make the repository's directory: %w", err)
 		}
 	}
-	return u.inSession(repo, func(s *session) error {
-		err := u.checkPassword(ctx, s)
+	return u.inWorkspace(repo, func(w *workspace) error {
+		err := u.checkPassword(ctx, w)
 		if !errors.Is(err, uploader.ErrRepositoryNotFound) {
 			return err
 		}
 		if err = u.clearRemains(ctx, repo); err == nil {
-			err = u.runInit(ctx, s)
+			err = u.runInit(ctx, w)
 		}
 		exit, ok := errors.AsType[*ExitError](err)
 		if !errors.Is(err, uploader.ErrRepositoryIncomplete) && (!ok || !isInitialized(exit.Message)) {
 			return err
 		}
 		// Another process may have made it meanwhile.
-		if now := u.checkPassword(ctx, s); !errors.Is(now, uploader.ErrRepositoryNotFound) {
+		if now := u.checkPassword(ctx, w); !errors.Is(now, uploader.ErrRepositoryNotFound) {
 			return now
 		}
 		return err
@@ -49,19 +49,19 @@ const initGrace = 20 * time.Second
 
 // runInit runs restic init, and lets it end when the agent stops: restic stores the key before the configuration, and
 // neither opens nor makes a repository that has keys alone.
-func (u *Uploader) runInit(ctx context.Context, s *session) error {
+func (u *Uploader) runInit(ctx context.Context, w *workspace) error {
 	lasting, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	defer context.AfterFunc(ctx, func() {
 		timer := time.AfterFunc(initGrace, func() { cancel(context.Cause(ctx)) })
 		context.AfterFunc(lasting, func() { timer.Stop() })
 	})()
-	return u.run(lasting, s, invocation{command: "init"})
+	return u.run(lasting, w, invocation{command: "init"})
 }
 
 // checkPassword finds out whether there is a repository that the password opens.
-func (u *Uploader) checkPassword(ctx context.Context, s *session) error {
-	return u.run(ctx, s, invocation{command: "cat", args: []string{"config", "--no-lock"}})
+func (u *Uploader) checkPassword(ctx context.Context, w *workspace) error {
+	return u.run(ctx, w, invocation{command: "cat", args: []string{"config", "--no-lock"}})
 }
 
 // isInitialized says whether restic init found a repository, which another process made meanwhile.

@@ -129,9 +129,9 @@ func (g *gates) of(url string) *sync.RWMutex {
 // pastDeadLocks calls try, and once more after each dead lock that stood in its way and could be removed. The error is an
 // *uploader.LockedError if a lock is left. restic's own --retry-lock says nothing while it waits, and restic 0.14 does not
 // have it (docs/contracts/restic-kopia.md 4): so the caller waits, who can say so and do something else meanwhile.
-func (u *Uploader) pastDeadLocks(ctx context.Context, s *session, try func() error) error {
+func (u *Uploader) pastDeadLocks(ctx context.Context, w *workspace, try func() error) error {
 	for range maxUnlocks {
-		gate := u.gates.of(s.repository.URL)
+		gate := u.gates.of(w.repository.URL)
 		gate.RLock()
 		err := try()
 		gate.RUnlock()
@@ -142,7 +142,7 @@ func (u *Uploader) pastDeadLocks(ctx context.Context, s *session, try func() err
 		if !known {
 			return err
 		}
-		if !owner.dead(u.sightings.unchanged(s.repository.URL, owner)) || !u.unlock(ctx, s, gate, owner) {
+		if !owner.dead(u.sightings.unchanged(w.repository.URL, owner)) || !u.unlock(ctx, w, gate, owner) {
 			return &uploader.LockedError{Owner: owner.String(), Err: err}
 		}
 	}
@@ -162,14 +162,14 @@ func ownerOf(err error) (lockOwner, bool) {
 
 // unlock lets restic remove the locks that it holds for stale and says whether it did. It does nothing while another
 // run of this process uses the repository.
-func (u *Uploader) unlock(ctx context.Context, s *session, gate *sync.RWMutex, owner lockOwner) bool {
-	if s.repository.ReadOnly || !gate.TryLock() {
+func (u *Uploader) unlock(ctx context.Context, w *workspace, gate *sync.RWMutex, owner lockOwner) bool {
+	if w.repository.ReadOnly || !gate.TryLock() {
 		return false
 	}
 	defer gate.Unlock()
-	u.options.Logger.Info("remove the repository's stale locks", "repository", s.hide(s.repository.URL), "owner", owner.String())
-	if err := u.run(ctx, s, invocation{command: "unlock"}); err != nil {
-		u.options.Logger.Error("remove the repository's stale locks", "repository", s.hide(s.repository.URL), "error", err)
+	u.options.Logger.Info("remove the repository's stale locks", "repository", w.hide(w.repository.URL), "owner", owner.String())
+	if err := u.run(ctx, w, invocation{command: "unlock"}); err != nil {
+		u.options.Logger.Error("remove the repository's stale locks", "repository", w.hide(w.repository.URL), "error", err)
 		return false
 	}
 	return true

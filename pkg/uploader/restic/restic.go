@@ -147,7 +147,7 @@ func (u *Uploader) probe(ctx context.Context) (v Version, err error) {
 type invocation struct {
 	command string
 	args    []string
-	volume  *os.File // the working directory; nil: the session's own
+	volume  *os.File // the working directory; nil: that of the workspace
 	mode    worker.Mode
 
 	stdout   func(line []byte)
@@ -157,30 +157,30 @@ type invocation struct {
 }
 
 // run runs restic once. The error is an *ExitError where restic says why, and wraps context.Cause(ctx) if ctx ended.
-func (u *Uploader) run(ctx context.Context, s *session, i invocation) error {
+func (u *Uploader) run(ctx context.Context, w *workspace, i invocation) error {
 	dir := i.volume
 	if dir == nil {
-		own, err := os.Open(filepath.Join(s.dir, "home"))
+		own, err := os.Open(filepath.Join(w.dir, "home"))
 		if err != nil {
 			return fmt.Errorf("restic %s: %w", i.command, err)
 		}
 		defer own.Close()
 		dir = own
 	}
-	access := s.access
+	access := w.access
 	access.Volume = i.mode
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	said := &stderr{itemFail: s.hiding(i.itemFail), itemGone: i.itemGone, fullDisk: i.fullDisk, fullRepository: func(line string) {
+	said := &stderr{itemFail: w.hiding(i.itemFail), itemGone: i.itemGone, fullDisk: i.fullDisk, fullRepository: func(line string) {
 		// It ends now, as a rule: one backup by 0.18.1 hung on a full disk, with nothing to tell why.
 		end := time.AfterFunc(cmp.Or(u.options.Grace.Interrupt, 10*time.Second), func() {
-			cancel(fmt.Errorf("%s: %w", s.hide(line), uploader.ErrNoSpace))
+			cancel(fmt.Errorf("%s: %w", w.hide(line), uploader.ErrNoSpace))
 		})
 		context.AfterFunc(ctx, func() { end.Stop() })
 	}}
 	err := worker.Run(ctx, worker.Command{
-		Path: u.path, Args: append(append([]string{i.command}, u.globalArgs(s)...), i.args...),
-		Env: s.env, Dir: dir, Access: access, Memory: u.options.Memory(),
+		Path: u.path, Args: append(append([]string{i.command}, u.globalArgs(w)...), i.args...),
+		Env: w.env, Dir: dir, Access: access, Memory: u.options.Memory(),
 		Stdout: i.stdout, Stderr: said.line,
 		Grace: u.options.Grace, Logger: u.options.Logger,
 	})
@@ -190,22 +190,22 @@ func (u *Uploader) run(ctx context.Context, s *session, i invocation) error {
 	case ctx.Err() != nil:
 		return fmt.Errorf("restic %s: %w", i.command, context.Cause(ctx))
 	default:
-		return s.exitError(u.version, i.command, err, said.fatal())
+		return w.exitError(u.version, i.command, err, said.fatal())
 	}
 }
 
-// inSession opens a session for do, and closes it.
-func (u *Uploader) inSession(repo uploader.Repository, do func(*session) error) error {
-	s, err := u.open(repo)
+// inWorkspace opens a workspace for do, and closes it.
+func (u *Uploader) inWorkspace(repo uploader.Repository, do func(*workspace) error) error {
+	w, err := u.open(repo)
 	if err != nil {
 		return err
 	}
 	defer func() {
-		if err := s.close(); err != nil { // what was done is done, and a snapshot must not be forgotten for it
-			u.options.Logger.Error("Cannot remove restic's private directory, which may hold secrets", "directory", s.dir, "error", err)
+		if err := w.close(); err != nil { // what was done is done, and a snapshot must not be forgotten for it
+			u.options.Logger.Error("Cannot remove restic's private directory, which may hold secrets", "directory", w.dir, "error", err)
 		}
 	}()
-	return do(s)
+	return do(w)
 }
 
 func orDiscard(p progress.Sink) progress.Sink {

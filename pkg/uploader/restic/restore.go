@@ -29,13 +29,13 @@ func (u *Uploader) Restore(ctx context.Context, req uploader.RestoreRequest, p p
 	}
 	sink := orDiscard(p)
 	var result uploader.RestoreResult
-	err := u.inSession(req.Repository, func(s *session) error {
-		total, known, err := u.total(ctx, s, req, sink)
+	err := u.inWorkspace(req.Repository, func(w *workspace) error {
+		total, known, err := u.total(ctx, w, req, sink)
 		if err != nil {
 			return err
 		}
-		err = u.pastDeadLocks(ctx, s, func() error {
-			result, err = u.restore(ctx, s, req, total, sink)
+		err = u.pastDeadLocks(ctx, w, func() error {
+			result, err = u.restore(ctx, w, req, total, sink)
 			return err
 		})
 		if known && result.Errors == 0 {
@@ -51,11 +51,11 @@ func (u *Uploader) Restore(ctx context.Context, req uploader.RestoreRequest, p p
 
 // total finds out how many bytes a restore writes. What the caller knows is only taken where restic cannot say it, known is false
 // then.
-func (u *Uploader) total(ctx context.Context, s *session, req uploader.RestoreRequest, sink progress.Sink) (total int64, known bool, err error) {
-	err = u.pastDeadLocks(ctx, s, func() error {
+func (u *Uploader) total(ctx context.Context, w *workspace, req uploader.RestoreRequest, sink progress.Sink) (total int64, known bool, err error) {
+	err = u.pastDeadLocks(ctx, w, func() error {
 		sink.Report(progress.Reading{Stage: progress.StageScanning, TotalBytes: max(req.TotalBytes, 0)})
 		var err error
-		total, err = u.restoreSize(ctx, s, req)
+		total, err = u.restoreSize(ctx, w, req)
 		return err
 	})
 	if errors.Is(err, errNoStats) && req.TotalBytes > 0 {
@@ -66,8 +66,8 @@ func (u *Uploader) total(ctx context.Context, s *session, req uploader.RestoreRe
 }
 
 // restore runs restic restore once.
-func (u *Uploader) restore(ctx context.Context, s *session, req uploader.RestoreRequest, total int64, sink progress.Sink) (uploader.RestoreResult, error) {
-	present, err := u.clear(ctx, s, req)
+func (u *Uploader) restore(ctx context.Context, w *workspace, req uploader.RestoreRequest, total int64, sink progress.Sink) (uploader.RestoreResult, error) {
+	present, err := u.clear(ctx, w, req)
 	if err != nil {
 		return uploader.RestoreResult{}, err
 	}
@@ -79,7 +79,7 @@ func (u *Uploader) restore(ctx context.Context, s *session, req uploader.Restore
 	if err != nil {
 		return uploader.RestoreResult{}, err
 	}
-	err = u.run(ctx, s, invocation{
+	err = u.run(ctx, w, invocation{
 		command: "restore", args: u.restoreArgs(req), volume: req.Volume, mode: worker.Write,
 		stdout: u.restoreOutput(out), itemFail: out.itemFailed,
 		// restic goes on to 100 %, with an error for each blob (docs/contracts/restic-kopia.md 2).

@@ -34,8 +34,8 @@ func TestStats(t *testing.T) {
 			}
 			repository := scripted(script...)
 			var got int64
-			err := u.inSession(repository, func(s *session) (err error) {
-				got, err = u.restoreSize(t.Context(), s, uploader.RestoreRequest{Repository: repository, SnapshotID: "12345678"})
+			err := u.inWorkspace(repository, func(w *workspace) (err error) {
+				got, err = u.restoreSize(t.Context(), w, uploader.RestoreRequest{Repository: repository, SnapshotID: "12345678"})
 				return err
 			})
 			if got != test.want || !errors.Is(err, test.err) {

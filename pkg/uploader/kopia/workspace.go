@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -23,21 +22,18 @@ const program = "/proc/self/exe"
 // run is one worker to be run.
 type run struct {
 	repository uploader.Repository
-	volume     *os.File // the working directory; nil: the session's own
+	volume     *os.File // the working directory; nil: that of the workspace
 	mode       worker.Mode
 	sink       progress.Sink
 	request    request // what the caller decides of it
 }
 
-// session is the private directory of one run, and what the worker may use.
-type session struct {
+// workspace is the private directory of one run, and what the worker may use.
+type workspace struct {
 	dir          string
 	access       worker.Access
 	releaseCache func()
 }
-
-// inherited are the variables that a worker gets from the agent's own environment: how to reach the network.
-var inherited = []string{"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE"}
 
 // run runs a worker. The error wraps context.Cause(ctx) if ctx ended before the worker had done its work.
 func (u *Uploader) run(ctx context.Context, r run) (result, error) {
@@ -55,9 +51,9 @@ func (u *Uploader) run(ctx context.Context, r run) (result, error) {
 			u.options.Logger.Error("Cannot remove kopia's private directory, which may hold secrets", "directory", dir, "error", err)
 		}
 	}()
-	s := &session{dir: dir, releaseCache: func() {}}
-	defer func() { s.releaseCache() }()
-	if err := u.prepare(s, &r); err != nil {
+	w := &workspace{dir: dir, releaseCache: func() {}}
+	defer func() { w.releaseCache() }()
+	if err := u.prepare(w, &r); err != nil {
 		return result{}, fmt.Errorf("prepare a run of kopia: %w", uploader.ScratchError(err))
 	}
 	if r.volume == nil {
@@ -66,23 +62,23 @@ func (u *Uploader) run(ctx context.Context, r run) (result, error) {
 		}
 		defer r.volume.Close()
 	}
-	return u.work(ctx, s, r)
+	return u.work(ctx, w, r)
 }
 
 // work starts the worker and waits for its end.
-func (u *Uploader) work(ctx context.Context, s *session, r run) (result, error) {
+func (u *Uploader) work(ctx context.Context, w *workspace, r run) (result, error) {
 	var stdin bytes.Buffer
 	if err := gob.NewEncoder(&stdin).Encode(r.request); err != nil {
 		return result{}, fmt.Errorf("prepare a run of kopia: %w", err)
 	}
-	s.access.Volume = r.mode
+	w.access.Volume = r.mode
 	runCtx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	secrets := r.repository.Hider()
-	hide := func(text string) string { return secrets(strings.ReplaceAll(text, s.dir, "(private)")) }
+	hide := func(text string) string { return secrets(strings.ReplaceAll(text, w.dir, "(private)")) }
 	out := &output{sink: r.sink, logger: u.options.Logger, hide: hide, stop: stop}
 	err := worker.Run(runCtx, worker.Command{
-		Path: program, Args: workerArgs, Env: []string{"HOME=" + s.dir, "TMPDIR=" + s.dir}, Dir: r.volume, Access: s.access, Memory: u.options.Memory(),
+		Path: program, Args: workerArgs, Env: []string{"HOME=" + w.dir, "TMPDIR=" + w.dir}, Dir: r.volume, Access: w.access, Memory: u.options.Memory(),
 		Stdin: &stdin, Stdout: out.line,
 		Grace: u.options.Grace, Logger: u.options.Logger,
 	})
@@ -107,7 +103,7 @@ func (u *Uploader) work(ctx context.Context, s *session, r run) (result, error) 
 }
 
 // prepare completes the request and what the worker may use.
-func (u *Uploader) prepare(s *session, r *run) error {
+func (u *Uploader) prepare(w *workspace, r *run) error {
 	req, repo, o := &r.request, r.repository, u.options
 	dir, local := repo.Local()
 	switch {
@@ -116,9 +112,9 @@ func (u *Uploader) prepare(s *session, r *run) error {
 	case !local && repo.Storage == nil:
 		return fmt.Errorf("repository %q: kopia needs to know its storage", repo.Address())
 	case local && repo.ReadOnly:
-		req.Directory, s.access.ReadOnly = dir, append(s.access.ReadOnly, dir)
+		req.Directory, w.access.ReadOnly = dir, append(w.access.ReadOnly, dir)
 	case local:
-		req.Directory, s.access.ReadWrite = dir, append(s.access.ReadWrite, dir)
+		req.Directory, w.access.ReadWrite = dir, append(w.access.ReadWrite, dir)
 	default:
 		req.Storage = repo.Storage
 	}
@@ -143,60 +139,20 @@ func (u *Uploader) prepare(s *session, r *run) error {
 		case err != nil:
 			return err
 		default:
-			s.releaseCache = release
-			req.CacheDir, s.access.ReadWrite = dir, append(s.access.ReadWrite, dir)
+			w.releaseCache = release
+			req.CacheDir, w.access.ReadWrite = dir, append(w.access.ReadWrite, dir)
 		}
 	}
-	req.ConfigFile = filepath.Join(s.dir, "config", "repository.config")
-	s.access.ReadOnly = append(s.access.ReadOnly, repo.ReadPaths...)
-	s.access.ReadWrite = append(s.access.ReadWrite, s.dir)
-	return s.fill(req, repo)
-}
-
-// fill writes the session's files and puts the worker's environment together.
-func (s *session) fill(req *request, repo uploader.Repository) error {
+	req.ConfigFile = filepath.Join(w.dir, "config", "repository.config")
+	w.access.ReadWrite = append(w.access.ReadWrite, w.dir)
 	if err := os.Mkdir(filepath.Dir(req.ConfigFile), 0o700); err != nil {
 		return err
 	}
-	req.Env = map[string]string{}
-	for _, name := range inherited {
-		if value, ok := os.LookupEnv(name); ok {
-			req.Env[name] = value
-		}
-	}
-	if file, ok := req.Env["SSL_CERT_FILE"]; ok {
-		s.access.ReadOnly = append(s.access.ReadOnly, file)
-	}
-	for name, value := range repo.Env {
-		req.Env[name] = value.Reveal()
-	}
-	for name, content := range repo.Files {
-		path := filepath.Join(s.dir, "file-"+strconv.Itoa(len(req.Env)))
-		if err := os.WriteFile(path, []byte(content.Reveal()), 0o600); err != nil {
-			return err
-		}
-		req.Env[name] = path
-	}
-	return s.trust(req, repo)
-}
-
-// systemCertificates are the directories that Go looks into by default.
-const systemCertificates = "/etc/ssl/certs:/etc/pki/tls/certs"
-
-// trust makes the worker trust the repository's CA besides the system's. kopia's own option is for S3 only, and replaces
-// the system's.
-func (s *session) trust(req *request, repo uploader.Repository) error {
-	if len(repo.CACert) == 0 {
-		return nil
-	}
-	dir := filepath.Join(s.dir, "ca")
-	if err := os.Mkdir(dir, 0o700); err != nil {
+	var readPaths []string
+	var err error
+	if req.Env, readPaths, err = repo.Environment(w.dir); err != nil {
 		return err
 	}
-	others := req.Env["SSL_CERT_DIR"]
-	if others == "" {
-		others = systemCertificates
-	}
-	req.Env["SSL_CERT_DIR"] = dir + ":" + others
-	return os.WriteFile(filepath.Join(dir, "ca.pem"), repo.CACert, 0o600)
+	w.access.ReadOnly = append(w.access.ReadOnly, readPaths...)
+	return nil
 }
