@@ -16,7 +16,7 @@ const (
 	PhaseFailed     Phase = "Failed"
 )
 
-// Terminal says whether nothing comes after p.
+// Terminal reports whether nothing comes after p.
 func (p Phase) Terminal() bool { return p == PhaseCompleted || p == PhaseFailed }
 
 // VolumeOperationProgress is how much of a volume is done, in bytes.

@@ -60,7 +60,7 @@ func Describe(v *View) *Description {
 	return d
 }
 
-// OfPlugin says whether a volume snapshotter plugin moves the bytes, and no node agent.
+// OfPlugin reports whether a volume snapshotter plugin moves the bytes, and no node agent.
 func (v *Volume) OfPlugin() bool {
 	return v.Kind == KindVolumePluginBackup || v.Kind == KindVolumePluginRestore
 }
@@ -79,7 +79,7 @@ func described(volumes []Volume, now time.Time) []DescribedVolume {
 	return all
 }
 
-// HasStored says whether the list of volumes and the results may be in the backup store already. They are stored when all
+// HasStored reports whether the list of volumes and the results may be in the backup store already. They are stored when all
 // items were tried.
 func (o *Operation) HasStored() bool {
 	switch o.Phase {

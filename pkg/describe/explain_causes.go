@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
-	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
 )
 
 // Cause is why some volumes of a Backup or Restore are where they are: one reason and one remedy for all of them.
@@ -127,7 +127,7 @@ var (
 const shownVolumes = 10
 
 func (c *Cause) print(p *page) {
-	p.section(progress.Count(len(c.Volumes), "volume", "volumes")+", "+c.State, func() {
+	p.section(text.Count(len(c.Volumes), "volume", "volumes")+", "+c.State, func() {
 		p.line("Why", c.Why)
 		for _, fact := range c.Facts {
 			p.text("- " + fact)
@@ -146,7 +146,7 @@ func (c *Cause) print(p *page) {
 				p.text(line)
 			}
 			if more := len(c.Volumes) - shownVolumes; more > 0 {
-				p.text(progress.Count(more, "more volume", "more volumes") + "; -o json lists all")
+				p.text(text.Count(more, "more volume", "more volumes") + "; -o json lists all")
 			}
 		})
 	})

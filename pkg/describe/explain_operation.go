@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
-	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
 )
 
 // OperationCase is what is known around a Backup or Restore.
@@ -67,7 +67,7 @@ func (c *OperationCase) explainFailure(e *Explanation) {
 	case o.Phase == string(VerdictFailed):
 		e.Why = "it failed without a reason"
 	default:
-		e.Why = "some items or volumes failed: " + progress.Count(o.Errors, "error", "errors")
+		e.Why = "some items or volumes failed: " + text.Count(o.Errors, "error", "errors")
 	}
 	e.do(fmt.Sprintf("read what went wrong: kubectl plimsoll describe %s %s, velero %s logs %s", kind, o.Name, kind, o.Name))
 	e.See = seeFails
@@ -123,7 +123,7 @@ func (c *OperationCase) explainPhase(e *Explanation) {
 		e.Why = "it is in phase " + o.Phase
 	}
 	if strings.HasSuffix(o.Phase, string(VerdictPartial)) {
-		e.fact("it will end as PartiallyFailed: %s so far", progress.Count(o.Errors, "error", "errors"))
+		e.fact("it will end as PartiallyFailed: %s so far", text.Count(o.Errors, "error", "errors"))
 	}
 }
 
@@ -182,7 +182,7 @@ func (c *OperationCase) explainProgress(e *Explanation) {
 	case i.Step == v1alpha1.StepFinalizing:
 		e.Why = "its items and volumes are done; the controller writes the last of it to the backup store"
 	case open > 0 && (i.Step == v1alpha1.StepVolumes || known && share == 100):
-		e.Why = "all items are done; it waits for " + progress.Count(open, "volume", "volumes")
+		e.Why = "all items are done; it waits for " + text.Count(open, "volume", "volumes")
 	case known:
 		e.Why = fmt.Sprintf("it works on its items: %d of %d (%d%%)", i.Done, i.Total, share)
 	default:

@@ -41,7 +41,7 @@ func OfAgent(pod *corev1.Pod) Agent {
 
 func lastOf(s, separator string) string { return s[strings.LastIndex(s, separator)+1:] }
 
-// lacksRestic says whether Velero's agent does not serve a volume: from 1.17 on it makes no restic backups, from 1.19 on no
+// lacksRestic reports whether Velero's agent does not serve a volume: from 1.17 on it makes no restic backups, from 1.19 on no
 // restic restores (docs/contracts/velero-node-agent.md 9).
 func (a Agent) lacksRestic(v *Volume) bool {
 	if a.Ours || a.Major == 0 || cmp.Or(v.Uploader, uploaderRestic) != uploaderRestic {

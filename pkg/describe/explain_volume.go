@@ -11,6 +11,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
 )
 
 // VolumeCase is what is known around a volume that is backed up or restored. What could not be read is nil and not missing.
@@ -56,7 +57,7 @@ func (c *VolumeCase) Explain() Explanation {
 	return e
 }
 
-// claimed says whether an agent has begun.
+// claimed reports whether an agent has begun.
 func (v *Volume) claimed() bool { return v.Phase == phaseInProgress || v.Phase == "Canceling" }
 
 const phaseInProgress = "InProgress"
@@ -67,7 +68,7 @@ func (c *VolumeCase) explainEnd(e *Explanation) {
 	case v.Progress.State == progress.StateFailed:
 		e.explainFailure(v)
 		if v.Progress.LastError != "" {
-			e.fact("the last file that could not be moved: %s", progress.ShortPaths(v.Progress.LastError))
+			e.fact("the last file that could not be moved: %s", text.ShortPaths(v.Progress.LastError))
 		}
 	case v.Progress.State == progress.StateCanceled:
 		e.Why = "it was canceled: spec.cancel was set, as Velero servers do it when they are restarted"
@@ -76,7 +77,7 @@ func (c *VolumeCase) explainEnd(e *Explanation) {
 		if v.Kind == KindPodVolumeRestore {
 			moved = " that could not be written"
 		}
-		e.Why, e.general = "it has completed without "+progress.Count(v.Progress.Errors, "file", "files")+moved, "it has completed without files"+moved
+		e.Why, e.general = "it has completed without "+text.Count(v.Progress.Errors, "file", "files")+moved, "it has completed without files"+moved
 		e.See = seeLacks
 	default:
 		e.Why = "it has completed"
@@ -93,9 +94,9 @@ func (e *Explanation) explainFailure(v *Volume) {
 	if remedy != "" {
 		said = strings.TrimSuffix(said, "; "+remedy)
 	}
-	e.Why = "it has failed: " + progress.ShortPaths(said)
+	e.Why = "it has failed: " + text.ShortPaths(said)
 	if v.Progress.Reason != "" && v.Progress.Message != "" {
-		e.brief = "it has failed: " + progress.ShortPaths(v.Progress.Message)
+		e.brief = "it has failed: " + text.ShortPaths(v.Progress.Message)
 	}
 	e.addRemedy(v.Progress.Reason, said)
 }
@@ -116,7 +117,7 @@ func (c *VolumeCase) explainWait(e *Explanation) {
 		e.Why = "Velero's node agent has it in phase " + v.Phase + ": it waits for the pod that moves the data"
 		e.do("look for pods in namespace " + v.Namespace + " with the volume's name: 'kubectl describe pod' says what they wait for")
 	case c.working() > 0:
-		e.Why = fmt.Sprintf("the node agent of node %s works on %s first", c.node(), progress.Count(c.working(), "other volume", "other volumes"))
+		e.Why = fmt.Sprintf("the node agent of node %s works on %s first", c.node(), text.Count(c.working(), "other volume", "other volumes"))
 		c.listOthers(e)
 		e.See = seeQueue
 	case age < silence:
@@ -287,7 +288,7 @@ func (c *VolumeCase) explainWork(e *Explanation) {
 		e.fact("this is attempt %d; %s", s.Attempt, cmp.Or(c.lastAttempt(), "why the one before ended is not known any more"))
 	}
 	if s.Errors > 0 {
-		e.fact("%s could not be moved, the last: %s", progress.Count(s.Errors, "file", "files"), progress.ShortPaths(s.LastError))
+		e.fact("%s could not be moved, the last: %s", text.Count(s.Errors, "file", "files"), text.ShortPaths(s.LastError))
 	}
 }
 
@@ -312,7 +313,7 @@ func (c *VolumeCase) explainReason(e *Explanation) {
 
 func (c *VolumeCase) explainQueue(e *Explanation) {
 	s := &c.Volume.Progress
-	rest := fmt.Sprintf("in the queue of node %s, which works on %s now", c.node(), progress.Count(c.working(), "other volume", "other volumes"))
+	rest := fmt.Sprintf("in the queue of node %s, which works on %s now", c.node(), text.Count(c.working(), "other volume", "other volumes"))
 	e.Why, e.general = fmt.Sprintf("it is number %d %s", s.QueuePosition, rest), "it is "+rest
 	c.listOthers(e)
 	e.do("wait, or raise --concurrency of the node agent")

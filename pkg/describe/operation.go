@@ -140,7 +140,7 @@ func timeOf(t *metav1.Time) time.Time {
 	return t.Time
 }
 
-// Owns says whether a volume belongs to the operation, and not to an earlier one of its name. What a plugin restores names only
+// Owns reports whether a volume belongs to the operation, and not to an earlier one of its name. What a plugin restores names only
 // the backup that it comes from: it belongs to the restore of that backup that ran when it was created.
 func (o *Operation) Owns(v *Volume) bool {
 	if v.Restores() != (o.Kind == KindRestore) {

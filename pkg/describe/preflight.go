@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
 )
 
 // Decision says what a backup makes of a pod's volume.
@@ -86,7 +86,7 @@ type PlannedNode struct {
 	Note       string `json:"note,omitempty"`
 }
 
-// OK says whether the backup will have all that is asked for.
+// OK reports whether the backup will have all that is asked for.
 func (p *Preflight) OK() bool {
 	return len(p.Problems) == 0 && !slices.ContainsFunc(p.Volumes, func(v PlannedVolume) bool { return v.Decision == DecisionCannot })
 }
@@ -332,7 +332,7 @@ func (p *planner) noteUnlimitedAgents() {
 	}
 	where := nodes[0]
 	if more := len(nodes) - 1; more > 0 {
-		where += " and " + progress.Count(more, "more node", "more nodes")
+		where += " and " + text.Count(more, "more node", "more nodes")
 	}
 	p.note("the node agent has no memory limit on %s: a huge volume may take all memory of its node", where)
 }

@@ -75,13 +75,13 @@ func (s *Server) readFlags(args []string) {
 	}
 }
 
-// atLeast says whether the server is known to be of a version or a later one.
+// atLeast reports whether the server is known to be of a version or a later one.
 func (s *Server) atLeast(major, minor uint) bool {
 	v, err := version.ParseGeneric(s.Version)
 	return err == nil && v.AtLeast(version.MajorMinor(major, minor))
 }
 
-// is says whether the server is known to be of a version.
+// is reports whether the server is known to be of a version.
 func (s *Server) is(major, minor uint) bool {
 	return s.atLeast(major, minor) && !s.atLeast(major, minor+1)
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
 )
 
 // decisions is the order in which people look at them.
@@ -58,7 +58,7 @@ func (p *Preflight) printVolumes(w io.Writer, all bool) error {
 		fmt.Fprintln(w)
 	}
 	if hidden > 0 {
-		fmt.Fprintf(w, "%s not shown: what is in them comes from Secrets, ConfigMaps and other objects\n\n", progress.Count(hidden, "volume is", "volumes are"))
+		fmt.Fprintf(w, "%s not shown: what is in them comes from Secrets, ConfigMaps and other objects\n\n", text.Count(hidden, "volume is", "volumes are"))
 	}
 	return nil
 }
@@ -83,7 +83,7 @@ func (p *Preflight) summary() string {
 	for i := range p.Volumes {
 		n[p.Volumes[i].Decision]++
 	}
-	text := fmt.Sprintf("%s backed up, %d cannot be, %d left out", progress.Count(n[DecisionBackUp], "volume is", "volumes are"), n[DecisionCannot], n[DecisionLeave])
+	text := fmt.Sprintf("%s backed up, %d cannot be, %d left out", text.Count(n[DecisionBackUp], "volume is", "volumes are"), n[DecisionCannot], n[DecisionLeave])
 	if len(p.Problems) > 0 {
 		text += "; the backup would fail, for the problems above"
 	}

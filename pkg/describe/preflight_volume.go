@@ -134,7 +134,7 @@ func (p *planner) lastTime(pod *corev1.Pod, v *corev1.Volume) string {
 	}
 }
 
-// asked says whether the backup asks for the files of a volume, and by what.
+// asked reports whether the backup asks for the files of a volume, and by what.
 func (p *planner) asked(named, excluded bool) (asked bool, by string) {
 	switch {
 	case p.DefaultVolumesToFSBackup && excluded:
@@ -289,7 +289,7 @@ func (p *planner) claimHindrance(pod *corev1.Pod, v *corev1.Volume) (why string,
 // ClaimOf names the PersistentVolumeClaim behind a pod's volume, and is false for a volume that has none.
 func ClaimOf(pod *corev1.Pod, v *corev1.Volume) (string, bool) { return volume.ClaimName(pod.Name, v) }
 
-// usedBy says whether a container mounts a volume, and whether one has it as a device.
+// usedBy reports whether a container mounts a volume, and whether one has it as a device.
 func usedBy(pod *corev1.Pod, name string) (mounted, device bool) {
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
@@ -299,7 +299,7 @@ func usedBy(pod *corev1.Pod, name string) (mounted, device bool) {
 	return mounted, device
 }
 
-// podReady says whether a pod runs and is ready.
+// podReady reports whether a pod runs and is ready.
 func podReady(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodRunning && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue

@@ -16,6 +16,6 @@ type Node struct {
 	Name  string `json:"name"`
 	Agent string `json:"agent"` // the pod
 	Ready bool   `json:"ready"`
-	// Live says whether the agent itself tells how far its volumes are.
+	// Live reports whether the agent itself tells how far its volumes are.
 	Live bool `json:"live"`
 }

@@ -205,10 +205,10 @@ func (v *Volume) setPluginStatus(s *v1alpha1.VolumeOperationStatus) {
 	}
 }
 
-// Ended says whether nothing comes any more.
+// Ended reports whether nothing comes any more.
 func (v *Volume) Ended() bool { return v.Progress.State.Terminal() }
 
-// Restores says whether bytes go into the volume, not out of it.
+// Restores reports whether bytes go into the volume, not out of it.
 func (v *Volume) Restores() bool {
 	return v.Kind == KindPodVolumeRestore || v.Kind == KindVolumePluginRestore
 }

@@ -273,7 +273,7 @@ func (c *cluster) end(o client.Object) podvolume.PodVolume {
 	return last
 }
 
-// checkEnded says whether anything was written after a terminal write, once all agents have stopped.
+// checkEnded reports whether anything was written after a terminal write, once all agents have stopped.
 func (c *cluster) checkEnded() {
 	for _, o := range c.ended {
 		live := o.DeepCopyObject().(client.Object)

@@ -277,7 +277,7 @@ func TestAgentsOfTwoNamespacesServeANode(t *testing.T) {
 	lock(second, "velero", true)
 }
 
-// isEnd says whether a patch is a terminal write.
+// isEnd reports whether a patch is a terminal write.
 func isEnd(p client.Patch, o client.Object) bool {
 	b, err := p.Data(o)
 	return err == nil && strings.Contains(string(b), "completionTimestamp")

@@ -12,6 +12,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/volume"
 )
@@ -139,7 +140,7 @@ func backupMessage(uploaded uploader.BackupResult) string {
 		message = fmt.Sprintf("snapshot %s was saved without %s", uploaded.SnapshotID, describeFiles("that could not be read", uploaded.Errors, uploaded.FailedPaths))
 	}
 	if uploaded.Vanished > 0 {
-		message = joinMessages(message, progress.Count(uploaded.Vanished, "entry", "entries")+" of the volume vanished while it was read")
+		message = joinMessages(message, text.Count(uploaded.Vanished, "entry", "entries")+" of the volume vanished while it was read")
 	}
 	return message
 }

@@ -10,7 +10,6 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
-	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/text"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/volume"
@@ -87,7 +86,7 @@ func checkSizes(ctx context.Context, dir *os.File, want int64, limit time.Durati
 	case err != nil:
 		return sizeCheck{}, fmt.Errorf("measure the restored files: %w", err)
 	case usage.Skipped > 0:
-		return sizeCheck{doubt: progress.Count(usage.Skipped, "file, directory or mount", "files, directories or mounts") + " in it could not be looked at"}, nil
+		return sizeCheck{doubt: text.Count(usage.Skipped, "file, directory or mount", "files, directories or mounts") + " in it could not be looked at"}, nil
 	default:
 		return sizeCheck{missingBytes: want - usage.Bytes}, nil
 	}

@@ -29,7 +29,7 @@ type lastReported struct {
 // the first note only.
 func (op *Operation) emit(eventType, reason, format string, args ...any) {
 	action := fmt.Sprintf("%s-%d", op.Kind, op.eventCount.Add(1))
-	op.env.events.Eventf(op.Object, nil, eventType, reason, action, "%s", text.ShortenMiddle(progress.ShortPaths(fmt.Sprintf(format, args...)), maxMessage))
+	op.env.events.Eventf(op.Object, nil, eventType, reason, action, "%s", text.ShortenMiddle(text.ShortPaths(fmt.Sprintf(format, args...)), maxMessage))
 }
 
 // emitStart reports the begin of an attempt. A try after a wait for a lock, a mount or the API server continues its attempt.
@@ -56,7 +56,7 @@ func (op *Operation) emitChanges(s progress.Snapshot) {
 	case s.State == progress.StateQueued && op.reported.queued: // again for each attempt
 	case s.State == progress.StateQueued:
 		op.reported.queued = true
-		op.emit(normal, v1alpha1.EventQueued, "%s of %s waits at position %d in the queue of node %s, which works on %s at a time", op.Kind, op.PodVolume, s.QueuePosition, op.env.NodeName, progress.Count(op.env.Slots.Size(), "volume", "volumes"))
+		op.emit(normal, v1alpha1.EventQueued, "%s of %s waits at position %d in the queue of node %s, which works on %s at a time", op.Kind, op.PodVolume, s.QueuePosition, op.env.NodeName, text.Count(op.env.Slots.Size(), "volume", "volumes"))
 	case s.State == progress.StateStalled:
 		op.log.Warn("Operation is stalled", "bytesDone", s.BytesDone, "totalBytes", s.TotalBytes, "since", s.LastProgressTime)
 		op.reported.stalls++

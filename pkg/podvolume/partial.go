@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
-	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
@@ -172,13 +172,13 @@ const maxNamedPaths = 5
 
 // describeFiles returns the number of files that an operation lacks, and some of their names.
 func describeFiles(what string, count int64, paths []string) string {
-	message := progress.Count(count, "file", "files") + " " + what
+	message := text.Count(count, "file", "files") + " " + what
 	if len(paths) == 0 {
 		return message
 	}
 	var named []string
 	for _, path := range paths[:min(len(paths), maxNamedPaths)] {
-		named = append(named, progress.ShortPath(path))
+		named = append(named, text.ShortPath(path))
 	}
 	message += ": " + strings.Join(named, ", ")
 	if more := count - int64(len(named)); more > 0 {

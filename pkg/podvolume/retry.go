@@ -8,6 +8,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
@@ -53,7 +54,7 @@ func (op *Operation) pauseBeforeNextAttempt(failed *attemptError) (pause time.Du
 	pause = op.env.RetryDelay << min(op.attempt-1, 5)
 	op.log.Warn("Attempt failed; trying again", "attempt", op.attempt, "reason", failed.reason, "error", failed, "pause", pause)
 	op.emit(warning, v1alpha1.EventRetrying, "attempt %d of %d failed, the next starts in %s: %v", op.attempt, op.env.MaxAttempts, pause, failed)
-	why = waitFor(failed.reason, progress.ShortPaths(fmt.Sprintf("attempt %d failed, trying again: %v", op.attempt, failed)))
+	why = waitFor(failed.reason, text.ShortPaths(fmt.Sprintf("attempt %d failed, trying again: %v", op.attempt, failed)))
 	op.attempt++
 	op.sameAttempt = false
 	op.lockWait.pauses, op.mountWait.pauses, op.faultWait.pauses = 0, 0, 0

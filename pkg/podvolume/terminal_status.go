@@ -100,8 +100,8 @@ func (op *Operation) fullTerminalStatusOf(ctx, shutdownCtx context.Context, resu
 	}
 	failed := classify(err)
 	status.reason, status.phase = failed.reason, PhaseFailed
-	cause := progress.ShortPaths(err.Error())
-	status.message = progress.ShortPaths(fmt.Sprintf("%s of %s failed: %v", op.Kind, op.PodVolume, err))
+	cause := text.ShortPaths(err.Error())
+	status.message = text.ShortPaths(fmt.Sprintf("%s of %s failed: %v", op.Kind, op.PodVolume, err))
 	state := progress.StateFailed
 	if failed.reason == v1alpha1.ReasonCanceled {
 		status.message = fmt.Sprintf("%s of %s was canceled", op.Kind, op.PodVolume)

@@ -56,7 +56,7 @@ func (e *rateEstimator) rate(now time.Time) float64 {
 	return perSecond(e.buckets, now.Sub(e.buckets[0].start))
 }
 
-// steady says whether the window is long enough and even enough to foretell anything.
+// steady reports whether the window is long enough and even enough to foretell anything.
 func (e *rateEstimator) steady(now time.Time) bool {
 	if len(e.buckets) < 4 || now.Sub(e.buckets[0].start) < minETASpan {
 		return false

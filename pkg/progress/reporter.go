@@ -70,7 +70,7 @@ func (r *Reporter) Run(ctx context.Context) {
 	}
 }
 
-// same says whether a reader of b learns nothing from a.
+// same reports whether a reader of b learns nothing from a.
 func same(a, b Snapshot) bool {
 	for _, s := range []*Snapshot{&a, &b} {
 		s.Heartbeat = time.Time{}

@@ -101,10 +101,10 @@ func TestRestoredItemsAreAccepted(t *testing.T) {
 
 	outcome := a.run()
 	if outcome.Progress.Counts.Failed > 0 || !outcome.Results.Errors.IsEmpty() || bytes.Load() != 4096 {
-		t.Fatalf("%+v, %d bytes in volumes\n%s", outcome.Progress.Counts, bytes.Load(), text(outcome))
+		t.Fatalf("%+v, %d bytes in volumes\n%s", outcome.Progress.Counts, bytes.Load(), resultsText(outcome))
 	}
 	if diff := cmp.Diff([]string{"warning " + shop + ": pods/web: its ephemeral containers are not restored, because no pod can be created with any: debug"},
-		strings.Split(text(outcome), "\n"), cmpopts.AcyclicTransformer("place", func(s string) string {
+		strings.Split(resultsText(outcome), "\n"), cmpopts.AcyclicTransformer("place", func(s string) string {
 			_, after, _ := strings.Cut(s, "its ") // how the engine names the item is its own affair
 			return after
 		})); diff != "" {
@@ -214,7 +214,7 @@ func TestLostAnswerMakesNoSecondPodVolumeRestore(t *testing.T) {
 	a.config.REST.Wrap(func(next http.RoundTripper) http.RoundTripper { return loseAnswers{next, left} })
 	outcome := a.run()
 	if !outcome.Results.Errors.IsEmpty() || left.Load() >= 0 {
-		t.Errorf("%d answers not lost; %s", left.Load(), text(outcome))
+		t.Errorf("%d answers not lost; %s", left.Load(), resultsText(outcome))
 	}
 	var volumes []string
 	for _, pvr := range a.podVolumeRestores() {
@@ -242,7 +242,7 @@ func TestPodWaitsForAnEarlierRestore(t *testing.T) {
 	a.create("pods", pod(shop, "plain", wait))
 	a.backup(of("pods", pod("shop", "web", "")), of("pods", pod("shop", "plain", "")))
 	a.input.PodVolumeBackups = []velerov1.PodVolumeBackup{podVolumeBackup("data", "", "s1")} // of pod web
-	got := text(a.run())
+	got := resultsText(a.run())
 	const warning = "its volumes are not restored by this Restore: it waits for those of an earlier one"
 	if strings.Count(got, warning) != 1 || !strings.Contains(got, "pods/"+shop+"/web: "+warning) {
 		t.Error(got)
@@ -262,7 +262,7 @@ func TestAnnotatedPod(t *testing.T) {
 	outcome := a.run()
 	made := a.podVolumeRestores()
 	if len(made) != 1 {
-		t.Fatalf("%d PodVolumeRestores\n%s", len(made), text(outcome))
+		t.Fatalf("%d PodVolumeRestores\n%s", len(made), resultsText(outcome))
 	}
 	got := []string{made[0].Spec.SnapshotID, made[0].Spec.UploaderType, made[0].Spec.RepoIdentifier, made[0].Spec.SourceNamespace, made[0].Spec.Volume}
 	if diff := cmp.Diff([]string{"s1", "restic", "", "shop", "data"}, got); diff != "" {
@@ -279,8 +279,8 @@ func TestVolumeWithoutItsClaim(t *testing.T) {
 		volumes: [{name: data, persistentVolumeClaim: {claimName: missing}}], containers: [{name: a, image: a}]}}`))
 	a.input.PodVolumeBackups = []velerov1.PodVolumeBackup{podVolumeBackup("data", "missing", "s1")}
 	outcome := a.run()
-	if want := `restore volume "data" of pod ` + shop + `/web: get its claim`; !strings.Contains(text(outcome), want) {
-		t.Errorf("results have no %q:\n%s", want, text(outcome))
+	if want := `restore volume "data" of pod ` + shop + `/web: get its claim`; !strings.Contains(resultsText(outcome), want) {
+		t.Errorf("results have no %q:\n%s", want, resultsText(outcome))
 	}
 }
 
@@ -322,7 +322,7 @@ func fillOldClaim(t *testing.T, policy velerov1.PolicyType, before time.Duration
 			volumes: [{name: a, persistentVolumeClaim: {claimName: old}}]}}`),
 	)
 	a.input.PodVolumeBackups = []velerov1.PodVolumeBackup{podVolumeBackup("a", "old", "s1")}
-	return text(a.run())
+	return resultsText(a.run())
 }
 
 // snapshotCRD is a CRD of the CSI snapshotter, without its schema.
@@ -361,14 +361,14 @@ func TestCSISnapshotIsRestored(t *testing.T) {
 	}
 	outcome := a.run()
 	if outcome.Progress.Counts.Failed > 0 {
-		t.Fatalf("%+v\n%s", outcome.Progress.Counts, text(outcome))
+		t.Fatalf("%+v\n%s", outcome.Progress.Counts, resultsText(outcome))
 	}
 	claim := a.get("persistentvolumeclaims", shop, "data")
 	name := textOf(claim.Object, "spec", "dataSource", "name")
 	snapshot := a.get("volumesnapshots.v1.snapshot.storage.k8s.io", shop, name)
 	content := a.get("volumesnapshotcontents.v1.snapshot.storage.k8s.io", "", name)
 	if name == "" || snapshot == nil || content == nil {
-		t.Fatalf("claim is made of snapshot %q: %v, with content %v\n%s", name, snapshot, content, text(outcome))
+		t.Fatalf("claim is made of snapshot %q: %v, with content %v\n%s", name, snapshot, content, resultsText(outcome))
 	}
 	want := map[string]any{
 		"driver": "driver-" + a.id, "deletionPolicy": "Retain", "volumeSnapshotClassName": "class-" + a.id,
@@ -399,7 +399,7 @@ func TestStorageClassIsChanged(t *testing.T) {
 	)
 	outcome := a.run()
 	if class := textOf(a.get("persistentvolumeclaims", shop, "data").Object, "spec", "storageClassName"); class != "new-"+a.id {
-		t.Errorf("claim has class %q\n%s", class, text(outcome))
+		t.Errorf("claim has class %q\n%s", class, resultsText(outcome))
 	}
 	for template := range objectsOf(a.get("statefulsets.v1.apps", shop, "db").Object, "spec", "volumeClaimTemplates") {
 		if class := textOf(template, "spec", "storageClassName"); class != "new-"+a.id {
@@ -422,8 +422,8 @@ func TestExistingClaimKeepsItsVolume(t *testing.T) {
 		of("persistentvolumes", `{apiVersion: v1, kind: PersistentVolume, metadata: {name: pv-`+a.id+`}, spec: {persistentVolumeReclaimPolicy: Delete,
 			claimRef: {name: data, namespace: shop}}}`),
 	)
-	if outcome := a.run(); strings.Contains(text(outcome), "new volume is empty") || !outcome.Results.Errors.IsEmpty() {
-		t.Error(text(outcome))
+	if outcome := a.run(); strings.Contains(resultsText(outcome), "new volume is empty") || !outcome.Results.Errors.IsEmpty() {
+		t.Error(resultsText(outcome))
 	}
 }
 
@@ -462,7 +462,7 @@ func TestClaimWaitsForItsVolume(t *testing.T) {
 				of("persistentvolumeclaims", `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: data, namespace: shop}, status: {phase: Bound},
 					spec: {volumeName: pv-`+a.id+`, storageClassName: '', accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}`))
 			outcome := a.run()
-			said := text(outcome)
+			said := resultsText(outcome)
 			if strings.Contains(said, "it waits for PersistentVolume") != (test.want != "") || !strings.Contains(said, test.want) {
 				t.Errorf("want %q in:\n%s", test.want, said)
 			}
@@ -546,7 +546,7 @@ func TestFinalize(t *testing.T) {
 	if diff := cmp.Diff(map[string]string{"team": "web", "zone": "here"}, volume.Labels); diff != "" || volume.Spec.PersistentVolumeReclaimPolicy != "Retain" {
 		t.Errorf("volume has policy %s and labels (-want +got):\n%s", volume.Spec.PersistentVolumeReclaimPolicy, diff)
 	}
-	lines := strings.Split(text(outcome), "\n")
+	lines := strings.Split(resultsText(outcome), "\n")
 	want := []string{
 		"error " + shop + ": persistentvolumeclaims/wrong: reclaim policy and labels of its old volume: patch volume wrong-" + a.id,
 		"warning " + shop + ": persistentvolumeclaims/late: reclaim policy and labels of its old volume: its storage class waits until a pod that uses it is scheduled, and no pod uses it",
@@ -577,16 +577,16 @@ func TestFinalizeDoesNotWaitForEver(t *testing.T) {
 	if err := run.Finalize(t.Context(), outcome); err != nil {
 		t.Fatal(err)
 	}
-	if want := "error " + shop + ": persistentvolumeclaims/never: reclaim policy and labels of its old volume: not done within 1ms"; !strings.Contains(text(outcome), want) {
-		t.Errorf("no %q in:\n%s", want, text(outcome))
+	if want := "error " + shop + ": persistentvolumeclaims/never: reclaim policy and labels of its old volume: not done within 1ms"; !strings.Contains(resultsText(outcome), want) {
+		t.Errorf("no %q in:\n%s", want, resultsText(outcome))
 	}
 
 	e.config.ResourceTimeout = time.Hour
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errUnreachable)
 	outcome.Results = backupstore.Results{}
-	if err := run.Finalize(ctx, outcome); !errors.Is(err, errUnreachable) || text(outcome) != "" {
-		t.Errorf("canceled: got %v and\n%s", err, text(outcome))
+	if err := run.Finalize(ctx, outcome); !errors.Is(err, errUnreachable) || resultsText(outcome) != "" {
+		t.Errorf("canceled: got %v and\n%s", err, resultsText(outcome))
 	}
 }
 
@@ -637,7 +637,7 @@ func TestPriorityClassThatIsNew(t *testing.T) {
 			outcome := a.run()
 			// The real API server may need a moment, too.
 			if outcome.Progress.Counts.Failed != test.failed || requests.Load() < test.requests || !test.class && requests.Load() != test.requests {
-				t.Errorf("%d requests, %+v\n%s", requests.Load(), outcome.Progress.Counts, text(outcome))
+				t.Errorf("%d requests, %+v\n%s", requests.Load(), outcome.Progress.Counts, resultsText(outcome))
 			}
 		})
 	}
@@ -671,10 +671,10 @@ func TestNativeSnapshotIsNotFaked(t *testing.T) {
 			)
 			outcome := a.run()
 			if restored := a.get("persistentvolumes", "", volume) != nil; restored != test.keep || outcome.Results.Errors.IsEmpty() != test.keep {
-				t.Errorf("volume restored: %t\n%s", restored, text(outcome))
+				t.Errorf("volume restored: %t\n%s", restored, resultsText(outcome))
 			}
-			if asked := textOf(a.get("persistentvolumeclaims", shop, "data").Object, "spec", "volumeName"); asked != volume || !strings.Contains(text(outcome), test.want) {
-				t.Errorf("claim asks for volume %q\n%s", asked, text(outcome))
+			if asked := textOf(a.get("persistentvolumeclaims", shop, "data").Object, "spec", "volumeName"); asked != volume || !strings.Contains(resultsText(outcome), test.want) {
+				t.Errorf("claim asks for volume %q\n%s", asked, resultsText(outcome))
 			}
 		})
 	}

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
-	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
 )
 
 var (
@@ -59,7 +59,7 @@ func (c *collector) addProblem(p problem) {
 // reportedProblems returns the problems for the outcome: the first ones, and how many more there are.
 func (c *collector) reportedProblems() []problem {
 	if more := c.unread - len(c.problems); more > 0 {
-		return append(slices.Clip(c.problems), problem{text: progress.Count(more, "more item", "more items") + " of the backup cannot be read"})
+		return append(slices.Clip(c.problems), problem{text: text.Count(more, "more item", "more items") + " of the backup cannot be read"})
 	}
 	return c.problems
 }

@@ -150,7 +150,7 @@ func TestFinalizeWaitsForConsumer(t *testing.T) {
 				select {
 				case <-happened:
 				case err := <-done:
-					t.Fatalf("%s: it has ended before: %v\n%s", what, err, text(outcome))
+					t.Fatalf("%s: it has ended before: %v\n%s", what, err, resultsText(outcome))
 				case <-time.After(3 * time.Minute):
 					t.Fatalf("%s: waited in vain", what)
 				}
@@ -167,8 +167,8 @@ func TestFinalizeWaitsForConsumer(t *testing.T) {
 			a.bind(shop, "late", "new-"+a.id)
 			select {
 			case err := <-done:
-				if err != nil || text(outcome) != "" {
-					t.Errorf("%v\n%s", err, text(outcome))
+				if err != nil || resultsText(outcome) != "" {
+					t.Errorf("%v\n%s", err, resultsText(outcome))
 				}
 			case <-time.After(3 * time.Minute):
 				t.Fatal("it does not notice that the claim is bound")

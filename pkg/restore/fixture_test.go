@@ -246,8 +246,8 @@ func (a *attempt) deleteAtEnd(resource, name string) {
 	})
 }
 
-// text is what all results say, one per line, for looking into it.
-func text(o *Outcome) string {
+// resultsText returns what all results say, one per line, for looking into it.
+func resultsText(o *Outcome) string {
 	var lines []string
 	for _, r := range []struct {
 		level   string

@@ -281,7 +281,7 @@ func TestExecHooksNeedRights(t *testing.T) {
 	if err := <-started; err != nil {
 		t.Fatal(err)
 	}
-	if got := text(outcome); !strings.Contains(got, `cannot create resource "pods/exec"`) {
+	if got := resultsText(outcome); !strings.Contains(got, `cannot create resource "pods/exec"`) {
 		t.Error(got)
 	}
 }

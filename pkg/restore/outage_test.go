@@ -131,7 +131,7 @@ func TestRestoreThroughOutages(t *testing.T) {
 	}
 	if diff := cmp.Diff(Counts{Created: 905, Failed: 100}, outcome.Progress.Counts); diff != "" {
 		t.Error(diff)
-		t.Log(text(outcome))
+		t.Log(resultsText(outcome))
 	}
 }
 
@@ -202,6 +202,6 @@ func TestRestoreThroughRestart(t *testing.T) {
 	}
 	if diff := cmp.Diff(Counts{Created: 905, Failed: 100}, outcome.Progress.Counts); diff != "" {
 		t.Error(diff)
-		t.Log(text(outcome))
+		t.Log(resultsText(outcome))
 	}
 }

@@ -124,7 +124,7 @@ func TestOwnNamespaceIsLeftAlone(t *testing.T) {
 func (a *attempt) checkOutcome(o *Outcome, own string) {
 	a.tb.Helper()
 	var into, existing int
-	for line := range strings.Lines(text(o)) {
+	for line := range strings.Lines(resultsText(o)) {
 		switch {
 		case strings.Contains(line, "nothing is restored into "+own+", the restore controller's own namespace"):
 			into++

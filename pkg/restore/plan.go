@@ -9,7 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
 )
 
 // Plan is what a restore will do: the names of its items in the order in which they are restored, not the items. People can
@@ -58,18 +58,18 @@ func (r PlannedResource) MarshalJSON() ([]byte, error) {
 
 // WriteText writes the plan for people.
 func (p *Plan) WriteText(w io.Writer) error {
-	var text strings.Builder
-	fmt.Fprintf(&text, "%s restored, %s left out.\n", progress.Count(p.TotalItems, "item is", "items are"), progress.Count(p.LeftOut, "is", "are"))
+	var page strings.Builder
+	fmt.Fprintf(&page, "%s restored, %s left out.\n", text.Count(p.TotalItems, "item is", "items are"), text.Count(p.LeftOut, "is", "are"))
 	for _, resource := range p.Resources {
-		fmt.Fprintf(&text, "\n%s: %d\n", resource.Resource, resource.TotalItems)
+		fmt.Fprintf(&page, "\n%s: %d\n", resource.Resource, resource.TotalItems)
 		for _, namespace := range resource.Namespaces {
-			fmt.Fprintf(&text, "  %s%s\n", namespace.heading(), strings.Join(namespace.Items, " "))
+			fmt.Fprintf(&page, "  %s%s\n", namespace.heading(), strings.Join(namespace.Items, " "))
 		}
 	}
 	if len(p.Problems) > 0 {
-		fmt.Fprintf(&text, "\nproblems: %d\n  %s\n", len(p.Problems), strings.Join(p.Problems, "\n  "))
+		fmt.Fprintf(&page, "\nproblems: %d\n  %s\n", len(p.Problems), strings.Join(p.Problems, "\n  "))
 	}
-	_, err := io.WriteString(w, text.String())
+	_, err := io.WriteString(w, page.String())
 	return err
 }
 

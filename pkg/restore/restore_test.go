@@ -81,7 +81,7 @@ func TestRestoreCustomResources(t *testing.T) {
 	if diff := cmp.Diff(Counts{Created: 6, Failed: 1}, outcome.Progress.Counts); diff != "" {
 		t.Error(diff)
 	}
-	if got := text(outcome); !strings.Contains(got, "does not serve Widget of "+two+"/v9, only of "+two+"/v1, "+two+"/v2") {
+	if got := resultsText(outcome); !strings.Contains(got, "does not serve Widget of "+two+"/v9, only of "+two+"/v1, "+two+"/v2") {
 		t.Error(got)
 	}
 	for name, restored := range map[string]bool{"a": true, "b": true} {
@@ -181,9 +181,9 @@ func TestRestoreExisting(t *testing.T) {
 					t.Errorf("%s is labelled: %v, want %v", object.GetName(), labelled, test.relabels)
 				}
 			}
-			warned := strings.Contains(text(outcome), `could not restore, ConfigMap "different" already exists. Warning: the in-cluster version is different than the backed-up version`)
+			warned := strings.Contains(resultsText(outcome), `could not restore, ConfigMap "different" already exists. Warning: the in-cluster version is different than the backed-up version`)
 			if warned == test.relabels || len(outcome.Results.Errors.Namespaces) > 0 {
-				t.Error(text(outcome))
+				t.Error(resultsText(outcome))
 			}
 		})
 	}
@@ -199,7 +199,7 @@ func TestRestoreServiceAccount(t *testing.T) {
 		secrets: [{name: old}], imagePullSecrets: [{name: both}, {name: pull}]}`, a.id)))
 	outcome := a.run()
 	if outcome.Progress.Counts.Updated != 1 {
-		t.Error(text(outcome))
+		t.Error(resultsText(outcome))
 	}
 	got := a.get("serviceaccounts", a.id, "default")
 	want := map[string]any{
@@ -240,7 +240,7 @@ func TestRestoreNodePort(t *testing.T) {
 	a.input.Restore.Spec.PreserveNodePorts = new(true)
 	a.backup(service("mine"), service("other"))
 	outcome := a.run()
-	got := text(outcome)
+	got := resultsText(outcome)
 	if !strings.Contains(got, "error "+a.id+": error restoring services/"+a.id+"/other: ") || !strings.Contains(got, "provided port is already allocated") {
 		t.Errorf("nothing is said about the service whose port is taken:\n%s", got)
 	}
@@ -263,7 +263,7 @@ func TestRestoreHealthCheckPort(t *testing.T) {
 	a.config.ResourceTimeout = 2 * time.Second // it is not tried again for so long
 	requests := a.watchRequests()
 	a.backup(of("services", service("mine", port)), of("services", service("other", port)))
-	got := text(a.run())
+	got := resultsText(a.run())
 	if !strings.Contains(got, "error "+a.id+": error restoring services/"+a.id+"/other: ") || !strings.Contains(got, "HealthCheck NodePort") {
 		t.Errorf("nothing is said about the service whose port is taken:\n%s", got)
 	}
@@ -295,7 +295,7 @@ func TestRestoreIntoOtherNamespaces(t *testing.T) {
 	if value := a.get("namespaces", "", target).GetLabels()["from"]; value != "first" {
 		t.Errorf("the namespace is like %s", value)
 	}
-	if got := text(outcome); !strings.Contains(got, "configmaps "+second+"/same is not restored: configmaps "+first+"/same has taken its place") {
+	if got := resultsText(outcome); !strings.Contains(got, "configmaps "+second+"/same is not restored: configmaps "+first+"/same has taken its place") {
 		t.Error(got)
 	}
 	if a.get("namespaces", "", first) != nil {
@@ -329,7 +329,7 @@ func TestRestoreOneNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	if p := outcome.Progress; p.Restored != 3 || p.Total != 3 || p.Counts.Created != 3 {
-		t.Errorf("%+v\n%s", p, text(outcome))
+		t.Errorf("%+v\n%s", p, resultsText(outcome))
 	}
 	if a.get("persistentvolumes", "", pv) == nil || a.get("namespaces", "", a.id+"-other") != nil {
 		t.Error("the wrong things were restored")
@@ -431,7 +431,7 @@ func TestRestoreHostileItems(t *testing.T) {
 		t.Error(diff)
 	}
 	if c := outcome.Progress.Counts; c.Failed != 4 {
-		t.Errorf("%+v\n%s", c, text(outcome))
+		t.Errorf("%+v\n%s", c, resultsText(outcome))
 	}
 	if a.get("clusterroles.v1.rbac.authorization.k8s.io", "", a.id) != nil {
 		t.Error("what is left out was restored from the place of something else")
@@ -470,7 +470,7 @@ webhooks:
 	// Quota, webhook and validation come to the same item again and again if they are not recognised.
 	a.config.ResourceTimeout = time.Hour
 	outcome := a.run()
-	got := text(outcome)
+	got := resultsText(outcome)
 	for _, want := range []string{"exceeded quota: q", "failed calling webhook", `Invalid value: "not_a_name"`, `Invalid value: "EOF. Please retry."`} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is missing in\n%s", want, got)
@@ -498,7 +498,7 @@ func TestRestoreModifierThatFails(t *testing.T) {
 		t.Errorf("data is %q", value)
 	}
 	want := "error " + a.id + ": error restoring configmaps/" + a.id + "/a: resource modifier rule 1: replace /data/no/where: "
-	if got := text(outcome); !strings.HasPrefix(got, want) ||
+	if got := resultsText(outcome); !strings.HasPrefix(got, want) ||
 		!strings.Contains(got, `warning velero: resource modifier rule 3 changes nothing: no resource of the backup or of the cluster matches conditions.groupResource "config-maps"`) {
 		t.Error(got)
 	}
@@ -515,7 +515,7 @@ func TestRestoreWarnsOfPlugins(t *testing.T) {
 		}})
 	}
 	want := "warning " + a.id + ": configmaps/" + a.id + `/a: plugin "example.com/mover" worked on it during the backup, and Plimsoll runs no plugins: what it would do at a restore is not done`
-	if got := text(a.run()); got != want {
+	if got := resultsText(a.run()); got != want {
 		t.Error(got)
 	}
 }
@@ -554,7 +554,7 @@ func TestRestoreConflict(t *testing.T) {
 	a.backup(configMap(a.id, "a", ""))
 	outcome := a.run()
 	if diff := cmp.Diff(Counts{Created: 2}, outcome.Progress.Counts); diff != "" || left.Load() >= 0 {
-		t.Errorf("%d conflicts left; %s%s", left.Load(), diff, text(outcome))
+		t.Errorf("%d conflicts left; %s%s", left.Load(), diff, resultsText(outcome))
 	}
 }
 
@@ -591,7 +591,7 @@ func TestRestoreAfterOneOfItsName(t *testing.T) {
 			a.backup(configMap(a.id, "a", ""))
 			outcome := a.run()
 			if diff := cmp.Diff(test.want, outcome.Progress.Counts); diff != "" || !refused.Load() {
-				t.Errorf("refused %v; %s%s", refused.Load(), diff, text(outcome))
+				t.Errorf("refused %v; %s%s", refused.Load(), diff, resultsText(outcome))
 			}
 		})
 	}
@@ -617,7 +617,7 @@ func TestRestoreTerminatingNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(Counts{Created: 2}, outcome.Progress.Counts); diff != "" {
-		t.Error(diff, text(outcome))
+		t.Error(diff, resultsText(outcome))
 	}
 	if a.get("namespaces", "", a.id).GetUID() == old {
 		t.Error("the namespace is the old one")
@@ -634,9 +634,9 @@ func TestRestoreStuckNamespace(t *testing.T) {
 	a.backup(configMap(a.id, "a", ""), configMap(a.id, "b", ""))
 	outcome := a.run()
 	if diff := cmp.Diff(Counts{Failed: 3}, outcome.Progress.Counts); diff != "" {
-		t.Error(diff, text(outcome))
+		t.Error(diff, resultsText(outcome))
 	}
-	got := text(outcome)
+	got := resultsText(outcome)
 	for _, want := range []string{
 		"error : error restoring namespaces/" + a.id + ": one of this name is being deleted",
 		"error " + a.id + ": error restoring configmaps/" + a.id + "/b: namespace " + a.id + " cannot be used",
@@ -692,7 +692,7 @@ func TestRestoreCanceled(t *testing.T) {
 	if got := len(outcome.Resources["v1/ConfigMap"]) + 1; got != p.Restored {
 		t.Errorf("%d items are listed, and %d restored", got, p.Restored)
 	}
-	if got := text(outcome); got != "" {
+	if got := resultsText(outcome); got != "" {
 		t.Error(got)
 	}
 }
@@ -731,7 +731,7 @@ func TestRestoreOnePhase(t *testing.T) {
 			if first := a.reports[0]; first.Total != total && name != "too few" {
 				t.Errorf("the first report is %+v, want a total of %d", first, total)
 			}
-			if got := text(outcome); !strings.Contains(got, "damaged.json") {
+			if got := resultsText(outcome); !strings.Contains(got, "damaged.json") {
 				t.Errorf("the item that cannot be read is not mentioned: %q", got)
 			}
 		})
@@ -787,7 +787,7 @@ func TestRestoreWhereSomethingIsDeleted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{a.id + "/goes(created)"}, outcome.Resources["v1/ConfigMap"]); diff != "" {
-		t.Error(diff, text(outcome))
+		t.Error(diff, resultsText(outcome))
 	}
 }
 
@@ -824,7 +824,7 @@ func TestRestoreWhereAClaimIsDeleted(t *testing.T) {
 			}
 			outcome := a.run()
 			if diff := cmp.Diff([]string{a.id + "/data(created)"}, outcome.Resources["v1/PersistentVolumeClaim"]); diff != "" {
-				t.Fatal(diff, text(outcome))
+				t.Fatal(diff, resultsText(outcome))
 			}
 			claim := a.get("persistentvolumeclaims", a.id, "data")
 			if volume, source := textOf(claim.Object, "spec", "volumeName"), textOf(claim.Object, "spec", "dataSource", "kind"); volume != "" || source != "VolumeSnapshot" {
@@ -865,7 +865,7 @@ func TestRestoreWhereSomethingIsStuck(t *testing.T) {
 	if diff := cmp.Diff([]string{a.id + "/a(failed)", a.id + "/b(failed)", a.id + "/c(created)"}, outcome.Resources["v1/ConfigMap"]); diff != "" {
 		t.Error(diff)
 	}
-	if got := text(outcome); !strings.Contains(got, "error restoring configmaps/"+a.id+"/b: one of this name is being deleted") {
+	if got := resultsText(outcome); !strings.Contains(got, "error restoring configmaps/"+a.id+"/b: one of this name is being deleted") {
 		t.Error(got)
 	}
 }
@@ -909,7 +909,7 @@ func TestRestoreStatus(t *testing.T) {
 		})
 	})
 	outcome := a.run()
-	if got := text(outcome); got != "" || conflicts != 2 {
+	if got := resultsText(outcome); got != "" || conflicts != 2 {
 		t.Errorf("%d conflicts\n%s", conflicts, got)
 	}
 	for _, w := range []struct {
@@ -934,7 +934,7 @@ func TestRestoreUpdateRefused(t *testing.T) {
 	if diff := cmp.Diff([]string{a.id + "/a(failed)"}, outcome.Resources["v1/ConfigMap"]); diff != "" {
 		t.Error(diff)
 	}
-	if got := text(outcome); !strings.HasPrefix(got, "warning "+a.id+": configmaps/"+a.id+"/a: it exists and could not be updated: ") || strings.Contains(got, "\n") {
+	if got := resultsText(outcome); !strings.HasPrefix(got, "warning "+a.id+": configmaps/"+a.id+"/a: it exists and could not be updated: ") || strings.Contains(got, "\n") {
 		t.Error(got)
 	}
 	if a.get("configmaps", a.id, "a").GetLabels()[velerov1.RestoreNameLabel] != a.input.Restore.Name {
@@ -967,7 +967,7 @@ func TestRestoreDefinitions(t *testing.T) {
 	if diff := cmp.Diff(want, outcome.Resources); diff != "" {
 		t.Error(diff)
 	}
-	if got := text(outcome); !strings.Contains(got, "error : error restoring customresourcedefinitions.apiextensions.k8s.io/gadgets."+taken+": the API server has not established it: ") {
+	if got := resultsText(outcome); !strings.Contains(got, "error : error restoring customresourcedefinitions.apiextensions.k8s.io/gadgets."+taken+": the API server has not established it: ") {
 		t.Error(got)
 	}
 }

@@ -55,7 +55,7 @@ func TestRestoreWhatItemsNeed(t *testing.T) {
 	if diff := cmp.Diff(want, outcome.Progress); diff != "" {
 		t.Error(diff)
 	}
-	if got := text(outcome); got != "warning "+a.id+": configmaps/"+a.id+"/c00: it needs configmaps "+a.id+"/missing, which is not in the backup" {
+	if got := resultsText(outcome); got != "warning "+a.id+": configmaps/"+a.id+"/c00: it needs configmaps "+a.id+"/missing, which is not in the backup" {
 		t.Error(got)
 	}
 }
@@ -115,7 +115,7 @@ func TestRestorePanic(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := text(outcome); outcome.Progress.Counts != (Counts{Created: 2, Failed: 1}) || !strings.Contains(got, "configmaps/"+a.id+"/a: internal error") || !strings.Contains(got, "not as expected") {
+	if got := resultsText(outcome); outcome.Progress.Counts != (Counts{Created: 2, Failed: 1}) || !strings.Contains(got, "configmaps/"+a.id+"/a: internal error") || !strings.Contains(got, "not as expected") {
 		t.Errorf("%+v\n%s", outcome.Progress, got)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
-	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
 )
 
 // Run is one restore.
@@ -123,7 +123,7 @@ func (r *run) collect(ctx context.Context) error {
 	}
 	if n := r.plannedForOwnNamespace(); n > 0 {
 		r.plan.Problems = append(r.plan.Problems, fmt.Sprintf("%s not be restored: nothing is restored into %s, the restore controller's own namespace",
-			progress.Count(n, "item will", "items will"), r.ownNamespace()))
+			text.Count(n, "item will", "items will"), r.ownNamespace()))
 	}
 	return nil
 }

@@ -67,7 +67,7 @@ func restoreBackupOf(t *testing.T, version velero.Version, items []velero.Item, 
 	a.input.Restore.Spec.NamespaceMapping = map[string]string{source: target}
 
 	outcome := a.run()
-	if said := text(outcome); said != "" {
+	if said := resultsText(outcome); said != "" {
 		t.Errorf("the restore says:\n%s", said)
 	}
 	if created := outcome.Progress.Counts.Created; created < len(application)+1 {

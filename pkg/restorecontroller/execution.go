@@ -18,8 +18,8 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
-	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/restore"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
 	"github.com/plimsoll-io/plimsoll/pkg/volumeinfo"
 )
 
@@ -185,11 +185,11 @@ func (e *execution) collect(ctx context.Context, store *backupstore.Store) (arch
 // writePlan is the end of a dry run.
 func (e *execution) writePlan(ctx context.Context) error {
 	plan := e.run.Plan()
-	var text bytes.Buffer
-	if err := plan.WriteText(&text); err != nil {
+	var page bytes.Buffer
+	if err := plan.WriteText(&page); err != nil {
 		return err
 	}
-	for line := range strings.Lines(text.String()) {
+	for line := range strings.Lines(page.String()) {
 		if line = strings.TrimSuffix(line, "\n"); line != "" {
 			e.journal.say(ctx, slog.LevelInfo, "Dry run: "+line)
 		}
@@ -197,7 +197,7 @@ func (e *execution) writePlan(ctx context.Context) error {
 	e.outcome = &restore.Outcome{}
 	e.op.progress.update(func(p *Progress) {
 		p.Message = fmt.Sprintf("dry run: nothing was restored; %s would be, %d would be left out. The log lists them.",
-			progress.Count(plan.TotalItems, "item", "items"), plan.LeftOut)
+			text.Count(plan.TotalItems, "item", "items"), plan.LeftOut)
 	})
 	return nil
 }

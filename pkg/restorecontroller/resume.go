@@ -17,8 +17,8 @@ import (
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
 	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
-	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/restore"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
 	"github.com/plimsoll-io/plimsoll/pkg/volumeinfo"
 )
 
@@ -134,7 +134,7 @@ func (e *execution) loadPrevious(ctx context.Context, store *backupstore.Store) 
 		return err
 	}
 	if lost != nil {
-		e.addLost(e.hadErrors(), "%s and %s. %v", progress.Count(told.Errors, "error", "errors"), progress.Count(told.Warnings, "warning", "warnings"), lost)
+		e.addLost(e.hadErrors(), "%s and %s. %v", text.Count(told.Errors, "error", "errors"), text.Count(told.Warnings, "warning", "warnings"), lost)
 	}
 	lost, err = e.loadDocument(ctx, store, velerov1.DownloadTargetKindRestoreResourceList, &e.outcome.Resources)
 	if err != nil {

@@ -59,7 +59,7 @@ func ClaimName(podName string, vol *corev1.Volume) (string, bool) {
 }
 
 // DirOf returns where kubelet puts a pod's volume. pv is the PersistentVolume that the volume's claim is bound to, and
-// nil for a volume without a claim (ClaimName). isCSIDriver says whether a CSIDriver object of that name exists; it is
+// nil for a volume without a claim (ClaimName). isCSIDriver reports whether a CSIDriver object of that name exists; it is
 // asked only about volumes that do not say themselves whether they are CSI volumes.
 //
 // The error wraps ErrNotBound, ErrBlockVolume, ErrNoHostDirectory or ErrBadName.
@@ -76,7 +76,7 @@ func DirOf(vol *corev1.Volume, pv *corev1.PersistentVolume, isCSIDriver func(dri
 	return newDir(vol.Name, vol.CSI != nil, !IsKubelets(vol))
 }
 
-// IsKubelets says whether a volume is kubelet's own: it makes the directory on the node's disk, and removes it with all
+// IsKubelets reports whether a volume is kubelet's own: it makes the directory on the node's disk, and removes it with all
 // files when the pod has ended. (For some it mounts a tmpfs, but what that held is gone with it.)
 func IsKubelets(vol *corev1.Volume) bool {
 	return vol.EmptyDir != nil || vol.ConfigMap != nil || vol.Secret != nil || vol.DownwardAPI != nil || vol.Projected != nil || vol.GitRepo != nil

@@ -114,7 +114,7 @@ func (w *worker) statFd(fd int) error {
 	return unix.Statx(fd, "", statFlags|unix.AT_EMPTY_PATH, statMask, &w.stat)
 }
 
-// isMountpoint says whether another file system, or another part of this one, is mounted on an entry of dir. Kernels before
+// isMountpoint reports whether another file system, or another part of this one, is mounted on an entry of dir. Kernels before
 // 5.8 do not say so; there the device tells, except for bind mounts of the same file system.
 func isMountpoint(stat *unix.Statx_t, dir inode) bool {
 	if stat.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT != 0 {

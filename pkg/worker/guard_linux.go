@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// GuardsMetadata says whether this kernel lets the agent guard owners, modes, times and extended attributes of files
+// GuardsMetadata reports whether this kernel lets the agent guard owners, modes, times and extended attributes of files
 // outside of the volume from a restore (Linux 5.6, with seccomp). Where it does not, the log says so with the first
 // restore.
 func GuardsMetadata() bool {
@@ -115,7 +115,7 @@ func (g *guard) receive(pid int) error {
 	}
 }
 
-// await waits so many milliseconds, or for ever if negative, for a call, and says whether there is one. Without a
+// await waits so many milliseconds, or for ever if negative, for a call, and reports whether there is one. Without a
 // timeout there is none when nobody is left who could make one, or after stop.
 func (g *guard) await(timeout int) bool {
 	files := []unix.PollFd{{Fd: int32(g.listener), Events: unix.POLLIN}, {Fd: int32(g.wake.Fd()), Events: unix.POLLIN}}

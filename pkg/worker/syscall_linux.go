@@ -48,7 +48,7 @@ func ioctl(fd int, request uintptr, argument unsafe.Pointer) error {
 	return nil
 }
 
-// knowsAction says whether the kernel has an action for filters, and lets this process use seccomp at all.
+// knowsAction reports whether the kernel has an action for filters, and lets this process use seccomp at all.
 func knowsAction(action uint32) bool {
 	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_GET_ACTION_AVAIL, 0, uintptr(unsafe.Pointer(&action)))
 	return errno == 0

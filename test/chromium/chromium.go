@@ -133,7 +133,7 @@ func (b *Tab) Until(what, expression string) {
 	}
 }
 
-// CheckQuiet says whether the page has complained, or asked anybody but its own server.
+// CheckQuiet reports whether the page has complained, or asked anybody but its own server.
 func (b *Tab) CheckQuiet(server string) {
 	b.tb.Helper()
 	b.mu.Lock()

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// step runs a test that is counted, and says whether it passed.
+// step runs a test that is counted, and reports whether it passed.
 func step(t *testing.T, name string, test func(t *testing.T)) bool {
 	t.Helper()
 	return t.Run(name, func(t *testing.T) {

@@ -170,7 +170,7 @@ func TestWatchesAreReset(t *testing.T) {
 	f.Complete(unseen)
 }
 
-// isRequest says whether it is a request of an agent about its objects; what it reads before it starts is left alone.
+// isRequest reports whether it is a request of an agent about its objects; what it reads before it starts is left alone.
 func isRequest(r *http.Request) bool {
 	return rig.IsWrite(r) || testenv.IsRead(r) || testenv.IsWatch(r)
 }

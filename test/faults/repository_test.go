@@ -265,7 +265,7 @@ func TestStoreFailsNowAndThen(t *testing.T) {
 	}
 }
 
-// isData says whether a store's client stores a pack of data.
+// isData reports whether a store's client stores a pack of data.
 func isData(r *http.Request) bool {
 	return rig.IsPut(r) && (strings.Contains(r.URL.Path, "/data/") || strings.HasPrefix(path.Base(r.URL.Path), "p"))
 }

@@ -186,7 +186,7 @@ func (s *server) waitForRestores(n int) {
 	}
 }
 
-// until waits until a condition holds, which is asked under the lock, and says whether it did in time.
+// until waits until a condition holds, which is asked under the lock, and reports whether it did in time.
 func (s *server) until(limit time.Duration, holds func() bool) bool {
 	timeout := time.After(limit)
 	for {

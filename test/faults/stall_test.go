@@ -93,7 +93,7 @@ func inState(states ...progress.State) func(rig.Version) bool {
 	return func(v rig.Version) bool { return slices.Contains(states, v.Snapshot.State) }
 }
 
-// fetchesData says whether a store's client fetches a pack of data, or a part of one.
+// fetchesData reports whether a store's client fetches a pack of data, or a part of one.
 func fetchesData(r *http.Request) bool {
 	return r.Method == http.MethodGet && (strings.Contains(r.URL.Path, "/data/") || strings.HasPrefix(path.Base(r.URL.Path), "p"))
 }

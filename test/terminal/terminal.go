@@ -82,7 +82,7 @@ func (s *Screen) Cells() [][]Cell {
 	return cells
 }
 
-// Alternate says whether the alternate screen is seen.
+// Alternate reports whether the alternate screen is seen.
 func (s *Screen) Alternate() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

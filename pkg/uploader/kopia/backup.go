@@ -105,7 +105,7 @@ func (p *backupProgress) unusable(summary kopiafs.DirectorySummary) error {
 	}
 }
 
-// isEmpty says whether a directory has no entry.
+// isEmpty reports whether a directory has no entry.
 func isEmpty(name string) (bool, error) {
 	dir, err := os.Open(name)
 	if err != nil {

@@ -111,7 +111,7 @@ func isVolumeIO(err error) bool {
 	return !network // kopia lists directories with calls that name no path
 }
 
-// isBelow says whether an error is of a file in one of the directories.
+// isBelow reports whether an error is of a file in one of the directories.
 func isBelow(err error, dirs []string) bool {
 	path, ok := errors.AsType[*fs.PathError](err)
 	return ok && slices.ContainsFunc(dirs, func(dir string) bool { return dir != "" && strings.HasPrefix(path.Path, dir+"/") })

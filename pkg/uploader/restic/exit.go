@@ -89,7 +89,7 @@ func (w *workspace) exitError(v Version, command string, err error, fatal string
 	}
 }
 
-// namesScratch says whether a text names a file that only serves the run.
+// namesScratch reports whether a text names a file that only serves the run.
 func (w *workspace) namesScratch(text string) bool {
 	return slices.ContainsFunc(w.scratch, func(dir string) bool { return strings.Contains(text, dir+"/") })
 }
@@ -163,7 +163,7 @@ func causeOfLine(line string) error {
 	}
 }
 
-// isFatal says whether a line is what restic ended with.
+// isFatal reports whether a line is what restic ended with.
 func isFatal(line string) bool {
 	return strings.HasPrefix(line, "Fatal: ") || strings.HasPrefix(line, "unable to create lock")
 }

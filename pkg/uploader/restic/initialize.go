@@ -64,7 +64,7 @@ func (u *Uploader) checkPassword(ctx context.Context, w *workspace) error {
 	return u.run(ctx, w, invocation{command: "cat", args: []string{"config", "--no-lock"}})
 }
 
-// isInitialized says whether restic init found a repository, which another process made meanwhile.
+// isInitialized reports whether restic init found a repository, which another process made meanwhile.
 func isInitialized(message string) bool {
 	return strings.Contains(message, "config file already exists") ||
 		strings.Contains(message, "repository master key and config already initialized")

@@ -57,7 +57,7 @@ func (o lockOwner) String() string {
 	return printable(fmt.Sprintf("%s by PID %d on %s as %s since %s", how, o.pid, o.host, o.user, o.since))
 }
 
-// dead says whether the owner is gone for certain: it has not renewed its lock for too long, by the lock's age and by what
+// dead reports whether the owner is gone for certain: it has not renewed its lock for too long, by the lock's age and by what
 // this process has seen itself, or it was a process of this host that does not run any more.
 func (o lockOwner) dead(seen time.Duration) bool {
 	if o.age > staleAfter && seen >= renewedWithin {
@@ -160,7 +160,7 @@ func ownerOf(err error) (lockOwner, bool) {
 	return parseLockOwner(exit.Message)
 }
 
-// unlock lets restic remove the locks that it holds for stale and says whether it did. It does nothing while another
+// unlock lets restic remove the locks that it holds for stale and reports whether it did. It does nothing while another
 // run of this process uses the repository.
 func (u *Uploader) unlock(ctx context.Context, w *workspace, gate *sync.RWMutex, owner lockOwner) bool {
 	if w.repository.ReadOnly || !gate.TryLock() {

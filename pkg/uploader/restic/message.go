@@ -48,7 +48,7 @@ const (
 	typeExitError = "exit_error"
 )
 
-// decode reads a line into m and says whether it is JSON. The slices of m are used again for the next line.
+// decode reads a line into m and reports whether it is JSON. The slices of m are used again for the next line.
 func (m *message) decode(line []byte) bool {
 	*m = message{CurrentFiles: m.CurrentFiles[:0], Error: m.Error[:0]}
 	return json.Unmarshal(line, m) == nil
@@ -79,7 +79,7 @@ func (m *message) errorText() string {
 	}
 }
 
-// looksLikeJSON says whether a line of stderr may be a message; restic mixes plain text into it even with --json.
+// looksLikeJSON reports whether a line of stderr may be a message; restic mixes plain text into it even with --json.
 func looksLikeJSON(line []byte) bool { return bytes.HasPrefix(line, []byte("{")) }
 
 // maxText bounds what is kept of a path or of an error's text, in bytes.

@@ -104,7 +104,7 @@ func (e *stderr) fatal() string {
 	return strings.Join(e.plain, "\n")
 }
 
-// isDiskFull says whether an error's text is that of a full disk or an exhausted quota. The text ends with it: paths,
+// isDiskFull reports whether an error's text is that of a full disk or an exhausted quota. The text ends with it: paths,
 // which anyone may name as they like, stand before.
 func isDiskFull(text string) bool {
 	return strings.HasSuffix(text, "no space left on device") || strings.HasSuffix(text, "disk quota exceeded")

@@ -35,14 +35,14 @@ func ParseVersion(output string) (Version, error) {
 // String is the version as restic writes it: "0.18.1".
 func (v Version) String() string { return fmt.Sprintf("%d.%d.%d", v.Major, v.Minor, v.Patch) }
 
-// atLeast says whether v is 0.minor.0 or later.
+// atLeast reports whether v is 0.minor.0 or later.
 func (v Version) atLeast(minor int) bool { return v.compare(Version{Minor: minor}) >= 0 }
 
 func (v Version) compare(w Version) int {
 	return cmp.Or(cmp.Compare(v.Major, w.Major), cmp.Compare(v.Minor, w.Minor), cmp.Compare(v.Patch, w.Patch))
 }
 
-// reportsRestore says whether "restore --json" reports its progress; before that it prints nothing at all.
+// reportsRestore reports whether "restore --json" reports its progress; before that it prints nothing at all.
 func (v Version) reportsRestore() bool { return v.atLeast(16) }
 
 // comparesContent reports whether restore reads the files that are there already, and leaves what is right.
@@ -51,13 +51,13 @@ func (v Version) comparesContent() bool { return v.atLeast(17) }
 // looksBeforeInit reports whether init refuses to make a repository where keys or snapshots of another one are.
 func (v Version) looksBeforeInit() bool { return v.atLeast(17) }
 
-// leavesHoles says whether restore has --sparse.
+// leavesHoles reports whether restore has --sparse.
 func (v Version) leavesHoles() bool { return v.atLeast(15) }
 
-// readsConcurrently says whether backup has --read-concurrency.
+// readsConcurrently reports whether backup has --read-concurrency.
 func (v Version) readsConcurrently() bool { return v.atLeast(15) }
 
-// tellsByExitCode says whether exit codes 10, 11 and 12 name the error.
+// tellsByExitCode reports whether exit codes 10, 11 and 12 name the error.
 func (v Version) tellsByExitCode() bool { return v.atLeast(17) }
 
 // repairIndexCommand is what adds stored data to the index that is not in it yet.

@@ -28,7 +28,7 @@ type copying struct {
 	failed  []string
 }
 
-// measure finds the total and says whether the tree is empty.
+// measure finds the total and reports whether the tree is empty.
 func (c *copying) measure(root string) (empty bool, err error) {
 	c.reading.Stage = progress.StageScanning
 	empty = true
@@ -132,7 +132,7 @@ func attribute(path string, info fs.FileInfo) error {
 // chunk is how much is copied between two readings.
 const chunk = 64 << 10
 
-// file copies a file and says whether it could be read.
+// file copies a file and reports whether it could be read.
 func (c *copying) file(from, to string) (copied bool, err error) {
 	in, err := os.Open(from)
 	if err != nil {

@@ -36,7 +36,7 @@ func Main() {
 	os.Exit(1)
 }
 
-// readsAll says whether this process may read files whose mode forbids it.
+// readsAll reports whether this process may read files whose mode forbids it.
 func readsAll() bool {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData

@@ -392,7 +392,7 @@ func (l *line) cut(is bool) {
 	}
 }
 
-// add says whether a connection may be; it is closed when the line is cut.
+// add reports whether a connection may be; it is closed when the line is cut.
 func (l *line) add(conn net.Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
