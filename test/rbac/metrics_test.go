@@ -60,7 +60,7 @@ func TestMetricsAuth(t *testing.T) {
 		"progress":                     {"https://" + address + "/progress", reader, 200, `"operations"`},
 		"metrics without a token":      {"https://" + address + "/metrics", "", 401, ""},
 		"progress without a token":     {"https://" + address + "/progress", "", 401, ""},
-		"metrics with a made-up token": {"https://" + address + "/metrics", "made-up", 500, ""}, // that is what controller-runtime makes of it
+		"metrics with a made-up token": {"https://" + address + "/metrics", "made-up", 401, ""},
 		"metrics for a stranger":       {"https://" + address + "/metrics", stranger, 403, ""},
 		"progress for a stranger":      {"https://" + address + "/progress", stranger, 403, ""},
 		"alive":                        {"https://" + address + "/healthz", "", 200, "ok"},

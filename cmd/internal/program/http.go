@@ -6,11 +6,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
-	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
@@ -43,7 +40,7 @@ func (h *HTTP) Options() (metricsserver.Options, error) {
 		CertDir:       h.CertDir,
 	}
 	if h.Auth {
-		options.FilterProvider = authenticated
+		options.FilterProvider = authorized
 	}
 	if h.CertDir == "" {
 		return options, nil
@@ -55,28 +52,6 @@ func (h *HTTP) Options() (metricsserver.Options, error) {
 		}
 	}
 	return options, nil
-}
-
-// authenticated checks the token of each request with a TokenReview, and the right to get the path with a
-// SubjectAccessReview. Requests for the probes' paths need no token.
-func authenticated(cfg *rest.Config, client *http.Client) (metricsserver.Filter, error) {
-	filter, err := filters.WithAuthenticationAndAuthorization(cfg, client)
-	if err != nil {
-		return nil, fmt.Errorf("prepare authentication: %w", err)
-	}
-	return func(log logr.Logger, handler http.Handler) (http.Handler, error) {
-		guarded, err := filter(log, handler)
-		if err != nil {
-			return nil, err
-		}
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path == AlivePath || r.URL.Path == ReadyPath {
-				handler.ServeHTTP(w, r)
-				return
-			}
-			guarded.ServeHTTP(w, r)
-		}), nil
-	}, nil
 }
 
 // Serve adds endpoints to those of the metrics, behind the same authentication.
