@@ -44,6 +44,7 @@ records:
   resources: {limits: {memory: 1Gi}}
   nodeSelector: {records: "yes"}
   tolerations: [{key: dedicated, operator: Exists, effect: NoSchedule}]
+restoreHelper: {install: false}
 kubeletRoot: /var/lib/k0s/kubelet/
 extraArgs: [--concurrency=2, -n=plimsoll]
 extraEnv: [{name: HTTPS_PROXY, value: "http://proxy:3128"}]
@@ -122,6 +123,80 @@ func TestChartGivesWhatTheBasesGive(t *testing.T) {
 	}
 }
 
+// TestRestoreHelper renders what a Velero server gives restored pods for their init container: it has to be the node agent's
+// image, whichever way that is set, and absent where somebody else decides.
+func TestRestoreHelper(t *testing.T) {
+	t.Parallel()
+	const image = "registry.example.com/plimsoll/node-agent:v0.1.0"
+	const set = "image.repository=registry.example.com/plimsoll/node-agent,image.tag=v0.1.0"
+	const images = "\nimages: [{name: localhost/plimsoll/node-agent, newName: registry.example.com/plimsoll/node-agent, newTag: v0.1.0}]"
+	tests := map[string]struct {
+		text []byte
+		want string // its image; empty: there is none
+	}{
+		"kustomize":                    {kustomizeText(t, "resources: [../node-agent]"+images), image},
+		"kustomize, another namespace": {kustomizeText(t, "namespace: backup\nresources: [../node-agent]"+images), image},
+		"kustomize, some nodes":        {kustomizeText(t, "resources: [../some-nodes]"+images), image},
+		"kustomize, digest": {
+			kustomizeText(t, "resources: [../node-agent]\nimages: [{name: localhost/plimsoll/node-agent, newName: a.example/x, digest: 'sha256:"+digest+"'}]"),
+			"a.example/x@sha256:" + digest,
+		},
+		"kustomize, standalone": {kustomizeText(t, "resources: [../standalone]"+images), ""},
+		"chart":                 {chart(t, "velero", "--set", set), image},
+		"chart, digest":         {chart(t, "velero", "--set", "image.repository=a.example/x,image.digest=sha256:"+digest), "a.example/x@sha256:" + digest},
+		"chart, off":            {chart(t, "velero", "--set", set+",restoreHelper.install=false"), ""},
+		"chart, standalone":     {chart(t, "plimsoll", "--set", set+",crds.install=true,restoreController.install=true"), ""},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var helper, agent string
+			namespaces := map[string]bool{}
+			for _, object := range objects(t, tc.text) {
+				switch object.GetKind() {
+				case "ConfigMap":
+					if labels := object.GetLabels(); labels["velero.io/pod-volume-restore"] == "RestoreItemAction" && labels["velero.io/plugin-config"] == "" {
+						helper, _, _ = unstructured.NestedString(object.Object, "data", "image")
+						namespaces[object.GetNamespace()] = true
+					}
+				case "DaemonSet":
+					containers, _, _ := unstructured.NestedSlice(object.Object, "spec", "template", "spec", "containers")
+					agent, _, _ = unstructured.NestedString(containers[0].(map[string]any), "image")
+					namespaces[object.GetNamespace()] = true
+				}
+			}
+			if helper != tc.want || helper != "" && helper != agent || len(namespaces) != 1 {
+				t.Errorf("the helper's image is %q, the agent's %q, namespaces %v; want %q", helper, agent, namespaces, tc.want)
+			}
+		})
+	}
+}
+
+// TestChartRefusesASecondHelper installs beside a ConfigMap that an administrator has made. A server that finds two of them
+// fails restores.
+func TestChartRefusesASecondHelper(t *testing.T) {
+	t.Parallel()
+	plane := controlplane.ForTest(t, controlplane.Options{Dir: t.TempDir()})
+	e := testenv.New(t, testenv.Options{Namespace: "velero", Plane: plane})
+	kubeconfig := plane.Kubeconfig()
+	install := func(args ...string) error {
+		_, err := helmTemplate(t, "velero", append([]string{"--dry-run=server", "--kubeconfig", kubeconfig}, args...)...)
+		return err
+	}
+	labels := map[string]string{"velero.io/plugin-config": "", "velero.io/pod-volume-restore": "RestoreItemAction"}
+	e.Create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "change-storage-class", Labels: map[string]string{"velero.io/plugin-config": ""}}})
+	if err := install(); err != nil {
+		t.Errorf("with no other: %v", err)
+	}
+	e.Create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "mine", Labels: labels}})
+	if err := install(); err == nil || !strings.Contains(err.Error(), "ConfigMap mine already configures") {
+		t.Errorf("got %v, want a refusal that names the ConfigMap", err)
+	}
+	if err := install("--set", "restoreHelper.install=false"); err != nil {
+		t.Errorf("switched off: %v", err)
+	}
+}
+
 // TestSchemaRefuses feeds the chart's schema what people get wrong.
 func TestSchemaRefuses(t *testing.T) {
 	t.Parallel()
@@ -143,6 +218,7 @@ func TestSchemaRefuses(t *testing.T) {
 		"label of the server":  {"podLabels: {role: x}", "/podLabels"},
 		"restores":             {"restoreController: {enabled: true}", "enabled"},
 		"records":              {"records: {enabled: true}", "enabled"},
+		"helper":               {"restoreHelper: {enabled: true}", "enabled"},
 		"monitoring":           {"monitoring: {enabled: true}", "enabled"},
 		"truth of deeper ones": {"monitoring: {podMonitor: {enabled: 'yes'}}", "/monitoring/podMonitor/enabled"},
 		"truth":                {"crds: {install: 'yes'}", "/crds/install"},

@@ -77,18 +77,27 @@ func (c *cluster) manifests(t *testing.T, dir string) []*unstructured.Unstructur
 		if err != nil {
 			t.Fatal(err)
 		}
-		if kind := object.GetKind(); kind == "DaemonSet" || kind == "Deployment" {
-			containers, _, err := unstructured.NestedSlice(object.Object, "spec", "template", "spec", "containers")
-			if err != nil {
-				t.Fatal(err)
-			}
-			containers[0].(map[string]any)["image"] = c.agent
-			if err := unstructured.SetNestedSlice(object.Object, containers, "spec", "template", "spec", "containers"); err != nil {
-				t.Fatal(err)
-			}
+		if err := c.setImage(object); err != nil {
+			t.Fatal(err)
 		}
 		objects = append(objects, object)
 	}
+}
+
+// setImage does what kustomize's images do.
+func (c *cluster) setImage(object *unstructured.Unstructured) error {
+	switch object.GetKind() {
+	case "DaemonSet", "Deployment":
+		containers, _, err := unstructured.NestedSlice(object.Object, "spec", "template", "spec", "containers")
+		if err != nil {
+			return err
+		}
+		containers[0].(map[string]any)["image"] = c.agent
+		return unstructured.SetNestedSlice(object.Object, containers, "spec", "template", "spec", "containers")
+	case "ConfigMap": // the image for the init container of restored pods
+		return unstructured.SetNestedField(object.Object, c.agent, "data", "image")
+	}
+	return nil
 }
 
 // apply makes an object as `kubectl apply --server-side` does. Its definition may not be served yet.

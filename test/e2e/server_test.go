@@ -90,12 +90,6 @@ func (c *cluster) installBesideVelero(t *testing.T) {
 	for _, object := range c.manifests(t, "node-agent") {
 		c.apply(t, object)
 	}
-	c.create(t, &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: veleroNamespace, Name: "plimsoll-restore-wait", Labels: map[string]string{
-			"velero.io/plugin-config": "", "velero.io/pod-volume-restore": "RestoreItemAction",
-		}},
-		Data: map[string]string{"image": c.agent},
-	})
 	c.awaitAgents(t)
 	eventually(t, "the server takes its backup location", func(ctx context.Context) (bool, error) {
 		var store velerov1.BackupStorageLocation
