@@ -16,6 +16,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia/kopiaworker"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
 	"github.com/plimsoll-io/plimsoll/test/controlplane"
@@ -25,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) {
 	worker.Main()
-	kopia.Main()
+	kopiaworker.Main()
 	os.Exit(testenv.Main(m))
 }
 

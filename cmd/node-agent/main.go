@@ -9,7 +9,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
-	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
 )
 
@@ -21,7 +20,6 @@ var (
 
 func main() {
 	worker.Main()
-	kopia.Main()
 	os.Exit(run(ctrl.SetupSignalHandler(), arguments(os.Args)))
 }
 

@@ -10,7 +10,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
 )
 
@@ -19,7 +18,6 @@ const asProgram = "NODE_AGENT_TEST_RUNS_MAIN"
 
 func TestMain(m *testing.M) {
 	worker.Main()
-	kopia.Main()
 	if os.Getenv(asProgram) != "" {
 		main()
 	}

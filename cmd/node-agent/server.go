@@ -222,7 +222,7 @@ func serve(ctx context.Context, o serverOptions) error {
 	}
 	resticVersion := resticData.Version().String()
 	ctrlmetrics.Registry.MustRegister(operations, metrics.NewVolumes(agent.Volumes), metrics.NewCaches(caches.Size), buildInfo(resticVersion))
-	log.Info("Node agent starts", "version", version, "commit", commit, "restic", resticVersion, "kopia", moduleVersion(kopiaModule),
+	log.Info("Node agent starts", "version", version, "commit", commit, "restic", resticVersion, "kopia", kopiaVersion(),
 		"node", o.nodeName, "namespace", o.namespace, "concurrency", slots.current(), "landlock", worker.LandlockABI(),
 		"metadataGuard", worker.GuardsMetadata(), "workerMemoryBytes", slots.workerMemory())
 	warnUnconfined(log, worker.LandlockABI())
@@ -255,10 +255,33 @@ func newRestic(ctx context.Context, o serverOptions, slots *concurrency, caches 
 }
 
 func newKopia(o serverOptions, slots *concurrency, caches *uploader.Caches, log *slog.Logger) (*kopia.Uploader, error) {
+	path, err := kopiaWorker()
+	if err != nil {
+		return nil, err
+	}
 	return kopia.New(kopia.Options{
-		CacheDir: o.cacheOf("kopia"), Caches: caches, Logger: log,
+		Worker: path, CacheDir: o.cacheOf("kopia"), Caches: caches, Logger: log,
 		UploadLimit: o.uploadLimit, DownloadLimit: o.downloadLimit, Slots: slots.current, Memory: slots.workerMemory,
 	})
+}
+
+const kopiaWorkerName = "kopia-worker"
+
+// kopiaWorker returns the path of the program that works with kopia: beside this one as in the image, or in PATH.
+func kopiaWorker() (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find %s: %w", kopiaWorkerName, err)
+	}
+	beside := filepath.Join(filepath.Dir(self), kopiaWorkerName)
+	if _, err := os.Stat(beside); err == nil {
+		return beside, nil
+	}
+	path, err := exec.LookPath(kopiaWorkerName)
+	if err != nil {
+		return "", fmt.Errorf("find %s, which is beside the node agent in its image: %w", kopiaWorkerName, err)
+	}
+	return filepath.Abs(path)
 }
 
 func lookUp(program string) (string, error) {
@@ -343,6 +366,6 @@ func buildInfo(resticVersion string) prometheus.Collector {
 	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "plimsoll_build_info", Help: "1, with the versions of the node agent and its data paths and the kernel's Landlock version (0: workers are not confined, 1: restores are not) as labels.",
 	}, []string{"version", "commit", "restic", "kopia", "landlock"})
-	info.WithLabelValues(version, commit, resticVersion, moduleVersion(kopiaModule), strconv.Itoa(worker.LandlockABI())).Set(1)
+	info.WithLabelValues(version, commit, resticVersion, kopiaVersion(), strconv.Itoa(worker.LandlockABI())).Set(1)
 	return info
 }

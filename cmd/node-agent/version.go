@@ -2,8 +2,8 @@ package main
 
 import (
 	"context"
+	"debug/buildinfo"
 	"fmt"
-	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
@@ -21,7 +21,7 @@ func versionCommand() *cobra.Command {
 		Args:  program.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			fmt.Fprintf(cmd.OutOrStdout(), "node-agent %s, commit %s\nrestic %s\nkopia %s\n",
-				version, commit, resticVersion(cmd.Context(), resticPath), moduleVersion(kopiaModule))
+				version, commit, resticVersion(cmd.Context(), resticPath), kopiaVersion())
 			return nil
 		},
 	}
@@ -41,16 +41,20 @@ func resticVersion(ctx context.Context, path string) string {
 	return u.Version().String()
 }
 
-// moduleVersion returns the version of a built-in library.
-func moduleVersion(path string) string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
+// kopiaVersion returns the version of the library in the kopia worker.
+func kopiaVersion() string {
+	path, err := kopiaWorker()
+	if err != nil {
+		return "not found"
+	}
+	info, err := buildinfo.ReadFile(path)
+	if err != nil {
 		return "unknown"
 	}
 	for _, dep := range info.Deps {
-		if dep.Path == path {
+		if dep.Path == kopiaModule {
 			return dep.Version
 		}
 	}
-	return "not built in"
+	return "unknown"
 }

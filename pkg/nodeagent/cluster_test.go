@@ -23,7 +23,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
-	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia/kopiaworker"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
 	"github.com/plimsoll-io/plimsoll/test/velero"
@@ -31,7 +31,7 @@ import (
 
 func TestMain(m *testing.M) {
 	worker.Main()
-	kopia.Main()
+	kopiaworker.Main()
 	os.Exit(testenv.Main(m))
 }
 

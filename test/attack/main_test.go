@@ -17,6 +17,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia/kopiaworker"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
 	"github.com/plimsoll-io/plimsoll/pkg/volume"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
@@ -25,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) {
 	worker.Main()
-	kopia.Main()
+	kopiaworker.Main()
 	if request := os.Getenv(moveVariable); request != "" {
 		if err := runMove(ctrl.SetupSignalHandler(), request); err != nil {
 			fmt.Fprintln(os.Stderr, err)

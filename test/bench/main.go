@@ -17,13 +17,13 @@ import (
 	"regexp"
 	"time"
 
-	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia/kopiaworker"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
 )
 
 func main() {
 	worker.Main()
-	kopia.Main()
+	kopiaworker.Main()
 	if err := run(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)

@@ -182,7 +182,8 @@ func terminalOn(t *testing.T, w io.Writer) *os.File {
 func nodeAgent(t *testing.T) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "node-agent")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", program, "github.com/plimsoll-io/plimsoll/cmd/node-agent")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Dir(program)+"/",
+		"github.com/plimsoll-io/plimsoll/cmd/node-agent", "github.com/plimsoll-io/plimsoll/cmd/kopia-worker")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

@@ -63,7 +63,7 @@ func (n *node) path(name string) string { return filepath.Join(n.dir, name) }
 func (n *node) build() {
 	n.t.Helper()
 	n.program = n.path("node-agent")
-	build := exec.Command("go", "build", "-buildvcs=false", "-o", n.program, "./cmd/node-agent")
+	build := exec.Command("go", "build", "-buildvcs=false", "-o", n.dir+"/", "./cmd/node-agent", "./cmd/kopia-worker")
 	build.Dir = inRepository(n.t, ".")
 	if out, err := build.CombinedOutput(); err != nil {
 		n.t.Fatalf("build the node agent: %v\n%s", err, out)

@@ -77,10 +77,11 @@ func ControlPlane(tb testing.TB) string {
 	return dir
 }
 
-// NodeAgent builds our node agent, which takes seconds where nothing has changed, and returns its absolute path.
+// NodeAgent builds our node agent and its kopia worker, which takes seconds where nothing has changed, and returns the agent's
+// absolute path.
 func NodeAgent(tb testing.TB) string {
 	tb.Helper()
-	return build(tb, "./cmd/node-agent")
+	return build(tb, "./cmd/node-agent", "./cmd/kopia-worker")
 }
 
 // KubectlPlimsoll builds our plugin of kubectl as NodeAgent does.
@@ -101,18 +102,18 @@ func VolumePlugin(tb testing.TB) string {
 	return build(tb, "./examples/volume-plugin")
 }
 
-// build builds a package of the repository.
-func build(tb testing.TB, program string) string {
+// build builds programs of the repository in one directory, and returns the path of the first one.
+func build(tb testing.TB, programs ...string) string {
 	tb.Helper()
 	root, err := Root()
 	need(tb, err)
-	path := filepath.Join(tb.TempDir(), filepath.Base(program))
-	build := exec.CommandContext(tb.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-o", path, program)
+	dir := tb.TempDir()
+	build := exec.CommandContext(tb.Context(), "go", append([]string{"build", "-trimpath", "-buildvcs=false", "-o", dir + "/"}, programs...)...)
 	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
 	if out, err := build.CombinedOutput(); err != nil {
-		tb.Fatalf("build %s: %v\n%s", program, err, out)
+		tb.Fatalf("build %s: %v\n%s", strings.Join(programs, ", "), err, out)
 	}
-	return path
+	return filepath.Join(dir, filepath.Base(programs[0]))
 }
 
 // FindRestic is Restic for programs that are no test. The error wraps ErrMissing if it is not built.

@@ -8,13 +8,14 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia/kopiaworker"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
 )
 
 func TestMain(m *testing.M) {
 	worker.Main()
-	kopia.Main()
+	kopiaworker.Main()
 	uploadertest.Main()
 	os.Exit(m.Run())
 }

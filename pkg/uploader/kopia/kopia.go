@@ -1,10 +1,10 @@
 // Package kopia moves volumes with the kopia library, into and out of repositories as Velero 1.10 to 1.18 lays them out
 // (docs/contracts/velero-node-agent.md 6.3 and 6.4).
 //
-// Each call of an Uploader starts the running program once more as a worker: a confined process in the volume's
-// directory that makes the library's calls and says on stdout how far it is, one JSON value in a line. A crash in the
-// library or in the data, or the kernel's OOM killer, costs that one volume. Programs that use the package have to call
-// Main first.
+// Each call of an Uploader starts a worker (package kopiaworker): a confined process in the volume's directory that makes
+// the library's calls and says on stdout how far it is, one JSON value in a line. A crash in the library or in the data, or
+// the kernel's OOM killer, costs that one volume. This package does not link the library, which would take as much of an
+// agent's memory as everything else.
 //
 // What the library gets wrong is in docs/contracts/restic-kopia.md 9 and 10; the code that deals with a trap names it.
 //
@@ -24,6 +24,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia/internal/protocol"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
 )
 
@@ -38,6 +39,8 @@ type Options struct {
 	CacheLimit int64
 	Caches     *uploader.Caches // keeps CacheDir within the node's limit; nil: no limit
 	TempDir    string           // where private directories are made; empty: the system's
+	// Worker is the path of the program kopia-worker; empty: the running program, which calls kopiaworker.Main.
+	Worker string
 
 	UploadLimit   int64 // bytes per second; 0: none
 	DownloadLimit int64 // bytes per second; 0: none
@@ -91,6 +94,9 @@ func (o *Options) setDefaults() {
 	if o.Grace.Interrupt == 0 {
 		o.Grace.Interrupt = 30 * time.Second
 	}
+	if o.Worker == "" {
+		o.Worker = "/proc/self/exe" // whatever has become of its file
+	}
 	if o.Memory == nil {
 		o.Memory = func() int64 { return 0 }
 	}
@@ -142,8 +148,8 @@ func (u *Uploader) Backup(ctx context.Context, req uploader.BackupRequest, p pro
 	}
 	r, err := u.run(ctx, run{
 		repository: req.Repository, volume: req.Volume, mode: worker.Read, sink: orDiscard(p),
-		request: request{
-			Operation: opBackup, Parallel: req.Parallel, Source: filepath.Clean(source), Parent: req.Parent, Tags: req.Tags,
+		request: protocol.Request{
+			Operation: protocol.OpBackup, Parallel: req.Parallel, Source: filepath.Clean(source), Parent: req.Parent, Tags: req.Tags,
 		},
 	})
 	if err != nil {
@@ -158,13 +164,13 @@ func (u *Uploader) Backup(ctx context.Context, req uploader.BackupRequest, p pro
 // Restore writes a snapshot's files into the volume. Files of the same names are replaced, other files stay. A file whose
 // attributes and content are the snapshot's already, as an earlier attempt leaves it, is read and not written again.
 func (u *Uploader) Restore(ctx context.Context, req uploader.RestoreRequest, p progress.Sink) (uploader.RestoreResult, error) {
-	if !manifestID.MatchString(req.SnapshotID) {
+	if !protocol.IsSnapshotID(req.SnapshotID) {
 		return uploader.RestoreResult{}, fmt.Errorf("restore: %s is no snapshot's id: %w", strconv.Quote(req.SnapshotID), uploader.ErrSnapshotNotFound)
 	}
 	r, err := u.run(ctx, run{
 		repository: req.Repository, volume: req.Volume, mode: worker.Write, sink: orDiscard(p),
-		request: request{
-			Operation: opRestore, Parallel: req.Parallel, Snapshot: req.SnapshotID, TotalBytes: req.TotalBytes, Sparse: req.Sparse,
+		request: protocol.Request{
+			Operation: protocol.OpRestore, Parallel: req.Parallel, Snapshot: req.SnapshotID, TotalBytes: req.TotalBytes, Sparse: req.Sparse,
 		},
 	})
 	if err != nil {
@@ -188,7 +194,19 @@ func (u *Uploader) Initialize(ctx context.Context, repo uploader.Repository) err
 			return fmt.Errorf("make the repository's directory: %w", err)
 		}
 	}
-	_, err := u.run(ctx, run{repository: repo, sink: progress.Discard, request: request{Operation: opInitialize}})
+	_, err := u.run(ctx, run{repository: repo, sink: progress.Discard, request: protocol.Request{Operation: protocol.OpInitialize}})
+	return err
+}
+
+// ClearUnfinished makes room for a repository of another program in a bucket (uploader.Remains): restic cannot list a
+// repository that it cannot open. parts are how the names of a repository's objects begin, all others are not looked at, and
+// unfinished how those begin that an unfinished creation leaves.
+// The error is uploader.ErrRepositoryIncomplete if there is anything else, and uploader.ErrUnsupported where kopia cannot use
+// the storage.
+func (u *Uploader) ClearUnfinished(ctx context.Context, repo uploader.Repository, parts []string, unfinished string) error {
+	_, err := u.run(ctx, run{repository: repo, sink: progress.Discard, request: protocol.Request{
+		Operation: protocol.OpClear, Parts: parts, Unfinished: unfinished,
+	}})
 	return err
 }
 

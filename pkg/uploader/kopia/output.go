@@ -6,6 +6,7 @@ import (
 	"log/slog"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia/internal/protocol"
 )
 
 // output takes what a worker says. It is fed by one goroutine.
@@ -16,8 +17,8 @@ type output struct {
 	stop   context.CancelCauseFunc // ends the worker
 
 	last      progress.Reading
-	result    *result
-	failure   *failure
+	result    *protocol.Result
+	failure   *protocol.Failure
 	malformed error // the first thing that made no sense; nothing counts after it
 }
 
@@ -28,7 +29,7 @@ func (o *output) line(line []byte) {
 	if o.malformed != nil {
 		return
 	}
-	m, err := decode(line)
+	m, err := protocol.Decode(line)
 	if err == nil && (o.result != nil || o.failure != nil) {
 		err = errAfterEnd
 	}
@@ -51,7 +52,7 @@ func (o *output) line(line []byte) {
 	}
 }
 
-func (o *output) log(n note) {
+func (o *output) log(n protocol.Note) {
 	text := o.hide(n.Text)
 	if n.Level >= slog.LevelWarn {
 		o.logger.Warn("kopia warns", "text", text)
@@ -61,8 +62,8 @@ func (o *output) log(n note) {
 }
 
 // finish reports that all is done, after the worker has exited without an error.
-func (o *output) finish(op operation) {
-	if op != opBackup && op != opRestore {
+func (o *output) finish(op protocol.Operation) {
+	if op != protocol.OpBackup && op != protocol.OpRestore {
 		return
 	}
 	o.last.Stage, o.last.CurrentItem = progress.StageFinishing, ""

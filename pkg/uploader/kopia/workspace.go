@@ -13,11 +13,9 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia/internal/protocol"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
 )
-
-// program is the running program, whatever has become of its file.
-const program = "/proc/self/exe"
 
 // run is one worker to be run.
 type run struct {
@@ -25,7 +23,7 @@ type run struct {
 	volume     *os.File // the working directory; nil: that of the workspace
 	mode       worker.Mode
 	sink       progress.Sink
-	request    request // what the caller decides of it
+	request    protocol.Request // what the caller decides of it
 }
 
 // workspace is the private directory of one run, and what the worker may use.
@@ -36,13 +34,13 @@ type workspace struct {
 }
 
 // run runs a worker. The error wraps context.Cause(ctx) if ctx ended before the worker had done its work.
-func (u *Uploader) run(ctx context.Context, r run) (result, error) {
+func (u *Uploader) run(ctx context.Context, r run) (protocol.Result, error) {
 	if ctx.Err() != nil {
-		return result{}, context.Cause(ctx)
+		return protocol.Result{}, context.Cause(ctx)
 	}
 	private, err := uploader.NewScratch(u.options.TempDir, "kopia")
 	if err != nil {
-		return result{}, fmt.Errorf("make a private directory for kopia: %w", err)
+		return protocol.Result{}, fmt.Errorf("make a private directory for kopia: %w", err)
 	}
 	dir := private.Path
 	defer func() {
@@ -54,11 +52,11 @@ func (u *Uploader) run(ctx context.Context, r run) (result, error) {
 	w := &workspace{dir: dir, releaseCache: func() {}}
 	defer func() { w.releaseCache() }()
 	if err := u.prepare(w, &r); err != nil {
-		return result{}, fmt.Errorf("prepare a run of kopia: %w", uploader.ScratchError(err))
+		return protocol.Result{}, fmt.Errorf("prepare a run of kopia: %w", uploader.ScratchError(err))
 	}
 	if r.volume == nil {
 		if r.volume, err = os.Open(dir); err != nil {
-			return result{}, fmt.Errorf("open kopia's private directory: %w", err)
+			return protocol.Result{}, fmt.Errorf("open kopia's private directory: %w", err)
 		}
 		defer r.volume.Close()
 	}
@@ -66,10 +64,10 @@ func (u *Uploader) run(ctx context.Context, r run) (result, error) {
 }
 
 // work starts the worker and waits for its end.
-func (u *Uploader) work(ctx context.Context, w *workspace, r run) (result, error) {
+func (u *Uploader) work(ctx context.Context, w *workspace, r run) (protocol.Result, error) {
 	var stdin bytes.Buffer
 	if err := gob.NewEncoder(&stdin).Encode(r.request); err != nil {
-		return result{}, fmt.Errorf("prepare a run of kopia: %w", err)
+		return protocol.Result{}, fmt.Errorf("prepare a run of kopia: %w", err)
 	}
 	w.access.Volume = r.mode
 	runCtx, stop := context.WithCancelCause(ctx)
@@ -78,7 +76,7 @@ func (u *Uploader) work(ctx context.Context, w *workspace, r run) (result, error
 	hide := func(text string) string { return secrets(strings.ReplaceAll(text, w.dir, "(private)")) }
 	out := &output{sink: r.sink, logger: u.options.Logger, hide: hide, stop: stop}
 	err := worker.Run(runCtx, worker.Command{
-		Path: program, Args: workerArgs, Env: []string{"HOME=" + w.dir, "TMPDIR=" + w.dir}, Dir: r.volume, Access: w.access, Memory: u.options.Memory(),
+		Path: u.options.Worker, Args: protocol.Args, Env: []string{"HOME=" + w.dir, "TMPDIR=" + w.dir}, Dir: r.volume, Access: w.access, Memory: u.options.Memory(),
 		Stdin: &stdin, Stdout: out.line,
 		Grace: u.options.Grace, Logger: u.options.Logger,
 	})
@@ -87,18 +85,18 @@ func (u *Uploader) work(ctx context.Context, w *workspace, r run) (result, error
 	}
 	switch {
 	case out.malformed != nil:
-		return result{}, fmt.Errorf("kopia %s: the worker's output makes no sense: %w", r.request.Operation, out.malformed)
+		return protocol.Result{}, fmt.Errorf("kopia %s: the worker's output makes no sense: %w", r.request.Operation, out.malformed)
 	case err == nil && out.result != nil:
 		out.finish(r.request.Operation)
 		return *out.result, nil
 	case ctx.Err() != nil:
-		return result{}, fmt.Errorf("kopia %s: %w", r.request.Operation, context.Cause(ctx))
+		return protocol.Result{}, fmt.Errorf("kopia %s: %w", r.request.Operation, context.Cause(ctx))
 	case out.failure != nil:
-		return result{}, out.failure.err(r.request.Operation, hide)
+		return protocol.Result{}, errorOf(out.failure, r.request.Operation, hide)
 	case err != nil:
-		return result{}, fmt.Errorf("kopia %s: worker %w", r.request.Operation, err)
+		return protocol.Result{}, fmt.Errorf("kopia %s: worker %w", r.request.Operation, err)
 	default:
-		return result{}, fmt.Errorf("kopia %s: the worker ended without a result", r.request.Operation)
+		return protocol.Result{}, fmt.Errorf("kopia %s: the worker ended without a result", r.request.Operation)
 	}
 }
 
@@ -131,7 +129,7 @@ func (u *Uploader) prepare(w *workspace, r *run) error {
 	if req.CacheLimit <= 0 {
 		req.CacheLimit = o.CacheLimit
 	}
-	if o.CacheDir != "" && req.Operation != opClear {
+	if o.CacheDir != "" && req.Operation != protocol.OpClear {
 		dir := filepath.Join(o.CacheDir, uploader.CacheName("kopia", repo))
 		switch release, err := o.Caches.Use(dir); {
 		case errors.Is(err, syscall.ENOSPC):

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
-	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia/kopiaworker"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
 	"github.com/plimsoll-io/plimsoll/test/parts"
@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) {
 	worker.Main()
-	kopia.Main()
+	kopiaworker.Main()
 	if filepath.Base(os.Args[0]) == fakeProgram {
 		os.Exit(fakeRestic(os.Args[1:]))
 	}

@@ -1,4 +1,4 @@
-package kopia
+package kopiaworker
 
 import (
 	"errors"
@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"syscall"
+
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia/internal/protocol"
 )
 
 // unwritten is what a restore could not write and went on without.
@@ -35,10 +37,10 @@ func (u *unwritten) add(path string, bytes int64, err error) error {
 	u.lost.errors++
 	u.lost.bytes += bytes
 	if u.lost.last == "" || !errors.Is(err, errParent) {
-		u.lost.last = printable(path + ": " + reason(err))
+		u.lost.last = protocol.Printable(path + ": " + reason(err))
 	}
-	if len(u.paths) < maxFailedPaths {
-		u.paths = append(u.paths, printable(path))
+	if len(u.paths) < protocol.MaxFailedPaths {
+		u.paths = append(u.paths, protocol.Printable(path))
 	}
 	return nil
 }

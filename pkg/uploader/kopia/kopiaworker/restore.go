@@ -1,4 +1,4 @@
-package kopia
+package kopiaworker
 
 import (
 	"context"
@@ -17,27 +17,28 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/text"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia/internal/protocol"
 )
 
 // restore writes a snapshot into the working directory. ctx ends it at once: kopia's own way to cancel lets the files
 // that have been begun come to their end, and then returns no error (docs/contracts/restic-kopia.md 9).
-func (j *job) restore(ctx context.Context) (_ result, err error) {
+func (j *job) restore(ctx context.Context) (_ protocol.Result, err error) {
 	r, err := j.open(ctx)
 	if err != nil {
-		return result{}, err
+		return protocol.Result{}, err
 	}
 	defer func() { err = errors.Join(err, r.Close(context.WithoutCancel(ctx))) }()
 	man, err := loadSnapshot(ctx, r, j.Snapshot)
 	if err != nil {
-		return result{}, err
+		return protocol.Result{}, err
 	}
 	root, err := snapshotfs.SnapshotRoot(r, man)
 	if err != nil {
-		return result{}, fmt.Errorf("open the snapshot: %w", err)
+		return protocol.Result{}, fmt.Errorf("open the snapshot: %w", err)
 	}
 	target, err := newTarget(ctx, r, j.Sparse)
 	if err != nil {
-		return result{}, fmt.Errorf("prepare the volume: %w", err)
+		return protocol.Result{}, fmt.Errorf("prepare the volume: %w", err)
 	}
 	p := newRestoreProgress(man, j.TotalBytes)
 	target.current, p.same, p.unwritten = &p.current, &target.same, &target.unwritten
@@ -51,10 +52,10 @@ func (j *job) restore(ctx context.Context) (_ result, err error) {
 		ProgressCallback:       func(_ context.Context, s restore.Stats) { p.stats.Store(&s) },
 	})
 	if err != nil {
-		return result{}, fmt.Errorf("restore: %w", err)
+		return protocol.Result{}, fmt.Errorf("restore: %w", err)
 	}
 	if err := flush(); err != nil {
-		return result{}, err
+		return protocol.Result{}, err
 	}
 	if n := target.foreign.Load(); n > 0 {
 		j.note(slog.LevelWarn, "the volume does not permit to set owners: "+text.Count(n, "file or directory does", "files and directories do")+" not have the one of the backup")
@@ -64,7 +65,7 @@ func (j *job) restore(ctx context.Context) (_ result, err error) {
 	if p.known {
 		onDisk = max(total-target.renamed.Load(), 0)
 	}
-	return result{
+	return protocol.Result{
 		TotalBytes: total, TotalFiles: p.files, SizesOnDisk: onDisk,
 		Errors: lost.errors, FailedPaths: target.unwritten.named(), LastError: lost.last,
 	}, nil
@@ -130,7 +131,7 @@ func (p *restoreProgress) reading() progress.Reading {
 		Stage: progress.StageTransferring, TotalFinal: p.known,
 		BytesDone: max(p.done()-lost.bytes, 0), TotalBytes: p.total, Errors: lost.errors, LastError: lost.last,
 		FilesDone: int64(s.RestoredFileCount) + int64(s.SkippedCount), FilesTotal: p.files,
-		CurrentItem: printable(load(&p.current)),
+		CurrentItem: protocol.Printable(load(&p.current)),
 	}
 	if p.total > 0 && r.BytesDone >= p.total {
 		r.Stage, r.CurrentItem = progress.StageFinishing, ""

@@ -1,4 +1,4 @@
-package kopia
+package kopiaworker
 
 import (
 	"bytes"
@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -23,6 +24,7 @@ import (
 	"github.com/kopia/kopia/snapshot/restore"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia/internal/protocol"
 )
 
 func newJob() *job { return &job{out: json.NewEncoder(io.Discard)} }
@@ -169,10 +171,10 @@ func TestFailedFilesAreNotFinished(t *testing.T) {
 	if diff := cmp.Diff([]string{"b"}, p.failedPaths()); diff != "" {
 		t.Error(diff)
 	}
-	for range 3 * maxFailedPaths {
+	for range 3 * protocol.MaxFailedPaths {
 		p.Error("new\nline", errors.New("bad sector"), false)
 	}
-	if n := len(p.failedPaths()); n != maxFailedPaths || p.errors.Load() != 3*maxFailedPaths+1 {
+	if n := len(p.failedPaths()); n != protocol.MaxFailedPaths || p.errors.Load() != 3*protocol.MaxFailedPaths+1 {
 		t.Errorf("%d paths of %d errors", n, p.errors.Load())
 	}
 	if got := p.failedPaths()[1]; got != `new\nline` {
@@ -196,8 +198,8 @@ func TestStorageIsNoFile(t *testing.T) {
 // TestOmittedIsLogged: the log says at its usual level what a backup leaves out, and what makes it read all files again.
 func TestOmittedIsLogged(t *testing.T) {
 	t.Parallel()
-	var said, log bytes.Buffer
-	j := &job{out: json.NewEncoder(&said), request: request{Parent: "gone"}}
+	var said bytes.Buffer
+	j := &job{out: json.NewEncoder(&said), Request: protocol.Request{Parent: "gone"}}
 	p := &backupProgress{job: j}
 	p.ExcludedFile("core", 1)
 	p.ExcludedDir("cache")
@@ -206,17 +208,23 @@ func TestOmittedIsLogged(t *testing.T) {
 	}
 	p.logOmitted()
 	j.parent(t.Context(), nil)
-	o := output{logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelInfo})), hide: strings.Clone}
+	var notes []string
 	for line := range bytes.Lines(said.Bytes()) {
-		o.line(line)
-	}
-	for _, want := range []string{"2 files and directories are left out", "3 files and directories vanished", "the parent cannot be used"} {
-		if !strings.Contains(log.String(), want) {
-			t.Errorf("the log does not say that %s:\n%s", want, &log)
+		m, err := protocol.Decode(line)
+		if err != nil || m.Note == nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		if m.Note.Level >= slog.LevelWarn {
+			notes = append(notes, m.Note.Text)
 		}
 	}
-	if n := strings.Count(log.String(), "\n"); n != 3 || o.malformed != nil {
-		t.Errorf("%d lines, %v:\n%s", n, o.malformed, &log)
+	for _, want := range []string{"2 files and directories are left out", "3 files and directories vanished", "the parent cannot be used"} {
+		if !slices.ContainsFunc(notes, func(note string) bool { return strings.Contains(note, want) }) {
+			t.Errorf("no note says that %s: %q", want, notes)
+		}
+	}
+	if len(notes) != 3 {
+		t.Errorf("notes: %q", notes)
 	}
 }
 

@@ -1,4 +1,4 @@
-package kopia
+package kopiaworker
 
 import (
 	"context"
@@ -10,23 +10,10 @@ import (
 	"github.com/kopia/kopia/repo/blob"
 	"github.com/kopia/kopia/repo/format"
 
-	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
-// ClearUnfinished makes room for a repository of another program in a bucket (uploader.Remains): restic cannot list a
-// repository that it cannot open. parts are how the names of a repository's objects begin, all others are not looked at, and
-// unfinished how those begin that an unfinished creation leaves.
-// The error is uploader.ErrRepositoryIncomplete if there is anything else, and uploader.ErrUnsupported where kopia cannot use
-// the storage.
-func (u *Uploader) ClearUnfinished(ctx context.Context, repo uploader.Repository, parts []string, unfinished string) error {
-	_, err := u.run(ctx, run{repository: repo, sink: progress.Discard, request: request{
-		Operation: opClear, Parts: parts, Unfinished: unfinished,
-	}})
-	return err
-}
-
-// clearOther does the work of ClearUnfinished.
+// clearOther makes room for a repository of another program (uploader.Remains).
 func (j *job) clearOther(ctx context.Context) error {
 	info, err := j.storage()
 	if err != nil {

@@ -1,4 +1,4 @@
-package kopia
+package kopiaworker
 
 import (
 	"context"
@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"regexp"
 
 	kopiafs "github.com/kopia/kopia/fs"
 	"github.com/kopia/kopia/fs/localfs"
@@ -18,6 +17,7 @@ import (
 	"github.com/kopia/kopia/snapshot/upload"
 
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia/internal/protocol"
 )
 
 // What Velero writes into its snapshots (docs/contracts/velero-node-agent.md 6.4).
@@ -33,20 +33,20 @@ const (
 )
 
 // backup stores the working directory. When stop ends it stores what is there so far and fails.
-func (j *job) backup(ctx, stop context.Context, abort func()) (_ result, err error) {
+func (j *job) backup(ctx, stop context.Context, abort func()) (_ protocol.Result, err error) {
 	// Not with stop: storages keep the context that they are opened with, and are needed after it has ended.
 	opened := context.AfterFunc(stop, abort)
 	r, err := j.open(ctx)
 	if err != nil {
-		return result{}, err
+		return protocol.Result{}, err
 	}
 	defer func() { err = errors.Join(err, r.Close(ctx)) }()
 	if !opened() {
-		return result{}, errCanceled
+		return protocol.Result{}, protocol.ErrCanceled
 	}
 	empty, err := isEmpty(".")
 	if err != nil || empty {
-		return result{}, err
+		return protocol.Result{}, err
 	}
 	p := &backupProgress{job: j}
 	defer j.reportOnTimer(p.reading)()
@@ -59,22 +59,22 @@ func (j *job) backup(ctx, stop context.Context, abort func()) (_ result, err err
 	failed := p.storage.Load()
 	switch {
 	case failed != nil: // what failed after it is its consequence
-		return result{}, fmt.Errorf("the repository's storage failed while files were stored: %w", failed)
+		return protocol.Result{}, fmt.Errorf("the repository's storage failed while files were stored: %w", failed)
 	case err != nil:
-		return result{}, errors.Join(p.volumeError(), err)
+		return protocol.Result{}, errors.Join(p.volumeError(), err)
 	case p.unusable(rootSummary(man)) != nil:
-		return result{}, p.unusable(rootSummary(man))
+		return protocol.Result{}, p.unusable(rootSummary(man))
 	case man.IncompleteReason != "" && stop.Err() != nil:
-		return result{}, errCanceled
+		return protocol.Result{}, protocol.ErrCanceled
 	case man.IncompleteReason != "" && j.meter.failed.Load() != nil:
 		// A checkpoint that fails looks like a cancellation, without an error.
-		return result{}, fmt.Errorf("backup ended early, because the repository's storage failed: %w", j.meter.failed.Load())
+		return protocol.Result{}, fmt.Errorf("backup ended early, because the repository's storage failed: %w", j.meter.failed.Load())
 	case man.IncompleteReason != "":
-		return result{}, fmt.Errorf("backup ended early: %s", j.complain.String())
+		return protocol.Result{}, fmt.Errorf("backup ended early: %s", j.complain.String())
 	}
 	p.logOmitted()
 	summary := rootSummary(man)
-	return result{
+	return protocol.Result{
 		SnapshotID: string(man.ID), TotalBytes: summary.TotalFileSize, TotalFiles: summary.TotalFileCount,
 		BytesUploaded: j.meter.uploaded.Load(), Errors: p.errors.Load(), FailedPaths: p.failedPaths(), Vanished: p.vanished.Load(),
 	}, nil
@@ -218,12 +218,9 @@ func (j *job) parent(ctx context.Context, r repo.Repository) *snapshot.Manifest 
 	return man
 }
 
-// manifestID is what the id of a snapshot looks like.
-var manifestID = regexp.MustCompile(`^[0-9a-f]+$`)
-
 // loadSnapshot reads a manifest.
 func loadSnapshot(ctx context.Context, r repo.Repository, id string) (*snapshot.Manifest, error) {
-	if !manifestID.MatchString(id) {
+	if !protocol.IsSnapshotID(id) {
 		return nil, snapshot.ErrSnapshotNotFound
 	}
 	return snapshot.LoadSnapshot(ctx, r, manifest.ID(id))

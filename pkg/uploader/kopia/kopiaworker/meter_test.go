@@ -1,4 +1,4 @@
-package kopia
+package kopiaworker
 
 import (
 	"bytes"

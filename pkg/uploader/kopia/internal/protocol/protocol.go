@@ -1,4 +1,6 @@
-package kopia
+// Package protocol is what the node agent and its kopia worker say to each other: one Request on stdin, and a Message in each line
+// of stdout.
+package protocol
 
 import (
 	"bytes"
@@ -7,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"regexp"
 	"slices"
 	"time"
 
@@ -14,20 +17,24 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
-// operation is what a worker is to do.
-type operation string
+// Args are the arguments that make a program a worker.
+var Args = []string{"worker", "kopia"}
 
+// Operation is what a worker is to do.
+type Operation string
+
+// The operations.
 const (
-	opBackup     operation = "backup"
-	opRestore    operation = "restore"
-	opInitialize operation = "initialize"
-	opClear      operation = "clear"
+	OpBackup     Operation = "backup"
+	OpRestore    Operation = "restore"
+	OpInitialize Operation = "initialize"
+	OpClear      Operation = "clear"
 )
 
-// request is all that a worker is told. It travels on stdin, secrets included, as gob because JSON would change bytes
+// Request is all that a worker is told. It travels on stdin, secrets included, as gob because JSON would change bytes
 // that are not UTF-8, which passwords and paths may have.
-type request struct {
-	Operation operation
+type Request struct {
+	Operation Operation
 
 	Directory             string            // a repository in the file system, else empty
 	Storage               *uploader.Storage // any other repository
@@ -57,22 +64,22 @@ type request struct {
 	Quiet      time.Duration // initialize, clear: see uploader.Remains
 }
 
-// message is one line of a worker's stdout. Exactly one of its fields is set; a result or a failure is the last one.
-type message struct {
+// Message is one line of a worker's stdout. Exactly one of its fields is set; a result or a failure is the last one.
+type Message struct {
 	Reading *progress.Reading `json:"reading,omitempty"`
-	Note    *note             `json:"note,omitempty"`
-	Result  *result           `json:"result,omitempty"`
-	Failure *failure          `json:"failure,omitempty"`
+	Note    *Note             `json:"note,omitempty"`
+	Result  *Result           `json:"result,omitempty"`
+	Failure *Failure          `json:"failure,omitempty"`
 }
 
-// note is something for the agent's log.
-type note struct {
+// Note is something for the agent's log.
+type Note struct {
 	Level slog.Level `json:"level"`
 	Text  string     `json:"text"`
 }
 
-// result is what a worker has done.
-type result struct {
+// Result is what a worker has done.
+type Result struct {
 	SnapshotID    string   `json:"snapshotID,omitempty"`
 	TotalBytes    int64    `json:"totalBytes"`
 	TotalFiles    int64    `json:"totalFiles,omitempty"`
@@ -84,33 +91,32 @@ type result struct {
 	LastError     string   `json:"lastError,omitempty"` // restore
 }
 
-// failure is why a worker has not done it.
-type failure struct {
-	Cause cause  `json:"cause,omitempty"`
-	Text  string `json:"text"`
-}
+var snapshotID = regexp.MustCompile(`^[0-9a-f]+$`)
+
+// IsSnapshotID reports whether id looks like the id of a snapshot.
+func IsSnapshotID(id string) bool { return snapshotID.MatchString(id) }
 
 // Bounds of what a worker may say.
 const (
-	maxFailedPaths = 20
-	maxText        = 16 << 10 // a path of PATH_MAX bytes, each of them quoted
+	MaxFailedPaths = 20
+	MaxText        = 16 << 10 // a path of PATH_MAX bytes, each of them quoted
 )
 
-// decode reads one line. It is strict: a worker that says anything unexpected is not to be trusted with the rest.
-func decode(line []byte) (message, error) {
-	var m message
+// Decode reads one line. It is strict: a worker that says anything unexpected is not to be trusted with the rest.
+func Decode(line []byte) (Message, error) {
+	var m Message
 	d := json.NewDecoder(bytes.NewReader(line))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&m); err != nil {
-		return message{}, err
+		return Message{}, err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return message{}, errors.New("more than one value in a line")
+		return Message{}, errors.New("more than one value in a line")
 	}
 	return m, m.check()
 }
 
-func (m message) check() error {
+func (m Message) check() error {
 	set := 0
 	for _, is := range []bool{m.Reading != nil, m.Note != nil, m.Result != nil, m.Failure != nil} {
 		if is {
@@ -144,8 +150,8 @@ func checkReading(r progress.Reading) error {
 	return checkCounts(r.BytesDone, r.TotalBytes, r.FilesDone, r.FilesTotal, r.BytesUploaded, r.Errors, r.Vanished)
 }
 
-func (r *result) check() error {
-	if len(r.FailedPaths) > maxFailedPaths {
+func (r *Result) check() error {
+	if len(r.FailedPaths) > MaxFailedPaths {
 		return fmt.Errorf("%d failed paths", len(r.FailedPaths))
 	}
 	if err := checkText(append(slices.Clone(r.FailedPaths), r.SnapshotID, r.LastError)...); err != nil {
@@ -156,7 +162,7 @@ func (r *result) check() error {
 
 func checkText(texts ...string) error {
 	for _, text := range texts {
-		if len(text) > maxText {
+		if len(text) > MaxText {
 			return fmt.Errorf("a text of %d bytes", len(text))
 		}
 	}

@@ -1,4 +1,6 @@
-package kopia
+// Package kopiaworker backs up and restores one volume, its working directory, with the kopia library. It is the other end of
+// package kopia, in a process of its own, and the only package that links the library.
+package kopiaworker
 
 import (
 	"context"
@@ -16,15 +18,13 @@ import (
 	"time"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia/internal/protocol"
 )
-
-// workerArgs are the arguments that make the program a worker.
-var workerArgs = []string{"worker", "kopia"}
 
 // Main has to be called by main and by TestMain in every program that uses an Uploader, right after worker.Main. In a
 // worker it does the work and does not return; in any other process it does nothing.
 func Main() {
-	if len(os.Args) < 1 || !slices.Equal(os.Args[1:], workerArgs) {
+	if len(os.Args) < 1 || !slices.Equal(os.Args[1:], protocol.Args) {
 		return
 	}
 	// Whatever a library prints must not come between our lines.
@@ -36,7 +36,7 @@ func Main() {
 // serve does what the request on stdin says, and returns the exit code.
 func serve(stdin io.Reader, stdout io.Writer) int {
 	j := &job{out: json.NewEncoder(stdout)}
-	if err := gob.NewDecoder(stdin).Decode(&j.request); err != nil {
+	if err := gob.NewDecoder(stdin).Decode(&j.Request); err != nil {
 		fmt.Fprintln(os.Stderr, "This is a part of the node agent and cannot be run by hand:", err)
 		return 2
 	}
@@ -54,10 +54,10 @@ func serve(stdin io.Reader, stdout io.Writer) int {
 
 	r, err := j.do(ctx, stop, abort)
 	if err != nil {
-		j.say(message{Failure: failureOf(err, os.TempDir(), j.CacheDir)})
+		j.say(protocol.Message{Failure: failureOf(err, os.TempDir(), j.CacheDir)})
 		return 1
 	}
-	j.say(message{Result: &r})
+	j.say(protocol.Message{Result: &r})
 	return 0
 }
 
@@ -76,7 +76,7 @@ func heedSignals(first, second func()) {
 
 // job is the work of one worker.
 type job struct {
-	request
+	protocol.Request
 	meter    meter
 	complain lastError // of the library's log
 
@@ -85,31 +85,31 @@ type job struct {
 }
 
 // do does the work. When stop ends it comes to an end in an orderly way, when ctx ends at once; abort ends ctx.
-func (j *job) do(ctx, stop context.Context, abort func()) (result, error) {
+func (j *job) do(ctx, stop context.Context, abort func()) (protocol.Result, error) {
 	j.meter.setLimits(j.UploadLimit, j.DownloadLimit)
 	switch j.Operation {
-	case opBackup:
+	case protocol.OpBackup:
 		return j.backup(ctx, stop, abort)
-	case opRestore:
+	case protocol.OpRestore:
 		return j.restore(stop)
-	case opInitialize:
-		return result{}, j.initialize(stop)
-	case opClear:
-		return result{}, j.clearOther(stop)
+	case protocol.OpInitialize:
+		return protocol.Result{}, j.initialize(stop)
+	case protocol.OpClear:
+		return protocol.Result{}, j.clearOther(stop)
 	default:
-		return result{}, errors.New("unknown operation")
+		return protocol.Result{}, errors.New("unknown operation")
 	}
 }
 
 // say writes one line to the agent. If the agent is gone the kernel ends this process.
-func (j *job) say(m message) {
+func (j *job) say(m protocol.Message) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	_ = j.out.Encode(m)
 }
 
 func (j *job) note(level slog.Level, text string) {
-	j.say(message{Note: &note{Level: level, Text: printable(text)}})
+	j.say(protocol.Message{Note: &protocol.Note{Level: level, Text: protocol.Printable(text)}})
 }
 
 // reportOnTimer says how far the work is until the function that it returns is called. It is driven by a timer, so that
@@ -122,7 +122,7 @@ func (j *job) reportOnTimer(read func() progress.Reading) (stop func()) {
 		defer ticker.Stop()
 		report := func() {
 			reading := read()
-			j.say(message{Reading: &reading})
+			j.say(protocol.Message{Reading: &reading})
 		}
 		defer report()
 		for {

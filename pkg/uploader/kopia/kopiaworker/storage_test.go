@@ -1,4 +1,4 @@
-package kopia
+package kopiaworker
 
 import (
 	"context"
@@ -20,6 +20,7 @@ import (
 	"github.com/kopia/kopia/repo/blob/filesystem"
 
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia/internal/protocol"
 )
 
 // outage is a storage that does not take one pack of files' contents.
@@ -69,7 +70,7 @@ func TestStorageFails(t *testing.T) {
 	t.Chdir(volume)
 	private := t.TempDir()
 	newWorker := func() *job {
-		j := &job{out: json.NewEncoder(io.Discard), request: request{
+		j := &job{out: json.NewEncoder(io.Discard), Request: protocol.Request{
 			Directory: filepath.Join(private, "repository"), ConfigFile: filepath.Join(private, "repository.config"),
 			Password: "static-passw0rd", ProgressInterval: time.Hour, Parallel: 1, Source: "volume",
 		}}
@@ -86,7 +87,7 @@ func TestStorageFails(t *testing.T) {
 	if err == nil || got.SnapshotID != "" {
 		t.Fatalf("a pack was not stored, got %+v, %v", got, err)
 	}
-	if err := failureOf(err).err(opBackup, strings.Clone); !errors.Is(err, uploader.ErrNoSpace) {
+	if err := failureOf(err).Cause.Err(); !errors.Is(err, uploader.ErrNoSpace) {
 		t.Errorf("got %v, want ErrNoSpace", err)
 	}
 	if cause.Load() != nil {

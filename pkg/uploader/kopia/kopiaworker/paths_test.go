@@ -1,25 +1,27 @@
-package kopia
+package kopiaworker
 
 import (
 	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia/internal/protocol"
 )
 
 // TestLongestPathsFitIntoTheResult: a path that the kernel has refused may be longer than any, and each byte quoted.
 func TestLongestPathsFitIntoTheResult(t *testing.T) {
 	t.Parallel()
 	p := &backupProgress{job: newJob()}
-	for range maxFailedPaths + 1 {
+	for range protocol.MaxFailedPaths + 1 {
 		p.Error(strings.Repeat("\x01", 8<<10), errors.New("file name too long"), false)
 	}
-	line, err := json.Marshal(message{Result: &result{SnapshotID: "0a", FailedPaths: p.failedPaths(), Errors: p.errors.Load()}})
+	line, err := json.Marshal(protocol.Message{Result: &protocol.Result{SnapshotID: "0a", FailedPaths: p.failedPaths(), Errors: p.errors.Load()}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := decode(line)
-	if err != nil || len(m.Result.FailedPaths) != maxFailedPaths || !strings.HasSuffix(m.Result.FailedPaths[0], "…") {
+	m, err := protocol.Decode(line)
+	if err != nil || len(m.Result.FailedPaths) != protocol.MaxFailedPaths || !strings.HasSuffix(m.Result.FailedPaths[0], "…") {
 		t.Errorf("%d bytes: %v", len(line), err)
 	}
 }

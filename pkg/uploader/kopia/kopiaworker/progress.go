@@ -1,4 +1,4 @@
-package kopia
+package kopiaworker
 
 import (
 	"context"
@@ -18,6 +18,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/text"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia/internal/protocol"
 )
 
 // backupProgress counts what kopia does. Its methods are called for each 64 kB and only store numbers.
@@ -130,12 +131,12 @@ func lastName(path string) string {
 
 func (p *backupProgress) fail(path string, err error) {
 	p.errors.Add(1)
-	text := printable(path + ": " + err.Error())
+	text := protocol.Printable(path + ": " + err.Error())
 	p.lastError.Store(&text)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.failed) < maxFailedPaths {
-		p.failed = append(p.failed, printable(path))
+	if len(p.failed) < protocol.MaxFailedPaths {
+		p.failed = append(p.failed, protocol.Printable(path))
 	}
 }
 
@@ -215,7 +216,7 @@ func (p *backupProgress) reading() progress.Reading {
 		BytesDone: p.done.Load(), TotalBytes: p.totalBytes.Load(),
 		FilesDone: p.files.Load(), FilesTotal: p.totalFiles.Load(),
 		BytesUploaded: max(p.job.meter.uploaded.Load(), 0), Errors: p.errors.Load(), Vanished: p.vanished.Load(),
-		LastError: load(&p.lastError), CurrentItem: printable(load(&p.current)),
+		LastError: load(&p.lastError), CurrentItem: protocol.Printable(load(&p.current)),
 	}
 	if !r.TotalFinal {
 		r.TotalBytes, r.FilesTotal = max(r.TotalBytes, p.expectBytes.Load()), max(r.FilesTotal, p.expectFiles.Load())
