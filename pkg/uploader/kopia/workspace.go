@@ -65,6 +65,7 @@ func (u *Uploader) run(ctx context.Context, r run) (protocol.Result, error) {
 
 // work starts the worker and waits for its end.
 func (u *Uploader) work(ctx context.Context, w *workspace, r run) (protocol.Result, error) {
+	r.request.Form = protocol.Form()
 	var stdin bytes.Buffer
 	if err := gob.NewEncoder(&stdin).Encode(r.request); err != nil {
 		return protocol.Result{}, fmt.Errorf("prepare a run of kopia: %w", err)

@@ -40,6 +40,10 @@ func serve(stdin io.Reader, stdout io.Writer) int {
 		fmt.Fprintln(os.Stderr, "This is a part of the node agent and cannot be run by hand:", err)
 		return 2
 	}
+	if j.Form != protocol.Form() {
+		fmt.Fprintln(os.Stderr, "kopia-worker and the node agent are of different versions: take both from one image.")
+		return 2
+	}
 	for name, value := range j.Env {
 		if err := os.Setenv(name, value); err != nil {
 			fmt.Fprintf(os.Stderr, "set environment variable %s: %v\n", name, err)

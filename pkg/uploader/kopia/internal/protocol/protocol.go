@@ -34,6 +34,7 @@ const (
 // Request is all that a worker is told. It travels on stdin, secrets included, as gob because JSON would change bytes
 // that are not UTF-8, which passwords and paths may have.
 type Request struct {
+	Form      string // Form() of the agent
 	Operation Operation
 
 	Directory             string            // a repository in the file system, else empty
@@ -63,6 +64,10 @@ type Request struct {
 	Unfinished string        // clear
 	Quiet      time.Duration // initialize, clear: see uploader.Remains
 }
+
+// Form describes the protocol. An agent and a worker of different versions may not have the same: a worker that does not know
+// a field would leave out silently what it asks for.
+func Form() string { return fmt.Sprintf("%+v %+v %+v", Request{}, Result{}, progress.Reading{}) }
 
 // Message is one line of a worker's stdout. Exactly one of its fields is set; a result or a failure is the last one.
 type Message struct {
