@@ -77,6 +77,11 @@ BENCHFLAGS ?=
 .PHONY: bench
 bench: bin/restic-$(RESTIC_DEFAULT) bin/kopia ## Compare our data paths with restic, kopia and du, side by side. Takes about an hour on 2 quiet cores.
 	go run ./test/bench $(BENCHFLAGS)
+	@$(MAKE) --no-print-directory bench-memory
+
+.PHONY: bench-memory
+bench-memory: bin/restic-$(RESTIC_DEFAULT) $(CONTROLPLANE) velero-crds ## Print how much memory an agent takes, idle and with 20 volumes.
+	@go test -tags bench -count 1 -timeout 20m -run TestAgentMemory -v ./test/bench | grep -v '^=== '
 
 .PHONY: bench-quick
 bench-quick: bin/restic-$(RESTIC_DEFAULT) bin/kopia ## The same in minutes, with a tenth of the data.

@@ -1,0 +1,98 @@
+//go:build bench
+
+package main
+
+import (
+	"bytes"
+	"crypto/rand"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+
+	"github.com/plimsoll-io/plimsoll/test/rig"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
+)
+
+func TestMain(m *testing.M) {
+	if err := rig.Prepare("bench-agent", "-tags", "disable_grpc_modules", "-ldflags", "-s -w"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(testenv.Main(m))
+}
+
+// TestAgentMemory prints how much memory an agent takes that has nothing to do, and one that moves 20 volumes.
+func TestAgentMemory(t *testing.T) {
+	const operations, size = 20, 8 << 20
+	for _, uploader := range []string{rig.Restic, rig.Kopia} {
+		f := rig.NewFixture(t)
+		f.UseDirectory(filepath.Join(f.Dir, "store"))
+		// Slow enough for all of them to move at the same time.
+		a := f.Start("--concurrency="+strconv.Itoa(operations), "--upload-limit=4000000", "--progress-interval=1s")
+		testenv.Eventually(t, "an agent that is ready", func() bool {
+			response, err := http.Get("http://" + a.Metrics + "/readyz")
+			if err != nil {
+				return false
+			}
+			response.Body.Close()
+			return response.StatusCode == http.StatusOK
+		})
+		idle := memory(t, a.Cmd.Process.Pid)
+
+		var backups []*velerov1.PodVolumeBackup
+		content := make([]byte, size)
+		for i := range operations {
+			pod := f.Pod("pod-"+strconv.Itoa(i), "data")
+			_, _ = rand.Read(content) // it never fails
+			if err := os.WriteFile(filepath.Join(f.Volume(pod, "data"), "file"), content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			backups = append(backups, f.NewBackup(pod, "data", uploader))
+		}
+		for _, pvb := range backups {
+			f.Create(pvb)
+		}
+		for _, pvb := range backups {
+			f.Until(pvb, "begun", func(v rig.Version) bool { return v.At(1) })
+		}
+		moving := memory(t, a.Cmd.Process.Pid)
+		for _, pvb := range backups {
+			f.Complete(pvb)
+		}
+		after := memory(t, a.Cmd.Process.Pid)
+		t.Logf("| %s | idle %s | with %d operations %s | after them %s |", uploader, idle, operations, moving, after)
+		a.Stop()
+	}
+}
+
+// resident is memory that a process has, in KiB: all of it, and without the pages of its program.
+type resident struct{ all, own int }
+
+func (r resident) String() string {
+	return fmt.Sprintf("%d MiB (%d without the program)", r.all>>10, r.own>>10)
+}
+
+func memory(t *testing.T, pid int) resident {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r resident
+	for line := range bytes.Lines(status) {
+		fields := strings.Fields(string(line))
+		switch fields[0] {
+		case "VmRSS:":
+			r.all, _ = strconv.Atoi(fields[1])
+		case "RssAnon:":
+			r.own, _ = strconv.Atoi(fields[1])
+		}
+	}
+	return r
+}
