@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -23,8 +24,8 @@ type call struct {
 // none is the number of an argument that a call does not have.
 const none = -1
 
-// change reads the rest of a call's arguments and returns what makes the change to the file that a path leads to.
-type change func(m memory, args [6]uint64) (func(path string) error, error)
+// change reads the rest of a call's arguments and returns what makes the change to an open file.
+type change func(m memory, args [6]uint64) (func(fd int) error, error)
 
 // guarded returns the system calls that change a file by its path and that Landlock does not restrict. It restricts truncate, too,
 // but only since Linux 6.2. Calls on open files are not guarded: to open a file the worker needed Landlock's consent.
@@ -44,20 +45,33 @@ func guarded() map[uint32]call {
 	return calls
 }
 
+// A file that was opened without access to its content is changed by its number, or, on a kernel that cannot (chmod before Linux
+// 6.6, utimensat before 5.8) or in a container that may not, by its longer way in /proc.
+
 func chmod(mode int) change {
-	return func(_ memory, args [6]uint64) (func(string) error, error) {
-		return func(path string) error { return unix.Chmod(path, uint32(args[mode])) }, nil
+	return func(_ memory, args [6]uint64) (func(int) error, error) {
+		return func(fd int) error {
+			if unix.Fchmodat(fd, "", uint32(args[mode]), unix.AT_EMPTY_PATH) == nil {
+				return nil
+			}
+			return unix.Chmod(pathOf(fd), uint32(args[mode]))
+		}, nil
 	}
 }
+
+// pathOf is another name of a file that is open here.
+func pathOf(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
 // chown takes the number of the argument with the user; that of the group is the next.
 func chown(user int) change {
-	return func(_ memory, args [6]uint64) (func(string) error, error) {
-		return func(path string) error { return unix.Chown(path, int(int32(args[user])), int(int32(args[user+1]))) }, nil
+	return func(_ memory, args [6]uint64) (func(int) error, error) {
+		return func(fd int) error {
+			return unix.Fchownat(fd, "", int(int32(args[user])), int(int32(args[user+1])), unix.AT_EMPTY_PATH)
+		}, nil
 	}
 }
 
-func setTimes(m memory, args [6]uint64) (func(string) error, error) {
+func setTimes(m memory, args [6]uint64) (func(int) error, error) {
 	times := []unix.Timespec{{Nsec: unix.UTIME_NOW}, {Nsec: unix.UTIME_NOW}}
 	if args[2] != 0 {
 		raw, err := m.bytes(args[2], 32)
@@ -68,7 +82,12 @@ func setTimes(m memory, args [6]uint64) (func(string) error, error) {
 			return nil, err
 		}
 	}
-	return func(path string) error { return unix.UtimesNanoAt(unix.AT_FDCWD, path, times, 0) }, nil
+	return func(fd int) error {
+		if unix.UtimesNanoAt(fd, "", times, unix.AT_EMPTY_PATH) == nil {
+			return nil
+		}
+		return unix.UtimesNanoAt(unix.AT_FDCWD, pathOf(fd), times, 0)
+	}, nil
 }
 
 // Limits of Linux: XATTR_NAME_MAX, XATTR_SIZE_MAX.
@@ -77,7 +96,7 @@ const (
 	maxAttributeSize = 1 << 16
 )
 
-func setAttribute(m memory, args [6]uint64) (func(string) error, error) {
+func setAttribute(m memory, args [6]uint64) (func(int) error, error) {
 	name, err := m.text(args[1], maxAttributeName+1, unix.ERANGE)
 	if err != nil {
 		return nil, err
@@ -89,23 +108,23 @@ func setAttribute(m memory, args [6]uint64) (func(string) error, error) {
 	if err != nil {
 		return nil, err
 	}
-	return func(path string) error { return unix.Setxattr(path, name, value, int(int32(args[4]))) }, nil
+	return func(fd int) error { return unix.Setxattr(pathOf(fd), name, value, int(int32(args[4]))) }, nil
 }
 
-func removeAttribute(m memory, args [6]uint64) (func(string) error, error) {
+func removeAttribute(m memory, args [6]uint64) (func(int) error, error) {
 	name, err := m.text(args[1], maxAttributeName+1, unix.ERANGE)
-	return func(path string) error { return unix.Removexattr(path, name) }, err
+	return func(fd int) error { return unix.Removexattr(pathOf(fd), name) }, err
 }
 
-func truncate(_ memory, args [6]uint64) (func(string) error, error) {
-	return func(path string) error { return unix.Truncate(path, int64(args[1])) }, nil
+func truncate(_ memory, args [6]uint64) (func(int) error, error) {
+	return func(fd int) error { return unix.Truncate(pathOf(fd), int64(args[1])) }, nil
 }
 
 // memory is that of a process, /proc/PID/mem. Container runtimes do not allow process_vm_readv, which would be faster.
 type memory struct{ fd int }
 
-func openMemory(pid int) (memory, error) {
-	fd, err := unix.Open(fmt.Sprintf("/proc/%d/mem", pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+func openMemory(pid uint32) (memory, error) {
+	fd, err := unix.Open("/proc/"+strconv.Itoa(int(pid))+"/mem", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return memory{}, fmt.Errorf("read the worker's memory: %w", err)
 	}
@@ -113,6 +132,37 @@ func openMemory(pid int) (memory, error) {
 }
 
 func (m memory) close() { closeFD(m.fd) }
+
+// memories are those of the threads that called last, by their numbers: to open one takes longer than to read a path. Each
+// was a waiting thread's, which was looked at after it was opened, and stays what it was: the memory of a worker that tells
+// the agent what it likes anyway. It takes no room once the process is gone.
+type memories map[uint32]memory
+
+// maxMemories bounds the open files that a worker can cause.
+const maxMemories = 32
+
+func (k memories) open(pid uint32) (memory, error) {
+	m, err := openMemory(pid)
+	if err != nil {
+		return memory{}, err
+	}
+	if len(k) >= maxMemories {
+		k.close()
+	}
+	k[pid] = m
+	return m, nil
+}
+
+func (k memories) drop(pid uint32) {
+	k[pid].close()
+	delete(k, pid)
+}
+
+func (k memories) close() {
+	for pid := range k {
+		k.drop(pid)
+	}
+}
 
 func (m memory) bytes(address uint64, size int) ([]byte, error) {
 	buf := make([]byte, size)
@@ -122,10 +172,19 @@ func (m memory) bytes(address uint64, size int) ([]byte, error) {
 	return buf, nil
 }
 
-// text reads up to a NUL, which must be among the first size bytes, or returns tooLong.
+// text reads up to a NUL, which must be among the first size bytes, or returns tooLong. Most texts are short: the rest is only
+// read for the others.
 func (m memory) text(address uint64, size int, tooLong unix.Errno) (string, error) {
+	var short [256]byte
+	n := m.read(address, short[:min(size, len(short))])
+	if text, _, ends := bytes.Cut(short[:n], []byte{0}); ends {
+		return string(text), nil
+	}
+	if n < len(short) && n < size {
+		return "", unix.EFAULT
+	}
 	buf := make([]byte, size)
-	n := m.read(address, buf)
+	n = m.read(address, buf)
 	text, _, ends := bytes.Cut(buf[:n], []byte{0})
 	switch {
 	case ends:

@@ -64,6 +64,8 @@ func (g *guard) serve(pid int) error {
 	}
 	// The kernel then lets agent and worker take turns on one CPU, which takes half the time (Linux 6.6).
 	_ = unix.IoctlSetInt(g.listener, unix.SECCOMP_IOCTL_NOTIF_SET_FLAGS, unix.SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP)
+	kept := memories{}
+	defer kept.close()
 	for g.await(-1) {
 		n := &notification{}
 		if receiveNotification(g.listener, n) != nil {
@@ -72,9 +74,13 @@ func (g *guard) serve(pid int) error {
 		// One call after the other is fastest, without a change of threads. Only calls made at the same time are answered at
 		// the same time, since on a network file system each takes long.
 		if g.await(0) {
-			g.changes.Go(func() { g.answer(n) })
+			g.changes.Go(func() {
+				own := memories{}
+				defer own.close()
+				g.answer(n, own)
+			})
 		} else {
-			g.answer(n)
+			g.answer(n, kept)
 		}
 	}
 	return nil
@@ -82,7 +88,7 @@ func (g *guard) serve(pid int) error {
 
 // receive has the shim install its filter, and receives the listener. It ends at the latest with the shim.
 func (g *guard) receive(pid int) error {
-	m, err := openMemory(pid) // where that is forbidden the calls could not be answered
+	m, err := openMemory(uint32(pid)) // where that is forbidden the calls could not be answered
 	if err != nil {
 		return err
 	}
@@ -151,9 +157,9 @@ func (g *guard) release() {
 	close(g.done)
 }
 
-func (g *guard) answer(n *notification) {
+func (g *guard) answer(n *notification, kept memories) {
 	a := answer{ID: n.ID}
-	if err := g.do(n); err != nil {
+	if err := g.do(n, kept); err != nil {
 		errno := unix.EACCES
 		_ = errors.As(err, &errno)
 		a.Errno = -int32(errno)
@@ -162,16 +168,31 @@ func (g *guard) answer(n *notification) {
 }
 
 // do makes the change that a call asks for.
-func (g *guard) do(n *notification) error {
+func (g *guard) do(n *notification, kept memories) error {
 	c, ok := g.calls[n.Number]
 	if !ok {
 		return unix.ENOSYS
 	}
-	m, err := openMemory(int(n.PID))
+	if m, ok := kept[n.PID]; ok {
+		// What a thread has left that executed another program, or whose number belongs to another thread now, has no bytes.
+		if err := g.doWith(c, m, n); !errors.Is(err, unix.EFAULT) {
+			return err
+		}
+		kept.drop(n.PID)
+	}
+	m, err := kept.open(n.PID)
 	if err != nil {
 		return err
 	}
-	defer m.close()
+	if err := g.doWith(c, m, n); err != nil {
+		kept.drop(n.PID) // it may not have been the thread's memory
+		return err
+	}
+	return nil
+}
+
+// doWith makes the change that a call asks for whose arguments lie in this memory.
+func (g *guard) doWith(c call, m memory, n *notification) error {
 	p, err := c.placeOf(m, n)
 	if err != nil {
 		return err
@@ -191,7 +212,7 @@ func (g *guard) do(n *notification) error {
 		}
 		if mine {
 			defer closeFD(fd)
-			return apply(fmt.Sprintf("/proc/self/fd/%d", fd))
+			return apply(fd)
 		}
 	}
 	return unix.EACCES
