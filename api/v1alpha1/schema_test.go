@@ -38,6 +38,26 @@ func documents() map[string]document {
 			}}},
 			empty: AgentProgress{Operations: []AgentOperation{}}, newer: `{"node":"n","later":1,"operations":[]}`,
 		},
+		"self-check": {
+			full: SelfCheck{
+				Node: "node-a", Versions: AgentVersions{Agent: "v0.1.0", Commit: "abc", Restic: "0.18.1", Kopia: "v0.23.1"}, StartTime: written, Landlock: 7, MetadataGuard: true,
+				HostPods: HostPodsCheck{Readable: true, RunningPods: 12, FoundPods: 12, Propagation: "slave"}, ClockAheadSeconds: new(int64(-1)), LastScrape: &written,
+				Locations: []LocationCheck{{
+					Location: "default", Uploader: "kopia", Repository: "shop", Outcome: LocationFailed, Reason: ReasonDataPath, Cause: "connection refused",
+					Message: "dial tcp 192.0.2.1:9000: connect: connection refused",
+				}},
+			},
+			empty: SelfCheck{Locations: []LocationCheck{}},
+			newer: `{"node":"n","later":1,"versions":{"agent":"v2"},"startTime":"2026-11-23T04:00:00Z","landlock":9,"metadataGuard":true,"hostPods":{"readable":true,"runningPods":1,"foundPods":1},"locations":[{"location":"l","outcome":"OfLater"}]}`,
+		},
+		"doctor": {
+			full: Diagnosis{At: written, Namespace: "velero", Result: SeverityError, Findings: []Finding{{
+				Check: "agents", Severity: SeverityError, Reason: "NodeWithoutAgent", Message: "no node agent runs on a node with 3 volumes to back up", Remedy: "let the DaemonSet run there",
+				Nodes: []string{"node-c"},
+			}}},
+			empty: Diagnosis{Result: SeverityOK, Findings: []Finding{}},
+			newer: `{"at":"2026-11-23T04:00:00Z","namespace":"n","result":"ok","later":1,"findings":[{"check":"other","severity":"ok","reason":"OK","message":"m"}]}`,
+		},
 		"restore": {
 			full: RestoreProgress{
 				Step: StepRestoring, Percent: 50, DryRun: true, Message: "m", Errors: 1, Warnings: 2, Hooks: &RestoreHooks{Attempted: 2, Ended: 1, Failed: 1},

@@ -57,6 +57,7 @@ func newRoot() *cobra.Command {
 	root := program.Command("kubectl-plimsoll", "Shows how far backups and restores are",
 		dashboardCommand(&c),
 		describeCommand(&c),
+		doctorCommand(&c),
 		explainCommand(&c),
 		preflightCommand(&c),
 		topCommand(&c),

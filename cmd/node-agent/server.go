@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
 	"github.com/plimsoll-io/plimsoll/pkg/metrics"
 	"github.com/plimsoll-io/plimsoll/pkg/nodeagent"
@@ -100,7 +101,7 @@ func (o *serverOptions) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVarP(&o.namespace, "namespace", "n", cmp.Or(os.Getenv("VELERO_NAMESPACE"), "velero"), "the namespace of the PodVolumeBackups and PodVolumeRestores")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "the kubeconfig file, for an agent outside of a cluster")
-	o.http.AddFlags(cmd, "/metrics and /progress")
+	o.http.AddFlags(cmd, "/metrics, /progress and /self-check")
 	f.StringVar(&o.configMap, "node-agent-configmap", "", "read loadConcurrency from this ConfigMap, which has Velero's configuration of the node agent")
 	f.DurationVar(&o.resourceTimeout, "resource-timeout", 10*time.Minute, "fail an attempt that needs longer than this to find the volume, or to open or create the repository")
 	f.DurationVar(&o.backupTimeout, "fs-backup-timeout", 4*time.Hour, "the value of the Velero server's flag of the same name; fail a volume before the server gives up on the Backup; 0: no deadline")
@@ -177,6 +178,7 @@ func serve(ctx context.Context, o serverOptions) error {
 	if err != nil {
 		return err
 	}
+	o.http.Scrapes = &program.Scrapes{}
 	cfg.QPS, cfg.Burst = 20, 40 // enough for 200 queued volumes and their Events, without a burst that slows down other clients
 	mgr, err := newManager(cfg, o)
 	if err != nil {
@@ -207,13 +209,16 @@ func serve(ctx context.Context, o serverOptions) error {
 			Logger: log, Metrics: operations,
 		},
 		Concurrency: slots.current(), ReadConcurrency: slots.read,
-		ShowPaths: o.http.Auth,
+		ShowPaths:  o.http.Auth,
+		Versions:   v1alpha1.AgentVersions{Agent: version, Commit: commit, Restic: resticData.Version().String(), Kopia: kopiaVersion()},
+		LastScrape: o.http.Scrapes.Last,
 	})
 	if err != nil {
 		return err
 	}
 	err = program.Serve(mgr, map[string]http.Handler{
 		"/progress":       agent,
+		"/self-check":     http.HandlerFunc(agent.ServeSelfCheck),
 		program.AlivePath: healthz.CheckHandler{Checker: healthz.Ping},
 		program.ReadyPath: healthz.CheckHandler{Checker: agent.Ready},
 	})

@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 )
 
@@ -41,7 +42,10 @@ type Config struct {
 	ReadConcurrency func(context.Context) (int, error)
 	ConfigInterval  time.Duration
 
-	ShowPaths bool // the endpoint /progress names files; only for an endpoint with authentication
+	ShowPaths bool // endpoints name files and addresses; only for endpoints with authentication
+
+	Versions   v1alpha1.AgentVersions // for the endpoint /self-check
+	LastScrape func() time.Time       // when the metrics were last read, zero for never; may be nil
 }
 
 func (c *Config) setDefaults() {
@@ -67,6 +71,9 @@ type Agent struct {
 	started atomic.Bool
 	locked  chan struct{} // closed when this agent has the node lock
 	running sync.WaitGroup
+
+	startTime    time.Time
+	selfChecking chan struct{} // full while locations are checked
 	// shutdownCtx outlives the operations, for their last writes. It ends a while after the agent was told to stop.
 	shutdownCtx    context.Context //nolint:containedctx // the agent's own life, not that of a call
 	cancelShutdown context.CancelCauseFunc
@@ -138,6 +145,8 @@ func SetUp(ctx context.Context, mgr ctrl.Manager, cfg Config) (*Agent, error) {
 		api:           env.API,
 		queue:         slots,
 		locked:        make(chan struct{}),
+		startTime:     time.Now(),
+		selfChecking:  make(chan struct{}, 1),
 		operations:    map[podvolume.Key]*podvolume.Operation{},
 		ended:         map[podvolume.Key]types.UID{},
 		orphaned:      map[podvolume.Key]struct{}{},

@@ -12,6 +12,13 @@ import (
 // clockTolerance is how far a node's clock may be off before the agent says so.
 const clockTolerance = time.Minute
 
+// ClockAhead returns how far this node's clock is ahead of the API server's, to a second or so; false where the API server's
+// answers do not have its time.
+func (e *Environment) ClockAhead(ctx context.Context) (ahead time.Duration, known bool, _ error) {
+	server, local, err := e.serverTime(ctx)
+	return local.Sub(server), err == nil && !local.Equal(server), err
+}
+
 // serverTime returns a time of the API server's clock, to a second or so, and the same moment as this node's clock shows it, with
 // a monotonic reading. The API server sends its time with each answer (RFC 9110, Date). Where something in between takes that
 // away, both are this node's.

@@ -75,6 +75,12 @@ type Uploader interface {
 	Initialize(ctx context.Context, repo Repository) error
 }
 
+// Opener is an Uploader that can say whether it gets into a repository.
+type Opener interface {
+	// Open opens the repository with its password and writes nothing to it.
+	Open(ctx context.Context, repo Repository) error
+}
+
 // Repository is where snapshots are kept and how to get in. Its values are secret as far as they are of type Secret.
 type Repository struct {
 	// URL is restic's address of the repository, such as "s3:https://minio:9000/bucket/prefix/restic/shop" or a directory.

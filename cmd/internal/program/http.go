@@ -22,6 +22,7 @@ type HTTP struct {
 	Address string
 	Auth    bool
 	CertDir string
+	Scrapes *Scrapes // remembers when the metrics were last read; may be nil
 }
 
 // AddFlags adds --metrics-address, --metrics-auth and --metrics-cert-dir. paths are what the port serves besides the probes.
@@ -41,6 +42,9 @@ func (h *HTTP) Options() (metricsserver.Options, error) {
 	}
 	if h.Auth {
 		options.FilterProvider = authorized
+	}
+	if h.Scrapes != nil {
+		options.FilterProvider = h.Scrapes.filter(options.FilterProvider)
 	}
 	if h.CertDir == "" {
 		return options, nil

@@ -67,6 +67,23 @@ func (s *suite) missingRepository(t *testing.T) {
 	if !errors.Is(err, uploader.ErrRepositoryNotFound) {
 		t.Errorf("restore: got %v, want ErrRepositoryNotFound", err)
 	}
+	if err := opener(t, u).Open(ctx, s.repository); !errors.Is(err, uploader.ErrRepositoryNotFound) {
+		t.Errorf("open: got %v, want ErrRepositoryNotFound", err)
+	}
+	if dir, local := s.repository.Local(); local {
+		if entries, err := os.ReadDir(dir); len(entries) > 0 {
+			t.Errorf("open has written %v, %v", entries, err)
+		}
+	}
+}
+
+func opener(t *testing.T, u uploader.Uploader) uploader.Opener {
+	t.Helper()
+	o, ok := u.(uploader.Opener)
+	if !ok {
+		t.Fatalf("%T is no Opener", u)
+	}
+	return o
 }
 
 func (s *suite) initializeTwice(t *testing.T) {
@@ -80,6 +97,12 @@ func (s *suite) initializeTwice(t *testing.T) {
 	other.Password = "another password"
 	if err := u.Initialize(t.Context(), other); !errors.Is(err, uploader.ErrWrongPassword) {
 		t.Errorf("with another password: got %v, want ErrWrongPassword", err)
+	}
+	if err := opener(t, u).Open(t.Context(), other); !errors.Is(err, uploader.ErrWrongPassword) {
+		t.Errorf("open with another password: got %v, want ErrWrongPassword", err)
+	}
+	if err := opener(t, u).Open(t.Context(), s.repository); err != nil {
+		t.Errorf("open: %v", err)
 	}
 }
 

@@ -98,6 +98,8 @@ func (j *job) do(ctx, stop context.Context, abort func()) (protocol.Result, erro
 		return j.restore(stop)
 	case protocol.OpInitialize:
 		return protocol.Result{}, j.initialize(stop)
+	case protocol.OpOpen:
+		return protocol.Result{}, j.openOnly(stop)
 	case protocol.OpClear:
 		return protocol.Result{}, j.clearOther(stop)
 	default:

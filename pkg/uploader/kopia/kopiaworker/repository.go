@@ -117,6 +117,15 @@ func (j *job) caching() *content.CachingOptions {
 	}
 }
 
+// openOnly opens the repository and closes it.
+func (j *job) openOnly(ctx context.Context) error {
+	r, err := j.open(ctx)
+	if err != nil {
+		return err
+	}
+	return r.Close(ctx)
+}
+
 // initialize creates the repository with kopia's defaults for everything, as Velero does, and makes Velero's identity the
 // owner of its maintenance. Servers up to 1.17 rely on that, later ones check it.
 func (j *job) initialize(ctx context.Context) (err error) {

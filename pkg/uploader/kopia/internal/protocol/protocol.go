@@ -28,6 +28,7 @@ const (
 	OpBackup     Operation = "backup"
 	OpRestore    Operation = "restore"
 	OpInitialize Operation = "initialize"
+	OpOpen       Operation = "open"
 	OpClear      Operation = "clear"
 )
 

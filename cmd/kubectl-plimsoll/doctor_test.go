@@ -1,0 +1,504 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	"golang.org/x/sys/unix"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/describe"
+	"github.com/plimsoll-io/plimsoll/pkg/nodeagent"
+	"github.com/plimsoll-io/plimsoll/test/controlplane"
+	"github.com/plimsoll-io/plimsoll/test/parts"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
+)
+
+const agentImage = "registry.example.com/plimsoll/node-agent:v0.1.0"
+
+// clinic is an installation that is healthy until a test plants something. The node agent is real, with real data paths, but
+// for what its kernel has, which the test says in its place.
+type clinic struct {
+	*cluster
+
+	proxy    *testenv.Proxy
+	agents   *appsv1.DaemonSet
+	pod      *corev1.Pod // of the node agent
+	server   *appsv1.Deployment
+	helper   *corev1.ConfigMap
+	role     *rbacv1.Role
+	scraped  atomic.Pointer[time.Time]
+	doctored atomic.Pointer[func(*v1alpha1.SelfCheck)] // changes the agent's answer
+	stop     func()
+}
+
+func newClinic(t *testing.T) *clinic {
+	t.Helper()
+	// The doctor looks at pods of all namespaces.
+	ours, err := controlplane.OurCRDs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs, err := controlplane.VeleroCRDs(controlplane.LatestVelero)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &clinic{cluster: newClusterOn(t, controlplane.ForTest(t, controlplane.Options{CRDs: append(theirs, ours...)}))}
+	c.proxy = c.NewProxy()
+	c.kubeconfig = testenv.Kubeconfig(t, c.proxy.Config())
+	c.scraped.Store(new(time.Now()))
+	c.install()
+	c.restart(nil)
+	c.proxy.ServePod(c.pod.Name+":8085", http.HandlerFunc(c.answer))
+
+	location := &velerov1.BackupStorageLocation{ObjectMeta: c.Meta("default")}
+	c.Get(location)
+	c.Change(location, func() { location.Status.Phase = velerov1.BackupStorageLocationPhaseAvailable })
+	source, _ := c.source(true)
+	c.Change(source, func() { source.Annotations = map[string]string{velerov1.VolumesToBackupAnnotation: "data"} })
+	if out, errOut, code := c.run("volume", "backup", c.Namespace+"/db-0", "data", "--to=default", "--uploader=kopia"); code != 0 {
+		t.Fatalf("code %d, %s%s", code, out, errOut)
+	}
+	c.Create(&velerov1.BackupRepository{
+		ObjectMeta: c.Meta("shop-default-kopia"), Spec: velerov1.BackupRepositorySpec{
+			VolumeNamespace: c.Namespace, BackupStorageLocation: "default", RepositoryType: "kopia", ResticIdentifier: "",
+			MaintenanceFrequency: metav1.Duration{Duration: time.Hour},
+		},
+		Status: velerov1.BackupRepositoryStatus{Phase: velerov1.BackupRepositoryPhaseReady},
+	})
+	return c
+}
+
+// install makes what deploy/node-agent and velero install make, and plays kubelet and the controllers.
+func (c *clinic) install() {
+	c.t.Helper()
+	c.agentPod()
+	c.agents = &appsv1.DaemonSet{ObjectMeta: c.Meta("node-agent")}
+	c.Get(c.agents)
+	c.Change(c.agents, func() {
+		spec := &c.agents.Spec.Template.Spec
+		spec.ImagePullSecrets, spec.ServiceAccountName = nil, "plimsoll-node-agent"
+		spec.Containers[0].Image = agentImage
+		spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "host-pods", MountPath: "/host_pods", MountPropagation: new(corev1.MountPropagationHostToContainer)}}
+		spec.Volumes = []corev1.Volume{{Name: "host-pods", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/var/lib/kubelet/pods"}}}}
+		c.agents.Status.DesiredNumberScheduled, c.agents.Status.CurrentNumberScheduled, c.agents.Status.NumberReady = 1, 1, 1
+	})
+	c.pod = &corev1.Pod{ObjectMeta: c.Meta("node-agent-x")}
+	c.Get(c.pod)
+	if err := os.MkdirAll(filepath.Join(c.node.Pods, string(c.pod.UID)), 0o755); err != nil {
+		c.t.Fatal(err)
+	}
+	labels := map[string]string{"deploy": "velero"}
+	c.server = &appsv1.Deployment{ObjectMeta: c.Meta("velero"), Spec: appsv1.DeploymentSpec{
+		Selector: &metav1.LabelSelector{MatchLabels: labels},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
+			Containers: []corev1.Container{{Name: "velero", Image: "velero/velero:v1.18.3", Args: []string{"server"}}},
+		}},
+	}}
+	c.Create(c.server)
+	c.Change(c.server, func() { c.server.Status.Replicas, c.server.Status.ReadyReplicas = 1, 1 })
+	c.helper = c.newHelper("plimsoll-restore-wait")
+	c.Create(c.helper)
+	c.grantAgent()
+}
+
+func (c *clinic) newHelper(name string) *corev1.ConfigMap {
+	meta := c.Meta(name)
+	meta.Labels = map[string]string{"velero.io/plugin-config": "", "velero.io/pod-volume-restore": "RestoreItemAction"}
+	return &corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"image": agentImage}}
+}
+
+// agentRoles reads deploy/node-agent/rbac.yaml.
+func agentRoles(t *testing.T) (everywhere *rbacv1.ClusterRole, here *rbacv1.Role) {
+	t.Helper()
+	root, err := parts.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(filepath.Join(root, "deploy", "node-agent", "rbac.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	everywhere, here = &rbacv1.ClusterRole{}, &rbacv1.Role{}
+	for documents := yaml.NewYAMLReader(bufio.NewReader(f)); ; {
+		text, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return everywhere, here
+		}
+		into := any(here)
+		if strings.Contains(string(text), "kind: ClusterRole\n") {
+			into = everywhere
+		}
+		if err := errors.Join(err, yaml.Unmarshal(text, into)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestAgentRights compares what the doctor asks for with what deploy/ gives.
+func TestAgentRights(t *testing.T) {
+	t.Parallel()
+	var want, got []string
+	everywhere, here := agentRoles(t)
+	for namespace, rules := range map[string][]rbacv1.PolicyRule{"": everywhere.Rules, "velero": here.Rules} {
+		for _, rule := range rules {
+			for _, resource := range rule.Resources {
+				for _, verb := range rule.Verbs {
+					want = append(want, strings.Join([]string{namespace, rule.APIGroups[0], resource, verb}, " "))
+				}
+			}
+		}
+	}
+	for _, r := range describe.AgentRights("velero") {
+		got = append(got, strings.Join([]string{r.Namespace, r.Group, r.Resource, r.Verb}, " "))
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("rights (-deploy +doctor):\n%s", diff)
+	}
+}
+
+// grantAgent gives the service account the rights of deploy/.
+func (c *clinic) grantAgent() {
+	c.t.Helper()
+	everywhere, here := agentRoles(c.t)
+	here.Namespace, c.role = c.Namespace, here
+	subjects := []rbacv1.Subject{{Kind: "ServiceAccount", Name: "plimsoll-node-agent", Namespace: c.Namespace}}
+	c.Create(everywhere, here,
+		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: everywhere.Name}, Subjects: subjects, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: everywhere.Name}},
+		&rbacv1.RoleBinding{ObjectMeta: c.Meta(here.Name), Subjects: subjects, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: here.Name}})
+}
+
+// restart runs the node agent anew.
+func (c *clinic) restart(tune func(*nodeagent.Config)) {
+	c.t.Helper()
+	if c.stop != nil {
+		c.stop()
+	}
+	c.tune = func(cfg *nodeagent.Config) {
+		cfg.Versions.Agent = version
+		cfg.LastScrape = func() time.Time { return *c.scraped.Load() }
+		if tune != nil {
+			tune(cfg)
+		}
+	}
+	c.stop = c.startAgent(0)
+}
+
+// answer is the agent's /self-check, with a kernel that has all it should.
+func (c *clinic) answer(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path != "/self-check" {
+		http.NotFound(w, r)
+		return
+	}
+	recorded := httptest.NewRecorder()
+	c.agent.ServeSelfCheck(recorded, r)
+	var s v1alpha1.SelfCheck
+	if err := json.Unmarshal(recorded.Body.Bytes(), &s); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	s.Landlock, s.MetadataGuard = 7, true
+	if change := c.doctored.Load(); change != nil {
+		(*change)(&s)
+	}
+	_ = json.NewEncoder(w).Encode(s)
+}
+
+// diagnose runs the doctor, and returns what it finds besides what is healthy.
+func (c *clinic) diagnose(t *testing.T, args ...string) (found []v1alpha1.Finding, code int) {
+	t.Helper()
+	out, errOut, code := c.run(append([]string{"doctor", "-o", "json"}, args...)...)
+	var d v1alpha1.Diagnosis
+	if err := json.Unmarshal([]byte(out), &d); err != nil {
+		t.Fatalf("code %d, %v: %s%s", code, err, out, errOut)
+	}
+	if strings.Contains(out, "correct horse") || strings.Contains(out, "hush-hush") {
+		t.Errorf("the doctor tells secrets: %s", out)
+	}
+	return slices.DeleteFunc(d.Findings, func(f v1alpha1.Finding) bool { return f.Severity == v1alpha1.SeverityOK }), code
+}
+
+// published changes the answers of the node agent, where its node cannot be changed.
+func (c *clinic) published(change func(*v1alpha1.SelfCheck)) (heal func()) {
+	c.doctored.Store(&change)
+	return func() { c.doctored.Store(nil) }
+}
+
+// changed changes an object until it is healed.
+func changed[O client.Object](c *clinic, object O, change func()) (heal func()) {
+	c.Get(object)
+	before := object.DeepCopyObject().(O)
+	c.Change(object, change)
+	return func() {
+		restored := before.DeepCopyObject().(O)
+		restored.SetResourceVersion("")
+		if err := c.Client.Update(c.Context(), restored); err != nil {
+			c.t.Fatal(err)
+		}
+		restored.SetResourceVersion("")
+		status := before.DeepCopyObject().(O)
+		status.SetResourceVersion("")
+		if err := client.IgnoreNotFound(c.Client.Status().Update(c.Context(), status)); err != nil {
+			c.t.Fatal(err)
+		}
+		c.Get(object)
+	}
+}
+
+func (c *clinic) created(object client.Object) (heal func()) {
+	c.Create(object)
+	return func() {
+		if err := c.Client.Delete(c.Context(), object, client.GracePeriodSeconds(0)); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+}
+
+// refusingLocation has an address where nothing listens.
+func (c *clinic) refusingLocation(t *testing.T) (heal func()) {
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	secret := &corev1.Secret{ObjectMeta: c.Meta("offsite"), StringData: map[string]string{"cloud": "[default]\naws_access_key_id = id\naws_secret_access_key = hush-hush\n"}}
+	location := &velerov1.BackupStorageLocation{
+		ObjectMeta: c.Meta("offsite"), Spec: velerov1.BackupStorageLocationSpec{
+			Provider: "aws", Config: map[string]string{"s3Url": "https://" + address, "region": "us-east-1", "s3ForcePathStyle": "true"},
+			Credential:  &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "offsite"}, Key: "cloud"},
+			StorageType: velerov1.StorageType{ObjectStorage: &velerov1.ObjectStorageLocation{Bucket: "bucket"}},
+		},
+		Status: velerov1.BackupStorageLocationStatus{Phase: velerov1.BackupStorageLocationPhaseAvailable}, // the server reaches it
+	}
+	healSecret, healLocation := c.created(secret), c.created(location)
+	return func() { healLocation(); healSecret() }
+}
+
+// unpropagated mounts kubelet's pods directory as a container without mount propagation has it.
+func (c *clinic) unpropagated(t *testing.T) (heal func()) {
+	dir := c.node.Pods
+	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("", dir, "", unix.MS_PRIVATE, ""); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// skewed runs the node agent with an API server whose clock is behind.
+func (c *clinic) skewed() (heal func()) {
+	proxy := c.NewProxy()
+	proxy.On(func(r *http.Request) bool { return r.URL.Path == "/version" }, func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
+		w.Header().Set("Date", time.Now().Add(-3*time.Minute).UTC().Format(http.TimeFormat))
+	})
+	env := *c.Env
+	env.Config = proxy.Config()
+	old := c.Env
+	c.Env = &env
+	c.restart(nil)
+	c.Env = old
+	return func() { c.restart(nil) }
+}
+
+// withoutAgent has a pod with a volume on a node of its own.
+func (c *clinic) withoutAgent() (heal func()) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-lonely"}}
+	pod := &corev1.Pod{ObjectMeta: c.Meta("lonely"), Spec: corev1.PodSpec{
+		NodeName: node.Name, Containers: []corev1.Container{{Name: "main", Image: "main", VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}}},
+		Volumes: []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
+	}}
+	pod.Annotations = map[string]string{velerov1.VolumesToBackupAnnotation: "data"}
+	healNode, healPod := c.created(node), c.created(pod)
+	c.runs(pod)
+	return func() { healPod(); healNode() }
+}
+
+// unpullable has a restored pod whose init container has no image.
+func (c *clinic) unpullable() (heal func()) {
+	pod := c.node.RestorablePod("restored", "data")
+	c.SetInitContainer(pod, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}})
+	return func() {
+		if err := c.Client.Delete(c.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+}
+
+// velerosAgent runs Velero's node agent beside ours.
+func (c *clinic) velerosAgent() (heal func()) {
+	pod := &corev1.Pod{ObjectMeta: c.Meta("node-agent-v"), Spec: corev1.PodSpec{NodeName: c.node.Name, Containers: []corev1.Container{{Name: "node-agent", Image: "velero/velero:v1.18.3"}}}}
+	pod.Labels = map[string]string{"name": "node-agent", "role": "node-agent"}
+	heal = c.created(pod)
+	c.runs(pod)
+	return heal
+}
+
+// TestDoctor plants one misconfiguration after the other into a healthy installation. Each is named, with what to do, and nothing
+// else is.
+func TestDoctor(t *testing.T) {
+	t.Parallel()
+	c := newClinic(t)
+	var found []v1alpha1.Finding
+	var code int
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("last found, with code %d: %+v", code, found)
+		}
+	})
+	healthy := func(t *testing.T, when string) {
+		t.Helper()
+		c.Eventually(when+" nothing is found", func() bool {
+			found, code = c.diagnose(t)
+			return len(found) == 0 && code == 0
+		})
+	}
+	healthy(t, "at first")
+	tests := []struct {
+		name, check, reason string
+		severity            v1alpha1.Severity
+		plant               func(t *testing.T) (heal func())
+	}{
+		{"node without agent", "agents", "NodeWithoutAgent", "error", func(*testing.T) func() { return c.withoutAgent() }},
+		{"agent not ready", "agents", "AgentNotReady", "error", func(*testing.T) func() {
+			return changed(c, c.pod, func() { c.pod.Status.Conditions[0].Status = corev1.ConditionFalse })
+		}},
+		{"agent not scheduled", "agents", "AgentNotScheduled", "error", func(*testing.T) func() {
+			return changed(c, c.agents, func() { c.agents.Status.DesiredNumberScheduled = 3 })
+		}},
+		{"Velero's agent beside ours", "agents", "TwoAgents", "error", func(*testing.T) func() { return c.velerosAgent() }},
+		{"agent of another version", "versions", "VersionSkew", "warning", func(*testing.T) func() {
+			c.restart(func(cfg *nodeagent.Config) { cfg.Versions.Agent = "v0.0.1" })
+			return func() { c.restart(nil) }
+		}},
+		{"server's uploader", "server", "ServerUploader", "error", func(*testing.T) func() {
+			return changed(c, c.server, func() { c.server.Spec.Template.Spec.Containers[0].Args = []string{"server", "--uploader-type=restic"} })
+		}},
+		{"server not ready", "server", "ServerNotReady", "error", func(*testing.T) func() {
+			return changed(c, c.server, func() { c.server.Status.ReadyReplicas = 0 })
+		}},
+		{"server too new", "server", "ServerVersion", "warning", func(*testing.T) func() {
+			return changed(c, c.server, func() { c.server.Spec.Template.Spec.Containers[0].Image = "velero/velero:v2.0.0" })
+		}},
+		{"helper image of another", "restore-helper", "HelperImage", "error", func(*testing.T) func() {
+			return changed(c, c.helper, func() { c.helper.Data["image"] = "docker.io/velero/velero:v1.18.3" })
+		}},
+		{"helper image without tag", "restore-helper", "HelperImage", "error", func(*testing.T) func() {
+			return changed(c, c.helper, func() { c.helper.Data["image"] = "registry.example.com/plimsoll/node-agent" })
+		}},
+		{"helper image of another version", "restore-helper", "HelperImage", "warning", func(*testing.T) func() {
+			return changed(c, c.helper, func() { c.helper.Data["image"] = "registry.example.com/plimsoll/node-agent:v0.0.9" })
+		}},
+		{"no helper", "restore-helper", "HelperMissing", "warning", func(*testing.T) func() {
+			return changed(c, c.helper, func() { c.helper.Labels = nil })
+		}},
+		{"two helpers", "restore-helper", "HelperTwice", "error", func(*testing.T) func() { return c.created(c.newHelper("mine")) }},
+		{"helper not pulled", "restore-helper", "HelperNotPulled", "error", func(*testing.T) func() { return c.unpullable() }},
+		{"missing right", "rights", "MissingRight", "error", func(*testing.T) func() {
+			return changed(c, c.role, func() { c.role.Rules[0].Resources = []string{"configmaps"} })
+		}},
+		{"location out of reach", "locations", "LocationUnreachable", "error", c.refusingLocation},
+		{"another password", "locations", "WrongPassword", "error", func(*testing.T) func() {
+			secret := &corev1.Secret{ObjectMeta: c.Meta("velero-repo-credentials")}
+			c.Get(secret)
+			return changed(c, secret, func() { secret.Data["repository-password"] = []byte("hush-hush") })
+		}},
+		{"no mount propagation", "volumes", "MountNotPropagated", "error", c.unpropagated},
+		{"no mount propagation in the DaemonSet", "volumes", "MountNotPropagated", "error", func(*testing.T) func() {
+			return changed(c, c.agents, func() { c.agents.Spec.Template.Spec.Containers[0].VolumeMounts[0].MountPropagation = nil })
+		}},
+		{"kubelet elsewhere", "volumes", "PodsDirectoryWrong", "error", func(t *testing.T) func() {
+			c.restart(func(cfg *nodeagent.Config) { cfg.HostPods = t.TempDir() })
+			return func() { c.restart(nil) }
+		}},
+		{"no Landlock", "sandbox", "LandlockMissing", "warning", func(*testing.T) func() {
+			return c.published(func(s *v1alpha1.SelfCheck) { s.Landlock = 0 })
+		}},
+		{"no metadata guard", "sandbox", "GuardMissing", "warning", func(*testing.T) func() {
+			return c.published(func(s *v1alpha1.SelfCheck) { s.MetadataGuard = false })
+		}},
+		{"clock skew", "clock", "ClockSkew", "warning", func(*testing.T) func() { return c.skewed() }},
+		{"nobody scrapes", "monitoring", "NotScraped", "warning", func(*testing.T) func() {
+			c.scraped.Store(new(time.Now().Add(-time.Hour)))
+			return func() { c.scraped.Store(new(time.Now())) }
+		}},
+	}
+	for _, test := range tests {
+		heal := test.plant(t)
+		c.Eventually(test.name+" is found, and nothing else", func() bool {
+			found, code = c.diagnose(t)
+			wantCode := map[v1alpha1.Severity]int{"error": 1, "warning": 0}[test.severity]
+			return code == wantCode && len(found) == 1 && found[0].Check == test.check && found[0].Reason == test.reason && found[0].Severity == test.severity
+		})
+		if found[0].Remedy == "" {
+			t.Errorf("%s: no remedy: %+v", test.name, found[0])
+		}
+		heal()
+	}
+	healthy(t, "at the end")
+	out, errOut, code := c.run("doctor")
+	if code != 0 || !strings.Contains(out, "ok       agents          1 node agent is ready") || !strings.Contains(out, "0 errors, 0 warnings, 0 checks could not be made") {
+		t.Errorf("code %d: %s%s", code, out, errOut)
+	}
+	t.Logf("\n%s", out)
+	c.testNotChecked(t)
+}
+
+// testNotChecked takes from the doctor what it needs: that is no health.
+func (c *clinic) testNotChecked(t *testing.T) {
+	t.Helper()
+	has := func(found []v1alpha1.Finding, check, message string) bool {
+		return slices.ContainsFunc(found, func(f v1alpha1.Finding) bool {
+			return f.Check == check && f.Severity == v1alpha1.SeverityUnknown && strings.Contains(f.Message, message) && f.Remedy != ""
+		})
+	}
+	gone := c.proxy.On(func(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, "/proxy/self-check") }, testenv.Never)
+	if found, code := c.diagnose(t, "--timeout=5s"); code != 1 || !has(found, "agents", "the node agent does not answer") || !has(found, "locations", "no node agent has checked") {
+		t.Errorf("an agent that does not answer: code %d, %+v", code, found)
+	}
+	c.proxy.Heal(gone)
+	hidden := c.proxy.On(func(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, "/configmaps") }, testenv.Refuse(http.StatusForbidden, metav1.StatusReasonForbidden, 0))
+	if found, code := c.diagnose(t); code != 1 || !has(found, "reading", "ConfigMaps cannot be read") {
+		t.Errorf("what may not be read: code %d, %+v", code, found)
+	}
+	c.proxy.Heal(hidden)
+	silent := c.proxy.On(func(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, "/subjectaccessreviews") }, testenv.Refuse(http.StatusForbidden, metav1.StatusReasonForbidden, 0))
+	if found, code := c.diagnose(t); code != 1 || !has(found, "rights", "the API server does not say") {
+		t.Errorf("rights that nobody tells: code %d, %+v", code, found)
+	}
+	c.proxy.Heal(silent)
+	c.proxy.Down()
+	if out, errOut, code := c.run("doctor", "--timeout=10s"); code != 1 || out != "" || errOut == "" {
+		t.Errorf("no connection: code %d, %s%s", code, out, errOut)
+	}
+}

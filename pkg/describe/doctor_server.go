@@ -1,0 +1,201 @@
+package describe
+
+import (
+	"fmt"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+)
+
+// RightAnswer is what the API server says of a right that a service account needs.
+type RightAnswer struct {
+	Account string // its name
+	Right   authorizationv1.ResourceAttributes
+	Allowed bool
+	Err     error // it did not say
+}
+
+// AgentRights are the rights that the node agent's service account needs: those of deploy/node-agent/rbac.yaml.
+func AgentRights(namespace string) []authorizationv1.ResourceAttributes {
+	var rights []authorizationv1.ResourceAttributes
+	add := func(namespace, group, resources, verbs string) {
+		for _, resource := range strings.Fields(resources) {
+			for _, verb := range strings.Fields(verbs) {
+				rights = append(rights, authorizationv1.ResourceAttributes{Namespace: namespace, Group: group, Resource: resource, Verb: verb})
+			}
+		}
+	}
+	add(namespace, "velero.io", "podvolumebackups podvolumerestores", "get list watch patch")
+	add(namespace, "velero.io", "backupstoragelocations backups restores", "get")
+	add(namespace, "velero.io", "backuprepositories", "list")
+	add(namespace, "", "secrets configmaps", "get")
+	add(namespace, "coordination.k8s.io", "leases", "get create update delete")
+	add(namespace, "events.k8s.io", "events", "create")
+	add("", "", "pods", "get list watch")
+	add("", "", "persistentvolumeclaims persistentvolumes nodes", "get")
+	add("", "storage.k8s.io", "csidrivers", "get")
+	return rights
+}
+
+// ServiceAccounts returns the rights that each service account of the installation needs, by its name.
+func (in *Installation) ServiceAccounts() map[string][]authorizationv1.ResourceAttributes {
+	accounts := map[string][]authorizationv1.ResourceAttributes{}
+	d := &doctor{in: in}
+	for _, set := range d.agentSets() {
+		accounts[account(&set.Spec.Template)] = AgentRights(in.Namespace)
+	}
+	for i := range in.Deployments {
+		if template := &in.Deployments[i].Spec.Template; template.Labels[nameLabel] == restoreController {
+			// It makes objects of any kind: docs/restore.md, Rights.
+			accounts[account(template)] = []authorizationv1.ResourceAttributes{{Group: "*", Resource: "*", Verb: "*"}}
+		}
+	}
+	return accounts
+}
+
+func account(template *corev1.PodTemplateSpec) string {
+	if template.Spec.ServiceAccountName == "" {
+		return "default"
+	}
+	return template.Spec.ServiceAccountName
+}
+
+func (d *doctor) rights() {
+	for _, answer := range d.in.Rights {
+		r := &answer.Right
+		resource := r.Resource
+		if r.Group != "" {
+			resource += "." + r.Group
+		}
+		where := "in the whole cluster"
+		if r.Namespace != "" {
+			where = "in namespace " + r.Namespace
+		}
+		switch {
+		case answer.Err != nil:
+			d.notChecked(checkRights, "the API server does not say what the service accounts may do: "+answer.Err.Error(), "use an account that may create subjectaccessreviews.authorization.k8s.io", "")
+		case !answer.Allowed:
+			d.fail(checkRights, "MissingRight", fmt.Sprintf("service account %s may not %s %s %s", answer.Account, r.Verb, resource, where),
+				"apply all of the installation again, not the DaemonSet or Deployment alone; look at the namespaces in its RoleBinding and ClusterRoleBinding", "")
+		}
+	}
+	if len(d.in.Rights) > 0 {
+		d.passed(checkRights, "the service accounts have the rights that they need")
+	}
+}
+
+// server looks at what carries out Backups and Restores.
+func (d *doctor) server() {
+	if d.unread(ReadDeployments) {
+		return
+	}
+	s := &d.in.Server
+	controllers := 0
+	for i := range d.in.Deployments {
+		deployment := &d.in.Deployments[i]
+		ours := deployment.Spec.Template.Labels[nameLabel] == restoreController
+		if ours {
+			controllers++
+		}
+		if (ours || deployment.Name == "velero") && deployment.Status.ReadyReplicas == 0 {
+			d.fail(checkServer, "ServerNotReady", fmt.Sprintf("Deployment %s has no pod that is ready", deployment.Name),
+				fmt.Sprintf("read its log: kubectl -n %s logs deployment/%s", d.in.Namespace, deployment.Name), "")
+		}
+	}
+	switch {
+	case s.Found && controllers > 0:
+		d.fail(checkServer, "TwoServers", "a Velero server and the restore controller share the namespace, and both would carry out Restores", "remove one of them: docs/restore.md", "")
+	case !s.Found && controllers == 0:
+		d.warn(checkServer, "NoServer", "no Velero server and no restore controller was found in namespace "+d.in.Namespace+": nothing carries out Backups and Restores there",
+			"set --namespace; without a server, kubectl plimsoll volume backs up and restores single volumes", "")
+	case s.Found:
+		d.serverVersion(s)
+	}
+	d.passed(checkServer, "the server is ready, its version and uploader are supported")
+}
+
+func (d *doctor) serverVersion(s *Server) {
+	switch {
+	case s.Uploader != uploaderRestic && s.Uploader != uploaderKopia:
+		d.fail(checkServer, "ServerUploader", fmt.Sprintf("the Velero server has --uploader-type=%s, which is neither restic nor kopia", s.Uploader), "set --uploader-type=kopia in its Deployment", "")
+	case s.Uploader == uploaderRestic && s.atLeast(1, 17):
+		d.fail(checkServer, "ServerUploader", fmt.Sprintf("Velero %s makes no backups with restic, and does not start with --uploader-type=restic", s.Version),
+			"set --uploader-type=kopia, or use a server up to 1.16: docs/restic-repositories.md", "")
+	}
+	switch {
+	case s.Version == "":
+		d.notChecked(checkServer, "the tag of the Velero server's image does not tell its version", "compare it with docs/install.md, Which versions", "")
+	case !s.atLeast(1, 10) || s.atLeast(1, 19):
+		d.warn(checkServer, "ServerVersion", fmt.Sprintf("Velero %s is not among the versions that are supported, 1.10 to 1.18", s.Version), "see docs/install.md, Which versions", "")
+	}
+}
+
+// helper looks at the image that restored pods get for their init container.
+func (d *doctor) helper() {
+	if d.unread(ReadDeployments, ReadHelpers, ReadPods) {
+		return
+	}
+	const remedy = "apply the ConfigMap plimsoll-restore-wait of the installation: docs/install.md, The init container of restored pods"
+	helpers := d.in.Helpers
+	sets := d.agentSets()
+	switch {
+	case len(helpers) > 1:
+		d.fail(checkHelper, "HelperTwice", fmt.Sprintf("ConfigMaps %s and %s both configure the init container of restored pods, for which the server fails restores", helpers[0].Name, helpers[1].Name), "delete one of them", "")
+	case len(helpers) == 0 && d.in.Server.Found:
+		d.warn(checkHelper, "HelperMissing", "no ConfigMap gives restored pods the node agent's image for their init container: Velero's waits forever for a volume that fails", remedy, "")
+	case len(helpers) == 1 && len(sets) > 0:
+		d.helperImage(&helpers[0], sets[0])
+	}
+	for i := range d.in.Pods {
+		pod := &d.in.Pods[i]
+		for j := range pod.Status.InitContainerStatuses {
+			s := &pod.Status.InitContainerStatuses[j]
+			if w := s.State.Waiting; s.Name == v1alpha1.ContainerRestoreWait && w != nil && imageFails(w.Reason) {
+				d.fail(checkHelper, "HelperNotPulled", fmt.Sprintf("the restored pod %s/%s cannot get the image %s of its init container: %s", pod.Namespace, pod.Name, s.Image, w.Reason),
+					"correct the image in the ConfigMap, or give the pod's namespace the registry's Secret; then delete the pod and restore it again", pod.Spec.NodeName)
+			}
+		}
+	}
+	d.passed(checkHelper, "restored pods get the node agent's image for their init container")
+}
+
+func imageFails(reason string) bool {
+	return strings.HasPrefix(reason, "ErrImage") || strings.HasPrefix(reason, "ImagePull") || reason == "InvalidImageName"
+}
+
+// helperImage compares the ConfigMap's image with the one that is on each node.
+func (d *doctor) helperImage(helper *corev1.ConfigMap, set *appsv1.DaemonSet) {
+	image, agent := helper.Data["image"], set.Spec.Template.Spec.Containers[0].Image
+	remedy := fmt.Sprintf("set image of ConfigMap %s to %s", helper.Name, agent)
+	name := image[strings.LastIndex(image, "/")+1:]
+	switch {
+	case image == agent:
+	case image == "":
+		d.warn(checkHelper, "HelperMissing", fmt.Sprintf("ConfigMap %s has no image: restored pods get Velero's for their init container, which waits forever for a volume that fails", helper.Name), remedy, "")
+	case !strings.Contains(image, "/"):
+		d.fail(checkHelper, "HelperImage", fmt.Sprintf("the image %q of ConfigMap %s has no registry: the server ignores it", image, helper.Name), remedy, "")
+	case !strings.Contains(name, ":"):
+		d.fail(checkHelper, "HelperImage", fmt.Sprintf("the image %s of ConfigMap %s has no tag: the server adds its own version, which is not one of the node agent's", image, helper.Name), remedy, "")
+	case repositoryName(image) == repositoryName(agent):
+		d.warn(checkHelper, "HelperImage", fmt.Sprintf("restored pods get the image %s for their init container, and the node agents run %s", image, agent), remedy, "")
+	default:
+		d.fail(checkHelper, "HelperImage", fmt.Sprintf("restored pods get the image %s for their init container, and the node agents run %s: if it cannot be pulled, or is not Plimsoll's, the pods wait forever", image, agent), remedy, "")
+	}
+	if image == agent && len(set.Spec.Template.Spec.ImagePullSecrets) > 0 {
+		d.warn(checkHelper, "HelperPullSecret", "the node agents pull their image with a Secret that restored pods in other namespaces do not have",
+			"give these namespaces the Secret, or let the nodes pull the image without one", "")
+	}
+}
+
+// repositoryName returns an image without tag and digest.
+func repositoryName(image string) string {
+	image, _, _ = strings.Cut(image, "@")
+	if i := strings.LastIndex(image, ":"); i > strings.LastIndex(image, "/") {
+		return image[:i]
+	}
+	return image
+}

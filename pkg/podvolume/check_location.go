@@ -1,0 +1,171 @@
+package podvolume
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/repository"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+)
+
+const (
+	dialTimeout = 5 * time.Second
+	openTimeout = 15 * time.Second
+	// probedNamespace has a repository only by chance: what opens it finds out whether the storage answers.
+	probedNamespace = "plimsoll-doctor"
+)
+
+// CheckLocation opens a repository of the BackupStorageLocation with each uploader that has one there, and with
+// otherwise where that has none. It writes nothing to the storage. ctx bounds all of it.
+func (e *Environment) CheckLocation(ctx context.Context, name, otherwise string) []v1alpha1.LocationCheck {
+	var location velerov1.BackupStorageLocation
+	if err := e.API.Get(ctx, types.NamespacedName{Namespace: e.Namespace, Name: name}, &location); err != nil {
+		check := v1alpha1.LocationCheck{Location: name, Outcome: v1alpha1.LocationNotChecked, Cause: "the API server does not show it to the node agent", Message: err.Error()}
+		if apierrors.IsNotFound(err) {
+			check.Outcome, check.Reason, check.Cause = v1alpha1.LocationFailed, v1alpha1.ReasonInvalidLocation, "it does not exist"
+		}
+		return []v1alpha1.LocationCheck{check}
+	}
+	repositories := e.repositoriesAt(ctx, name)
+	if _, has := repositories[otherwise]; !has && e.Uploaders[otherwise] != nil {
+		repositories[otherwise] = ""
+	}
+	var checks []v1alpha1.LocationCheck
+	for uploaderType, namespace := range repositories {
+		check := v1alpha1.LocationCheck{Location: name, Uploader: uploaderType, Repository: namespace}
+		e.checkRepository(ctx, &location, &check)
+		checks = append(checks, check)
+	}
+	slices.SortFunc(checks, func(a, b v1alpha1.LocationCheck) int { return cmp.Compare(a.Uploader, b.Uploader) })
+	return checks
+}
+
+// repositoriesAt returns one namespace with a repository at the location for each uploader: the first that is ready.
+func (e *Environment) repositoriesAt(ctx context.Context, location string) map[string]string {
+	found := map[string]string{}
+	var list velerov1.BackupRepositoryList
+	if err := e.API.List(ctx, &list, client.InNamespace(e.Namespace)); err != nil {
+		e.Logger.Debug("Cannot read the BackupRepositories", "error", err)
+		return found
+	}
+	slices.SortFunc(list.Items, func(a, b velerov1.BackupRepository) int { return cmp.Compare(a.Name, b.Name) })
+	for i := range list.Items {
+		r := &list.Items[i]
+		uploaderType := cmp.Or(r.Spec.RepositoryType, "restic")
+		if r.Spec.BackupStorageLocation == location && r.Status.Phase == velerov1.BackupRepositoryPhaseReady && found[uploaderType] == "" {
+			found[uploaderType] = r.Spec.VolumeNamespace
+		}
+	}
+	return found
+}
+
+// checkRepository fills in what came of opening a repository.
+func (e *Environment) checkRepository(ctx context.Context, location *velerov1.BackupStorageLocation, check *v1alpha1.LocationCheck) {
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	opener, ok := e.Uploaders[check.Uploader].(uploader.Opener)
+	if !ok {
+		check.Outcome, check.Cause = v1alpha1.LocationNotChecked, "the node agent does not have this uploader"
+		return
+	}
+	repo, err := e.resolver.Resolve(ctx, location, repository.Request{
+		UploaderType: check.Uploader, Namespace: cmp.Or(check.Repository, probedNamespace),
+	})
+	if err == nil {
+		err = dialStorage(ctx, repo)
+	}
+	if err == nil {
+		err = opener.Open(ctx, repo)
+	}
+	check.Outcome = v1alpha1.LocationFailed
+	switch {
+	case err == nil:
+		check.Outcome = v1alpha1.LocationOpened
+		return
+	case errors.Is(err, uploader.ErrRepositoryNotFound) && causeOf(err) == "":
+		check.Outcome = v1alpha1.LocationNoRepository
+		return
+	case errors.Is(err, uploader.ErrWrongPassword):
+		check.Reason = v1alpha1.ReasonWrongPassword
+	case errors.Is(err, repository.ErrMisconfigured):
+		check.Reason = v1alpha1.ReasonInvalidLocation
+	default:
+		check.Reason = v1alpha1.ReasonDataPath
+	}
+	check.Cause, check.Message = causeOf(err), err.Error()
+	e.Logger.Warn("Self-check: cannot open a repository", "location", check.Location, "uploader", check.Uploader, "repository", check.Repository, "error", err)
+}
+
+// dialStorage connects to the storage's server, where its address has one: restic and kopia try for minutes, and do not say
+// then what it was. Proxies have to be left to them.
+func dialStorage(ctx context.Context, repo uploader.Repository) error {
+	for name := range repo.Env {
+		if strings.HasSuffix(strings.ToUpper(name), "_PROXY") && !strings.EqualFold(name, "NO_PROXY") {
+			return nil
+		}
+	}
+	kind, address, _ := strings.Cut(repo.URL, ":")
+	if kind != "s3" && kind != "rest" {
+		return nil
+	}
+	if !strings.Contains(address, "://") {
+		address = "https://" + address
+	}
+	u, err := url.Parse(address)
+	if err != nil || u.Hostname() == "" {
+		return nil // restic and kopia say what is wrong with it
+	}
+	port := cmp.Or(u.Port(), map[bool]string{true: "80", false: "443"}[u.Scheme == "http"])
+	dialer := net.Dialer{Timeout: dialTimeout}
+	connection, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(u.Hostname(), port))
+	if err != nil {
+		return err
+	}
+	return connection.Close()
+}
+
+// causes are words in errors of storages, in small letters, and what a self-check says of them.
+var causes = []struct{ says, cause string }{
+	{"connection refused", "connection refused"},
+	{"no such host", "the name of the storage's server is not known"},
+	{"server misbehaving", "the name of the storage's server is not known"},
+	{"no route to host", "no route to the storage's server"},
+	{"network is unreachable", "no route to the storage's server"},
+	{"x509", "the storage's certificate is not trusted"},
+	{"certificate", "the storage's certificate is not trusted"},
+	{"access denied", "the storage refuses the credentials"},
+	{"accessdenied", "the storage refuses the credentials"},
+	{"invalidaccesskeyid", "the storage refuses the credentials"},
+	{"access key id", "the storage refuses the credentials"},
+	{"signature", "the storage refuses the credentials"},
+	{"authenticationfailed", "the storage refuses the credentials"},
+	{"403", "the storage refuses the credentials"},
+	{"nosuchbucket", "the bucket does not exist"},
+	{"bucket does not exist", "the bucket does not exist"},
+	{"i/o timeout", "timed out"},
+	{"deadline exceeded", "timed out"},
+	{"timeout", "timed out"},
+}
+
+// causeOf returns constant words for the cause of an error; empty if it has none of them. The error itself may have addresses.
+func causeOf(err error) string {
+	text := strings.ToLower(err.Error())
+	for _, c := range causes {
+		if strings.Contains(text, c.says) {
+			return c.cause
+		}
+	}
+	return ""
+}

@@ -1,0 +1,22 @@
+package restic
+
+import (
+	"context"
+	"os"
+
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+)
+
+var _ uploader.Opener = (*Uploader)(nil)
+
+// Open opens the repository with its password and writes nothing to it, not even a lock. Its errors are those of a
+// Backup.
+func (u *Uploader) Open(ctx context.Context, repo uploader.Repository) error {
+	repo.ReadOnly = true
+	if dir, local := repo.Local(); local {
+		if _, err := os.Stat(dir); os.IsNotExist(err) { // a worker cannot be confined to what does not exist
+			return uploader.ErrRepositoryNotFound
+		}
+	}
+	return u.inWorkspace(repo, func(w *workspace) error { return u.checkPassword(ctx, w) })
+}
