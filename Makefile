@@ -122,6 +122,8 @@ manifests: bin/controller-gen velero-crds-$(VELERO) ## Make the generated part o
 	bin/controller-gen rbac:roleName=plimsoll-volume-plugin,fileName=rbac.yaml paths=./pkg/volumeplugin output:rbac:dir=deploy/volume-plugin
 	bin/controller-gen rbac:roleName=plimsoll-node-agent,fileName=rbac.yaml paths=./pkg/nodeagent output:rbac:dir=deploy/node-agent
 	bin/controller-gen rbac:roleName=plimsoll-records,fileName=rbac.yaml paths=./pkg/pluginrecords output:rbac:dir=deploy/records
+	bin/controller-gen rbac:roleName=plimsoll-repository-tasks,fileName=rbac.yaml paths=./pkg/repositorytask output:rbac:dir=deploy/repository-tasks
+	install -m 644 deploy/repository-tasks/rbac.yaml deploy/chart/files/repository-tasks-rbac.yaml
 	install -m 644 deploy/node-agent/rbac.yaml deploy/chart/files/rbac.yaml
 	install -m 644 deploy/records/rbac.yaml deploy/chart/files/records-rbac.yaml
 	rm -rf deploy/chart/files/monitoring && cp -r deploy/monitoring deploy/chart/files/

@@ -26,11 +26,12 @@ const (
 	pageDeadline = "node-agent.md#deadlines"
 	pageStates   = "node-agent.md#states"
 	pageMessages = "node-agent.md#troubleshooting"
+	pageTasks    = "repositories.md#reasons"
 )
 
 // Info returns what people are told about r; false for a reason of a later version.
 func (r Reason) Info() (ReasonInfo, bool) {
-	for _, list := range [][]ReasonInfo{waitReasons(), stallReasons(), failureReasons()} {
+	for _, list := range [][]ReasonInfo{waitReasons(), stallReasons(), failureReasons(), taskReasons()} {
 		if at := slices.IndexFunc(list, func(i ReasonInfo) bool { return i.Reason == r }); at >= 0 {
 			return list[at], true
 		}
@@ -82,6 +83,25 @@ const (
 
 func failureReasons() []ReasonInfo {
 	return slices.Concat(objectFailures(), volumeFailures(), repositoryFailures())
+}
+
+// taskReasons are about RepositoryTasks.
+func taskReasons() []ReasonInfo {
+	return []ReasonInfo{
+		{Reason: ReasonVerified, Meaning: "every file was compared, and is what it should be", Page: pageTasks},
+		{
+			Reason: ReasonMismatched, Meaning: "files are damaged or missing in the repository, or have another size", Retried: retriedNo,
+			Remedy: "verify older backups, and back the volume up into another BackupStorageLocation at once: a new backup into this repository reuses what is damaged; then check the bucket's storage and its lifecycle rules", Page: pageTasks,
+		},
+		{Reason: ReasonBackupNotFound, Meaning: "the namespace has no Backup of that name", Retried: retriedNo, Remedy: "'velero backup get' lists the backups", Page: pageTasks},
+		{Reason: ReasonNotReady, Meaning: "the Backup has not ended yet", Retried: retriedNo, Remedy: "create the task again when it has", Page: pageTasks},
+		{
+			Reason: ReasonNoPodVolumes, Meaning: "the backup has no such volume, or none whose files restic or kopia have backed up", Retried: retriedNo,
+			Remedy: "'kubectl plimsoll describe backup NAME' lists the volumes; those of plugins and CSI snapshots are not in a repository that a task can read", Page: pageTasks,
+		},
+		{Reason: ReasonNotBackedUp, Meaning: "the backup of the volume has not completed, so there is no snapshot", Retried: retriedNo, Remedy: "'kubectl plimsoll explain backup NAME' tells why", Page: pageTasks},
+		{Reason: ReasonEmptyVolume, Meaning: "the volume was empty when it was backed up, so there is no snapshot", Page: pageTasks},
+	}
 }
 
 // objectFailures are about objects, pods, agents and time.

@@ -47,7 +47,7 @@ func declaredReasons(t *testing.T) []string {
 func TestEachReasonHasInfo(t *testing.T) {
 	t.Parallel()
 	var known []string
-	for _, info := range slices.Concat(waitReasons(), stallReasons(), failureReasons()) {
+	for _, info := range slices.Concat(waitReasons(), stallReasons(), failureReasons(), taskReasons()) {
 		known = append(known, string(info.Reason))
 		if info.Meaning == "" || strings.Contains(info.Remedy, "`") {
 			t.Errorf("%s: a meaning, and a remedy as plain text, are needed", info.Reason)
@@ -87,6 +87,12 @@ func TestTablesOfReasons(t *testing.T) {
 			fmt.Fprintf(&remedies, "| [%s](%s) | %s |\n", info.Reason, strings.TrimPrefix(info.Page, "troubleshooting.md"), info.Remedy)
 		}
 	}
+	var tasks strings.Builder
+	fmt.Fprint(&tasks, "| reason | what it means | do |\n|---|---|---|\n")
+	for _, info := range taskReasons() {
+		fmt.Fprintf(&tasks, "| %s | %s | %s |\n", info.Reason, told(info), info.Remedy)
+	}
+	checkTable(t, "repositories.md", "tasks", tasks.String())
 	checkTable(t, "node-agent.md", "waits", waits.String())
 	checkTable(t, "node-agent.md", "reasons", meanings.String())
 	checkTable(t, "troubleshooting.md", "remedies", remedies.String())

@@ -51,6 +51,17 @@ const (
 	ReasonDataPath             Reason = "DataPath"             // anything else that restic or kopia says
 )
 
+// The reasons of RepositoryTasks, beside those of volumes.
+const (
+	ReasonVerified       Reason = "Verified"       // every file was compared, and is what it should be
+	ReasonMismatched     Reason = "Mismatched"     // files of a backup are damaged or missing in the repository, or have another size
+	ReasonBackupNotFound Reason = "BackupNotFound" // the cluster has no such Backup
+	ReasonNotReady       Reason = "NotReady"       // the Backup has not ended
+	ReasonNoPodVolumes   Reason = "NoPodVolumes"   // the backup has no such volume, or none whose files were backed up
+	ReasonNotBackedUp    Reason = "NotBackedUp"    // the backup of the volume has failed: there is no snapshot
+	ReasonEmptyVolume    Reason = "EmptyVolume"    // the volume was empty: there is no snapshot
+)
+
 // The reasons of the Events on PodVolumeBackups and PodVolumeRestores.
 const (
 	EventQueued    = "Queued"

@@ -11,7 +11,7 @@ var GroupVersion = schema.GroupVersion{Group: "plimsoll.io", Version: "v1alpha1"
 
 // AddToScheme makes a scheme know the objects of this package.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &VolumePluginBackup{}, &VolumePluginBackupList{}, &VolumePluginRestore{}, &VolumePluginRestoreList{})
+	s.AddKnownTypes(GroupVersion, &VolumePluginBackup{}, &VolumePluginBackupList{}, &VolumePluginRestore{}, &VolumePluginRestoreList{}, &RepositoryTask{}, &RepositoryTaskList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

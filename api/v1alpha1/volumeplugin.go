@@ -2,7 +2,7 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// Phase is where an operation of a plugin is. Nothing follows Completed and Failed: the API server refuses every change
+// Phase is where an operation of a plugin, or a task, is. Nothing follows Completed and Failed: the API server refuses every change
 // of a status that has one of them.
 //
 // +kubebuilder:validation:Enum=New;InProgress;Completed;Failed
@@ -37,7 +37,7 @@ type VolumeOperationProgress struct {
 	BytesDone int64 `json:"bytesDone,omitempty"`
 }
 
-// VolumeOperationStatus is what the status of backups and restores has in common.
+// VolumeOperationStatus is what the status of backups, restores and tasks has in common.
 type VolumeOperationStatus struct {
 	// Phase is the current state of the operation.
 	//
@@ -50,7 +50,7 @@ type VolumeOperationStatus struct {
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
 
-	// StartTimestamp is when the plugin began. It differs from the time of creation in objects that were synced from a
+	// StartTimestamp is when the work began. It differs from the time of creation in objects that were synced from a
 	// backup storage location.
 	//
 	// +optional
@@ -101,7 +101,7 @@ type VolumeOperationStatus struct {
 	// +nullable
 	LastProgressTimestamp *metav1.Time `json:"lastProgressTimestamp,omitempty"`
 
-	// HeartbeatTimestamp is when the plugin last looked. While it runs that is at most some minutes ago, also where
+	// HeartbeatTimestamp is when the writer last looked. While it runs that is at most some minutes ago, also where
 	// nothing moves.
 	//
 	// +optional

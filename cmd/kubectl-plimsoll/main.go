@@ -60,6 +60,7 @@ func newRoot() *cobra.Command {
 		doctorCommand(&c),
 		explainCommand(&c),
 		preflightCommand(&c),
+		repositoryCommand(&c),
 		topCommand(&c),
 		versionCommand(),
 		volumeCommand(&c),

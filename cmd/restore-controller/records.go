@@ -113,7 +113,7 @@ func newRecordsManager(cfg *rest.Config, o recordsOptions) (ctrl.Manager, error)
 	}
 	if o.leaderElection {
 		lease := types.NamespacedName{Namespace: o.namespace, Name: recordsLease}
-		if options.LeaderElectionResourceLockInterface, err = newLease(cfg, lease, processIdentity()); err != nil {
+		if options.LeaderElectionResourceLockInterface, err = program.NewLease(cfg, lease, program.ProcessIdentity()); err != nil {
 			return nil, err
 		}
 	}

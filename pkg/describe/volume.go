@@ -33,6 +33,7 @@ const (
 	KindPodVolumeRestore    = "PodVolumeRestore"
 	KindVolumePluginBackup  = "VolumePluginBackup"
 	KindVolumePluginRestore = "VolumePluginRestore"
+	KindRepositoryTask      = "RepositoryTask"
 )
 
 // Volume is a volume that is backed up or restored.
@@ -119,6 +120,16 @@ func OfVolumePluginRestore(r *v1alpha1.VolumePluginRestore) Volume {
 	v.Volume, v.Uploader, v.SnapshotID = cmp.Or(r.Spec.Volume, r.Status.VolumeID), r.Spec.Plugin, r.Spec.SnapshotID
 	v.PluginSpecific = r.Spec.PluginSpecific
 	v.setPluginStatus(&r.Status.VolumeOperationStatus)
+	return v
+}
+
+// OfRepositoryTask describes a task as if the volumes that it works on were one.
+func OfRepositoryTask(t *v1alpha1.RepositoryTask) Volume {
+	v := newVolume(KindRepositoryTask, t)
+	v.setOwner(t, KindBackup, t.Spec.Backup, "")
+	v.Volume, v.Uploader = t.Name, strings.ToLower(string(t.Spec.Type))
+	v.setPluginStatus(&t.Status.VolumeOperationStatus)
+	v.Progress.Reason = t.Status.Reason
 	return v
 }
 

@@ -188,6 +188,38 @@ type RestoreResult struct {
 	LastError   string // what was wrong with one of them
 }
 
+// Verifier is a data path that can prove that a snapshot can be restored. Every Uploader of ours is one.
+type Verifier interface {
+	// Verify reads every file of the snapshot out of the repository and compares it with the repository's records: the hash of
+	// each piece and the size of each file. It writes nothing but restic's lock. Damage is no error: VerifyResult counts it. An
+	// error means that nothing is proven, such as that the storage did not answer.
+	Verify(ctx context.Context, req VerifyRequest, p progress.Sink) (VerifyResult, error)
+}
+
+// VerifyRequest is one snapshot to prove.
+type VerifyRequest struct {
+	Repository Repository
+	SnapshotID string
+	TotalBytes int64 // the snapshot's size where the caller knows it, else 0
+	Parallel   int   // files read at the same time; 0: the data path's default
+}
+
+// VerifyResult is what was compared. A snapshot is proven if Mismatched and NotCompared are both 0.
+type VerifyResult struct {
+	Files       int64 // files whose content was read completely and is what the repository's records say
+	Bytes       int64 // their size
+	Mismatched  int64 // files, links and directories that cannot be restored as they were: damaged, missing or of another size
+	NotCompared int64 // files that were not looked at, because of what Mismatched counts
+	// Absent counts the files and directories that the snapshot lacks since they could not be read when it was made. 0 where
+	// the data path does not say.
+	Absent      int64
+	FailedPaths []string // some of the mismatched
+	LastError   string   // what was wrong with one of them
+}
+
+// Proven reports whether all that the snapshot holds can be restored.
+func (r VerifyResult) Proven() bool { return r.Mismatched == 0 && r.NotCompared == 0 }
+
 // Share returns the part of a node's limit that one of its runs gets; 0 is no limit. It stays what it is while the run lasts,
 // since restic takes a limit only at its start: so the node keeps the limit however many volumes run, and does not use all
 // of it when there are few.

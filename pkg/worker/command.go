@@ -48,6 +48,8 @@ type Command struct {
 	// valid during the call. They are called from one goroutine each; nil discards. A worker waits while they do, so they
 	// must not block for long. A line longer than MaxLine is dropped and counted in the log.
 	Stdout, Stderr func(line []byte)
+	// Output takes stdout as it is, in place of Stdout. Its errors are ignored: what it does not want it has to discard.
+	Output io.Writer
 
 	Grace  Grace
 	Logger *slog.Logger

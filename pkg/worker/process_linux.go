@@ -25,7 +25,8 @@ type process struct {
 
 	readers        sync.WaitGroup
 	stdout, stderr *lines
-	tail           tail // the end of stderr
+	output         io.Writer // takes stdout in place of lines; may be nil
+	tail           tail      // the end of stderr
 
 	// After wait: why the shim did not become the worker, and what went wrong besides the worker's own failure.
 	setupErr, waitErr error
@@ -44,7 +45,7 @@ func start(c *Command) (_ *process, err error) {
 	}
 	defer ask.Close()
 
-	p := &process{stdout: newLines(c.Stdout, MaxLine), stderr: newLines(c.Stderr, MaxLine)}
+	p := &process{stdout: newLines(c.Stdout, MaxLine), stderr: newLines(c.Stderr, MaxLine), output: c.Output}
 	var workerEnds [3]*os.File
 	for i, end := range []**os.File{&p.stdoutPipe, &p.stderrPipe, &p.failurePipe} {
 		if *end, workerEnds[i], err = os.Pipe(); err != nil {
@@ -96,6 +97,10 @@ func start(c *Command) (_ *process, err error) {
 }
 
 func (p *process) readStdout() {
+	if p.output != nil {
+		drain(p.stdoutPipe, p.output)
+		return
+	}
 	drain(p.stdoutPipe, p.stdout)
 	p.stdout.Close()
 }

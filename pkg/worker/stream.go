@@ -20,7 +20,7 @@ func drain(pipe *os.File, w io.Writer) {
 	buf := make([]byte, readSize)
 	for {
 		n, err := pipe.Read(buf)
-		_, _ = w.Write(buf[:n]) // lines and tail never fail
+		_, _ = w.Write(buf[:n]) // lines and tail never fail, and an Output's errors are its own
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			drainRest(pipe, w, buf)
 			return

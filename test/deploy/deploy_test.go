@@ -45,6 +45,12 @@ records:
   nodeSelector: {records: "yes"}
   tolerations: [{key: dedicated, operator: Exists, effect: NoSchedule}]
 restoreHelper: {install: false}
+repositoryTasks:
+  install: true
+  extraArgs: [--log-format=json]
+  resources: {limits: {memory: 1Gi}}
+  nodeSelector: {tasks: "yes"}
+  tolerations: [{key: dedicated, operator: Exists, effect: NoSchedule}]
 kubeletRoot: /var/lib/k0s/kubelet/
 extraArgs: [--concurrency=2, -n=plimsoll]
 extraEnv: [{name: HTTPS_PROXY, value: "http://proxy:3128"}]
@@ -80,6 +86,7 @@ func TestAPIServerTakesEverything(t *testing.T) {
 		"some-nodes":              kustomize(t, "some-nodes"),
 		"volume plugins":          kustomize(t, "volume-plugin"),
 		"records":                 kustomize(t, "records"),
+		"repository tasks":        kustomize(t, "repository-tasks"),
 		"chart":                   chart(t, "velero"),
 		"chart, standalone":       chart(t, "plimsoll", "--set", "crds.install=true,restoreController.install=true"),
 		"chart, every value":      chart(t, "backup", "--values", values),
@@ -101,10 +108,11 @@ func TestChartGivesWhatTheBasesGive(t *testing.T) {
 	tests := map[string]struct{ kustomization, namespace, values string }{
 		"beside Velero": {"resources: [../node-agent]", "velero", ""},
 		"with records":  {"resources: [../node-agent, ../records]", "velero", "records.install=true"},
+		"with tasks":    {"resources: [../node-agent, ../repository-tasks]", "velero", "repositoryTasks.install=true"},
 		"standalone":    {"resources: [../standalone]", "plimsoll", "crds.install=true,restoreController.install=true"},
 		"monitoring beside Velero": {
-			"resources: [../node-agent, ../records]\ncomponents: [../monitoring, ../monitoring/records]\nnamespace: velero",
-			"velero", "records.install=true," + monitoring,
+			"resources: [../node-agent, ../records, ../repository-tasks]\ncomponents: [../monitoring, ../monitoring/records, ../monitoring/repository-tasks]\nnamespace: velero",
+			"velero", "records.install=true,repositoryTasks.install=true," + monitoring,
 		},
 		"monitoring, standalone": {
 			"resources: [../standalone]\ncomponents: [../monitoring, ../monitoring/restore-controller]\nnamespace: plimsoll",
@@ -219,6 +227,7 @@ func TestSchemaRefuses(t *testing.T) {
 		"restores":             {"restoreController: {enabled: true}", "enabled"},
 		"records":              {"records: {enabled: true}", "enabled"},
 		"helper":               {"restoreHelper: {enabled: true}", "enabled"},
+		"tasks":                {"repositoryTasks: {enabled: true}", "enabled"},
 		"monitoring":           {"monitoring: {enabled: true}", "enabled"},
 		"truth of deeper ones": {"monitoring: {podMonitor: {enabled: 'yes'}}", "/monitoring/podMonitor/enabled"},
 		"truth":                {"crds: {install: 'yes'}", "/crds/install"},

@@ -20,6 +20,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/metrics"
 	"github.com/plimsoll-io/plimsoll/pkg/pluginrecords"
+	"github.com/plimsoll-io/plimsoll/pkg/repositorytask"
 	"github.com/plimsoll-io/plimsoll/pkg/restorecontroller"
 	"github.com/plimsoll-io/plimsoll/pkg/volumeplugin"
 )
@@ -230,6 +231,7 @@ func TestMetrics(t *testing.T) {
 		{restorecontroller.NewMetrics(), "docs/restore.md"},
 		{pluginrecords.NewMetrics(), "docs/volume-plugins.md"},
 		{volumeplugin.NewCollector(nil), "docs/volume-plugins.md"},
+		{repositorytask.NewMetrics(nil, nil), "docs/repositories.md"},
 	} {
 		text := read(t, test.page)
 		for _, name := range metricsOf(t, test.collector) {

@@ -52,6 +52,7 @@ var monitored = map[string]struct {
 	ofAgents:     {"deploy/node-agent", "DaemonSet", job, true},
 	ofController: {"deploy/restore-controller", "Deployment", "plimsoll-restore-controller", false},
 	ofRecords:    {"deploy/records", "Deployment", "plimsoll-records", false},
+	ofTasks:      {"deploy/repository-tasks", "Deployment", "plimsoll-repository-tasks", false},
 }
 
 // TestComponentsFit builds what is monitored with its component, as docs/monitoring.md says, and looks whether the PodMonitor

@@ -38,6 +38,7 @@ const (
 	ofAgents     = "deploy/monitoring"
 	ofController = "deploy/monitoring/restore-controller"
 	ofRecords    = "deploy/monitoring/records"
+	ofTasks      = "deploy/monitoring/repository-tasks"
 )
 
 // readRules returns the rules of components, which the operator hands to Prometheus as they are.
@@ -62,7 +63,7 @@ func readRules(t *testing.T, components ...string) []ruleGroup {
 // allRules are those of all components: a cluster may have them together.
 func allRules(t *testing.T) []ruleGroup {
 	t.Helper()
-	return readRules(t, ofAgents, ofController, ofRecords)
+	return readRules(t, ofAgents, ofController, ofRecords, ofTasks)
 }
 
 // alerts returns the rules that are alerts.
@@ -128,7 +129,7 @@ func TestEveryAlertIsTested(t *testing.T) {
 		} `json:"tests"`
 	}
 	fires, isQuiet := map[string]bool{}, map[string]bool{}
-	for _, name := range []string{"alerts.yaml", "restore_alerts.yaml"} {
+	for _, name := range []string{"alerts.yaml", "restore_alerts.yaml", "task_alerts.yaml"} {
 		var file alertTests
 		decode(t, filepath.Join("testdata", name), &file)
 		for _, test := range file.Tests {

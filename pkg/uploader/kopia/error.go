@@ -9,7 +9,7 @@ import (
 // Error is why a worker has not done what it was asked to. It wraps the sentinel of package uploader that names the
 // cause, where there is one.
 type Error struct {
-	Operation string // "backup", "restore", "initialize" or "clear"
+	Operation string // "backup", "restore", "verify", "initialize" or "clear"
 	Message   string // what kopia said, without secrets
 
 	cause error // nil if it is unknown

@@ -110,7 +110,10 @@ type Uploader struct {
 	options Options
 }
 
-var _ uploader.Uploader = (*Uploader)(nil)
+var (
+	_ uploader.Uploader = (*Uploader)(nil)
+	_ uploader.Verifier = (*Uploader)(nil)
+)
 
 // New returns an Uploader, and makes the directories that it needs.
 func New(options Options) (*Uploader, error) {
@@ -179,6 +182,26 @@ func (u *Uploader) Restore(ctx context.Context, req uploader.RestoreRequest, p p
 	return uploader.RestoreResult{
 		TotalBytes: r.TotalBytes, TotalFiles: r.TotalFiles, SizesOnDisk: r.SizesOnDisk,
 		Errors: r.Errors, FailedPaths: r.FailedPaths, LastError: r.LastError,
+	}, nil
+}
+
+// Verify reads the snapshot's files piece by piece out of the storage, without any cache, and compares the hash of each piece
+// with the name under which the repository keeps it. It goes on after damage, and counts all of it.
+func (u *Uploader) Verify(ctx context.Context, req uploader.VerifyRequest, p progress.Sink) (uploader.VerifyResult, error) {
+	if !protocol.IsSnapshotID(req.SnapshotID) {
+		return uploader.VerifyResult{}, fmt.Errorf("verify: %s is no snapshot's id: %w", strconv.Quote(req.SnapshotID), uploader.ErrSnapshotNotFound)
+	}
+	req.Repository.ReadOnly = true
+	r, err := u.run(ctx, run{
+		repository: req.Repository, sink: orDiscard(p),
+		request: protocol.Request{Operation: protocol.OpVerify, Parallel: req.Parallel, Snapshot: req.SnapshotID, TotalBytes: req.TotalBytes},
+	})
+	if err != nil {
+		return uploader.VerifyResult{}, fmt.Errorf("verify snapshot %s: %w", req.SnapshotID, err)
+	}
+	return uploader.VerifyResult{
+		Files: r.TotalFiles, Bytes: r.TotalBytes, Mismatched: r.Errors, NotCompared: r.NotCompared, Absent: r.Absent,
+		FailedPaths: r.FailedPaths, LastError: r.LastError,
 	}, nil
 }
 

@@ -130,7 +130,8 @@ func (u *Uploader) prepare(w *workspace, r *run) error {
 	if req.CacheLimit <= 0 {
 		req.CacheLimit = o.CacheLimit
 	}
-	if o.CacheDir != "" && req.Operation != protocol.OpClear {
+	// A cache would prove what it holds, and not what the repository has.
+	if o.CacheDir != "" && req.Operation != protocol.OpClear && req.Operation != protocol.OpVerify {
 		dir := filepath.Join(o.CacheDir, uploader.CacheName("kopia", repo))
 		switch release, err := o.Caches.Use(dir); {
 		case errors.Is(err, syscall.ENOSPC):

@@ -15,6 +15,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -76,7 +77,10 @@ type Uploader struct {
 	repairDelay time.Duration // before a locked index is tried again
 }
 
-var _ uploader.Uploader = (*Uploader)(nil)
+var (
+	_ uploader.Uploader = (*Uploader)(nil)
+	_ uploader.Verifier = (*Uploader)(nil)
+)
 
 // New returns an Uploader that runs the program at path, an absolute path. It asks the program for its version; the
 // error wraps uploader.ErrUnsupported if that is older than 0.14.
@@ -151,8 +155,9 @@ type invocation struct {
 	mode    worker.Mode
 
 	stdout   func(line []byte)
-	itemFail func(item, text string) // may be nil, as the following
-	itemGone func()                  // the scan has met an entry that is not there any more
+	output   io.Writer // takes what is no text in place of stdout; may be nil, as the following
+	itemFail func(item, text string)
+	itemGone func() // the scan has met an entry that is not there any more
 	fullDisk func()
 }
 
@@ -181,7 +186,7 @@ func (u *Uploader) run(ctx context.Context, w *workspace, i invocation) error {
 	err := worker.Run(ctx, worker.Command{
 		Path: u.path, Args: append(append([]string{i.command}, u.globalArgs(w)...), i.args...),
 		Env: w.env, Dir: dir, Access: access, Memory: u.options.Memory(),
-		Stdout: i.stdout, Stderr: said.line,
+		Stdout: i.stdout, Output: i.output, Stderr: said.line,
 		Grace: u.options.Grace, Logger: u.options.Logger,
 	})
 	switch {

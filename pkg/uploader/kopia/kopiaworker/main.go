@@ -96,6 +96,8 @@ func (j *job) do(ctx, stop context.Context, abort func()) (protocol.Result, erro
 		return j.backup(ctx, stop, abort)
 	case protocol.OpRestore:
 		return j.restore(stop)
+	case protocol.OpVerify:
+		return j.verify(stop)
 	case protocol.OpInitialize:
 		return protocol.Result{}, j.initialize(stop)
 	case protocol.OpOpen:

@@ -30,6 +30,7 @@ const (
 	OpInitialize Operation = "initialize"
 	OpOpen       Operation = "open"
 	OpClear      Operation = "clear"
+	OpVerify     Operation = "verify"
 )
 
 // Request is all that a worker is told. It travels on stdin, secrets included, as gob because JSON would change bytes
@@ -57,8 +58,8 @@ type Request struct {
 	Source, Parent string            // backup
 	Tags           map[string]string // backup
 
-	Snapshot   string // restore
-	TotalBytes int64  // restore
+	Snapshot   string // restore, verify
+	TotalBytes int64  // restore, verify
 	Sparse     bool   // restore
 
 	Parts      []string      // clear
@@ -94,7 +95,10 @@ type Result struct {
 	Errors        int64    `json:"errors,omitempty"`
 	Vanished      int64    `json:"vanished,omitempty"` // backup
 	FailedPaths   []string `json:"failedPaths,omitempty"`
-	LastError     string   `json:"lastError,omitempty"` // restore
+	LastError     string   `json:"lastError,omitempty"` // restore, verify
+
+	NotCompared int64 `json:"notCompared,omitempty"` // verify
+	Absent      int64 `json:"absent,omitempty"`      // verify
 }
 
 var snapshotID = regexp.MustCompile(`^[0-9a-f]+$`)
@@ -163,7 +167,7 @@ func (r *Result) check() error {
 	if err := checkText(append(slices.Clone(r.FailedPaths), r.SnapshotID, r.LastError)...); err != nil {
 		return err
 	}
-	return checkCounts(r.TotalBytes, r.TotalFiles, r.SizesOnDisk, r.BytesUploaded, r.Errors, r.Vanished)
+	return checkCounts(r.TotalBytes, r.TotalFiles, r.SizesOnDisk, r.BytesUploaded, r.Errors, r.Vanished, r.NotCompared, r.Absent)
 }
 
 func checkText(texts ...string) error {

@@ -1,0 +1,215 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// RepositoryTaskType is what a RepositoryTask does.
+//
+// +kubebuilder:validation:Enum=Verify
+type RepositoryTaskType string
+
+// TaskVerify proves that the volumes of a backup can be restored: it reads every file out of the repository and compares it
+// with the repository's records.
+const TaskVerify RepositoryTaskType = "Verify"
+
+// ConditionVerified of a RepositoryTask is True when every file of every selected volume was compared and is what it should be.
+const ConditionVerified = "Verified"
+
+// RepositoryTaskSpec says what to do, and with which volumes.
+//
+// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="is immutable"
+type RepositoryTaskSpec struct {
+	// Type is what to do.
+	Type RepositoryTaskType `json:"type"`
+
+	// Backup is the name of a Velero Backup of the namespace. The task works on the snapshots of its pod volumes.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Backup string `json:"backup"`
+
+	// Volume selects volumes of the backup. Absent: all pod volumes.
+	//
+	// +optional
+	Volume *PodVolumeSelector `json:"volume,omitempty"`
+
+	// TTL is how long the task is kept after it has ended. The time of a volume's last proof is kept with it, and its metric
+	// ends with it.
+	//
+	// +optional
+	// +kubebuilder:default="2160h"
+	TTL *metav1.Duration `json:"ttl,omitempty"`
+}
+
+// PodVolumeSelector selects volumes by the pod that they were backed up from.
+type PodVolumeSelector struct {
+	// Namespace of the pod.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace"`
+
+	// Pod is the name of the pod. Empty: all pods of the namespace.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Pod string `json:"pod,omitempty"`
+
+	// Volume is the name of the volume in the pod. Empty: all volumes.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Volume string `json:"volume,omitempty"`
+}
+
+// VolumeResult is what became of one volume.
+//
+// +kubebuilder:validation:Enum=Pending;Verified;Mismatched;Failed;Skipped
+type VolumeResult string
+
+// The results. Only Verified is a proof.
+const (
+	VolumePending    VolumeResult = "Pending"    // not done yet
+	VolumeVerified   VolumeResult = "Verified"   // every file was compared, and is what it should be
+	VolumeMismatched VolumeResult = "Mismatched" // files are damaged or missing, or have another size
+	VolumeFailed     VolumeResult = "Failed"     // nothing is proven, such as when the storage did not answer
+	VolumeSkipped    VolumeResult = "Skipped"    // was empty when it was backed up: there is no snapshot
+)
+
+// RepositoryTaskVolume is one volume of a task, and what became of it.
+type RepositoryTaskVolume struct {
+	// +kubebuilder:validation:MaxLength=253
+	Namespace string `json:"namespace"`
+	// +kubebuilder:validation:MaxLength=253
+	Pod string `json:"pod"`
+	// +kubebuilder:validation:MaxLength=253
+	Volume string `json:"volume"`
+
+	// PodVolumeBackup is the name of the object that says where the snapshot is.
+	//
+	// +kubebuilder:validation:MaxLength=253
+	PodVolumeBackup string `json:"podVolumeBackup"`
+
+	// Uploader is restic or kopia.
+	//
+	// +optional
+	Uploader string `json:"uploader,omitempty"`
+
+	// SnapshotID is the snapshot in the repository.
+	//
+	// +optional
+	SnapshotID string `json:"snapshotID,omitempty"`
+
+	Result VolumeResult `json:"result"`
+
+	// Files is how many files were compared and are what they should be.
+	//
+	// +optional
+	Files int64 `json:"files,omitempty"`
+
+	// Bytes is the size of these files.
+	//
+	// +optional
+	Bytes int64 `json:"bytes,omitempty"`
+
+	// Mismatched is how many files, links and directories are damaged or missing, or have another size.
+	//
+	// +optional
+	Mismatched int64 `json:"mismatched,omitempty"`
+
+	// NotCompared is how many files were not looked at because of what Mismatched counts.
+	//
+	// +optional
+	NotCompared int64 `json:"notCompared,omitempty"`
+
+	// Absent is how many files the snapshot lacks because they could not be read when it was made.
+	//
+	// +optional
+	Absent int64 `json:"absent,omitempty"`
+
+	// Paths are some of the mismatched files, relative to the volume.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxItems=10
+	Paths []string `json:"paths,omitempty"`
+
+	// Reason is one word for programs: why the result is Mismatched, Failed or Skipped.
+	//
+	// +optional
+	Reason Reason `json:"reason,omitempty"`
+
+	// Message is the same for people.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
+
+	// CompletionTimestamp is when the volume was done.
+	//
+	// +optional
+	// +nullable
+	CompletionTimestamp *metav1.Time `json:"completionTimestamp,omitempty"`
+}
+
+// RepositoryTaskStatus says how far the task is, and what it has found.
+type RepositoryTaskStatus struct {
+	VolumeOperationStatus `json:",inline"`
+
+	// Reason is one word for programs: why the task has failed.
+	//
+	// +optional
+	Reason Reason `json:"reason,omitempty"`
+
+	// Attempts is how often a worker has begun with the task. A task whose worker ended is begun again.
+	//
+	// +optional
+	Attempts int32 `json:"attempts,omitempty"`
+
+	// Volumes are the volumes that the task works on, in their order.
+	//
+	// +optional
+	// +listType=atomic
+	Volumes []RepositoryTaskVolume `json:"volumes,omitempty"`
+
+	// Conditions: Verified.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// RepositoryTask is work on the backups of volumes in a repository. It is Completed when all is proven; whatever else it
+// has found, it is Failed.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:shortName=rtask
+// +kubebuilder:printcolumn:name="Type",type=string,JSONPath=`.spec.type`
+// +kubebuilder:printcolumn:name="Backup",type=string,JSONPath=`.spec.backup`
+// +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
+// +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.status.state`
+// +kubebuilder:printcolumn:name="Percent",type=integer,JSONPath=`.status.percent`
+// +kubebuilder:printcolumn:name="Bytes/s",type=integer,JSONPath=`.status.bytesPerSecond`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.reason`,priority=1
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.message`,priority=1
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.phase) || !(oldSelf.status.phase in ['Completed', 'Failed']) || (has(self.status) && self.status == oldSelf.status)",message="the status of a task that has ended must not change"
+type RepositoryTask struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec RepositoryTaskSpec `json:"spec"`
+	// +optional
+	Status RepositoryTaskStatus `json:"status,omitzero"`
+}
+
+// RepositoryTaskList is a list of RepositoryTasks.
+//
+// +kubebuilder:object:root=true
+type RepositoryTaskList struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []RepositoryTask `json:"items"`
+}

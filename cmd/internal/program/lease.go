@@ -1,0 +1,37 @@
+package program
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+)
+
+// NewLease returns a Lease without Events, which would need one more right.
+func NewLease(cfg *rest.Config, name types.NamespacedName, identity string) (resourcelock.Interface, error) {
+	cfg = rest.CopyConfig(cfg)
+	cfg.Timeout = 5 * time.Second // half of the shortest time in which one must be renewed
+	leases, err := coordinationv1.NewForConfig(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("prepare the lease: %w", err)
+	}
+	return &resourcelock.LeaseLock{
+		LeaseMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}, Client: leases,
+		LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
+	}, nil
+}
+
+// ProcessIdentity returns the identity of this process and no other.
+func ProcessIdentity() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return host + "_" + string(uuid.NewUUID())
+}

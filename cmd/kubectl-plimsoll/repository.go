@@ -1,0 +1,287 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
+	"github.com/plimsoll-io/plimsoll/pkg/describe"
+	"github.com/plimsoll-io/plimsoll/pkg/screen"
+)
+
+func repositoryCommand(c *connection) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "repository",
+		Short: "Prove that backups can be restored",
+		Args:  program.NoArguments,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(repositoryVerifyCommand(c), repositoryWatchCommand(c))
+	return cmd
+}
+
+// taskWait is how a command waits for a RepositoryTask, and prints its result.
+type taskWait struct {
+	output
+	timeout time.Duration
+}
+
+func (w *taskWait) addFlags(cmd *cobra.Command) {
+	w.addFlag(cmd)
+	cmd.Flags().DurationVar(&w.timeout, "timeout", 0, "stop waiting after this time with exit code 4; the task continues; 0: never")
+}
+
+func (w *taskWait) validate() error {
+	if w.timeout < 0 {
+		return program.Misused(fmt.Errorf("--timeout=%s is negative", w.timeout))
+	}
+	return w.output.validate()
+}
+
+type repositoryVerify struct {
+	taskWait
+	backup string
+	volume string
+	noWait bool
+	ttl    time.Duration
+}
+
+func repositoryVerifyCommand(c *connection) *cobra.Command {
+	var o repositoryVerify
+	cmd := &cobra.Command{
+		Use:   "verify --backup NAME",
+		Short: "Prove that the volumes of a backup can be restored",
+		Long: `Read every file of a backup's pod volumes out of the repository, and compare it with the repository's records: the hash of
+each piece, and the size of each file. Nothing is restored, and nothing in the repository is changed.
+
+The command creates a RepositoryTask, which a deployment in the cluster carries out, and waits until it has ended. The exit
+code is 3 if a file is damaged or missing, or if a volume could not be verified. If interrupted, the task continues.`,
+		Example: `  kubectl plimsoll repository verify --backup nightly
+  kubectl plimsoll repository verify --backup nightly --volume shop/db-0:data -o json`,
+		Args: program.NoArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			task, err := o.task(c.namespace)
+			if err != nil {
+				return err
+			}
+			api, err := c.client()
+			if err != nil {
+				return err
+			}
+			return o.run(cmd, api, task)
+		},
+	}
+	o.addFlags(cmd)
+	f := cmd.Flags()
+	f.StringVar(&o.backup, "backup", "", "the Velero Backup whose volumes are verified")
+	f.StringVar(&o.volume, "volume", "", "verify only this volume: NAMESPACE/POD:VOLUME, NAMESPACE/POD or NAMESPACE")
+	f.BoolVar(&o.noWait, "no-wait", false, "return as soon as the RepositoryTask is created")
+	f.DurationVar(&o.ttl, "ttl", 90*24*time.Hour, "keep the RepositoryTask, and its metric, this long after its end")
+	return cmd
+}
+
+// task returns the RepositoryTask that the flags ask for. The error is one of usage.
+func (o *repositoryVerify) task(namespace string) (*v1alpha1.RepositoryTask, error) {
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	switch {
+	case o.backup == "":
+		return nil, program.Misused(errors.New("--backup NAME is missing"))
+	case o.ttl <= 0:
+		return nil, program.Misused(fmt.Errorf("--ttl=%s is not positive", o.ttl))
+	case o.noWait && o.timeout > 0:
+		return nil, program.Misused(errors.New("--no-wait cannot be combined with --timeout"))
+	}
+	task := &v1alpha1.RepositoryTask{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: describe.KindRepositoryTask},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "verify-" + o.backup + "-"},
+		Spec:       v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskVerify, Backup: o.backup, TTL: &metav1.Duration{Duration: o.ttl}},
+	}
+	var err error
+	task.Spec.Volume, err = parseVolumeSelector(o.volume)
+	return task, err
+}
+
+// parseVolumeSelector takes NAMESPACE/POD:VOLUME, of which the last parts may be missing. The error is one of usage.
+func parseVolumeSelector(text string) (*v1alpha1.PodVolumeSelector, error) {
+	if text == "" {
+		return nil, nil
+	}
+	rest, volume, hasVolume := strings.Cut(text, ":")
+	namespace, pod, hasPod := strings.Cut(rest, "/")
+	if namespace == "" || hasPod && pod == "" || hasVolume && (volume == "" || !hasPod) || strings.Contains(pod+volume, "/") {
+		return nil, program.Misused(fmt.Errorf("--volume=%s is not NAMESPACE/POD:VOLUME, NAMESPACE/POD or NAMESPACE", text))
+	}
+	return &v1alpha1.PodVolumeSelector{Namespace: namespace, Pod: pod, Volume: volume}, nil
+}
+
+func (o *repositoryVerify) run(cmd *cobra.Command, api client.Client, task *v1alpha1.RepositoryTask) error {
+	if err := api.Create(cmd.Context(), task); err != nil {
+		if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+			return fmt.Errorf("this cluster does not know RepositoryTasks, or has no namespace %s: install deploy/repository-tasks (docs/repositories.md): %w", task.Namespace, err)
+		}
+		return fmt.Errorf("create the RepositoryTask: %w", err)
+	}
+	out := cmd.OutOrStdout()
+	if o.format != formatTable {
+		out = cmd.ErrOrStderr()
+	}
+	fmt.Fprintf(out, "repositorytask.plimsoll.io/%s created\n", describe.Clean(task.Name))
+	if o.noWait {
+		if o.format == formatTable {
+			return nil
+		}
+		return o.report(cmd.OutOrStdout(), task)
+	}
+	return o.follow(cmd, api, task)
+}
+
+func repositoryWatchCommand(c *connection) *cobra.Command {
+	var w taskWait
+	cmd := &cobra.Command{
+		Use:     "watch NAME",
+		Short:   "Watch a RepositoryTask until it has ended, and show its result",
+		Example: "  kubectl plimsoll repository watch verify-nightly-x7k2p",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 || args[0] == "" {
+				return program.Misused(errors.New("name one RepositoryTask"))
+			}
+			return w.validate()
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			api, err := c.client()
+			if err != nil {
+				return err
+			}
+			task := &v1alpha1.RepositoryTask{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: args[0]}}
+			if err := api.Get(cmd.Context(), client.ObjectKeyFromObject(task), task); err != nil {
+				return fmt.Errorf("get RepositoryTask %s: %w", args[0], err)
+			}
+			return w.follow(cmd, api, task)
+		},
+	}
+	w.addFlags(cmd)
+	return cmd
+}
+
+// follow waits until the task has ended, writes its progress, and prints its result. The error has the exit code.
+func (w *taskWait) follow(cmd *cobra.Command, api client.Reader, task *v1alpha1.RepositoryTask) error {
+	ctx, stop := context.WithCancel(cmd.Context())
+	if w.timeout > 0 {
+		ctx, stop = context.WithTimeoutCause(cmd.Context(), w.timeout, errTimeout)
+	}
+	defer stop()
+	lines := screen.NewLines(cmd.ErrOrStderr())
+	ticks := time.NewTicker(pollInterval)
+	defer ticks.Stop()
+	for {
+		view := describe.View{At: time.Now()}
+		err := api.Get(ctx, client.ObjectKeyFromObject(task), task)
+		switch {
+		case ctx.Err() != nil:
+			return w.interrupted(ctx, task)
+		case apierrors.IsNotFound(err):
+			return fmt.Errorf("RepositoryTask %s: %w", task.Name, errGone)
+		case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+			return fmt.Errorf("RepositoryTask %s continues, but you may not read its progress: %w", task.Name, err)
+		case err != nil: // the task continues; wait until the API server answers again
+			view.Notes = []string{"cannot read RepositoryTask " + task.Name + ": " + err.Error()}
+		}
+		if task.Status.Phase == "" && view.At.Sub(task.CreationTimestamp.Time) > notTakenUp {
+			view.Notes = append(view.Notes, "not picked up yet: another task runs, or deployment plimsoll-repository-tasks does not (docs/repositories.md)")
+		}
+		view.Volumes = []describe.Volume{describe.OfRepositoryTask(task)}
+		if err := lines.Print(&view); err != nil {
+			return err
+		}
+		if task.Status.Phase.Terminal() {
+			return w.ended(cmd.OutOrStdout(), task)
+		}
+		select {
+		case <-ticks.C:
+		case <-ctx.Done():
+			return w.interrupted(ctx, task)
+		}
+	}
+}
+
+// notTakenUp is how long a task waits before the command says why it may.
+const notTakenUp = 15 * time.Second
+
+func (w *taskWait) interrupted(ctx context.Context, task *v1alpha1.RepositoryTask) error {
+	code, why := exitInterrupted, "interrupted"
+	if errors.Is(context.Cause(ctx), errTimeout) {
+		code, why = exitTimeout, fmt.Sprintf("--timeout %s has passed", w.timeout)
+	}
+	return &program.ExitError{Code: code, Err: fmt.Errorf("%s; RepositoryTask %s continues: 'kubectl plimsoll -n %s repository watch %s' follows it, "+
+		"'kubectl -n %s delete repositorytask %s' ends it", why, task.Name, task.Namespace, task.Name, task.Namespace, task.Name)}
+}
+
+// ended prints the result, and returns an error unless all is proven.
+func (w *taskWait) ended(out io.Writer, task *v1alpha1.RepositoryTask) error {
+	if err := w.report(out, task); err != nil {
+		return err
+	}
+	if task.Status.Phase == v1alpha1.PhaseCompleted {
+		return nil
+	}
+	message := describe.Clean(task.Status.Message)
+	if remedy := task.Status.Reason.Remedy(); remedy != "" {
+		message += ". " + remedy
+	}
+	return &program.ExitError{Code: exitFailed, Err: fmt.Errorf("not proven (%s): %s", describe.Clean(string(task.Status.Reason)), message)}
+}
+
+// report prints the result of each volume.
+func (w *taskWait) report(out io.Writer, task *v1alpha1.RepositoryTask) error {
+	task.TypeMeta = metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: describe.KindRepositoryTask}
+	task.ManagedFields = nil
+	return w.print(out, task, func(out io.Writer) error {
+		if len(task.Status.Volumes) == 0 {
+			return nil // the error says why
+		}
+		table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(table, "VOLUME\tRESULT\tFILES\tSIZE\tMISMATCHED\tNOT COMPARED")
+		for i := range task.Status.Volumes {
+			v := &task.Status.Volumes[i]
+			fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%d\t%d\n", describe.Clean(v.Namespace+"/"+v.Pod+":"+v.Volume), describe.Clean(string(v.Result)), v.Files, describe.Bytes(v.Bytes), v.Mismatched, v.NotCompared)
+		}
+		if err := table.Flush(); err != nil {
+			return err
+		}
+		for i := range task.Status.Volumes {
+			printDamage(out, &task.Status.Volumes[i])
+		}
+		if c := meta.FindStatusCondition(task.Status.Conditions, v1alpha1.ConditionVerified); c != nil && c.Status == metav1.ConditionTrue {
+			fmt.Fprintln(out, describe.Clean(c.Message))
+		}
+		return nil
+	})
+}
+
+// printDamage names the damaged files of a volume, and what its snapshot lacks.
+func printDamage(out io.Writer, v *v1alpha1.RepositoryTaskVolume) {
+	name := describe.Clean(v.Namespace + "/" + v.Pod + ":" + v.Volume)
+	if v.Message != "" {
+		fmt.Fprintf(out, "%s: %s\n", name, describe.Clean(v.Message))
+	}
+	for _, path := range v.Paths {
+		fmt.Fprintf(out, "  %s\n", describe.Clean(path))
+	}
+	if v.Absent > 0 {
+		fmt.Fprintf(out, "%s: the snapshot lacks %d that could not be read when it was made\n", name, v.Absent)
+	}
+}

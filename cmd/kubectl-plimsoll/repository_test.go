@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/repositorytask"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
+)
+
+// TestRepositoryVerify proves a backup, loses a pack of the repository, and sees that the command does not prove it any more.
+func TestRepositoryVerify(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	data, err := kopia.New(kopia.Options{TempDir: t.TempDir(), Logger: c.Logger()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.storeWithKopia(data)
+	options := ctrl.Options{Cache: cache.Options{DefaultNamespaces: map[string]cache.Config{c.Namespace: {}}}}
+	c.StartManager(options, func(_ context.Context, mgr ctrl.Manager) error {
+		return repositorytask.SetUp(mgr, repositorytask.Config{
+			Namespace: c.Namespace, Verifiers: map[string]uploader.Verifier{"kopia": data}, ProgressInterval: 200 * time.Millisecond, Logger: c.Logger(),
+		})
+	})
+
+	out, errOut, code := c.run("repository", "verify", "--backup", "nightly")
+	t.Log(out, errOut)
+	if code != 0 || !strings.Contains(out, "created\n") || !strings.Contains(out, "shop/db-0:data  Verified  1      1.0 MiB  0           0\n1 pod volume verified: 1 file, 1.0 MiB compared\n") {
+		t.Errorf("code %d", code)
+	}
+	packs, err := filepath.Glob(filepath.Join(c.store, "kopia", "shop", "p*"))
+	if err != nil || len(packs) == 0 {
+		t.Fatalf("no packs: %v", err)
+	}
+	for _, pack := range packs {
+		if err := os.RemoveAll(pack); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, errOut, code = c.run("repository", "verify", "--backup", "nightly", "--volume", "shop/db-0:data", "-o", "json")
+	t.Log(errOut)
+	var task v1alpha1.RepositoryTask
+	if err := json.Unmarshal([]byte(out), &task); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if code != exitFailed || task.Status.Reason != v1alpha1.ReasonMismatched || task.Status.Volumes[0].Mismatched != 1 || !strings.Contains(errOut, "not proven (Mismatched)") {
+		t.Errorf("code %d: %s", code, out)
+	}
+	out, errOut, code = c.run("repository", "watch", task.Name)
+	t.Log(out, errOut)
+	if code != exitFailed || !strings.Contains(out, "Mismatched") || !strings.Contains(out, "  file\n") {
+		t.Errorf("code %d", code)
+	}
+	for name, test := range map[string]struct {
+		args []string
+		code int
+		want string
+	}{
+		"no backup":       {[]string{"verify"}, 2, "--backup NAME is missing"},
+		"no such backup":  {[]string{"verify", "--backup", "weekly"}, exitFailed, `not proven (BackupNotFound): namespace ` + c.Namespace + ` has no Backup "weekly"`},
+		"strange volume":  {[]string{"verify", "--backup", "nightly", "--volume", "a:b"}, 2, "is not NAMESPACE/POD:VOLUME"},
+		"no task":         {[]string{"watch", "none"}, 1, `"none" not found`},
+		"nothing to wait": {[]string{"verify", "--backup", "nightly", "--no-wait", "--timeout", "1s"}, 2, "--no-wait cannot"},
+	} {
+		if _, errOut, code := c.run(append([]string{"repository"}, test.args...)...); code != test.code || !strings.Contains(errOut, test.want) {
+			t.Errorf("%s: code %d: %s", name, code, errOut)
+		}
+	}
+}
+
+// storeWithKopia makes a Backup of a volume with one file, as Velero leaves it.
+func (c *cluster) storeWithKopia(data *kopia.Uploader) {
+	c.t.Helper()
+	dir := c.t.TempDir()
+	repository := uploader.Repository{URL: filepath.Join(c.store, "kopia", "shop"), Password: "correct horse"}
+	if err := os.WriteFile(filepath.Join(dir, "file"), []byte(strings.Repeat("content\n", 1<<17)), 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+	volume, err := os.Open(dir)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer volume.Close()
+	if err := data.Initialize(c.t.Context(), repository); err != nil {
+		c.t.Fatal(err)
+	}
+	stored, err := data.Backup(c.t.Context(), uploader.BackupRequest{Repository: repository, Volume: volume}, nil)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	pvb := &velerov1.PodVolumeBackup{
+		ObjectMeta: c.Meta("nightly-1"),
+		Spec: velerov1.PodVolumeBackupSpec{
+			Pod: corev1.ObjectReference{Kind: "Pod", Namespace: "shop", Name: "db-0"}, Volume: "data", BackupStorageLocation: "default", UploaderType: "kopia", Node: "n",
+		},
+		Status: velerov1.PodVolumeBackupStatus{Phase: velerov1.PodVolumeBackupPhaseCompleted, SnapshotID: stored.SnapshotID},
+	}
+	pvb.Labels = map[string]string{velerov1.BackupNameLabel: "nightly"}
+	c.Create(&velerov1.Backup{ObjectMeta: c.Meta("nightly"), Status: velerov1.BackupStatus{Phase: velerov1.BackupPhaseCompleted}}, pvb)
+}

@@ -1,0 +1,187 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/repositorytask"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
+	"github.com/plimsoll-io/plimsoll/pkg/worker"
+)
+
+// tasksLease is the Lease of the processes that do RepositoryTasks, in the namespace that they serve.
+const tasksLease = "plimsoll-repository-tasks"
+
+type tasksOptions struct {
+	namespace        string
+	kubeconfig       string
+	http             program.HTTP
+	log              program.Log
+	leaderElection   bool
+	resticPath       string
+	downloadLimit    int64
+	lockWait         time.Duration
+	progressInterval time.Duration
+}
+
+func repositoryTasksCommand() *cobra.Command {
+	var o tasksOptions
+	cmd := &cobra.Command{
+		Use:   "repository-tasks",
+		Short: "Do the RepositoryTasks of a namespace: verify backups",
+		Long: `Do the RepositoryTasks of a namespace, one at a time: read the volumes of backups out of their repositories, and compare
+them with the repositories' records. It runs beside a Velero server or a restore controller, and needs no node's files.
+
+The namespace comes from VELERO_NAMESPACE (default velero).
+The API server is the one of --kubeconfig, of KUBECONFIG, or of the pod's service account.`,
+		Args: program.NoArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.validate(); err != nil {
+				return program.Misused(err)
+			}
+			return serveTasks(cmd.Context(), o)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVarP(&o.namespace, "namespace", "n", cmp.Or(os.Getenv("VELERO_NAMESPACE"), "velero"), "the namespace of the RepositoryTasks and Backups")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "the kubeconfig file, for a process outside of a cluster")
+	o.http.AddFlags(cmd, "/metrics")
+	o.log.AddFlags(cmd)
+	f.BoolVar(&o.leaderElection, "leader-elect", true, "work only while holding the Lease, so that one of several processes works")
+	f.StringVar(&o.resticPath, "restic-path", "restic", "the restic program: a path, or a name in PATH")
+	f.Int64Var(&o.downloadLimit, "download-limit", 0, "read at most this many bytes per second; 0: no limit")
+	f.DurationVar(&o.lockWait, "lock-wait", time.Hour, "wait this long for a locked repository")
+	f.DurationVar(&o.progressInterval, "progress-interval", progress.DefaultInterval, "write progress to the API server this often")
+	return cmd
+}
+
+func (o *tasksOptions) validate() error {
+	if o.downloadLimit < 0 {
+		return fmt.Errorf("--download-limit=%d is negative", o.downloadLimit)
+	}
+	if o.progressInterval <= 0 || o.lockWait <= 0 {
+		return errors.New("--progress-interval and --lock-wait must be positive")
+	}
+	return o.log.Validate()
+}
+
+// serveTasks wires the controller of RepositoryTasks and runs it until ctx ends.
+func serveTasks(ctx context.Context, o tasksOptions) error {
+	log := o.log.NewLogger()
+	cfg, err := program.RESTConfig(o.kubeconfig, "plimsoll-repository-tasks/"+version)
+	if err != nil {
+		return err
+	}
+	mgr, err := newTasksManager(cfg, o)
+	if err != nil {
+		return err
+	}
+	verifiers, err := newVerifiers(ctx, o, log)
+	if err != nil {
+		return err
+	}
+	err = repositorytask.SetUp(mgr, repositorytask.Config{
+		Namespace: o.namespace, Verifiers: verifiers, LockWait: o.lockWait, ProgressInterval: o.progressInterval, Logger: log,
+	})
+	if err != nil {
+		return err
+	}
+	// The metrics show the tasks, also in a process that waits for the lease.
+	if _, err := mgr.GetCache().GetInformer(ctx, &v1alpha1.RepositoryTask{}, cache.BlockUntilSynced(false)); err != nil {
+		return fmt.Errorf("watch RepositoryTasks: %w", err)
+	}
+	err = program.Serve(mgr, map[string]http.Handler{
+		program.AlivePath: healthz.CheckHandler{Checker: healthz.Ping},
+		program.ReadyPath: healthz.CheckHandler{Checker: func(r *http.Request) error {
+			ctx, cancel := context.WithTimeout(r.Context(), 3*time.Second)
+			defer cancel()
+			if !mgr.GetCache().WaitForCacheSync(ctx) {
+				return errors.New("the RepositoryTasks are not yet read from the API server")
+			}
+			return nil
+		}},
+	})
+	if err != nil {
+		return err
+	}
+	ctrlmetrics.Registry.MustRegister(repositorytask.NewMetrics(mgr.GetClient(), func(err error) {
+		log.Error("Cannot list the RepositoryTasks for the metrics", "error", err)
+	}))
+	log.Info("Doing the RepositoryTasks", "version", version, "commit", commit, "namespace", o.namespace)
+	warnUnconfined(log, worker.LandlockABI())
+	return mgr.Start(ctx)
+}
+
+// newVerifiers returns the data paths. None has a cache: what it holds would prove nothing of the repository.
+func newVerifiers(ctx context.Context, o tasksOptions, log *slog.Logger) (map[string]uploader.Verifier, error) {
+	workerPath, err := kopiaWorker()
+	if err != nil {
+		return nil, err
+	}
+	kopiaData, err := kopia.New(kopia.Options{Worker: workerPath, DownloadLimit: o.downloadLimit, Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	path, err := lookUp(o.resticPath)
+	if err != nil {
+		return nil, err
+	}
+	resticData, err := restic.New(ctx, path, restic.Options{DownloadLimit: o.downloadLimit, Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	return map[string]uploader.Verifier{"restic": resticData, "kopia": kopiaData}, nil
+}
+
+func newTasksManager(cfg *rest.Config, o tasksOptions) (ctrl.Manager, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), velerov1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, err
+	}
+	served, err := o.http.Options()
+	if err != nil {
+		return nil, err
+	}
+	options := ctrl.Options{
+		Scheme:                        scheme,
+		Cache:                         cache.Options{DefaultTransform: cache.TransformStripManagedFields(), DefaultNamespaces: map[string]cache.Config{o.namespace: {}}},
+		Metrics:                       served,
+		HealthProbeBindAddress:        "0", // served with the metrics
+		GracefulShutdownTimeout:       new(stopTimeout),
+		LeaderElection:                o.leaderElection,
+		LeaderElectionReleaseOnCancel: true, // nothing works on after mgr.Start has returned
+	}
+	if o.leaderElection {
+		lease := types.NamespacedName{Namespace: o.namespace, Name: tasksLease}
+		if options.LeaderElectionResourceLockInterface, err = program.NewLease(cfg, lease, program.ProcessIdentity()); err != nil {
+			return nil, err
+		}
+	}
+	mgr, err := ctrl.NewManager(cfg, options)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the API server: %w", err)
+	}
+	return mgr, nil
+}

@@ -1,0 +1,149 @@
+// Package repositorytask does what RepositoryTasks ask for: it proves that the volumes of a backup can be restored.
+//
+// One process of a namespace, which holds the lease, works on one task at a time, oldest first, so no repository has two.
+// Each volume is read by a confined worker, as in a node agent. A task whose process ended is begun again; volumes that were
+// done stay done. The task is Completed only if every selected volume is proven.
+package repositorytask
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/repository"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+)
+
+// ErrNoCRDs comes from SetUp where the API server does not know RepositoryTasks.
+var ErrNoCRDs = errors.New("the CRDs of plimsoll.io are not installed: kubectl apply -k deploy/crds")
+
+// Config is the configuration of a Controller. Namespace and Verifiers must be set.
+type Config struct {
+	Namespace string                       // of the Backups
+	Verifiers map[string]uploader.Verifier // by uploaderType
+
+	MaxAttempts      int           // how often processes may begin with one task; default 10
+	Tries            int           // of one volume, after failures that may pass; default 3
+	RetryDelay       time.Duration // between two of them; default 30 s
+	LockWait         time.Duration // how long a volume waits for a locked repository; default 1 h
+	LockDelay        time.Duration // between two looks at the lock; default 30 s
+	ProgressInterval time.Duration // default progress.DefaultInterval
+	StallAfter       time.Duration // default progress.DefaultStallAfter
+
+	Logger *slog.Logger // default: discards
+}
+
+func (c *Config) setDefaults() {
+	if c.MaxAttempts <= 0 {
+		c.MaxAttempts = 10
+	}
+	if c.Tries <= 0 {
+		c.Tries = 3
+	}
+	for d, standard := range map[*time.Duration]time.Duration{
+		&c.RetryDelay: 30 * time.Second, &c.LockWait: time.Hour, &c.LockDelay: 30 * time.Second, &c.ProgressInterval: progress.DefaultInterval,
+	} {
+		if *d <= 0 {
+			*d = standard
+		}
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+}
+
+// Controller does the tasks of one namespace.
+type Controller struct {
+	cfg      Config
+	client   client.Client // through the cache
+	api      client.Reader // reads what must be fresh, and what is not watched
+	events   events.EventRecorder
+	resolver *repository.Resolver
+}
+
+// SetUp adds a Controller to mgr, whose cache must be restricted to the namespace, and whose scheme must know velero.io/v1,
+// plimsoll.io/v1alpha1 and Kubernetes itself. It returns ErrNoCRDs.
+func SetUp(mgr ctrl.Manager, cfg Config) error {
+	_, err := mgr.GetRESTMapper().RESTMapping(schema.GroupKind{Group: v1alpha1.GroupVersion.Group, Kind: "RepositoryTask"})
+	if meta.IsNoMatchError(err) {
+		return ErrNoCRDs
+	}
+	if err != nil {
+		return fmt.Errorf("look for the CRDs of plimsoll.io: %w", err)
+	}
+	cfg.setDefaults()
+	c := &Controller{cfg: cfg, client: mgr.GetClient(), api: mgr.GetAPIReader(), events: mgr.GetEventRecorder("plimsoll-repository-tasks")}
+	c.resolver = &repository.Resolver{
+		Secrets: repository.SecretReaderFunc(c.secret), LookupEnv: os.LookupEnv, BucketRegion: repository.DetectRegion(nil),
+	}
+	err = ctrl.NewControllerManagedBy(mgr).For(&v1alpha1.RepositoryTask{}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: 1}).
+		Complete(reconcile.Func(c.reconcile))
+	if err != nil {
+		return fmt.Errorf("watch RepositoryTasks: %w", err)
+	}
+	return nil
+}
+
+func (c *Controller) secret(ctx context.Context, name string) (map[string][]byte, error) {
+	var secret corev1.Secret
+	if err := c.api.Get(ctx, c.name(name), &secret); err != nil {
+		return nil, err
+	}
+	return secret.Data, nil
+}
+
+func (c *Controller) name(name string) types.NamespacedName {
+	return types.NamespacedName{Namespace: c.cfg.Namespace, Name: name}
+}
+
+// defaultTTL is that of the CRD.
+const defaultTTL = 90 * 24 * time.Hour
+
+// reconcile does a task, or deletes it when its time has come.
+func (c *Controller) reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	var task v1alpha1.RepositoryTask
+	if err := c.api.Get(ctx, req.NamespacedName, &task); err != nil { // the cache may be behind our own last write
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if task.DeletionTimestamp != nil {
+		return reconcile.Result{}, nil
+	}
+	if !task.Status.Phase.Terminal() {
+		if err := c.newRun(&task).do(ctx); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	return c.expire(ctx, &task)
+}
+
+// expire deletes a task that has ended long enough ago.
+func (c *Controller) expire(ctx context.Context, task *v1alpha1.RepositoryTask) (reconcile.Result, error) {
+	if !task.Status.Phase.Terminal() || task.Status.CompletionTimestamp == nil {
+		return reconcile.Result{}, nil
+	}
+	ttl := defaultTTL
+	if task.Spec.TTL != nil {
+		ttl = task.Spec.TTL.Duration
+	}
+	if left := time.Until(task.Status.CompletionTimestamp.Add(ttl)); left > 0 {
+		return reconcile.Result{RequeueAfter: left}, nil
+	}
+	c.cfg.Logger.Info("Deleting a task whose TTL has passed", "task", task.Name)
+	return reconcile.Result{}, client.IgnoreNotFound(c.client.Delete(ctx, task, client.Preconditions{UID: &task.UID}))
+}

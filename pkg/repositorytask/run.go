@@ -1,0 +1,335 @@
+package repositorytask
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
+)
+
+// errDeleted stops the work on a task that is not there any more.
+var errDeleted = errors.New("the task was deleted")
+
+// run is the work on one task by this process.
+type run struct {
+	*Controller
+
+	log     *slog.Logger
+	tracker *progress.Tracker
+	cancel  context.CancelCauseFunc
+	backups []velerov1.PodVolumeBackup // of the task's volumes, in their order
+	sizes   []int64                    // of the volumes, as far as they are known
+	done    int64                      // bytes of the volumes that are done
+	wrong   int64                      // mismatches in them
+	object  *v1alpha1.RepositoryTask   // as it was when the run began, for what does not change
+
+	mu    sync.Mutex
+	task  *v1alpha1.RepositoryTask // as it was last written
+	stale bool                     // a write has failed: it may have landed
+}
+
+func (c *Controller) newRun(task *v1alpha1.RepositoryTask) *run {
+	s := &task.Status
+	before := progress.Snapshot{BytesDone: s.Progress.BytesDone, TotalBytes: s.Progress.TotalBytes}
+	if s.StartTimestamp != nil {
+		before.StartTime = s.StartTimestamp.Time
+	}
+	return &run{
+		Controller: c, task: task, object: task.DeepCopy(), log: c.cfg.Logger.With("task", task.Name, "backup", task.Spec.Backup),
+		tracker: progress.NewTracker(progress.Options{StallAfter: c.cfg.StallAfter, Previous: before}),
+	}
+}
+
+// do works on the task until it has ended, or ctx has: then the next process begins it again. The error is the API server's.
+func (r *run) do(ctx context.Context) error {
+	ctx, r.cancel = context.WithCancelCause(ctx)
+	defer r.cancel(nil)
+	err := r.work(ctx)
+	refused, isRefused := errors.AsType[*refusedError](err)
+	switch {
+	case errors.Is(context.Cause(ctx), errDeleted):
+		r.log.Info("The task was deleted; its work has ended")
+		return nil
+	case ctx.Err() != nil:
+		r.log.Info("The task is interrupted; the next process begins it again")
+		return nil
+	case isRefused:
+		r.log.Info("The task cannot be done", "reason", refused.reason, "message", refused.message)
+		err = r.fail(ctx, refused.reason, refused.message)
+	case err == nil:
+		err = r.finish(ctx)
+	}
+	if errors.Is(context.Cause(ctx), errDeleted) {
+		return nil
+	}
+	return err
+}
+
+// work verifies the volumes that are not done yet.
+func (r *run) work(ctx context.Context) error {
+	backups, err := r.selectVolumes(ctx, &r.object.Spec)
+	if err != nil {
+		return err
+	}
+	r.backups = backups
+	if err := r.begin(ctx); err != nil {
+		return err
+	}
+	r.tracker.Begin(int(r.object.Status.Attempts) + 1)
+	reporter := &progress.Reporter{Tracker: r.tracker, Publish: r.publish, Interval: r.cfg.ProgressInterval, Heartbeat: 3 * r.cfg.ProgressInterval}
+	reporting, stop := context.WithCancel(ctx)
+	var reporters sync.WaitGroup
+	reporters.Go(func() { reporter.Run(reporting) })
+	defer reporters.Wait()
+	defer stop()
+	for i := range r.backups {
+		v := r.status().Volumes[i]
+		if v.Result == v1alpha1.VolumePending {
+			if v, err = r.verifyVolume(ctx, i, v); err != nil {
+				return err
+			}
+			if err := r.writeVolume(ctx, i, v); err != nil {
+				return err
+			}
+		}
+		r.done += v.Bytes
+		r.sizes[i] = v.Bytes
+		r.wrong += v.Mismatched
+	}
+	return nil
+}
+
+// begin writes that the work begins, and on what. Volumes that an earlier process has done stay done.
+func (r *run) begin(ctx context.Context) error {
+	before := map[string]v1alpha1.RepositoryTaskVolume{}
+	for _, v := range r.object.Status.Volumes {
+		before[v.PodVolumeBackup] = v
+	}
+	volumes := make([]v1alpha1.RepositoryTaskVolume, len(r.backups))
+	r.sizes = make([]int64, len(r.backups))
+	var total int64
+	for i := range r.backups {
+		volumes[i] = newVolume(&r.backups[i])
+		if known, ok := before[volumes[i].PodVolumeBackup]; ok && known.SnapshotID == volumes[i].SnapshotID {
+			volumes[i] = known
+		}
+		if volumes[i].Result == v1alpha1.VolumePending {
+			r.sizes[i] = max(r.backups[i].Status.Progress.TotalBytes, 0)
+		}
+		total += max(r.sizes[i], volumes[i].Bytes)
+	}
+	if int(r.object.Status.Attempts) >= r.cfg.MaxAttempts {
+		return refuse(v1alpha1.ReasonTooManyAttempts, "%d processes have begun with the task and ended before it did: look for out-of-memory kills and restarts of their pod", r.cfg.MaxAttempts)
+	}
+	err := r.write(ctx, func(s *v1alpha1.RepositoryTaskStatus) {
+		s.Phase, s.State, s.Volumes = v1alpha1.PhaseInProgress, string(v1alpha1.StateScanning), volumes
+		s.Attempts++
+		s.Progress.TotalBytes = max(total, s.Progress.TotalBytes)
+		if s.StartTimestamp == nil {
+			s.StartTimestamp = new(metav1.Now())
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("begin the task: %w", err)
+	}
+	r.log.Info("Task started", "volumes", len(volumes), "bytes", total, "attempt", r.object.Status.Attempts+1)
+	r.emit(corev1.EventTypeNormal, v1alpha1.EventStarted, "task", "Verifying %s of backup %s, %s", text.Count(len(volumes), "volume", "volumes"), r.object.Spec.Backup, text.Bytes(total))
+	return nil
+}
+
+// writeVolume records what became of a volume.
+func (r *run) writeVolume(ctx context.Context, i int, v v1alpha1.RepositoryTaskVolume) error {
+	v.CompletionTimestamp = new(metav1.Now())
+	if err := r.write(ctx, func(s *v1alpha1.RepositoryTaskStatus) { s.Volumes[i] = v }); err != nil {
+		return fmt.Errorf("write the result of volume %s/%s:%s: %w", v.Namespace, v.Pod, v.Volume, err)
+	}
+	r.log.Info("Volume is done", "namespace", v.Namespace, "pod", v.Pod, "volume", v.Volume, "result", v.Result, "files", v.Files, "bytes", v.Bytes, "mismatched", v.Mismatched, "message", v.Message)
+	kind, about := corev1.EventTypeNormal, fmt.Sprintf("%s, %s compared", text.Count(v.Files, "file", "files"), text.Bytes(v.Bytes))
+	if v.Result != v1alpha1.VolumeVerified {
+		kind, about = corev1.EventTypeWarning, v.Message
+	}
+	r.emit(kind, string(v.Result), v.PodVolumeBackup, "Volume %s/%s:%s: %s", v.Namespace, v.Pod, v.Volume, about)
+	return nil
+}
+
+// summary counts the results of the volumes.
+type summary struct {
+	verified, mismatched, failed, skipped int
+	files, bytes                          int64
+	reason                                v1alpha1.Reason
+	example                               *v1alpha1.RepositoryTaskVolume // the worst one
+}
+
+func summarize(volumes []v1alpha1.RepositoryTaskVolume) summary {
+	var s summary
+	for i := range volumes {
+		v := &volumes[i]
+		s.files, s.bytes = s.files+v.Files, s.bytes+v.Bytes
+		switch v.Result {
+		case v1alpha1.VolumeVerified:
+			s.verified++
+		case v1alpha1.VolumeSkipped:
+			s.skipped++
+		case v1alpha1.VolumeMismatched:
+			if s.mismatched++; s.mismatched == 1 {
+				s.reason, s.example = v.Reason, v
+			}
+		case v1alpha1.VolumeFailed, v1alpha1.VolumePending:
+			if s.failed++; s.example == nil {
+				s.reason, s.example = v.Reason, v
+			}
+		}
+	}
+	return s
+}
+
+// String says what was found.
+func (s *summary) String() string {
+	said := fmt.Sprintf("%s verified: %s, %s compared", text.Count(s.verified, "pod volume", "pod volumes"), text.Count(s.files, "file", "files"), text.Bytes(s.bytes))
+	for _, other := range []struct {
+		n    int
+		what string
+	}{{s.mismatched, "damaged"}, {s.failed, "not verified"}, {s.skipped, "empty"}} {
+		if other.n > 0 {
+			said += fmt.Sprintf("; %d %s", other.n, other.what)
+		}
+	}
+	if v := s.example; v != nil {
+		said += fmt.Sprintf(". %s/%s:%s: %s", v.Namespace, v.Pod, v.Volume, v.Message)
+	}
+	return text.Line(said, maxMessage)
+}
+
+// maxMessage is that of the CRD, in bytes.
+const maxMessage = 1000
+
+// finish ends a task of which every volume is done.
+func (r *run) finish(ctx context.Context) error {
+	s := summarize(r.status().Volumes)
+	if s.mismatched+s.failed > 0 {
+		return r.fail(ctx, s.reason, s.String())
+	}
+	snapshot := r.tracker.Complete(r.done, "")
+	err := r.write(ctx, func(status *v1alpha1.RepositoryTaskStatus) {
+		setProgress(status, &snapshot)
+		status.Message, status.Percent = "", new(int32(100))
+		end(status, v1alpha1.PhaseCompleted, metav1.ConditionTrue, v1alpha1.ReasonVerified, s.String())
+	})
+	if err != nil {
+		return fmt.Errorf("write the end of the task: %w", err)
+	}
+	r.log.Info("Task completed", "volumes", s.verified, "files", s.files, "bytes", s.bytes)
+	r.emit(corev1.EventTypeNormal, v1alpha1.EventCompleted, "end", "%s", &s)
+	return nil
+}
+
+// fail ends a task that has proven nothing, or found damage.
+func (r *run) fail(ctx context.Context, reason v1alpha1.Reason, message string) error {
+	snapshot := r.tracker.End(progress.StateFailed, reason, message)
+	err := r.write(ctx, func(status *v1alpha1.RepositoryTaskStatus) {
+		setProgress(status, &snapshot)
+		status.Message, status.Reason = message, reason
+		end(status, v1alpha1.PhaseFailed, metav1.ConditionFalse, reason, message)
+	})
+	if err != nil {
+		return fmt.Errorf("write the end of the task: %w", err)
+	}
+	r.log.Info("Task failed", "reason", reason, "message", message)
+	r.emit(corev1.EventTypeWarning, v1alpha1.EventFailed, "end", "%s", message)
+	return nil
+}
+
+func end(s *v1alpha1.RepositoryTaskStatus, phase v1alpha1.Phase, proven metav1.ConditionStatus, reason v1alpha1.Reason, message string) {
+	s.Phase, s.CompletionTimestamp = phase, new(metav1.Now())
+	meta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: v1alpha1.ConditionVerified, Status: proven, Reason: string(reason), Message: message})
+}
+
+// publish shows how far the task is.
+func (r *run) publish(ctx context.Context, s progress.Snapshot) error {
+	return r.writeOnce(ctx, func(status *v1alpha1.RepositoryTaskStatus) { setProgress(status, &s) })
+}
+
+func setProgress(status *v1alpha1.RepositoryTaskStatus, s *progress.Snapshot) {
+	status.State, status.Message = string(s.State), s.Message
+	status.BytesPerSecond, status.ETASeconds, status.Percent = s.BytesPerSecond, s.ETASeconds, nil
+	done := max(s.BytesDone, status.Progress.BytesDone) // the API server refuses less
+	status.Progress = v1alpha1.VolumeOperationProgress{TotalBytes: s.TotalBytes, BytesDone: done}
+	if s.TotalBytes > 0 {
+		status.Progress.TotalBytes = max(s.TotalBytes, done)
+		status.Percent = new(int32(min(float64(done)/float64(status.Progress.TotalBytes)*100, 99)))
+	}
+	for at, moment := range map[**metav1.Time]time.Time{&status.LastProgressTimestamp: s.LastProgressTime, &status.HeartbeatTimestamp: s.Heartbeat} {
+		if !moment.IsZero() {
+			*at = new(metav1.NewTime(moment))
+		}
+	}
+}
+
+// status returns what was written last.
+func (r *run) status() *v1alpha1.RepositoryTaskStatus {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.task.Status.DeepCopy()
+}
+
+// write changes the status, and repeats that until the API server has taken it.
+func (r *run) write(ctx context.Context, mutate func(*v1alpha1.RepositoryTaskStatus)) error {
+	policy := apiretry.Policy{Retry: func(err error) bool { return apierrors.IsConflict(err) || !apiretry.Final(err) }}
+	return policy.Do(ctx, func() error { return r.writeOnce(ctx, mutate) })
+}
+
+// writeOnce changes the status of the task that this run has read, and of no other of its name.
+func (r *run) writeOnce(ctx context.Context, mutate func(*v1alpha1.RepositoryTaskStatus)) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	err := r.refresh(ctx)
+	if err == nil {
+		changed := r.task.DeepCopy()
+		mutate(&changed.Status)
+		if err = r.client.Status().Patch(ctx, changed, client.MergeFromWithOptions(r.task, client.MergeFromWithOptimisticLock{})); err == nil {
+			*r.task = *changed
+			return nil
+		}
+		r.stale = true
+	}
+	if apierrors.IsNotFound(err) {
+		r.cancel(errDeleted)
+	}
+	return err
+}
+
+// refresh reads the task again after a write that has failed.
+func (r *run) refresh(ctx context.Context) error {
+	if !r.stale {
+		return nil
+	}
+	var fresh v1alpha1.RepositoryTask
+	if err := r.api.Get(ctx, client.ObjectKeyFromObject(r.task), &fresh); err != nil {
+		return err
+	}
+	if fresh.UID != r.task.UID || fresh.Status.Phase.Terminal() {
+		r.cancel(errDeleted)
+		return errDeleted
+	}
+	*r.task, r.stale = fresh, false
+	return nil
+}
+
+// emit records an Event. Events that agree in all but the note are merged, so action tells them apart.
+func (r *run) emit(kind, reason, action, format string, args ...any) {
+	r.events.Eventf(r.object, nil, kind, reason, action, "%s", text.Line(fmt.Sprintf(format, args...), maxMessage))
+}

@@ -1,0 +1,158 @@
+package repositorytask
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/repository"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/worker"
+)
+
+// Bounds of what a volume's entry says. CRD: 10 paths.
+const (
+	maxPaths = 10
+	maxPath  = 256 // bytes
+)
+
+// verifyVolume reads a volume's snapshot, and again after failures that may pass. The error is that of ctx.
+func (r *run) verifyVolume(ctx context.Context, i int, v v1alpha1.RepositoryTaskVolume) (v1alpha1.RepositoryTaskVolume, error) {
+	began, try := time.Now(), 1
+	for {
+		result, err := r.verifyOnce(ctx, i)
+		if err == nil {
+			return withResult(v, &result), nil
+		}
+		if ctx.Err() != nil {
+			return v, context.Cause(ctx)
+		}
+		reason, mayPass := classify(err)
+		v.Result, v.Reason, v.Message = v1alpha1.VolumeFailed, reason, text.ShortenMiddle(text.Line(err.Error(), 4*maxMessage), maxMessage)
+		pause := r.cfg.RetryDelay
+		switch {
+		case reason == v1alpha1.ReasonRepositoryLocked && time.Since(began) < r.cfg.LockWait:
+			pause = r.cfg.LockDelay
+		case mayPass && try < r.cfg.Tries:
+			try++
+		default:
+			return v, nil
+		}
+		r.log.Warn("Volume was not verified; trying again", "pod", v.Namespace+"/"+v.Pod, "volume", v.Volume, "reason", reason, "after", pause, "error", err)
+		r.tracker.Report(progress.Reading{Stage: progress.StageWaiting, Reason: reason, Message: v.Message})
+		if err := apiretry.Sleep(ctx, pause); err != nil {
+			return v, err
+		}
+	}
+}
+
+// withResult takes what was found into the entry of a volume.
+func withResult(v v1alpha1.RepositoryTaskVolume, r *uploader.VerifyResult) v1alpha1.RepositoryTaskVolume {
+	v.Files, v.Bytes, v.Mismatched, v.NotCompared, v.Absent = r.Files, r.Bytes, r.Mismatched, r.NotCompared, r.Absent
+	v.Reason, v.Message, v.Paths = "", "", nil
+	if r.Proven() {
+		v.Result = v1alpha1.VolumeVerified
+		return v
+	}
+	v.Result, v.Reason = v1alpha1.VolumeMismatched, v1alpha1.ReasonMismatched
+	v.Message = fmt.Sprintf("%s not what the repository's records say", text.Count(r.Mismatched, "file is", "files are"))
+	if r.NotCompared > 0 {
+		v.Message += fmt.Sprintf(", %d not compared", r.NotCompared)
+	}
+	if r.LastError != "" {
+		v.Message += ", such as " + r.LastError
+	}
+	v.Message = text.ShortenMiddle(text.Line(v.Message, 4*maxMessage), maxMessage)
+	for _, path := range r.FailedPaths[:min(len(r.FailedPaths), maxPaths)] {
+		v.Paths = append(v.Paths, text.Line(path, maxPath))
+	}
+	slices.Sort(v.Paths)
+	return v
+}
+
+// verifyOnce reads a volume's snapshot.
+func (r *run) verifyOnce(ctx context.Context, i int) (uploader.VerifyResult, error) {
+	pvb := &r.backups[i]
+	kind := pvb.Spec.UploaderType
+	if kind == "" {
+		kind = uploaderRestic
+	}
+	verifier := r.cfg.Verifiers[kind]
+	if verifier == nil {
+		return uploader.VerifyResult{}, fmt.Errorf("uploader type %q: %w", kind, uploader.ErrUnsupported)
+	}
+	repo, err := r.repository(ctx, pvb)
+	if err != nil {
+		return uploader.VerifyResult{}, err
+	}
+	return verifier.Verify(ctx, uploader.VerifyRequest{
+		Repository: repo, SnapshotID: pvb.Status.SnapshotID, TotalBytes: max(pvb.Status.Progress.TotalBytes, 0),
+	}, progress.SinkFunc(func(reading progress.Reading) { r.report(i, reading) }))
+}
+
+// report adds what the other volumes have to a reading of one. It is called by one goroutine at a time.
+func (r *run) report(i int, reading progress.Reading) {
+	total := r.done
+	for at := i + 1; at < len(r.sizes); at++ {
+		total += r.sizes[at]
+	}
+	if reading.TotalBytes == 0 {
+		reading.TotalBytes = r.sizes[i]
+	}
+	reading.TotalBytes += total
+	reading.BytesDone += r.done
+	reading.Errors += r.wrong
+	reading.FilesDone, reading.FilesTotal = 0, 0 // of one volume
+	if r.done > 0 && reading.Stage == progress.StageScanning {
+		reading.Stage = progress.StageTransferring
+	}
+	r.tracker.Report(reading)
+}
+
+// repository returns the address and the credentials of a backup's repository.
+func (r *run) repository(ctx context.Context, pvb *velerov1.PodVolumeBackup) (uploader.Repository, error) {
+	var location velerov1.BackupStorageLocation
+	err := r.api.Get(ctx, r.name(pvb.Spec.BackupStorageLocation), &location)
+	if apierrors.IsNotFound(err) {
+		return uploader.Repository{}, fmt.Errorf("%w: BackupStorageLocation %s/%s does not exist", repository.ErrMisconfigured, r.cfg.Namespace, pvb.Spec.BackupStorageLocation)
+	}
+	if err != nil {
+		return uploader.Repository{}, fmt.Errorf("get BackupStorageLocation %s: %w", pvb.Spec.BackupStorageLocation, err)
+	}
+	return r.resolver.Resolve(ctx, &location, repository.Request{
+		UploaderType: pvb.Spec.UploaderType, Identifier: pvb.Spec.RepoIdentifier, Namespace: pvb.Spec.Pod.Namespace,
+	})
+}
+
+// classify returns the reason of an error, and whether another try may help.
+func classify(err error) (reason v1alpha1.Reason, mayPass bool) {
+	for _, known := range []struct {
+		err    error
+		reason v1alpha1.Reason
+	}{
+		{repository.ErrMisconfigured, v1alpha1.ReasonInvalidLocation},
+		{uploader.ErrRepositoryNotFound, v1alpha1.ReasonRepositoryNotFound},
+		{uploader.ErrRepositoryIncomplete, v1alpha1.ReasonRepositoryIncomplete},
+		{uploader.ErrWrongPassword, v1alpha1.ReasonWrongPassword},
+		{uploader.ErrRepositoryLocked, v1alpha1.ReasonRepositoryLocked},
+		{uploader.ErrSnapshotNotFound, v1alpha1.ReasonSnapshotNotFound},
+		{uploader.ErrUnsupported, v1alpha1.ReasonUnsupported},
+	} {
+		if errors.Is(err, known.err) {
+			return known.reason, false
+		}
+	}
+	if exit, ok := errors.AsType[*worker.ExitError](err); ok && exit.OutOfMemory {
+		return v1alpha1.ReasonOutOfMemory, true
+	}
+	return v1alpha1.ReasonDataPath, true
+}

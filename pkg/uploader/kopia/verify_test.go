@@ -1,0 +1,238 @@
+package kopia_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/kopia/kopia/repo"
+	"github.com/kopia/kopia/repo/blob/filesystem"
+	"github.com/kopia/kopia/repo/manifest"
+	"github.com/kopia/kopia/repo/object"
+	"github.com/kopia/kopia/snapshot"
+
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
+)
+
+// mixedVolume has a file that kopia divides, small and empty files, directories, and what has no content.
+func mixedVolume(t *testing.T) *os.File {
+	t.Helper()
+	volume := randomVolume(t, 2, 9*mib)
+	dir := volume.Name()
+	err := errors.Join(
+		os.MkdirAll(filepath.Join(dir, "below", "deep"), 0o755), os.Symlink("file-0", filepath.Join(dir, "link")), os.Link(filepath.Join(dir, "file-0"), filepath.Join(dir, "below", "hard")),
+		os.WriteFile(filepath.Join(dir, "empty"), nil, 0o600), os.WriteFile(filepath.Join(dir, "below", "deep", "small"), []byte("small"), 0o600),
+		syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o600),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return volume
+}
+
+// objects returns the files of a repository's blobs whose names begin with a prefix, the largest first.
+func objects(t *testing.T, repository uploader.Repository, prefix string) []string {
+	t.Helper()
+	sizes := map[string]int64{}
+	var found []string
+	err := filepath.WalkDir(repository.URL, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		name := strings.ReplaceAll(strings.TrimPrefix(path, repository.URL+"/"), "/", "")
+		if strings.HasPrefix(name, prefix) && err == nil {
+			found, sizes[path] = append(found, path), info.Size()
+		}
+		return err
+	})
+	if err != nil || len(found) == 0 {
+		t.Fatalf("no object %s: %v", prefix, err)
+	}
+	slices.SortFunc(found, func(a, b string) int { return int(sizes[b] - sizes[a]) })
+	return found
+}
+
+// flip changes some bytes in the middle of a file.
+func flip(t *testing.T, path string) {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range min(len(content)/2, 16) {
+		content[len(content)/2+i] ^= 0xff
+	}
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func verify(t *testing.T, repository uploader.Repository, id string) (uploader.VerifyResult, *uploadertest.Recorder) {
+	t.Helper()
+	var seen uploadertest.Recorder
+	result, err := newUploader(t, kopia.Options{}).Verify(t.Context(), uploader.VerifyRequest{Repository: repository, SnapshotID: id}, &seen)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, workerSaid(err))
+	}
+	return result, &seen
+}
+
+// TestVerify damages a repository in each way that a storage can, and looks whether the damage is found and named.
+func TestVerify(t *testing.T) {
+	t.Parallel()
+	repository := initialized(t)
+	stored := backup(t, newUploader(t, kopia.Options{}), uploader.BackupRequest{Repository: repository, Volume: mixedVolume(t)}, nil)
+	result, seen := verify(t, repository, stored.SnapshotID)
+	if !result.Proven() || result.Files != 5 || result.Bytes != 27*mib+5 || result.Bytes != stored.TotalBytes || result.LastError != "" {
+		t.Errorf("got %+v of %+v", result, stored)
+	}
+	if last := seen.Last(); last.TotalBytes != stored.TotalBytes || last.BytesDone != last.TotalBytes-1 {
+		t.Errorf("the last reading is %+v", last)
+	}
+	for name, damage := range map[string]func(t *testing.T, pack string){
+		"changed": flip,
+		"missing": func(t *testing.T, pack string) { t.Helper(); remove(t, pack) },
+		"cut off": cut,
+	} {
+		t.Run(name, func(t *testing.T) {
+			damaged := copyOf(t, repository)
+			damage(t, objects(t, damaged, "p")[0])
+			result, _ := verify(t, damaged, stored.SnapshotID)
+			if result.Proven() || !strings.Contains(strings.Join(result.FailedPaths, " ")+" ", "file-") || result.LastError == "" {
+				t.Errorf("got %+v", result)
+			}
+			if failed := min(result.Mismatched, 5); result.Files+failed < 5 { // the link's target is in the pack, too
+				t.Errorf("%d files of 5 are compared, %d are not what they should be", result.Files, result.Mismatched)
+			}
+			t.Log(result.LastError)
+		})
+	}
+	t.Run("no metadata", func(t *testing.T) {
+		damaged := copyOf(t, repository)
+		remove(t, objects(t, damaged, "q")...)
+		_, err := newUploader(t, kopia.Options{}).Verify(t.Context(), uploader.VerifyRequest{Repository: damaged, SnapshotID: stored.SnapshotID}, nil)
+		if err == nil {
+			t.Error("got no error for a snapshot of which nothing but content is left")
+		}
+	})
+}
+
+func copyOf(t *testing.T, repository uploader.Repository) uploader.Repository {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "copy")
+	if err := os.CopyFS(dir, os.DirFS(repository.URL)); err != nil {
+		t.Fatal(err)
+	}
+	repository.URL = dir
+	return repository
+}
+
+func remove(t *testing.T, paths ...string) {
+	t.Helper()
+	for _, path := range paths {
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func cut(t *testing.T, path string) {
+	t.Helper()
+	if err := errors.Join(os.Chmod(path, 0o600), os.Truncate(path, 1000)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestVerifyComparesSizes: a snapshot whose directory says another size of a file than its content has, or leaves a file out.
+func TestVerifyComparesSizes(t *testing.T) {
+	t.Parallel()
+	repository := initialized(t)
+	stored := backup(t, newUploader(t, kopia.Options{}), uploader.BackupRequest{Repository: repository, Volume: mixedVolume(t)}, nil)
+	for name, test := range map[string]struct {
+		change func(*snapshot.DirManifest)
+		named  string
+	}{
+		"a larger file":  {func(m *snapshot.DirManifest) { entry(m, "file-1").FileSize++ }, "file-1"},
+		"a smaller file": {func(m *snapshot.DirManifest) { entry(m, "file-0").FileSize-- }, "file-0"},
+		"a lost entry": {func(m *snapshot.DirManifest) {
+			m.Entries = slices.DeleteFunc(m.Entries, func(e *snapshot.DirEntry) bool { return e.Name == "file-0" })
+		}, "."},
+		"an unknown content": {func(m *snapshot.DirManifest) {
+			id, err := object.ParseID(strings.Repeat("ab", 16))
+			if err != nil {
+				t.Error(err)
+			}
+			entry(m, "empty").ObjectID = id
+		}, "empty"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			id := rewrite(t, repository, stored.SnapshotID, test.change)
+			result, _ := verify(t, repository, id)
+			if result.Mismatched == 0 || !slices.Contains(result.FailedPaths, test.named) {
+				t.Errorf("got %+v", result)
+			}
+			t.Log(result.LastError)
+		})
+	}
+	missing := strings.Repeat("0", 32)
+	_, err := newUploader(t, kopia.Options{}).Verify(t.Context(), uploader.VerifyRequest{Repository: repository, SnapshotID: missing}, nil)
+	if !errors.Is(err, uploader.ErrSnapshotNotFound) {
+		t.Errorf("got %v, want ErrSnapshotNotFound", err)
+	}
+}
+
+func entry(m *snapshot.DirManifest, name string) *snapshot.DirEntry {
+	return m.Entries[slices.IndexFunc(m.Entries, func(e *snapshot.DirEntry) bool { return e.Name == name })]
+}
+
+// rewrite saves a snapshot once more with another root directory, and returns its id.
+func rewrite(t *testing.T, repository uploader.Repository, id string, change func(*snapshot.DirManifest)) string {
+	t.Helper()
+	ctx := t.Context()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	st, err := filesystem.New(ctx, &filesystem.Options{Path: repository.URL}, false)
+	must(err)
+	config, password := filepath.Join(t.TempDir(), "config"), strings.TrimSpace(repository.Password.Reveal())
+	must(repo.Connect(ctx, config, st, password, nil))
+	r, err := repo.Open(ctx, config, password, nil)
+	must(err)
+	defer r.Close(ctx)
+	man, err := snapshot.LoadSnapshot(ctx, r, manifest.ID(id))
+	must(err)
+	reader, err := r.OpenObject(ctx, man.RootObjectID())
+	must(err)
+	var dir snapshot.DirManifest
+	must(json.NewDecoder(reader).Decode(&dir))
+	must(reader.Close())
+	change(&dir)
+	must(repo.WriteSession(ctx, r, repo.WriteSessionOptions{Purpose: "test"}, func(ctx context.Context, w repo.RepositoryWriter) error {
+		out := w.NewObjectWriter(ctx, object.WriterOptions{Description: "dir", Prefix: "k", MetadataCompressor: "zstd-fastest"})
+		defer out.Close()
+		if err := json.NewEncoder(out).Encode(&dir); err != nil {
+			return err
+		}
+		root, err := out.Result()
+		if err != nil {
+			return err
+		}
+		man.RootEntry.ObjectID = root
+		_, err = snapshot.SaveSnapshot(ctx, w, man)
+		return err
+	}))
+	return string(man.ID)
+}

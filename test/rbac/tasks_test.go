@@ -1,0 +1,79 @@
+package rbac
+
+import (
+	"net/http"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/test/loopback"
+	"github.com/plimsoll-io/plimsoll/test/parts"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
+)
+
+// TestRightsOfRepositoryTasks does tasks as the service account of deploy/repository-tasks. Nothing may be forbidden, and each
+// right must have been needed.
+func TestRightsOfRepositoryTasks(t *testing.T) {
+	t.Parallel()
+	runtime.LockOSThread() // as in TestRights
+	defer runtime.UnlockOSThread()
+	root, err := parts.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, restic := parts.NodeAgent(t), parts.Restic(t, parts.DefaultRestic)
+	audit := filepath.Join(t.TempDir(), "audit.log")
+	c := newCluster(t, audit)
+	roles := readObjects(t, filepath.Join(root, "deploy", "repository-tasks", "rbac.yaml"))
+	objects := append(readObjects(t, filepath.Join(root, "deploy", "repository-tasks", "serviceaccount.yaml")), roles...)
+	account := accountIn(t, objects)
+	c.apply(objects)
+	completed := velerov1.BackupStatus{Phase: velerov1.BackupPhaseCompleted}
+	c.CreateSecret("velero-repo-credentials", map[string]string{"repository-password": "p"})
+	c.Create(
+		c.DirectoryLocation("default", t.TempDir()),
+		&velerov1.Backup{ObjectMeta: c.Meta("lost"), Status: completed}, &velerov1.Backup{ObjectMeta: c.Meta("empty"), Status: completed},
+	)
+	pvb := &velerov1.PodVolumeBackup{
+		ObjectMeta: c.Meta("lost-1"),
+		Spec: velerov1.PodVolumeBackupSpec{
+			Pod: corev1.ObjectReference{Namespace: "shop", Name: "db-0"}, Volume: "data", BackupStorageLocation: "default", UploaderType: "kopia", Node: "n",
+		},
+		Status: velerov1.PodVolumeBackupStatus{Phase: velerov1.PodVolumeBackupPhaseCompleted, SnapshotID: strings.Repeat("a", 32)},
+	}
+	pvb.Labels = map[string]string{velerov1.BackupNameLabel: "lost"}
+	c.Create(pvb)
+
+	// The second one fills its caches as one does whose API server is older than Kubernetes 1.34.
+	for name, variable := range map[string]string{"t1": "", "t2": "KUBE_FEATURE_WatchListClient=false"} {
+		address := loopback.ForTest(t)
+		stop := startAgent(t, program, []string{
+			"repository-tasks", "--kubeconfig=" + testenv.Kubeconfig(t, c.WithToken(account)), "--namespace=" + namespace, "--metrics-address=" + address, "--restic-path=" + restic,
+		}, variable)
+		awaitReady(t, "http://"+address+"/readyz")
+		for backup, reason := range map[string]v1alpha1.Reason{"lost": v1alpha1.ReasonRepositoryNotFound, "empty": v1alpha1.ReasonNoPodVolumes} {
+			task := &v1alpha1.RepositoryTask{ObjectMeta: c.Meta(name + "-" + backup), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskVerify, Backup: backup}}
+			c.Create(task)
+			testenv.EventuallyGet(c.Env, task, "the end of the task", func(task *v1alpha1.RepositoryTask, err error) bool {
+				return err == nil && task.Status.Reason == reason
+			})
+		}
+		brief := &v1alpha1.RepositoryTask{ObjectMeta: c.Meta(name + "-brief"), Spec: v1alpha1.RepositoryTaskSpec{
+			Type: v1alpha1.TaskVerify, Backup: "empty", TTL: &metav1.Duration{Duration: time.Nanosecond},
+		}}
+		c.Create(brief)
+		testenv.EventuallyGet(c.Env, brief, "its deletion", func(_ *v1alpha1.RepositoryTask, err error) bool { return err != nil })
+		if code, body, err := get(t.Context(), "http://"+address+"/metrics", ""); err != nil || code != http.StatusOK || !strings.Contains(body, `plimsoll_repository_tasks{phase="Failed",type="Verify"}`) {
+			t.Errorf("metrics: %d, %v: %.500s", code, err, body)
+		}
+		stop()
+	}
+	judge(t, granted(t, roles), readRequests(t, audit, "system:serviceaccount:"+account.Namespace+":"+account.Name))
+}
