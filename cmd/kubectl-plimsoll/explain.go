@@ -33,14 +33,14 @@ func explainCommand(c *connection) *cobra.Command {
 		Short: "Explain why a backup or restore waits or has failed, and what to do",
 		Long: `Explains the state of a Backup, Restore, PodVolumeBackup or PodVolumeRestore, and what to do: what it is queued behind, the owner
 of the lock, why its pod does not start, a missing node agent, since when no byte has moved, why it failed.
-For VolumePluginBackups and VolumePluginRestores it shows the reports of their plugin.
+For VolumePluginBackups and VolumePluginRestores it shows the reports of their plugin, for RepositoryTasks what they have found.
 
 The command reads the objects, their pods, nodes and Events, and the progress of the node agents.`,
 		Example: `  kubectl plimsoll explain backup nightly
   kubectl plimsoll explain pvb/nightly-x7k2p
   kubectl plimsoll explain restore nightly-1 -o json`,
 		ValidArgsFunction: completeReferences(c, describe.KindBackup, describe.KindRestore, describe.KindPodVolumeBackup, describe.KindPodVolumeRestore,
-			describe.KindVolumePluginBackup, describe.KindVolumePluginRestore),
+			describe.KindVolumePluginBackup, describe.KindVolumePluginRestore, describe.KindRepositoryTask),
 		Args: func(_ *cobra.Command, args []string) error {
 			var err error
 			of, err = parseReference(args)
@@ -125,6 +125,8 @@ func (s *scene) explain(ctx context.Context, of reference) (*describe.Explanatio
 		e = s.explainOperation(ctx, describe.OfBackup(o), o)
 	case *velerov1.Restore:
 		e = s.explainOperation(ctx, describe.OfRestore(o), o)
+	case *v1alpha1.RepositoryTask:
+		e = describe.ExplainTask(o, s.events(ctx, s.namespace, o.UID), s.view.At)
 	default:
 		e = s.explainVolume(ctx, describe.VolumeOf(o), o)
 	}

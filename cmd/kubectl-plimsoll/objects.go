@@ -29,12 +29,13 @@ var kindNames = map[string]string{
 	"podvolumebackup": describe.KindPodVolumeBackup, "podvolumebackups": describe.KindPodVolumeBackup, "pvb": describe.KindPodVolumeBackup,
 	"podvolumerestore": describe.KindPodVolumeRestore, "podvolumerestores": describe.KindPodVolumeRestore, "pvr": describe.KindPodVolumeRestore,
 	"volumepluginbackup": describe.KindVolumePluginBackup, "volumepluginbackups": describe.KindVolumePluginBackup, "vpb": describe.KindVolumePluginBackup,
+	"repositorytask": describe.KindRepositoryTask, "repositorytasks": describe.KindRepositoryTask, "rtask": describe.KindRepositoryTask,
 	"volumepluginrestore": describe.KindVolumePluginRestore, "volumepluginrestores": describe.KindVolumePluginRestore, "vpr": describe.KindVolumePluginRestore,
 }
 
 // groupOf is the API that has a kind.
 func groupOf(kind string) schema.GroupVersion {
-	if kind == describe.KindVolumePluginBackup || kind == describe.KindVolumePluginRestore {
+	if kind == describe.KindVolumePluginBackup || kind == describe.KindVolumePluginRestore || kind == describe.KindRepositoryTask {
 		return v1alpha1.GroupVersion
 	}
 	return velerov1.SchemeGroupVersion
@@ -53,6 +54,8 @@ func newObject(kind string) client.Object {
 		return &v1alpha1.VolumePluginBackup{}
 	case describe.KindVolumePluginRestore:
 		return &v1alpha1.VolumePluginRestore{}
+	case describe.KindRepositoryTask:
+		return &v1alpha1.RepositoryTask{}
 	default:
 		return &velerov1.PodVolumeBackup{}
 	}
@@ -72,7 +75,7 @@ func parseReference(args []string) (reference, error) {
 	kind, ok := kindNames[word]
 	if !ok || grouped && group != groupOf(kind).Group {
 		return reference{}, program.Misused(fmt.Errorf("%q is none of backup, restore, podvolumebackup (pvb), podvolumerestore (pvr), "+
-			"volumepluginbackup (vpb) and volumepluginrestore (vpr)", args[0]))
+			"volumepluginbackup (vpb), volumepluginrestore (vpr) and repositorytask (rtask)", args[0]))
 	}
 	return reference{kind, args[1]}, nil
 }

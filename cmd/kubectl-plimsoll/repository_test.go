@@ -64,6 +64,11 @@ func TestRepositoryVerify(t *testing.T) {
 	if code != exitFailed || !strings.Contains(out, "Mismatched") || !strings.Contains(out, "  file\n") {
 		t.Errorf("code %d", code)
 	}
+	out, _, code = c.run("explain", "repositorytask", task.Name)
+	t.Log(out)
+	if code != 0 || !strings.Contains(out, "shop/db-0:data is Mismatched: 1 file is not") || !strings.Contains(out, "another BackupStorageLocation") {
+		t.Errorf("explain: code %d", code)
+	}
 	for name, test := range map[string]struct {
 		args []string
 		code int

@@ -1,0 +1,51 @@
+package describe
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+)
+
+// seeTasks is the page about RepositoryTasks.
+const seeTasks = documentation + "docs/repositories.md"
+
+// ExplainTask explains where a RepositoryTask is, or what it has found.
+func ExplainTask(t *v1alpha1.RepositoryTask, events []Event, at time.Time) Explanation {
+	v := OfRepositoryTask(t)
+	s := &v.Progress
+	e := Explanation{
+		Kind: v.Kind, Namespace: v.Namespace, Name: v.Name, Subject: "backup " + t.Spec.Backup,
+		State: string(s.State), Reason: t.Status.Reason, See: seeTasks, Events: events,
+	}
+	switch {
+	case s.State == progress.StateCompleted:
+		e.Why, e.See = "every file of every volume was compared, and is what it should be", ""
+	case s.State == progress.StateFailed:
+		e.Why = "nothing, or not everything, is proven: " + v.Message
+		if remedy := t.Status.Reason.Remedy(); remedy != "" {
+			e.do(remedy)
+		}
+	case t.Status.Phase == "":
+		e.Why = fmt.Sprintf("it was not picked up in the %s since it was made: another task runs, or deployment plimsoll-repository-tasks does not", Age(at, v.Created))
+		e.do(fmt.Sprintf("'kubectl -n %s get repositorytasks' shows whether another one is InProgress, 'kubectl -n %s get deployment plimsoll-repository-tasks' whether the deployment runs", v.Namespace, v.Namespace))
+	case v.Silent(at):
+		e.Why = "nothing was heard of it for " + Age(at, s.Heartbeat) + "; the next pod of deployment plimsoll-repository-tasks begins it again"
+		e.do(fmt.Sprintf("look at the deployment: 'kubectl -n %s get pods -l app.kubernetes.io/name=plimsoll-repository-tasks'", v.Namespace))
+	case s.State == progress.StateWaiting:
+		e.Why = "it waits: " + v.Message
+	case s.State == progress.StateStalled:
+		e.Why = "no byte has moved for " + Age(at, s.LastProgressTime)
+		e.do("look at the storage of the repository, and at the network to it")
+	default:
+		e.Why = fmt.Sprintf("it reads: %s, %s, time left %s", v.done(), Rate(s.BytesPerSecond), ETA(s.ETASeconds))
+	}
+	for i := range t.Status.Volumes {
+		if x := &t.Status.Volumes[i]; !slices.Contains([]v1alpha1.VolumeResult{v1alpha1.VolumeVerified, v1alpha1.VolumePending}, x.Result) {
+			e.fact("%s/%s:%s is %s: %s", x.Namespace, x.Pod, x.Volume, x.Result, x.Message)
+		}
+	}
+	return e
+}
