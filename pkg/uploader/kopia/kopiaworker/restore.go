@@ -36,6 +36,11 @@ func (j *job) restore(ctx context.Context) (_ protocol.Result, err error) {
 	if err != nil {
 		return protocol.Result{}, fmt.Errorf("open the snapshot: %w", err)
 	}
+	volume, err := os.Open(".") // before the first write: the flush then sees the errors of all of them
+	if err != nil {
+		return protocol.Result{}, fmt.Errorf("prepare the volume: %w", err)
+	}
+	defer volume.Close()
 	target, err := newTarget(ctx, r, j.Sparse)
 	if err != nil {
 		return protocol.Result{}, fmt.Errorf("prepare the volume: %w", err)
@@ -54,7 +59,7 @@ func (j *job) restore(ctx context.Context) (_ protocol.Result, err error) {
 	if err != nil {
 		return protocol.Result{}, fmt.Errorf("restore: %w", err)
 	}
-	if err := flush(); err != nil {
+	if err := syncVolume(int(volume.Fd())); err != nil {
 		return protocol.Result{}, err
 	}
 	if n := target.foreign.Load(); n > 0 {
@@ -71,17 +76,8 @@ func (j *job) restore(ctx context.Context) (_ protocol.Result, err error) {
 	}, nil
 }
 
-// flush makes sure that the files are on the volume, as Velero does since 1.18. It also finds the errors that a file
-// system keeps until then, a full volume among them.
-func flush() error {
-	dir, err := os.Open(".")
-	if err != nil {
-		return fmt.Errorf("flush the volume: %w", err)
-	}
-	defer dir.Close()
-	return syncVolume(int(dir.Fd()))
-}
-
+// syncVolume makes sure that the files are on the volume, as Velero does since 1.18. It also finds the errors that a file
+// system keeps until then, a full volume among them, and those of all writes since dir was opened (Linux 5.8).
 func syncVolume(dir int) error {
 	if err := unix.Syncfs(dir); err != nil {
 		return fmt.Errorf("flush the volume: %w: %w", uploader.ErrFlush, err)

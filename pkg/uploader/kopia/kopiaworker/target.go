@@ -165,7 +165,15 @@ func (t *target) writeFile(ctx context.Context, path string, e kopiafs.File, pro
 	if err := remove(path); err != nil {
 		return err
 	}
-	if err := t.FilesystemOutput.WriteFile(ctx, path, e, progress); err != nil {
+	w := &writeback{path: path}
+	defer w.end()
+	advance := func(n int64) {
+		w.advance(n)
+		if progress != nil {
+			progress(n)
+		}
+	}
+	if err := t.FilesystemOutput.WriteFile(ctx, path, e, advance); err != nil {
 		return err
 	}
 	t.checkOwner(path, e)
