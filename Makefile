@@ -53,9 +53,17 @@ help: ## This list.
 .PHONY: build
 build: bin/node-agent bin/kopia-worker bin/restore-controller bin/kubectl-plimsoll ## Build our own programs: static, with version and commit.
 
+# Prints the slowest tests, also of a run that failed.
+GOTESTSUM = run() { bin/gotestsum --format standard-quiet --jsonfile-timing-events bin/tests.json -- -race -timeout 60m "$$@" $(TESTFLAGS) $(PKG) && code=0 || code=$$?; \
+  echo 'The slowest tests:'; bin/gotestsum tool slowest --num 20 --threshold 1s --jsonfile bin/tests.json; return $$code; }; run
+
 .PHONY: test
-test: parts bin/gotestsum ## Run all tests under the race detector on real parts. PKG=./pkg/... TESTFLAGS='-run X'
-	bin/gotestsum --format standard-quiet --jsonfile-timing-events bin/tests.json -- -race -timeout 60m $(TESTFLAGS) $(PKG)
+test: parts-quick bin/gotestsum ## Run what matters before a commit, under the race detector on real parts. PKG=./pkg/... TESTFLAGS='-run X'
+	@$(GOTESTSUM) -short
+
+.PHONY: test-all
+test-all: parts bin/gotestsum ## Run all tests: those of make test, each version of restic, attacks, browser, monitoring, Velero's programs.
+	@$(GOTESTSUM)
 	@tools/no-skips.sh '"Action":"skip".*"Test":' bin/tests.json
 
 .PHONY: test-faults
@@ -235,8 +243,11 @@ bin/e2e.test: ## The end-to-end suite as a program.
 
 ##@ Parts
 
+.PHONY: parts-quick
+parts-quick: bin/restic-$(RESTIC_DEFAULT) bin/versitygw $(CONTROLPLANE) bin/controlplane/kubectl bin/helm velero-crds ## Build and fetch what make test runs: one restic, an S3 server, etcd, kube-apiserver, kubectl, helm, CRDs.
+
 .PHONY: parts
-parts: $(RESTICS) bin/kopia bin/versitygw bin/velero bin/velero-plugin-for-aws bin/velero-store $(CONTROLPLANE) bin/controlplane/kubectl bin/helm velero-crds ## Build and fetch what the tests run: restic, kopia, an S3 server, Velero's program, plugin and store, etcd, kube-apiserver, kubectl, helm, CRDs.
+parts: parts-quick $(RESTICS) bin/kopia bin/velero bin/velero-plugin-for-aws bin/velero-store ## And what all tests run: each restic, kopia, Velero's program, plugin and store.
 
 .PHONY: controlplane
 controlplane: $(CONTROLPLANE) ## Build etcd and kube-apiserver, unless KUBEBUILDER_ASSETS has them.

@@ -49,6 +49,9 @@ func TestLifeOfAVolume(t *testing.T) {
 	for _, velero := range []string{"1.14.1", "1.16.2", "1.18.3"} {
 		for _, data := range []string{"restic", "kopia"} {
 			t.Run(velero+"/"+data, func(t *testing.T) {
+				if velero != controlplane.LatestVelero {
+					parts.Slow(t)
+				}
 				t.Parallel()
 				testLifeOfAVolume(t, velero, data)
 			})

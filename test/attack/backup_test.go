@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/plimsoll-io/plimsoll/test/parts"
 )
 
 // trap is something in a volume that leads out of it, blocks, or is taken for something else.
@@ -122,6 +124,7 @@ var traps = map[string]trap{
 // TestBackup backs up a volume with all traps in it. What lies behind them must not be in the snapshot, and they
 // themselves must be in it as what they are.
 func TestBackup(t *testing.T) {
+	parts.Slow(t)
 	t.Parallel()
 	eachDataPath(t, func(t *testing.T, p dataPath) {
 		s := newScene(t)

@@ -98,6 +98,7 @@ func (m move) with(t *testing.T, capabilities []string) moved {
 // TestCapabilities backs up and restores files of all kinds with the capabilities of the DaemonSet: nothing may be lost.
 // With one of them less something must be.
 func TestCapabilities(t *testing.T) {
+	parts.Slow(t)
 	t.Parallel()
 	if _, err := exec.LookPath("setpriv"); err != nil || os.Geteuid() != 0 {
 		t.Skipf("NOT TESTED: it takes root and setpriv to run with less capabilities (%v)", err)

@@ -65,6 +65,7 @@ func (s *scene) plantSwaps() (swap func() (stop func())) {
 
 // TestBackupRace swaps directories and files for symlinks while a backup reads them.
 func TestBackupRace(t *testing.T) {
+	parts.Slow(t)
 	t.Parallel()
 	needLandlock(t)
 	eachDataPath(t, func(t *testing.T, p dataPath) {
@@ -87,6 +88,7 @@ func TestBackupRace(t *testing.T) {
 // TestRestoreRace swaps directories and files for symlinks while a restore writes them, by each restic that is here. Not even the time of
 // the last change of a file outside may change, which the kernel sets with owner, mode, times and attributes.
 func TestRestoreRace(t *testing.T) {
+	parts.Slow(t)
 	t.Parallel()
 	needLandlock(t)
 	if !worker.GuardsMetadata() {

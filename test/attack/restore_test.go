@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/plimsoll-io/plimsoll/test/parts"
 )
 
 // ambushes lie in the volume before a restore, where the snapshot has a directory "data" with files.
@@ -33,6 +35,7 @@ var ambushes = map[string]func(s *scene){
 // TestRestore restores into volumes in which somebody has left something. The restore may fail; it must not hang, and
 // must not do anything outside.
 func TestRestore(t *testing.T) {
+	parts.Slow(t)
 	t.Parallel()
 	eachDataPath(t, func(t *testing.T, p dataPath) {
 		snapshot := snapshotOfData(t, p)

@@ -18,6 +18,7 @@ func Kubectl(tb testing.TB) string {
 // VeleroStore returns the absolute path of velero-store, Velero's own code for backup stores.
 func VeleroStore(tb testing.TB) string {
 	tb.Helper()
+	Slow(tb)
 	path, err := find("velero-store", "make bin/velero-store")
 	need(tb, err)
 	return path
@@ -34,6 +35,7 @@ func Helm(tb testing.TB) string {
 // Prometheus returns the path of a program of Debian's package prometheus: that itself, or promtool.
 func Prometheus(tb testing.TB, program string) string {
 	tb.Helper()
+	Slow(tb)
 	path, err := exec.LookPath(program)
 	if err != nil {
 		err = fmt.Errorf("%s: %w (apt-get install prometheus)", program, ErrMissing)
@@ -45,6 +47,7 @@ func Prometheus(tb testing.TB, program string) string {
 // Chromium returns the absolute path of Debian's Chromium, a browser.
 func Chromium(tb testing.TB) string {
 	tb.Helper()
+	Slow(tb)
 	path, err := exec.LookPath("chromium")
 	if err != nil {
 		err = fmt.Errorf("chromium: %w (apt-get install chromium)", ErrMissing)

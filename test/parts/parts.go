@@ -2,7 +2,8 @@
 // etcd with kube-apiserver, the node agent.
 //
 // They are built by make into bin/ of the repository. A test whose part is missing is skipped with the command that
-// makes it, and fails where the variable CI is true. No other package skips tests for a missing part.
+// makes it, and fails where the variable CI is true. No other package skips tests for a missing part. With -short only one version of
+// restic runs, and tests are skipped whose part takes long to build and is not what other tests stand on: see Slow.
 package parts
 
 import (
@@ -21,17 +22,34 @@ const DefaultRestic = "0.18.1"
 // ErrMissing is wrapped by the errors of this package for a part that has not been built.
 var ErrMissing = errors.New("not built yet")
 
-// Restic returns the absolute path of restic in the version, which is one of ResticVersions.
+// Restic returns the absolute path of restic in the version. A test with another one than DefaultRestic is Slow.
 func Restic(tb testing.TB, version string) string {
 	tb.Helper()
+	if version != DefaultRestic {
+		Slow(tb)
+	}
 	path, err := FindRestic(version)
 	need(tb, err)
 	return path
 }
 
-// ResticVersions returns the versions of restic that the tests run, one for each folder in tools/restic.
+// Slow skips a test that only `make test-all` runs, and CI with it: what `make test` leaves out with -short is what calls this.
+// It is for tests that take long or need a part that nothing else needs, and never for the only test that a backup or restore
+// which lost data does not look like success.
+func Slow(tb testing.TB) {
+	tb.Helper()
+	if testing.Short() {
+		tb.Skip("make test-all runs it")
+	}
+}
+
+// ResticVersions returns the versions of restic that the tests run: with -short the default one, otherwise one for each folder
+// in tools/restic.
 func ResticVersions(tb testing.TB) []string {
 	tb.Helper()
+	if testing.Short() {
+		return []string{DefaultRestic}
+	}
 	versions, err := FindResticVersions()
 	need(tb, err)
 	return versions
@@ -40,6 +58,7 @@ func ResticVersions(tb testing.TB) []string {
 // Kopia returns the absolute path of the kopia program, in the version of the library that we are built with.
 func Kopia(tb testing.TB) string {
 	tb.Helper()
+	Slow(tb)
 	path, err := FindKopia()
 	need(tb, err)
 	return path
@@ -56,6 +75,7 @@ func S3Server(tb testing.TB) string {
 // Velero returns the absolute path of Velero's program: its commands, and its server.
 func Velero(tb testing.TB) string {
 	tb.Helper()
+	Slow(tb)
 	path, err := find("velero", "make bin/velero")
 	need(tb, err)
 	return path
@@ -64,6 +84,7 @@ func Velero(tb testing.TB) string {
 // VeleroPluginForAWS returns the absolute path of Velero's object store plugin for S3.
 func VeleroPluginForAWS(tb testing.TB) string {
 	tb.Helper()
+	Slow(tb)
 	path, err := find("velero-plugin-for-aws", "make bin/velero-plugin-for-aws")
 	need(tb, err)
 	return path

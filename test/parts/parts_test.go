@@ -61,7 +61,8 @@ func TestMissingPart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("CI", tt.ci)
 			rec := &recorder{TB: t}
-			rec.run(func() { Restic(rec, "0.0.0") })
+			_, err := FindRestic("0.0.0")
+			rec.run(func() { need(rec, err) })
 			if rec.skipped != tt.skips || rec.failed != tt.failed {
 				t.Errorf("skipped %v, failed %v; want %v, %v", rec.skipped, rec.failed, tt.skips, tt.failed)
 			}
@@ -76,6 +77,15 @@ func TestOutsideOfTheRepository(t *testing.T) {
 	t.Chdir(t.TempDir())
 	if _, err := FindRestic(DefaultRestic); err == nil || !strings.Contains(err.Error(), "no go.mod") {
 		t.Errorf("got %v, want an error that says there is no go.mod", err)
+	}
+}
+
+func TestSlow(t *testing.T) {
+	t.Parallel()
+	rec := &recorder{TB: t}
+	rec.run(func() { Slow(rec) })
+	if rec.skipped != testing.Short() || rec.failed {
+		t.Errorf("skipped %v, failed %v; want %v, false", rec.skipped, rec.failed, testing.Short())
 	}
 }
 

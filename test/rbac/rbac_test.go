@@ -34,6 +34,7 @@ const (
 // TestRights runs the node agent as the service account that deploy/ makes, through all that makes it ask the API server
 // for something. Nothing may be forbidden, and each right must have been needed.
 func TestRights(t *testing.T) {
+	parts.Slow(t)
 	t.Parallel()
 	runtime.LockOSThread() // the kernel ends a child when the thread ends that made it
 	defer runtime.UnlockOSThread()

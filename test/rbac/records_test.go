@@ -113,6 +113,7 @@ func (s *pluginSite) importsBackup(name, known, dir string) {
 // TestRightsOfRecords keeps records as the service account of deploy/records, with credentials in a Secret. Nothing may be
 // forbidden, and each right must have been needed.
 func TestRightsOfRecords(t *testing.T) {
+	parts.Slow(t)
 	t.Parallel()
 	runtime.LockOSThread() // as in TestRights
 	defer runtime.UnlockOSThread()
@@ -147,6 +148,7 @@ func (s *pluginSite) exists(path string) {
 // TestRightsOfPlugins reports as the service account of the Velero server, in whose name plugins run and which has the rights
 // of deploy/volume-plugin. Nothing may be forbidden, and each right must have been needed.
 func TestRightsOfPlugins(t *testing.T) {
+	parts.Slow(t)
 	t.Parallel()
 	runtime.LockOSThread() // as in TestRights
 	defer runtime.UnlockOSThread()

@@ -132,6 +132,7 @@ func (s *server) claim(path string) {
 // shares nothing with the first but the bucket and the plugin's storage, restore it. Everything that the objects tell is
 // written by the plugin that the servers started.
 func TestPluginOfRealServer(t *testing.T) {
+	parts.Slow(t)
 	t.Parallel()
 	runtime.LockOSThread() // the kernel ends a child when the thread ends that made it
 	defer runtime.UnlockOSThread()

@@ -41,6 +41,7 @@ const (
 // restores it in another cluster, which shares nothing with the first but the bucket and the plugin's own storage. The Velero
 // server is played by the test; everything else is the real program.
 func TestProgressGoesWithTheBackup(t *testing.T) {
+	parts.Slow(t)
 	t.Parallel()
 	runtime.LockOSThread() // the kernel ends a child when the thread ends that made it
 	defer runtime.UnlockOSThread()

@@ -25,6 +25,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
 	"github.com/plimsoll-io/plimsoll/test/disk"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/s3"
 )
 
@@ -283,6 +284,7 @@ func TestCheckpointFindsNoSpace(t *testing.T) {
 
 // TestCachesStayWithinTheLimit: a cache that alone is larger than the limit stays as long as its repository is used.
 func TestCachesStayWithinTheLimit(t *testing.T) {
+	parts.Slow(t)
 	t.Parallel()
 	dir := t.TempDir()
 	caches := uploader.NewCaches(1, slog.New(slog.DiscardHandler), dir)

@@ -7,10 +7,12 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/s3"
 )
 
 func TestContractS3(t *testing.T) {
+	parts.Slow(t)
 	t.Parallel()
 	server := s3.Start(t)
 	uploadertest.Run(t, uploadertest.Subject{
@@ -39,6 +41,7 @@ func bucketAddress(tb testing.TB, server *s3.Server) uploader.Repository {
 
 // TestS3Errors: what is wrong with the way to a storage is said, without secrets, and not taken for a missing repository.
 func TestS3Errors(t *testing.T) {
+	parts.Slow(t)
 	t.Parallel()
 	server := s3.Start(t)
 	for name, test := range map[string]struct {

@@ -7,10 +7,12 @@ import (
 	"testing"
 
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 )
 
 // restic keeps caches for ever. Each repository has a directory of its own; those that were used last stay.
 func TestCachesStayWithinTheLimit(t *testing.T) {
+	parts.Slow(t)
 	eachVersion(t, func(t *testing.T, version string) {
 		dir := t.TempDir()
 		plain := newUploader(t, version, Options{CacheDir: dir})

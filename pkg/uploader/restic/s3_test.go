@@ -11,6 +11,7 @@ import (
 
 // TestContractS3 runs the suite against a real S3 server, with the version of restic that the image ships.
 func TestContractS3(t *testing.T) {
+	parts.Slow(t)
 	t.Parallel()
 	parts.Restic(t, parts.DefaultRestic)
 	server := s3.Start(t)
