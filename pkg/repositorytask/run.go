@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -199,19 +200,20 @@ func summarize(volumes []v1alpha1.RepositoryTaskVolume) summary {
 
 // String says what was found.
 func (s *summary) String() string {
-	said := fmt.Sprintf("%s verified: %s, %s compared", text.Count(s.verified, "pod volume", "pod volumes"), text.Count(s.files, "file", "files"), text.Bytes(s.bytes))
+	var said strings.Builder
+	fmt.Fprintf(&said, "%s verified: %s, %s compared", text.Count(s.verified, "pod volume", "pod volumes"), text.Count(s.files, "file", "files"), text.Bytes(s.bytes))
 	for _, other := range []struct {
 		n    int
 		what string
 	}{{s.mismatched, "damaged"}, {s.failed, "not verified"}, {s.skipped, "empty"}} {
 		if other.n > 0 {
-			said += fmt.Sprintf("; %d %s", other.n, other.what)
+			fmt.Fprintf(&said, "; %d %s", other.n, other.what)
 		}
 	}
 	if v := s.example; v != nil {
-		said += fmt.Sprintf(". %s/%s:%s: %s", v.Namespace, v.Pod, v.Volume, v.Message)
+		fmt.Fprintf(&said, ". %s/%s:%s: %s", v.Namespace, v.Pod, v.Volume, v.Message)
 	}
-	return text.Line(said, maxMessage)
+	return text.Line(said.String(), maxMessage)
 }
 
 // maxMessage is that of the CRD, in bytes.

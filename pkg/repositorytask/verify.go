@@ -64,7 +64,7 @@ func withResult(v v1alpha1.RepositoryTaskVolume, r *uploader.VerifyResult) v1alp
 		return v
 	}
 	v.Result, v.Reason = v1alpha1.VolumeMismatched, v1alpha1.ReasonMismatched
-	v.Message = fmt.Sprintf("%s not what the repository's records say", text.Count(r.Mismatched, "file is", "files are"))
+	v.Message = text.Count(r.Mismatched, "file is", "files are") + " not what the repository's records say"
 	if r.NotCompared > 0 {
 		v.Message += fmt.Sprintf(", %d not compared", r.NotCompared)
 	}

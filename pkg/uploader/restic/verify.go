@@ -42,7 +42,7 @@ func (u *Uploader) Verify(ctx context.Context, req uploader.VerifyRequest, p pro
 func (u *Uploader) verify(ctx context.Context, w *workspace, req uploader.VerifyRequest, v *verification) (uploader.VerifyResult, error) {
 	v.reading.Stage = progress.StageScanning
 	v.sink.Report(v.reading)
-	args := append([]string{"--json", req.SnapshotID}, lockArgs(req.Repository)...)
+	args := listArgs(uploader.RestoreRequest{Repository: req.Repository, SnapshotID: req.SnapshotID})
 	if err := u.run(ctx, w, invocation{command: "ls", args: args, stdout: v.list}); err != nil {
 		return u.damageOr(ctx, w, v, err)
 	}
