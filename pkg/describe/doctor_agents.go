@@ -24,7 +24,7 @@ func (d *doctor) agents() {
 	}
 	sets := d.agentSets()
 	if len(sets) == 0 {
-		d.fail(checkAgents, "AgentsMissing", fmt.Sprintf("there is no DaemonSet of Plimsoll's node agent in namespace %s", d.in.Namespace),
+		d.fail(checkAgents, "AgentsMissing", "there is no DaemonSet of Plimsoll's node agent in namespace "+d.in.Namespace,
 			"install it: docs/install.md; or set --namespace to the namespace of the Backups", "")
 	}
 	byNode, theirs := map[string]int{}, map[string]bool{}
@@ -50,7 +50,7 @@ func (d *doctor) agents() {
 		}
 	}
 	d.nodesWithoutAgent()
-	d.passed(checkAgents, fmt.Sprintf("%s ready, on each node with volumes to back up", text.Count(len(byNode), "node agent is", "node agents are")))
+	d.passed(checkAgents, text.Count(len(byNode), "node agent is", "node agents are")+" ready, on each node with volumes to back up")
 }
 
 // agentSets are the DaemonSets of our node agents.
@@ -294,7 +294,7 @@ func (d *doctor) locations() {
 	})
 	for i := range d.in.Locations {
 		if name := d.in.Locations[i].Name; !checked[name] && len(d.in.SelfChecks) > 0 {
-			d.notChecked(checkLocations, fmt.Sprintf("no node agent has checked BackupStorageLocation %s", name), "see the findings about node agents", "")
+			d.notChecked(checkLocations, "no node agent has checked BackupStorageLocation "+name, "see the findings about node agents", "")
 		}
 	}
 	if seen > 0 {

@@ -23,8 +23,8 @@ type RightAnswer struct {
 func AgentRights(namespace string) []authorizationv1.ResourceAttributes {
 	var rights []authorizationv1.ResourceAttributes
 	add := func(namespace, group, resources, verbs string) {
-		for _, resource := range strings.Fields(resources) {
-			for _, verb := range strings.Fields(verbs) {
+		for resource := range strings.FieldsSeq(resources) {
+			for verb := range strings.FieldsSeq(verbs) {
 				rights = append(rights, authorizationv1.ResourceAttributes{Namespace: namespace, Group: group, Resource: resource, Verb: verb})
 			}
 		}

@@ -125,7 +125,7 @@ func dialStorage(ctx context.Context, repo uploader.Repository) error {
 	}
 	u, err := url.Parse(address)
 	if err != nil || u.Hostname() == "" {
-		return nil // restic and kopia say what is wrong with it
+		return nil //nolint:nilerr // restic and kopia say what is wrong with it
 	}
 	port := cmp.Or(u.Port(), map[bool]string{true: "80", false: "443"}[u.Scheme == "http"])
 	dialer := net.Dialer{Timeout: dialTimeout}
@@ -136,6 +136,9 @@ func dialStorage(ctx context.Context, repo uploader.Repository) error {
 	return connection.Close()
 }
 
+// causeRefused is the cause of all that a storage says of credentials.
+const causeRefused = "the storage refuses the credentials"
+
 // causes are words in errors of storages, in small letters, and what a self-check says of them.
 var causes = []struct{ says, cause string }{
 	{"connection refused", "connection refused"},
@@ -145,13 +148,13 @@ var causes = []struct{ says, cause string }{
 	{"network is unreachable", "no route to the storage's server"},
 	{"x509", "the storage's certificate is not trusted"},
 	{"certificate", "the storage's certificate is not trusted"},
-	{"access denied", "the storage refuses the credentials"},
-	{"accessdenied", "the storage refuses the credentials"},
-	{"invalidaccesskeyid", "the storage refuses the credentials"},
-	{"access key id", "the storage refuses the credentials"},
-	{"signature", "the storage refuses the credentials"},
-	{"authenticationfailed", "the storage refuses the credentials"},
-	{"403", "the storage refuses the credentials"},
+	{"access denied", causeRefused},
+	{"accessdenied", causeRefused},
+	{"invalidaccesskeyid", causeRefused},
+	{"access key id", causeRefused},
+	{"signature", causeRefused},
+	{"authenticationfailed", causeRefused},
+	{"403", causeRefused},
 	{"nosuchbucket", "the bucket does not exist"},
 	{"bucket does not exist", "the bucket does not exist"},
 	{"i/o timeout", "timed out"},

@@ -18,11 +18,10 @@ func Propagation(dir string) (string, error) {
 	return propagation(f, dir)
 }
 
-// octal are the characters that mountinfo writes as octal numbers (proc_pid_mountinfo(5)).
-var octal = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
-
 // propagation reads mountinfo: of several mounts at dir the last one covers the others.
 func propagation(mountinfo io.Reader, dir string) (found string, _ error) {
+	// proc_pid_mountinfo(5) has these characters as octal numbers.
+	octal := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 	lines := bufio.NewScanner(mountinfo)
 	for lines.Scan() {
 		fields := strings.Fields(lines.Text())
