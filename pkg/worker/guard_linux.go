@@ -174,7 +174,8 @@ func (g *guard) do(n *notification, kept memories) error {
 		return unix.ENOSYS
 	}
 	if m, ok := kept[n.PID]; ok {
-		// What a thread has left that executed another program, or whose number belongs to another thread now, has no bytes.
+		// What a process has left that ended or executed another program has no bytes. Where the number belongs to a thread of
+		// another process of this worker now, a wrong path may be read: one that the same worker could have asked for.
 		if err := g.doWith(c, m, n); !errors.Is(err, unix.EFAULT) {
 			return err
 		}
