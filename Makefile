@@ -96,8 +96,12 @@ bench-quick: bin/restic-$(RESTIC_DEFAULT) bin/kopia ## The same in minutes, with
 	go run ./test/bench -quick $(BENCHFLAGS)
 
 .PHONY: demo
-demo: bin/node-agent bin/kopia-worker bin/restic-$(RESTIC_DEFAULT) $(CONTROLPLANE) velero-crds ## Back up and restore real volumes against a real API server, and compare. DEMO_SIZE=1GiB
-	go run ./test/demo
+demo: ## Back up and restore real volumes against a real API server, and compare. DEMO_SIZE=1GiB
+	@SECONDS=0; $(MAKE) --no-print-directory demo-parts; DEMO_BUILT=$${SECONDS}s exec bin/demo
+
+.PHONY: demo-parts
+demo-parts: bin/node-agent bin/kopia-worker bin/restic-$(RESTIC_DEFAULT) $(CONTROLPLANE) velero-crds
+	@tools/build.sh . ./test/demo bin/demo '1 min'
 
 .PHONY: e2e
 e2e: ## Run the suite that needs a real cluster: that of KUBECONFIG or, as root on Linux, one that test/cluster starts.
@@ -244,7 +248,7 @@ bin/e2e.test: ## The end-to-end suite as a program.
 ##@ Parts
 
 .PHONY: parts-quick
-parts-quick: bin/restic-$(RESTIC_DEFAULT) bin/versitygw $(CONTROLPLANE) bin/controlplane/kubectl bin/helm velero-crds ## Build and fetch what make test runs: one restic, an S3 server, etcd, kube-apiserver, kubectl, helm, CRDs.
+parts-quick: bin/restic-$(RESTIC_DEFAULT) bin/versitygw bin/setup-envtest $(CONTROLPLANE) bin/controlplane/kubectl bin/helm velero-crds ## Build and fetch what make test runs: one restic, an S3 server, etcd, kube-apiserver, kubectl, helm, CRDs.
 
 .PHONY: parts
 parts: parts-quick $(RESTICS) bin/kopia bin/velero bin/velero-plugin-for-aws bin/velero-store ## And what all tests run: each restic, kopia, Velero's program, plugin and store.
@@ -279,8 +283,8 @@ bin/restore-controller: ## The restore controller.
 bin/kubectl-plimsoll: ## The plugin of kubectl.
 	@tools/build.sh . ./cmd/kubectl-plimsoll $@ '2 min' $(BUILDFLAGS)
 
-bin/restic-%: tools/restic/%/go.mod tools/restic/%/go.sum tools/build.sh ## restic in one of the versions under tools/restic.
-	@tools/build.sh $(<D) github.com/restic/restic/cmd/restic $@ '1 min' -ldflags '-s -w'
+bin/restic-%: tools/restic/%/go.mod tools/restic/%/go.sum tools/build.sh tools/find-restic.sh ## restic in one of the versions under tools/restic: that in PATH, or built. PARTS=build
+	@tools/find-restic.sh $@ $* || tools/build.sh $(<D) github.com/restic/restic/cmd/restic $@ '1 min' -ldflags '-s -w'
 
 bin/kopia: tools/kopia/go.mod tools/kopia/go.sum tools/build.sh ## kopia's own program, in the version of our library.
 	@tools/build.sh $(<D) github.com/kopia/kopia $@ '2 min' -ldflags '-s -w'
@@ -303,6 +307,9 @@ bin/gotestsum: tools/gotestsum/go.mod tools/gotestsum/go.sum tools/build.sh ## R
 bin/golangci-lint: tools/golangci-lint/go.mod tools/golangci-lint/go.sum tools/build.sh ## The linter.
 	@tools/build.sh $(<D) github.com/golangci/golangci-lint/v2/cmd/golangci-lint $@ '4 min' \
 	  -ldflags "-s -w -X main.version=$$(sed -n 's/.*golangci-lint\/v2 v\([0-9.]*\).*/\1/p' $<)"
+
+bin/setup-envtest: tools/setup-envtest/go.mod tools/setup-envtest/go.sum tools/build.sh ## Fetches etcd and kube-apiserver.
+	@tools/build.sh $(<D) sigs.k8s.io/controller-runtime/tools/setup-envtest $@ '1 min' -ldflags '-s -w'
 
 bin/actionlint: tools/actionlint/go.mod tools/actionlint/go.sum tools/build.sh ## Checks the workflows.
 	@tools/build.sh $(<D) github.com/rhysd/actionlint/cmd/actionlint $@ '1 min' -ldflags '-s -w'
@@ -327,8 +334,11 @@ KUBERNETES_LDFLAGS := -s -w $(foreach p,k8s.io/component-base/version k8s.io/cli
   -X $(p).gitVersion=v$(KUBERNETES_VERSION) -X $(p).gitMajor=1 -X $(p).gitMinor=$(KUBERNETES_MINOR)\
   -X $(p).gitTreeState=clean -X $(p).gitCommit=modproxy -X $(p).buildDate=2026-01-01T00:00:00Z)
 
-bin/controlplane/etcd: test/controlplane/etcd/go.mod test/controlplane/etcd/go.sum tools/build.sh ## etcd.
-	@tools/build.sh $(<D) go.etcd.io/etcd/server/v3 $@ '1 min' -ldflags '$(KUBERNETES_LDFLAGS)'
+bin/controlplane/etcd: test/controlplane/etcd/go.mod test/controlplane/etcd/go.sum tools/build.sh tools/find-controlplane.sh ## etcd: as setup-envtest has it, or built. PARTS=build
+	@tools/find-controlplane.sh $@ 1.$(KUBERNETES_MINOR) || tools/build.sh $(<D) go.etcd.io/etcd/server/v3 $@ '1 min' -ldflags '$(KUBERNETES_LDFLAGS)'
+
+bin/controlplane/kube-apiserver bin/controlplane/kubectl: bin/controlplane/kube%: $(KUBERNETES)/go.mod $(KUBERNETES)/go.sum tools/build.sh tools/find-controlplane.sh ## The same.
+	@tools/find-controlplane.sh $@ 1.$(KUBERNETES_MINOR) || tools/build.sh $(<D) k8s.io/kubernetes/cmd/kube$* $@ '5 min' -ldflags '$(KUBERNETES_LDFLAGS)'
 
 bin/controlplane/kube%: $(KUBERNETES)/go.mod $(KUBERNETES)/go.sum tools/build.sh ## kube-apiserver and the other programs of Kubernetes, such as kubectl to look into a control plane by hand.
 	@tools/build.sh $(<D) k8s.io/kubernetes/cmd/kube$* $@ '5 min' -ldflags '$(KUBERNETES_LDFLAGS)'

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"time"
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
@@ -35,10 +36,14 @@ func start() int {
 		fmt.Fprintln(os.Stderr, "demo:", err)
 		return 2
 	}
+	began := time.Now()
 	result, err := run(ctx, o)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
 		return 1
+	}
+	if built := os.Getenv("DEMO_BUILT"); built != "" { // by make
+		fmt.Printf("building took %s, the demo %s\n", built, time.Since(began).Round(time.Second))
 	}
 	fmt.Println(result)
 	return 0

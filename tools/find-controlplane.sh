@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Saves the minutes that building etcd and Kubernetes takes: puts one of their programs where it is wanted if setup-envtest has
+# installed it, or can download it (it checks the SHA-512 in its index). Exit code 1: it has to be built.
+#
+#   find-controlplane.sh OUTPUT VERSION
+#
+# OUTPUT's last part is etcd, kube-apiserver or kubectl, VERSION such as 1.36. ENVTEST_INDEX names another index, and
+# PARTS=build turns the search off. Without a network it takes seconds.
+set -euo pipefail
+output=$1 version=$2
+name=$(basename "$output")
+index=${ENVTEST_INDEX:-https://raw.githubusercontent.com/kubernetes-sigs/controller-tools/HEAD/envtest-releases.yaml}
+
+build() {
+  echo "$name: $1; it is built"
+  exit 1
+}
+
+# reaches URL: whether its host answers, or a proxy is there to be asked. A network that drops packets costs 3 s.
+reaches() {
+  local host=${1#*://}
+  [ -z "${HTTPS_PROXY:-}${https_proxy:-}" ] || return 0
+  [ -z "${ENVTEST_INDEX:-}" ] || return 0
+  # shellcheck disable=SC2016 # the inner shell expands it
+  timeout 3 bash -c ': <>"/dev/tcp/$0/443"' "${host%%/*}" 2>/dev/null
+}
+
+[ "${PARTS:-}" != build ] || exit 1
+make --no-print-directory --silent bin/setup-envtest
+if dir=$(bin/setup-envtest use "$version.x" --installed-only --print path 2>/dev/null); then
+  from='installed by setup-envtest'
+elif ! reaches "$index"; then
+  build 'setup-envtest has not installed it, and its server cannot be reached'
+else
+  echo "$name: downloading Kubernetes $version with setup-envtest"
+  dir=$(timeout 600 bin/setup-envtest use "$version.x" --index "$index" --print path 2>&1) || build "no download ($(tail -n 1 <<<"$dir"))"
+  from='downloaded by setup-envtest'
+fi
+# What is there may be for another processor, or not what its folder says.
+said=$("$dir/kube-apiserver" --version 2>&1) || build "$dir/kube-apiserver does not run"
+[[ $said == "Kubernetes v$version."* ]] || build "$dir has $said instead of $version"
+[ -x "$dir/$name" ] || build "it is not in $dir"
+mkdir -p "$(dirname "$output")"
+install -m 755 "$dir/$name" "$output.found"
+mv "$output.found" "$output"
+echo "$name: ${said#Kubernetes }, $from in $dir"
