@@ -27,9 +27,20 @@ func (u *Uploader) Restore(ctx context.Context, req uploader.RestoreRequest, p p
 	if req.Sparse && !u.version.leavesHoles() {
 		u.options.Logger.Info("restic cannot leave holes: zeros are written", "version", u.version.String())
 	}
+	sink := orDiscard(p)
 	var result uploader.RestoreResult
-	err := u.inWorkspace(req.Repository, func(w *workspace) (err error) {
-		result, err = u.restoreAndSize(ctx, w, req, orDiscard(p))
+	err := u.inWorkspace(req.Repository, func(w *workspace) error {
+		total, known, err := u.total(ctx, w, req, sink)
+		if err != nil {
+			return err
+		}
+		err = u.pastDeadLocks(ctx, w, func() error {
+			result, err = u.restore(ctx, w, req, total, sink)
+			return err
+		})
+		if known && result.Errors == 0 {
+			result.SizesOnDisk = total
+		}
 		return err
 	})
 	if err != nil {
@@ -38,85 +49,36 @@ func (u *Uploader) Restore(ctx context.Context, req uploader.RestoreRequest, p p
 	return result, nil
 }
 
-// restoreAndSize restores the snapshot and learns its size beside that. If it does not, the restore goes on and restic is
-// asked again afterwards, since a restore whose size nobody knows cannot be checked.
-func (u *Uploader) restoreAndSize(ctx context.Context, w *workspace, req uploader.RestoreRequest, sink progress.Sink) (uploader.RestoreResult, error) {
-	var (
-		out  *stream
-		size snapshotSize
-	)
-	err := u.pastDeadLocks(ctx, w, func() (err error) {
+// total finds out how many bytes a restore writes. What the caller knows is only taken where restic cannot say it, known is false
+// then.
+func (u *Uploader) total(ctx context.Context, w *workspace, req uploader.RestoreRequest, sink progress.Sink) (total int64, known bool, err error) {
+	err = u.pastDeadLocks(ctx, w, func() error {
 		sink.Report(progress.Reading{Stage: progress.StageScanning, TotalBytes: max(req.TotalBytes, 0)})
-		out, size, err = u.restore(ctx, w, req, sink)
+		var err error
+		total, err = u.restoreSize(ctx, w, req)
 		return err
 	})
-	if err == nil && size.err != nil {
-		u.options.Logger.Info("ask again for the snapshot's size", "error", size.err)
-		err = u.pastDeadLocks(ctx, w, func() error {
-			size = u.size(ctx, w, req)
-			return size.err
-		})
+	if errors.Is(err, errNoStats) && req.TotalBytes > 0 {
+		u.options.Logger.Info("take the snapshot's size as the caller knows it", "bytes", req.TotalBytes, "error", err)
+		return req.TotalBytes, false, nil
 	}
+	return total, err == nil, err
+}
+
+// restore runs restic restore once.
+func (u *Uploader) restore(ctx context.Context, w *workspace, req uploader.RestoreRequest, total int64, sink progress.Sink) (uploader.RestoreResult, error) {
+	present, err := u.clear(ctx, w, req)
 	if err != nil {
 		return uploader.RestoreResult{}, err
 	}
-	out.finish(size.bytes, 0)
-	slices.Sort(out.failed) // many files are written at the same time, and two attempts that fail alike are to say the same
-	result := uploader.RestoreResult{
-		TotalBytes: size.bytes, TotalFiles: out.reading.FilesTotal,
-		Errors: out.reading.Errors, FailedPaths: out.failed, LastError: out.reading.LastError,
-	}
-	if size.byRestic && result.Errors == 0 {
-		result.SizesOnDisk = size.bytes
-	}
-	return result, nil
-}
-
-// snapshotSize is how many bytes a restore writes.
-type snapshotSize struct {
-	bytes    int64
-	byRestic bool // else the caller's, which counts hard links more than once
-	err      error
-}
-
-// size asks restic for the snapshot's size. What the caller knows is only taken where restic cannot say it.
-func (u *Uploader) size(ctx context.Context, w *workspace, req uploader.RestoreRequest) snapshotSize {
-	total, err := u.restoreSize(ctx, w, req)
-	if errors.Is(err, errNoStats) && req.TotalBytes > 0 {
-		u.options.Logger.Info("take the snapshot's size as the caller knows it", "bytes", req.TotalBytes, "error", err)
-		return snapshotSize{bytes: req.TotalBytes}
-	}
-	return snapshotSize{bytes: total, byRestic: err == nil, err: err}
-}
-
-// sizeBeside asks for the snapshot's size while the restore runs, and tells out. The returned function waits for the answer.
-func (u *Uploader) sizeBeside(ctx context.Context, w *workspace, req uploader.RestoreRequest, out *stream) (wait func() snapshotSize) {
-	answer := make(chan snapshotSize, 1)
-	go func() {
-		size := u.size(ctx, w, req)
-		if size.err == nil {
-			out.sized(size.bytes)
-		}
-		answer <- size
-	}()
-	return func() snapshotSize { return <-answer }
-}
-
-// restore runs restic restore once, beside restic stats. Both have ended when it returns. An error is the restore's own.
-func (u *Uploader) restore(ctx context.Context, w *workspace, req uploader.RestoreRequest, sink progress.Sink) (*stream, snapshotSize, error) {
-	present, err := u.clear(ctx, w, req)
-	if err != nil {
-		return nil, snapshotSize{}, err
-	}
-	out := newRestoreStream(sink, pathOf(req.Volume), 0)
+	out := newRestoreStream(sink, pathOf(req.Volume), total)
 	out.present = present
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stop, err := u.measure(ctx, req.Volume, out)
 	if err != nil {
-		return nil, snapshotSize{}, err
+		return uploader.RestoreResult{}, err
 	}
-	size := u.sizeBeside(ctx, w, req, out)
 	err = u.run(ctx, w, invocation{
 		command: "restore", args: u.restoreArgs(req), volume: req.Volume, mode: worker.Write,
 		stdout: u.restoreOutput(out), itemFail: out.itemFailed,
@@ -128,21 +90,18 @@ func (u *Uploader) restore(ctx context.Context, w *workspace, req uploader.Resto
 	})
 	stop()
 	u.logMalformed(out)
-	if err = out.restoreError(err); err != nil {
-		cancel(err)
+	if out.volumeErr != nil && !errors.Is(err, uploader.ErrNoSpace) {
+		return uploader.RestoreResult{}, errors.Join(out.volumeErr, err)
 	}
-	return out, size(), err
-}
-
-// restoreError is why a restore that ended with err has failed, nil if it has come to its end.
-func (s *stream) restoreError(err error) error {
-	switch {
-	case s.volumeErr != nil && !errors.Is(err, uploader.ErrNoSpace):
-		return errors.Join(s.volumeErr, err)
-	case err == nil || s.wentOn(err):
-		return nil
+	if err != nil && !out.wentOn(err) {
+		return uploader.RestoreResult{}, out.explain(err)
 	}
-	return s.explain(err)
+	out.finish(total, 0)
+	slices.Sort(out.failed) // many files are written at the same time, and two attempts that fail alike are to say the same
+	return uploader.RestoreResult{
+		TotalBytes: total, TotalFiles: out.reading.FilesTotal,
+		Errors: out.reading.Errors, FailedPaths: out.failed, LastError: out.reading.LastError,
+	}, nil
 }
 
 // errorCount is how a restore ends that has written all that could be written (restic 0.14 to 0.19).

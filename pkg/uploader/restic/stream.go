@@ -46,7 +46,7 @@ type stream struct {
 	// interpret takes a status or summary line into the reading.
 	interpret func(*stream, *message)
 	summary   *summary
-	// total is the size of the snapshot to restore in bytes, 0 until it is known.
+	// total is the size of the snapshot to restore in bytes, where it is known beforehand.
 	total int64
 	// present is how many bytes lay in the volume before the restore, compared how many of the snapshot restic has got past in
 	// its comparison with them, and since is when it last got further.
@@ -300,10 +300,7 @@ func (s *stream) comparing(m *message) time.Duration {
 	if compared != s.compared || s.since.IsZero() {
 		s.compared, s.since = compared, time.Now()
 	}
-	left := s.present
-	if s.total > 0 {
-		left = min(left, s.total-compared)
-	}
+	left := min(s.present, s.total-compared)
 	if m.BytesRestored > 0 || left <= 0 {
 		return 0
 	}
@@ -316,13 +313,6 @@ func (s *stream) measured(done int64, next time.Duration) {
 	defer s.mu.Unlock()
 	s.reading.TotalBytes, s.reading.TotalFinal, s.reading.Next = s.total, s.total > 0, next
 	s.restored(done)
-}
-
-// sized takes the size of the snapshot to restore, which the readings from now on have.
-func (s *stream) sized(total int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.total = total
 }
 
 // restored reports how many bytes lie in the volume.
