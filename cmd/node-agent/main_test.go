@@ -1,16 +1,19 @@
 package main
 
 import (
+	"debug/buildinfo"
 	"errors"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 )
 
 // asProgram makes the test binary behave as the node agent.
@@ -109,5 +112,19 @@ func TestExitCodes(t *testing.T) {
 				t.Errorf("more than one line: %s", output)
 			}
 		})
+	}
+}
+
+// TestAgentIsLean: the agent runs on each node, idle most of the time. kopia's library would also add its metrics to the agent's.
+func TestAgentIsLean(t *testing.T) {
+	t.Parallel()
+	info, err := buildinfo.ReadFile(parts.NodeAgent(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, module := range info.Deps {
+		if slices.Contains([]string{kopiaModule, "k8s.io/apiserver", "google.golang.org/grpc"}, module.Path) {
+			t.Errorf("the node agent links %s", module.Path)
+		}
 	}
 }

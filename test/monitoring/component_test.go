@@ -117,7 +117,7 @@ func checkEndpoint(t *testing.T, monitor podMonitor, pod corev1.PodTemplateSpec)
 func TestGrafanaFindsTheDashboard(t *testing.T) {
 	t.Parallel()
 	var dashboards corev1.ConfigMap
-	kustomize(t, "deploy/node-agent", ofAgents)["ConfigMap"].decode(t, &dashboards)
+	kustomize(t, "deploy/node-agent", ofAgents)["ConfigMap/plimsoll-dashboard"].decode(t, &dashboards)
 	if dashboards.Labels["grafana_dashboard"] != "1" || dashboards.Name != "plimsoll-dashboard" || dashboards.Namespace != "velero" {
 		t.Errorf("Grafana's sidecar does not find %s/%s with labels %v", dashboards.Namespace, dashboards.Name, dashboards.Labels)
 	}
@@ -126,7 +126,8 @@ func TestGrafanaFindsTheDashboard(t *testing.T) {
 	}
 }
 
-// kustomize builds a kustomization of a resource and a component of the repository, and returns the objects by kind.
+// kustomize builds a kustomization of a resource and a component of the repository, and returns the objects by kind,
+// ConfigMaps by kind and name.
 func kustomize(t *testing.T, resource, component string) map[string]object {
 	t.Helper()
 	kubectl := parts.Kubectl(t)
@@ -152,7 +153,11 @@ func kustomize(t *testing.T, resource, component string) map[string]object {
 	for document := range strings.SplitSeq(string(out), "\n---\n") {
 		o := object{raw: []byte(document)}
 		o.decode(t, &o)
-		objects[o.Kind] = o
+		key := o.Kind
+		if key == "ConfigMap" {
+			key += "/" + o.Metadata.Name
+		}
+		objects[key] = o
 	}
 	return objects
 }

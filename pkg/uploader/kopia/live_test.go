@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
@@ -47,7 +46,6 @@ func TestOnOneRepository(t *testing.T) {
 		"a restore after lost writes":          restoreAfterLostWrites,
 		"a restore over wrong content":         restoreOverWrongContent,
 		"a restore into a full volume":         restoreIntoFullVolume,
-		"metrics stay in the worker":           metricsStayInTheWorker,
 		"FIFOs are no errors, lost names are":  specialFiles,
 		"without a cache":                      withoutCache,
 		"with a full cache":                    withFullCache,
@@ -369,21 +367,6 @@ func lookAround(t *testing.T, temp string, secrets ...string) {
 	})
 	if err != nil || configs != 1 {
 		t.Errorf("%d configuration files, %v", configs, err)
-	}
-}
-
-// metricsStayInTheWorker: kopia registers its metrics wherever it runs.
-func metricsStayInTheWorker(t *testing.T, repository uploader.Repository) {
-	t.Helper()
-	backup(t, newUploader(t, kopia.Options{}), uploader.BackupRequest{Repository: repository, Volume: randomVolume(t, 1, mib)}, nil)
-	families, err := prometheus.DefaultGatherer.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, family := range families {
-		if strings.HasPrefix(family.GetName(), "kopia") {
-			t.Errorf("the agent shows %s", family.GetName())
-		}
 	}
 }
 

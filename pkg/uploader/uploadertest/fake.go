@@ -168,6 +168,12 @@ func (f *Fake) Initialize(ctx context.Context, repo uploader.Repository) error {
 
 var hexadecimal = regexp.MustCompile(`^[0-9a-f]{8,}$`)
 
+// Open makes sure that the password is right.
+func (f *Fake) Open(ctx context.Context, repo uploader.Repository) error {
+	_, err := f.open(ctx, repo)
+	return err
+}
+
 func (f *Fake) newID() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
