@@ -131,7 +131,7 @@ func TestOutage(t *testing.T) {
 			{0, apierrors.NewBadRequest("x"), false},
 			{time.Minute, errNotAllowed, false},
 		} {
-			time.Sleep(step.after) //nolint:forbidigo // in a bubble of time
+			<-time.After(step.after)
 			if got := outage.Retry(step.err); got != step.want {
 				t.Errorf("step %d, %v: retry is %v", i, step.err, got)
 			}

@@ -136,7 +136,8 @@ func (d *doctor) notChecked(check, message, remedy, node string) {
 	d.find(check, v1alpha1.SeverityUnknown, reasonNotChecked, message, remedy, node)
 }
 
-// passed says that a check has found nothing, unless it has, or could not read one of these.
+// passed adds the finding that a check is in order. It adds nothing if the check has a finding already, or if one of the kinds of
+// objects that it needs could not be read.
 func (d *doctor) passed(check, message string, needs ...string) {
 	if d.unread(needs...) || slices.ContainsFunc(d.findings, func(f v1alpha1.Finding) bool { return f.Check == check }) {
 		return
@@ -144,7 +145,7 @@ func (d *doctor) passed(check, message string, needs ...string) {
 	d.find(check, v1alpha1.SeverityOK, reasonOK, message, "", "")
 }
 
-// unread reports whether one of these could not be read.
+// unread reports whether one of these kinds of objects could not be read.
 func (d *doctor) unread(whats ...string) bool {
 	return slices.ContainsFunc(d.in.Unread, func(u Unread) bool { return slices.Contains(whats, u.What) })
 }

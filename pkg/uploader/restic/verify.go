@@ -169,13 +169,13 @@ func (v *verification) result() uploader.VerifyResult {
 	return r
 }
 
-// damage are the texts by which restic says that a piece is not what its name says, or that a file does not have the size
-// that the snapshot says (archive/tar), restic 0.14 to 0.19.
+// damage matches what restic 0.14 to 0.19 prints for a damaged repository: the hash of a piece is wrong, or a file's size is
+// (archive/tar).
 var damage = regexp.MustCompile(`ciphertext verification failed|hash mismatch|invalid hash|wrong hash|invalid data returned|does not match|` +
 	`not found in (the )?(repository|index)|id [0-9a-f]+ not found|ReadFull\(.*\): (unexpected )?EOF|unexpected EOF|file (is )?too short|truncated|archive/tar: `)
 
-// damageOr returns a result if err says that the repository is damaged, else err. What the storage does not have counts as
-// damage if the repository as such is still there.
+// damageOr turns an error that means damage into a result, and returns every other error. An object that the storage does not
+// have is damage only if the repository itself can still be opened.
 func (u *Uploader) damageOr(ctx context.Context, w *workspace, v *verification, err error) (uploader.VerifyResult, error) {
 	exit, ok := errors.AsType[*ExitError](err)
 	if !ok || exit.cause != nil || exit.Signal != nil || ctx.Err() != nil {
