@@ -67,6 +67,9 @@ func (c *collector) namespaced(ctx context.Context, list *metav1.APIResourceList
 			continue
 		}
 		found, err := c.client.Resource(gvr).Namespace(namespace).List(ctx, metav1.ListOptions{})
+		if apierrors.IsNotFound(err) {
+			continue // its definition was deleted after discovery, by another test of this API server
+		}
 		if err != nil {
 			return fmt.Errorf("list %s in %s: %w", gvr.GroupResource(), namespace, err)
 		}
