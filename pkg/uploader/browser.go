@@ -1,0 +1,41 @@
+package uploader
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"time"
+)
+
+// ErrPathNotFound is returned for a path that the snapshot does not have.
+var ErrPathNotFound = errors.New("not in the snapshot")
+
+// Browser is a data path that can show what a snapshot holds without restoring it.
+type Browser interface {
+	// List hands the entries at and beneath the path to entry, each directory before what it holds, in constant memory. It ends
+	// with the first error that entry returns. ErrPathNotFound: there is no such path.
+	List(ctx context.Context, req BrowseRequest, entry func(Entry) error) error
+
+	// Read writes the content of a file, from Offset on, to w; of a directory, a tar archive of it (names relative to the
+	// directory). The repository's records are compared on the way: an error after some bytes means that they are not all.
+	Read(ctx context.Context, req BrowseRequest, w io.Writer) error
+}
+
+// BrowseRequest is a part of a snapshot.
+type BrowseRequest struct {
+	Repository Repository
+	SnapshotID string
+	Path       string // relative to the volume, separated by slashes, in the bytes that the volume had; empty: the volume itself
+	Recursive  bool   // List: directories beneath the path, too
+	Offset     int64  // Read, of a file: leave out so many bytes
+}
+
+// Entry is one file, directory or link of a snapshot.
+type Entry struct {
+	Path    string // relative to the volume. It is hostile input: print it with text.Line
+	Mode    os.FileMode
+	Size    int64 // of a file, in bytes
+	ModTime time.Time
+	Target  string // of a symbolic link
+}
