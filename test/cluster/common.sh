@@ -13,7 +13,7 @@ bin=$cache/bin img=$cache/img run=$cache/run log=$cache/log etc=$cache/etc data=
 api_address=10.96.0.1 # of Service kubernetes: the first of service_range
 service_range=10.96.0.0/16
 pause_image=localhost/realk8s/pause:1
-cgroup=plimsoll-cluster
+cgroup=plimsoll-cluster${CLUSTER_CACHE:+-$(cksum <<<"$CLUSTER_CACHE" | cut -d ' ' -f 1)}
 
 # /sys/fs/cgroup/NAME/cgroup.procs exists for each hierarchy of version 1; version 2 has one hierarchy.
 cgroup_hierarchies() {
