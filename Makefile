@@ -95,13 +95,19 @@ bench-memory: bin/restic-$(RESTIC_DEFAULT) $(CONTROLPLANE) velero-crds ## Print 
 bench-quick: bin/restic-$(RESTIC_DEFAULT) bin/kopia ## The same in minutes, with a tenth of the data.
 	go run ./test/bench -quick $(BENCHFLAGS)
 
+# Two builds at once use the processors while one of them downloads or links. They take 4 GiB.
+BUILDS := $(shell awk '/^MemAvailable:/ { print ($$2 > 6000000 ? 2 : 1) }' /proc/meminfo)
+
 .PHONY: demo
 demo: ## Back up and restore real volumes against a real API server, and compare. DEMO_SIZE=1GiB
-	@SECONDS=0; $(MAKE) --no-print-directory demo-parts; DEMO_BUILT=$${SECONDS}s exec bin/demo
+	@SECONDS=0; $(MAKE) --no-print-directory -j$(BUILDS) demo-parts; DEMO_BUILT=$${SECONDS}s exec bin/demo
 
 .PHONY: demo-parts
-demo-parts: bin/node-agent bin/kopia-worker bin/restic-$(RESTIC_DEFAULT) $(CONTROLPLANE) velero-crds
-	@tools/build.sh . ./test/demo bin/demo '1 min'
+demo-parts: bin/node-agent bin/kopia-worker bin/restic-$(RESTIC_DEFAULT) $(CONTROLPLANE) velero-crds-$(VELERO) bin/demo
+
+.PHONY: bin/demo
+bin/demo: bin/node-agent # which shares most packages with it
+	@tools/build.sh . ./test/demo $@ '1 min'
 
 .PHONY: e2e
 e2e: ## Run the suite that needs a real cluster: that of KUBECONFIG or, as root on Linux, one that test/cluster starts.
@@ -283,8 +289,8 @@ bin/restore-controller: ## The restore controller.
 bin/kubectl-plimsoll: ## The plugin of kubectl.
 	@tools/build.sh . ./cmd/kubectl-plimsoll $@ '2 min' $(BUILDFLAGS)
 
-bin/restic-%: tools/restic/%/go.mod tools/restic/%/go.sum tools/build.sh tools/find-restic.sh ## restic in one of the versions under tools/restic: that in PATH, or built. PARTS=build
-	@tools/find-restic.sh $@ $* || tools/build.sh $(<D) github.com/restic/restic/cmd/restic $@ '1 min' -ldflags '-s -w'
+bin/restic-%: tools/restic/%/go.mod tools/restic/%/go.sum tools/build.sh tools/find-restic.sh ## restic in one of the versions under tools/restic: that in PATH, its release, or built. PARTS=build
+	@tools/find-restic.sh $@ $* $(<D)/checksums || tools/build.sh $(<D) github.com/restic/restic/cmd/restic $@ '1 min' -ldflags '-s -w'
 
 bin/kopia: tools/kopia/go.mod tools/kopia/go.sum tools/build.sh ## kopia's own program, in the version of our library.
 	@tools/build.sh $(<D) github.com/kopia/kopia $@ '2 min' -ldflags '-s -w'

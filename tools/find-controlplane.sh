@@ -26,11 +26,13 @@ reaches() {
 }
 
 [ "${PARTS:-}" != build ] || exit 1
+store=${XDG_DATA_HOME:-$HOME/.local/share}/kubebuilder-envtest/k8s # setup-envtest's, where it is not told another
+if ! compgen -G "$store/$version.*" >/dev/null && ! reaches "$index"; then
+  build 'setup-envtest has not installed it, and its server cannot be reached'
+fi
 make --no-print-directory --silent bin/setup-envtest
 if dir=$(bin/setup-envtest use "$version.x" --installed-only --print path 2>/dev/null); then
   from='installed by setup-envtest'
-elif ! reaches "$index"; then
-  build 'setup-envtest has not installed it, and its server cannot be reached'
 else
   echo "$name: downloading Kubernetes $version with setup-envtest"
   dir=$(timeout 600 bin/setup-envtest use "$version.x" --index "$index" --print path 2>&1) || build "no download ($(tail -n 1 <<<"$dir"))"

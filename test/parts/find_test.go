@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"crypto/sha256"
 	"crypto/sha512"
 	"errors"
 	"fmt"
@@ -117,24 +118,69 @@ func serveEnvtest(t *testing.T, says string, damaged bool) string {
 	return server.URL + "/index.yaml"
 }
 
-// TestFindRestic: only the restic of the wanted version is taken.
+// TestFindRestic: a restic of the wanted version is taken from PATH, or from a server if it is what its checksum says.
 func TestFindRestic(t *testing.T) {
 	t.Parallel()
 	root, err := Root()
 	if err != nil {
 		t.Fatal(err)
 	}
-	bin := t.TempDir()
-	if err := os.Symlink(Restic(t, DefaultRestic), filepath.Join(bin, "restic")); err != nil {
+	empty, found := t.TempDir(), t.TempDir()
+	if err := os.Symlink(Restic(t, DefaultRestic), filepath.Join(found, "restic")); err != nil {
 		t.Fatal(err)
 	}
-	for version, found := range map[string]bool{DefaultRestic: true, "0.1.0": false} {
-		output := filepath.Join(t.TempDir(), "restic")
-		cmd := exec.CommandContext(t.Context(), filepath.Join(root, "tools", "find-restic.sh"), output, version)
-		cmd.Env = []string{"PATH=" + bin + ":" + os.Getenv("PATH")}
-		out, err := cmd.CombinedOutput()
-		if _, missing := os.Stat(output); (err == nil) != found || (missing == nil) != found {
-			t.Errorf("%s: %v, %v: %s", version, err, missing, out)
-		}
+	// A program that says "restic 1.2.3 compiled with Go".
+	published, err := os.ReadFile(filepath.Join("testdata", "restic_1.2.3.bz2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	archive := fmt.Sprintf("restic_1.2.3_%s_%s.bz2", runtime.GOOS, runtime.GOARCH)
+	mux := http.NewServeMux()
+	mux.HandleFunc("/v1.2.3/"+archive, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(published) })
+	mux.HandleFunc("/damaged/v1.2.3/"+archive, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(published[:len(published)-8]) })
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	right, wrong := sha256.Sum256(published), sha256.Sum256(nil)
+
+	for name, tc := range map[string]struct {
+		path, version string
+		sum           [sha256.Size]byte
+		server        string
+		found         bool
+		want          string // in the output; empty: nothing is said
+	}{
+		"in PATH":             {path: found, version: DefaultRestic, found: true, want: "restic: " + DefaultRestic + ", found as "},
+		"another is in PATH":  {path: found, version: "1.2.3", sum: right, server: server.URL, found: true, want: "restic: 1.2.3, downloaded from 127.0.0.1"},
+		"downloaded":          {path: empty, version: "1.2.3", sum: right, server: server.URL, found: true, want: "restic: 1.2.3, downloaded from 127.0.0.1"},
+		"not what it was":     {path: empty, version: "1.2.3", sum: wrong, server: server.URL, want: "has SHA-256 "},
+		"cut off":             {path: empty, version: "1.2.3", sum: right, server: server.URL + "/damaged", want: "restic: no download (save "},
+		"not published":       {path: empty, version: "1.2.3", sum: right, server: server.URL + "/none", want: "404 Not Found); it is built"},
+		"no network":          {path: empty, version: "1.2.3", sum: right, server: "http://127.0.0.1:1", want: "connection refused); it is built"},
+		"checksum is unknown": {path: found, version: "1.2.4", sum: right, server: server.URL},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			output, checksums := filepath.Join(dir, "restic"), filepath.Join(dir, "checksums")
+			if err := os.WriteFile(checksums, fmt.Appendf(nil, "%x  %s\n", tc.sum, archive), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.CommandContext(t.Context(), filepath.Join(root, "tools", "find-restic.sh"), output, tc.version, checksums)
+			cmd.Env = append(os.Environ(), "PARTS=", "RESTIC_RELEASES="+tc.server, "PATH="+tc.path+":"+os.Getenv("PATH"))
+			out, err := cmd.CombinedOutput()
+			if (err == nil) != tc.found {
+				t.Errorf("found %v: %v", tc.found, err)
+			}
+			if !strings.Contains(string(out), tc.want) || tc.want == "" && len(out) > 0 {
+				t.Errorf("it does not say %q:\n%s", tc.want, out)
+			}
+			said, err := exec.CommandContext(t.Context(), output, "version").Output()
+			if (err == nil) != tc.found || tc.found && !strings.HasPrefix(string(said), "restic "+tc.version+" ") {
+				t.Errorf("the program says %q, %v", said, err)
+			}
+			if left, err := filepath.Glob(output + ".*"); err != nil || len(left) > 0 {
+				t.Errorf("it left %v, %v", left, err)
+			}
+		})
 	}
 }
