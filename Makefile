@@ -127,6 +127,9 @@ lint: bin/golangci-lint bin/deadcode bin/actionlint bin/helm ## Run the linters,
 	elif [ -n "$${CI:-}" ]; then echo 'shellcheck is missing: apt-get install shellcheck'; exit 1; \
 	else echo 'shellcheck is not installed: the scripts are not checked'; fi
 	bin/helm lint --strict deploy/chart
+	@# The plugin of kubectl for other systems, and those of its tests that need nothing of Linux.
+	for os in darwin windows; do GOOS=$$os go vet ./api/... ./cmd/internal/... ./pkg/text ./pkg/progress ./pkg/volume ./pkg/describe ./pkg/screen && \
+	  CGO_ENABLED=0 GOOS=$$os go build -o /dev/null ./cmd/kubectl-plimsoll || exit 1; done
 	@dead=$$(bin/deadcode -filter '^github.com/plimsoll-io/plimsoll/(api|cmd|pkg)/' ./cmd/... ./examples/...); \
 	[ -z "$$dead" ] || { echo "$$dead"; echo 'no program reaches this code: delete it'; exit 1; }
 

@@ -160,28 +160,13 @@ func newTasksManager(cfg *rest.Config, o tasksOptions) (ctrl.Manager, error) {
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), velerov1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, err
 	}
-	served, err := o.http.Options()
-	if err != nil {
-		return nil, err
-	}
-	options := ctrl.Options{
-		Scheme:                        scheme,
-		Cache:                         cache.Options{DefaultTransform: cache.TransformStripManagedFields(), DefaultNamespaces: map[string]cache.Config{o.namespace: {}}},
-		Metrics:                       served,
-		HealthProbeBindAddress:        "0", // served with the metrics
-		GracefulShutdownTimeout:       new(stopTimeout),
-		LeaderElection:                o.leaderElection,
-		LeaderElectionReleaseOnCancel: true, // nothing works on after mgr.Start has returned
-	}
+	var lease *program.Lease
 	if o.leaderElection {
-		lease := types.NamespacedName{Namespace: o.namespace, Name: tasksLease}
-		if options.LeaderElectionResourceLockInterface, err = program.NewLease(cfg, lease, program.ProcessIdentity()); err != nil {
-			return nil, err
-		}
+		lease = &program.Lease{NamespacedName: types.NamespacedName{Namespace: o.namespace, Name: tasksLease}}
 	}
-	mgr, err := ctrl.NewManager(cfg, options)
-	if err != nil {
-		return nil, fmt.Errorf("connect to the API server: %w", err)
-	}
-	return mgr, nil
+	return program.NewManager(cfg, ctrl.Options{
+		Scheme:                  scheme,
+		Cache:                   cache.Options{DefaultTransform: cache.TransformStripManagedFields(), DefaultNamespaces: map[string]cache.Config{o.namespace: {}}},
+		GracefulShutdownTimeout: new(stopTimeout),
+	}, o.http, lease)
 }

@@ -305,22 +305,11 @@ func newManager(cfg *rest.Config, o serverOptions) (ctrl.Manager, error) {
 	if err := velerov1.AddToScheme(scheme); err != nil {
 		return nil, err
 	}
-	served, err := o.http.Options()
-	if err != nil {
-		return nil, err
-	}
-	timeout := stopTimeout
-	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
+	return program.NewManager(cfg, ctrl.Options{
 		Scheme:                  scheme,
 		Cache:                   nodeagent.CacheOptions(o.namespace, o.nodeName),
-		Metrics:                 served,
-		HealthProbeBindAddress:  "0", // served with the metrics
-		GracefulShutdownTimeout: &timeout,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("connect to the API server: %w", err)
-	}
-	return mgr, nil
+		GracefulShutdownTimeout: new(stopTimeout),
+	}, o.http, nil)
 }
 
 // concurrency is the number of volumes that the node may move at the same time, as last read.

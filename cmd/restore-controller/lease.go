@@ -1,15 +1,6 @@
 package main
 
-import (
-	"cmp"
-	"time"
-
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
-	ctrl "sigs.k8s.io/controller-runtime"
-
-	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
-)
+import "time"
 
 // serverLease is the Lease of restore controllers, in the namespace that they serve.
 const serverLease = "plimsoll-restore-controller"
@@ -23,11 +14,3 @@ const (
 	leaseRenewTime   = 107 * time.Second
 	leaseRetryPeriod = 5 * time.Second
 )
-
-// elect has a controller work only while it has the Lease. By the name of its pod a container that is started again has it still.
-func elect(options *ctrl.Options, cfg *rest.Config, o serverOptions) (err error) {
-	options.LeaseDuration, options.RenewDeadline, options.RetryPeriod = new(leaseDuration), new(leaseRenewTime), new(leaseRetryPeriod)
-	lease := types.NamespacedName{Namespace: o.namespace, Name: serverLease}
-	options.LeaderElectionResourceLockInterface, err = program.NewLease(cfg, lease, cmp.Or(o.podName, program.ProcessIdentity()))
-	return err
-}

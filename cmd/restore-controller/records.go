@@ -98,28 +98,10 @@ func newRecordsManager(cfg *rest.Config, o recordsOptions) (ctrl.Manager, error)
 	if err != nil {
 		return nil, err
 	}
-	served, err := o.http.Options()
-	if err != nil {
-		return nil, err
-	}
-	options := ctrl.Options{
-		Scheme:                        scheme,
-		Cache:                         restorecontroller.CacheOptions(o.namespace),
-		Metrics:                       served,
-		HealthProbeBindAddress:        "0", // served with the metrics
-		GracefulShutdownTimeout:       new(stopTimeout),
-		LeaderElection:                o.leaderElection,
-		LeaderElectionReleaseOnCancel: true, // nothing works on after mgr.Start has returned
-	}
+	var lease *program.Lease
 	if o.leaderElection {
-		lease := types.NamespacedName{Namespace: o.namespace, Name: recordsLease}
-		if options.LeaderElectionResourceLockInterface, err = program.NewLease(cfg, lease, program.ProcessIdentity()); err != nil {
-			return nil, err
-		}
+		lease = &program.Lease{NamespacedName: types.NamespacedName{Namespace: o.namespace, Name: recordsLease}}
 	}
-	mgr, err := ctrl.NewManager(cfg, options)
-	if err != nil {
-		return nil, fmt.Errorf("connect to the API server: %w", err)
-	}
-	return mgr, nil
+	options := ctrl.Options{Scheme: scheme, Cache: restorecontroller.CacheOptions(o.namespace), GracefulShutdownTimeout: new(stopTimeout)}
+	return program.NewManager(cfg, options, o.http, lease)
 }

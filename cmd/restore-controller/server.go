@@ -18,6 +18,7 @@ import (
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -202,29 +203,14 @@ func newManager(cfg *rest.Config, o serverOptions) (ctrl.Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	served, err := o.http.Options()
-	if err != nil {
-		return nil, err
-	}
-	options := ctrl.Options{
-		Scheme:                        scheme,
-		Cache:                         restorecontroller.CacheOptions(o.namespace),
-		Metrics:                       served,
-		HealthProbeBindAddress:        "0", // served with the metrics
-		GracefulShutdownTimeout:       new(stopTimeout),
-		LeaderElection:                o.leaderElection,
-		LeaderElectionReleaseOnCancel: true, // nothing works on after mgr.Start has returned
-	}
+	options := ctrl.Options{Scheme: scheme, Cache: restorecontroller.CacheOptions(o.namespace), GracefulShutdownTimeout: new(stopTimeout)}
+	var lease *program.Lease
 	if o.leaderElection {
-		if err := elect(&options, cfg, o); err != nil {
-			return nil, err
-		}
+		// By the name of its pod a container that is started again has the Lease still.
+		lease = &program.Lease{NamespacedName: types.NamespacedName{Namespace: o.namespace, Name: serverLease}, Identity: o.podName}
+		options.LeaseDuration, options.RenewDeadline, options.RetryPeriod = new(leaseDuration), new(leaseRenewTime), new(leaseRetryPeriod)
 	}
-	mgr, err := ctrl.NewManager(cfg, options)
-	if err != nil {
-		return nil, fmt.Errorf("connect to the API server: %w", err)
-	}
-	return mgr, nil
+	return program.NewManager(cfg, options, o.http, lease)
 }
 
 // serveHTTP adds probes to the port of the metrics, and opens that of the downloads, which the leader serves: it alone

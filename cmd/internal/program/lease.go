@@ -1,6 +1,7 @@
 package program
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"time"
@@ -13,8 +14,14 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// NewLease returns a Lease without Events, which would need one more right.
-func NewLease(cfg *rest.Config, name types.NamespacedName, identity string) (resourcelock.Interface, error) {
+// Lease is held by the one of several processes that works.
+type Lease struct {
+	types.NamespacedName
+	Identity string // of the process; empty: one that no other process has
+}
+
+// lock returns the Lease without Events, which would need one more right.
+func (l *Lease) lock(cfg *rest.Config) (resourcelock.Interface, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.Timeout = 5 * time.Second // half of the shortest time in which one must be renewed
 	leases, err := coordinationv1.NewForConfig(cfg)
@@ -22,13 +29,13 @@ func NewLease(cfg *rest.Config, name types.NamespacedName, identity string) (res
 		return nil, fmt.Errorf("prepare the lease: %w", err)
 	}
 	return &resourcelock.LeaseLock{
-		LeaseMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}, Client: leases,
-		LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
+		LeaseMeta: metav1.ObjectMeta{Namespace: l.Namespace, Name: l.Name}, Client: leases,
+		LockConfig: resourcelock.ResourceLockConfig{Identity: cmp.Or(l.Identity, processIdentity())},
 	}, nil
 }
 
-// ProcessIdentity returns the identity of this process and no other.
-func ProcessIdentity() string {
+// processIdentity returns the identity of this process and no other.
+func processIdentity() string {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
