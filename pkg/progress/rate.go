@@ -27,14 +27,14 @@ type rateEstimator struct {
 	buckets []bucket
 }
 
-// record adds bytes that have moved since the last call. They belong to the bucket that was open meanwhile; those of the
-// first call moved before the clock was started and are left out.
-func (e *rateEstimator) record(now time.Time, bytes int64) {
-	n := len(e.buckets)
-	if n > 0 {
-		e.buckets[n-1].bytes += bytes
+// record adds bytes that have moved since the reading before. They belong to the bucket that was open meanwhile.
+func (e *rateEstimator) record(since, now time.Time, bytes int64) {
+	if len(e.buckets) == 0 {
+		e.buckets = append(e.buckets, bucket{start: since})
 	}
-	if n == 0 || now.Sub(e.buckets[n-1].start) >= bucketWidth {
+	open := &e.buckets[len(e.buckets)-1]
+	open.bytes += bytes
+	if now.Sub(open.start) >= bucketWidth {
 		e.trim(now)
 		e.buckets = append(e.buckets, bucket{start: now})
 	}

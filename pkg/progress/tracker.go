@@ -35,6 +35,7 @@ type Tracker struct {
 
 	mu          sync.Mutex
 	latest      Reading
+	readAt      time.Time // when latest came, or the attempt began
 	rate        rateEstimator
 	snap        Snapshot  // what was shown last: the base that must not fall
 	begun       bool      // an attempt runs or ran
@@ -73,7 +74,7 @@ func (t *Tracker) Begin(n int) {
 	defer t.mu.Unlock()
 	now := time.Now()
 	t.begun, t.aliveSince = true, now
-	t.latest, t.rate = Reading{}, rateEstimator{}
+	t.latest, t.readAt, t.rate = Reading{}, now, rateEstimator{}
 	t.snap.Attempt, t.snap.Uncounted, t.snap.QueuePosition = n, false, 0
 	t.snap.Errors, t.snap.Vanished, t.snap.LastError = 0, 0, ""
 	t.snap.TotalFinal = false
@@ -101,7 +102,7 @@ func (t *Tracker) Report(r Reading) {
 	}
 	now := time.Now()
 	t.move(now, r)
-	t.latest, t.blindUntil = r, now.Add(r.Next)
+	t.latest, t.readAt, t.blindUntil = r, now, now.Add(r.Next)
 	if r.TotalFinal && r.TotalBytes > 0 && !t.knownClosed {
 		t.knownClosed = true
 		close(t.known)
@@ -112,7 +113,7 @@ func (t *Tracker) Report(r Reading) {
 // while its backend does not answer (docs/contracts/restic-kopia.md 4).
 func (t *Tracker) move(now time.Time, r Reading) {
 	if delta := r.BytesDone - t.latest.BytesDone; delta > 0 {
-		t.rate.record(now, delta)
+		t.rate.record(t.readAt, now, delta)
 	}
 	moved := r.BytesDone > t.latest.BytesDone || r.BytesUploaded > t.latest.BytesUploaded
 	scanned := r.TotalBytes > t.latest.TotalBytes || r.FilesTotal > t.latest.FilesTotal || r.FilesDone > t.latest.FilesDone

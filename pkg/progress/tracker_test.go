@@ -189,14 +189,30 @@ func TestRateAtAnyCadence(t *testing.T) {
 			var e rateEstimator
 			now := time.Unix(0, 0)
 			for step := range 600 {
-				e.record(now, int64(every/time.Millisecond))
-				if got := e.rate(now); step > 0 && (got < 999 || got > 1001) {
+				e.record(now.Add(-every), now, int64(every/time.Millisecond))
+				if got := e.rate(now); got < 999 || got > 1001 {
 					t.Fatalf("after %d records: %f bytes per second, want 1000", step+1, got)
 				}
 				now = now.Add(every)
 			}
 		})
 	}
+}
+
+// The first bytes have a rate: an operator who reads 0 B/s beside a bar that moves believes neither.
+func TestTrackerRateOfTheFirstBytes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		tr := NewTracker(Options{})
+		tr.Begin(1)
+		<-time.After(time.Minute)
+		tr.Report(Reading{Stage: StageScanning})
+		<-time.After(2 * time.Second)
+		tr.Report(Reading{BytesDone: 20 * mib, TotalBytes: 100 * mib, TotalFinal: true})
+		if s := tr.Snapshot(); s.State != StateTransferring || s.BytesPerSecond != 10*mib {
+			t.Errorf("%v at %d bytes a second, want Transferring at %d", s.State, s.BytesPerSecond, 10*mib)
+		}
+	})
 }
 
 func TestTrackerNoETAWhenTheRateJumps(t *testing.T) {
