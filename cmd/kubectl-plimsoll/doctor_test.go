@@ -448,6 +448,9 @@ func TestDoctor(t *testing.T) {
 			return c.published(func(s *v1alpha1.SelfCheck) { s.MetadataGuard = false })
 		}},
 		{"clock skew", "clock", "ClockSkew", "warning", func(*testing.T) func() { return c.skewed() }},
+		{"not scraped yet", "monitoring", "NotScraped", "warning", func(*testing.T) func() {
+			return c.published(func(s *v1alpha1.SelfCheck) { s.StartTime, s.LastScrape = time.Now(), nil })
+		}},
 		{"nobody scrapes", "monitoring", "NotScraped", "warning", func(*testing.T) func() {
 			c.scraped.Store(new(time.Now().Add(-time.Hour)))
 			return func() { c.scraped.Store(new(time.Now())) }

@@ -136,6 +136,7 @@ func (s *scene) explain(ctx context.Context, of reference) (*describe.Explanatio
 
 // explainVolume explains one volume that is backed up or restored.
 func (s *scene) explainVolume(ctx context.Context, v describe.Volume, object client.Object) describe.Explanation {
+	v = s.current(v)
 	c := describe.VolumeCase{At: s.view.At, Volume: v, Deleting: object.GetDeletionTimestamp() != nil, AgentsKnown: s.agents != nil}
 	switch o := object.(type) {
 	case *velerov1.PodVolumeBackup:
@@ -144,20 +145,25 @@ func (s *scene) explainVolume(ctx context.Context, v describe.Volume, object cli
 	case *velerov1.PodVolumeRestore:
 		c.Canceled, c.PodUID = o.Spec.Cancel, o.Spec.Pod.UID
 	}
-	for i := range s.view.Volumes {
-		if s.view.Volumes[i].UID == v.UID {
-			c.Volume = s.view.Volumes[i] // with the current progress from its agent
-		}
-	}
 	if !v.Ended() {
 		s.lookAtPod(ctx, &c)
 		s.lookAtNode(ctx, &c)
 	}
 	c.Events = s.events(ctx, s.namespace, object.GetUID())
 	if c.Pod != nil {
-		c.Events = append(c.Events, s.events(ctx, c.Pod.Namespace, c.Pod.UID)...)
+		c.AddPodEvents(s.events(ctx, c.Pod.Namespace, c.Pod.UID))
 	}
 	return c.Explain()
+}
+
+// current returns the volume with the progress that its agent reports now, if it does.
+func (s *scene) current(v describe.Volume) describe.Volume {
+	for i := range s.view.Volumes {
+		if s.view.Volumes[i].UID == v.UID {
+			return s.view.Volumes[i]
+		}
+	}
+	return v
 }
 
 func (s *scene) lookAtPod(ctx context.Context, c *describe.VolumeCase) {
@@ -272,6 +278,7 @@ func (s *scene) volumesOf(ctx context.Context, o *describe.Operation) ([]describ
 			err = meta.EachListItem(list, func(item runtime.Object) error {
 				object := item.(client.Object)
 				if v := describe.VolumeOf(object); o.Owns(&v) {
+					v = s.current(v) // before the sum, so that it agrees with what is said of each volume
 					v.DropStale(s.view.At)
 					volumes, found[v.UID] = append(volumes, v), object
 				}

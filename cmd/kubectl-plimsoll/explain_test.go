@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -86,6 +87,25 @@ func TestExplainBackup(t *testing.T) {
 		if !strings.Contains(out, want) || code != 0 {
 			t.Errorf("exit code %d, lacks %q: %s%s", code, want, out, errOut)
 		}
+	}
+}
+
+// TestExplainAgrees holds that the sum of a backup's volumes and what is said of the volume are of the same moment: the object
+// of this volume has no progress, and its agent tells it.
+func TestExplainAgrees(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t)
+	w.serveProgress(slowly)
+	w.kubeconfig = w.config
+	w.backUp(w.newBackup("nightly"), "big", bigSize)
+	moved := regexp.MustCompile(`\d[.\d]* (KiB|MiB) of`)
+	var e describe.Explanation
+	w.Eventually("the volume moves", func() bool {
+		e = w.explained("backup", "nightly")
+		return len(e.Volumes) == 1 && moved.MatchString(e.Volumes[0].Why)
+	})
+	if want := moved.FindString(e.Volumes[0].Why); !strings.Contains(e.Facts[len(e.Facts)-1], want) {
+		t.Errorf("the volume: %s; the backup: %q", e.Volumes[0].Why, e.Facts)
 	}
 }
 

@@ -207,5 +207,8 @@ func nodesText(nodes []string) string {
 	if more := len(nodes) - shownNodes; more > 0 {
 		shown += fmt.Sprintf(" and %d more", more)
 	}
+	if len(nodes) > 1 {
+		return "nodes " + shown
+	}
 	return "node " + shown
 }

@@ -262,7 +262,9 @@ func (d *doctor) monitoring() {
 		case s.LastScrape == nil && d.at.Sub(since) > scrapeInterval:
 			d.warn(checkMonitoring, "NotScraped", "the metrics were never read since the node agent started", remedy, pod.Spec.NodeName)
 		case s.LastScrape == nil:
-			d.notChecked(checkMonitoring, "the node agent has just started, and its metrics were not read yet", "ask again after ten minutes; "+remedy, pod.Spec.NodeName)
+			// A warning, because doctor is run right after an installation, and monitoring is optional.
+			d.warn(checkMonitoring, "NotScraped", "the metrics were not read yet since the node agent started, less than ten minutes ago",
+				remedy+"; if it does that, ask again after ten minutes", pod.Spec.NodeName)
 		}
 	})
 	if seen > 0 {

@@ -167,6 +167,18 @@ var blocking = map[string]bool{
 // volumes and sandbox are there.
 var beyond = map[string]bool{"Pulling": true, "Pulled": true, "Created": true, "Started": true}
 
+// AddPodEvents adds the Events of the volume's pod, in the order of time. A backup is of a pod that runs: of its Events only such
+// Warnings matter, and not how it was started.
+func (c *VolumeCase) AddPodEvents(events []Event) {
+	for i := range events {
+		e := &events[i]
+		if c.Volume.Restores() || e.Type == corev1.EventTypeWarning && blocking[e.Reason] {
+			c.Events = append(c.Events, *e)
+		}
+	}
+	slices.SortStableFunc(c.Events, func(a, b Event) int { return a.Time.Compare(b.Time) })
+}
+
 // blockedBy returns the newest Warning that keeps the pod from running, empty if there is none.
 func (c *VolumeCase) blockedBy() string {
 	for i := len(c.Events) - 1; i >= 0; i-- {

@@ -3,6 +3,7 @@ package describe
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -176,6 +177,35 @@ func TestBlockedBy(t *testing.T) {
 		c := VolumeCase{Events: test.events}
 		if got := c.blockedBy(); got != test.want {
 			t.Errorf("%s: got %q, want %q", name, got, test.want)
+		}
+	}
+}
+
+// TestAddPodEvents holds that the Events of a running pod do not push those of its backup out of sight.
+func TestAddPodEvents(t *testing.T) {
+	t.Parallel()
+	at := func(second int) time.Time { return time.Date(2026, 1, 2, 3, 4, second, 0, time.UTC) }
+	own := []Event{
+		{Time: at(1), Type: corev1.EventTypeNormal, Reason: "Started", Object: "PodVolumeBackup/a"},
+		{Time: at(5), Type: corev1.EventTypeWarning, Reason: "Stalled", Object: "PodVolumeBackup/a"},
+	}
+	pods := []Event{
+		{Time: at(2), Type: corev1.EventTypeNormal, Reason: "Pulled", Object: "Pod/web-0"},
+		{Time: at(3), Type: corev1.EventTypeWarning, Reason: "FailedMount", Object: "Pod/web-0"},
+		{Time: at(9), Type: corev1.EventTypeWarning, Reason: "MissingClusterDNS", Object: "Pod/web-0"},
+	}
+	for kind, want := range map[string]string{
+		KindPodVolumeBackup:  "Started FailedMount Stalled",
+		KindPodVolumeRestore: "Started Pulled FailedMount Stalled MissingClusterDNS",
+	} {
+		c := VolumeCase{Volume: Volume{Kind: kind}, Events: slices.Clone(own)}
+		c.AddPodEvents(pods)
+		var got []string
+		for _, e := range c.Events {
+			got = append(got, e.Reason)
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s: got %v, want %s", kind, got, want)
 		}
 	}
 }
