@@ -118,6 +118,7 @@ func (e *examination) readObjects(ctx context.Context) {
 	into(ctx, e, describe.ReadLocations, &velerov1.BackupStorageLocationList{}, func(l *velerov1.BackupStorageLocationList) { in.Locations = l.Items }, here)
 	into(ctx, e, "BackupRepositories", &velerov1.BackupRepositoryList{}, func(l *velerov1.BackupRepositoryList) { in.Repositories = l.Items }, here)
 	into(ctx, e, "Schedules", &velerov1.ScheduleList{}, func(l *velerov1.ScheduleList) { in.Schedules = l.Items }, here)
+	into(ctx, e, "PodVolumeBackups", &velerov1.PodVolumeBackupList{}, func(l *velerov1.PodVolumeBackupList) { in.Backups = l.Items }, here)
 	into(ctx, e, describe.ReadHelpers, &helpers, func(l *corev1.ConfigMapList) { in.Helpers = l.Items }, here,
 		client.HasLabels{"velero.io/plugin-config"}, client.MatchingLabels{"velero.io/pod-volume-restore": "RestoreItemAction"})
 	for i := range in.Pods {

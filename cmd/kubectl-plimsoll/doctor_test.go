@@ -390,6 +390,11 @@ func TestDoctor(t *testing.T) {
 		plant               func(t *testing.T) (heal func())
 	}{
 		{"node without agent", "agents", "NodeWithoutAgent", "error", func(*testing.T) func() { return c.withoutAgent() }},
+		{"backup on a node without agent", "agents", "NodeWithoutAgent", "error", func(*testing.T) func() {
+			return c.created(&velerov1.PodVolumeBackup{ObjectMeta: c.Meta("stuck"), Spec: velerov1.PodVolumeBackupSpec{
+				Node: "node-lonely", Pod: corev1.ObjectReference{Namespace: c.Namespace, Name: "lonely"}, Volume: "data", BackupStorageLocation: "default", UploaderType: "kopia",
+			}})
+		}},
 		{"agent not ready", "agents", "AgentNotReady", "error", func(*testing.T) func() {
 			return changed(c, c.pod, func() { c.pod.Status.Conditions[0].Status = corev1.ConditionFalse })
 		}},

@@ -53,6 +53,7 @@ type Installation struct {
 	DaemonSets  []appsv1.DaemonSet
 	Deployments []appsv1.Deployment
 	Schedules   []velerov1.Schedule
+	Backups     []velerov1.PodVolumeBackup
 	Helpers     []corev1.ConfigMap // those that configure the init container of restored pods
 	SelfChecks  map[types.UID]SelfCheckAnswer
 	Rights      []RightAnswer

@@ -34,7 +34,7 @@ func (d *doctor) agents() {
 		case ours(pod):
 			byNode[pod.Spec.NodeName]++
 			d.agentPod(pod)
-		case pod.Labels["name"] == nodeAgent || pod.Labels["role"] == nodeAgent:
+		case isAgent(pod):
 			theirs[pod.Spec.NodeName] = true
 		}
 	}
@@ -96,13 +96,43 @@ func waitingFor(pod *corev1.Pod) string {
 	return ""
 }
 
-// nodesWithoutAgent looks for volumes that a Backup by the server's settings, or one of a Schedule, asks for.
+// nodesWithoutAgent looks for volumes of nodes that have no node agent.
 func (d *doctor) nodesWithoutAgent() {
+	volumes := d.plannedWithoutAgent()
+	for i := range d.in.Backups {
+		v := OfPodVolumeBackup(&d.in.Backups[i])
+		if !v.Ended() && !slices.ContainsFunc(d.in.Agents, func(pod corev1.Pod) bool { return pod.Spec.NodeName == v.Node && isAgent(&pod) }) {
+			volumes.add(v.Node, v.PodNamespace, v.Pod, v.Volume)
+		}
+	}
+	for _, node := range slices.Sorted(maps.Keys(volumes)) {
+		d.fail(checkAgents, "NodeWithoutAgent", fmt.Sprintf("no node agent runs on a node with %s to back up", text.Count(len(volumes[node]), "volume", "volumes")),
+			"let the DaemonSet run there: its nodeSelector, affinity and tolerations, and the node's taints", node)
+	}
+}
+
+// isAgent reports whether a pod of Velero's namespace is a node agent, Plimsoll's or Velero's.
+func isAgent(pod *corev1.Pod) bool {
+	return ours(pod) || pod.Labels["name"] == nodeAgent || pod.Labels["role"] == nodeAgent
+}
+
+// volumesByNode are volumes of pods, by the names of their nodes.
+type volumesByNode map[string]map[string]bool
+
+func (v volumesByNode) add(node, namespace, pod, volume string) {
+	if v[node] == nil {
+		v[node] = map[string]bool{}
+	}
+	v[node][namespace+"/"+pod+"/"+volume] = true
+}
+
+// plannedWithoutAgent returns the volumes that a Backup by the server's settings, or one of a Schedule, asks for.
+func (d *doctor) plannedWithoutAgent() volumesByNode {
 	specs := []velerov1.BackupSpec{{}}
 	for i := range d.in.Schedules {
 		specs = append(specs, d.in.Schedules[i].Spec.Template)
 	}
-	volumes := map[string]map[string]bool{}
+	volumes := volumesByNode{}
 	for _, spec := range specs {
 		in := d.in.BackupInput
 		in.Spec = spec
@@ -120,16 +150,10 @@ func (d *doctor) nodesWithoutAgent() {
 			if v.Decision != DecisionCannot || pod.Status.Phase != corev1.PodRunning || p.agentHindrance(pod) == "" {
 				continue
 			}
-			if volumes[v.Node] == nil {
-				volumes[v.Node] = map[string]bool{}
-			}
-			volumes[v.Node][v.Namespace+"/"+v.Pod+"/"+v.Volume] = true
+			volumes.add(v.Node, v.Namespace, v.Pod, v.Volume)
 		}
 	}
-	for _, node := range slices.Sorted(maps.Keys(volumes)) {
-		d.fail(checkAgents, "NodeWithoutAgent", fmt.Sprintf("no node agent runs on a node with %s to back up", text.Count(len(volumes[node]), "volume", "volumes")),
-			"let the DaemonSet run there: its nodeSelector, affinity and tolerations, and the node's taints", node)
-	}
+	return volumes
 }
 
 // versions compares what runs with each other and with this program.
