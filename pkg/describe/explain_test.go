@@ -186,9 +186,10 @@ func TestExplainVolume(t *testing.T) {
 		"no restic in Velero 1.19": {restoreCase(waitingPod(nil), func(c *VolumeCase) { c.Agents = []corev1.Pod{agent("velero/velero:v1.19.0")} }), "does not serve restic", seeRestic},
 
 		// Begun.
-		"locked":       {backupCase(progress.StateWaiting, nil), "it waits: the repository is locked by PID 7 on node-b", "restic unlock"},
-		"scanning":     {backupCase(progress.StateScanning, nil), "determine its size", ""},
-		"transferring": {backupCase(progress.StateTransferring, nil), "it moves: 3.0 GiB of 8.0 GiB (37%), 12.0 MiB/s, time left 7m7s", "attempt 2"},
+		"locked, no message": {backupCase(progress.StateWaiting, func(c *VolumeCase) { c.Volume.Progress.Message = "" }), "it waits: RepositoryLocked; the agent writes the details", "restic unlock"},
+		"locked":             {backupCase(progress.StateWaiting, nil), "it waits: the repository is locked by PID 7 on node-b", "restic unlock"},
+		"scanning":           {backupCase(progress.StateScanning, nil), "determine its size", ""},
+		"transferring":       {backupCase(progress.StateTransferring, nil), "it moves: 3.0 GiB of 8.0 GiB (37%), 12.0 MiB/s, time left 7m7s", "attempt 2"},
 		"why again": {backupCase(progress.StateTransferring, func(c *VolumeCase) {
 			c.Events = []Event{{Type: "Warning", Reason: "Retrying", Note: "connection reset", Object: "PodVolumeBackup/x"}}
 		}), "it moves", "this is attempt 2; connection reset"},

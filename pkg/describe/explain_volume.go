@@ -306,9 +306,14 @@ func (c *VolumeCase) explainStall(e *Explanation) {
 
 // explainReason is about what the agent says that it waits for.
 func (c *VolumeCase) explainReason(e *Explanation) {
-	e.Why = "it waits: " + cmp.Or(c.Volume.Progress.Message, "its agent does not say for what")
+	s := &c.Volume.Progress
+	what := "its agent does not say for what"
+	if s.Reason != "" { // the agent's endpoint leaves out the message, which may name files
+		what = string(s.Reason) + "; the agent writes the details to the object within ten seconds, so ask again"
+	}
+	e.Why = "it waits: " + cmp.Or(s.Message, what)
 	e.See = seeStates
-	e.addReason(c.Volume.Progress.Reason)
+	e.addReason(s.Reason)
 }
 
 func (c *VolumeCase) explainQueue(e *Explanation) {
