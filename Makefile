@@ -103,6 +103,9 @@ BUILDS := $(shell awk '/^MemAvailable:/ { print ($$2 > 6000000 ? 2 : 1) }' /proc
 
 .PHONY: demo
 demo: ## Back up and restore real volumes against a real API server, and compare. DEMO_SIZE=1GiB
+ifeq ($(origin KUBECONFIG),command line)
+	@echo 'make demo has a control plane of its own and does not touch the cluster of KUBECONFIG. To install in a cluster see docs/install.md.'; exit 2
+endif
 	@SECONDS=0; $(MAKE) --no-print-directory -j$(BUILDS) demo-parts; DEMO_BUILT=$${SECONDS}s exec bin/demo
 
 .PHONY: demo-parts

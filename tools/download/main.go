@@ -7,6 +7,7 @@ package main
 
 import (
 	"compress/bzip2"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -41,8 +42,13 @@ func download(url, want, output string) (err error) {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.DialContext = (&net.Dialer{Timeout: connectTimeout}).DialContext
 	transport.ResponseHeaderTimeout = answerTimeout
-	client := http.Client{Transport: transport, Timeout: timeout}
-	response, err := client.Get(url)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody) //nolint:gosec // the Makefile says which
+	if err != nil {
+		return err
+	}
+	response, err := (&http.Client{Transport: transport}).Do(request)
 	if err != nil {
 		return err // it says which URL
 	}
@@ -56,7 +62,7 @@ func download(url, want, output string) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, os.Remove(file.Name()))
+			err = errors.Join(err, os.Remove(file.Name())) //nolint:gosec // the Makefile says where
 		}
 	}()
 	hash := sha256.New()
@@ -70,8 +76,8 @@ func download(url, want, output string) (err error) {
 	if got := hex.EncodeToString(hash.Sum(nil)); got != want {
 		return fmt.Errorf("%s has SHA-256 %s instead of %s", url, got, want)
 	}
-	if err := os.Chmod(file.Name(), 0o755); err != nil {
+	if err := os.Chmod(file.Name(), 0o755); err != nil { //nolint:gosec // it is a program
 		return err
 	}
-	return os.Rename(file.Name(), output)
+	return os.Rename(file.Name(), output) //nolint:gosec // the Makefile says where
 }
