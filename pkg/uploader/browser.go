@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path"
+	"strings"
 	"time"
 )
 
@@ -13,12 +15,12 @@ var ErrPathNotFound = errors.New("not in the snapshot")
 
 // Browser is a data path that can show what a snapshot holds without restoring it.
 type Browser interface {
-	// List hands the entries at and beneath the path to entry, each directory before what it holds, in constant memory. It ends
-	// with the first error that entry returns. ErrPathNotFound: there is no such path.
+	// List hands the entry of the path, unless that is the volume itself, and those beneath it to entry, each directory before
+	// what it holds, in constant memory. It ends with the first error that entry returns. ErrPathNotFound: there is no such path.
 	List(ctx context.Context, req BrowseRequest, entry func(Entry) error) error
 
-	// Read writes the content of a file, from Offset on, to w; of a directory, a tar archive of it (names relative to the
-	// directory). The repository's records are compared on the way: an error after some bytes means that they are not all.
+	// Read writes the content of a file, from Offset on, to w; of a directory, a tar archive with names relative to the volume.
+	// The repository's records are compared on the way: an error after some bytes means that they are not all.
 	Read(ctx context.Context, req BrowseRequest, w io.Writer) error
 }
 
@@ -30,6 +32,9 @@ type BrowseRequest struct {
 	Recursive  bool   // List: directories beneath the path, too
 	Offset     int64  // Read, of a file: leave out so many bytes
 }
+
+// Inner returns Path without a slash at its begin and end, and without empty, "." and ".." parts. Empty: the volume itself.
+func (r BrowseRequest) Inner() string { return strings.TrimPrefix(path.Clean("/"+r.Path), "/") }
 
 // Entry is one file, directory or link of a snapshot.
 type Entry struct {

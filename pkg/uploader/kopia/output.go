@@ -3,9 +3,11 @@ package kopia
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia/internal/protocol"
 )
 
@@ -13,25 +15,36 @@ import (
 type output struct {
 	sink   progress.Sink
 	logger *slog.Logger
-	hide   func(string) string     // replaces secrets in a text
-	stop   context.CancelCauseFunc // ends the worker
+	hide   func(string) string        // replaces secrets in a text
+	stop   context.CancelCauseFunc    // ends the worker
+	entry  func(uploader.Entry) error // nil: none is expected
+	data   io.Writer                  // nil: none is expected
 
 	last      progress.Reading
+	received  int64 // bytes of data
+	refused   error // what entry or data returned
 	result    *protocol.Result
 	failure   *protocol.Failure
 	malformed error // the first thing that made no sense; nothing counts after it
 }
 
-var errAfterEnd = errors.New("it goes on after its last word")
+var (
+	errAfterEnd = errors.New("it goes on after its last word")
+	errUnasked  = errors.New("it sends what nobody has asked for")
+)
 
 // line takes one line of stdout.
 func (o *output) line(line []byte) {
-	if o.malformed != nil {
+	if o.malformed != nil || o.refused != nil {
 		return
 	}
 	m, err := protocol.Decode(line)
-	if err == nil && (o.result != nil || o.failure != nil) {
+	switch {
+	case err != nil:
+	case o.result != nil || o.failure != nil:
 		err = errAfterEnd
+	case m.Entry != nil && o.entry == nil, m.Data != nil && o.data == nil:
+		err = errUnasked
 	}
 	if err != nil {
 		o.malformed = err
@@ -45,10 +58,25 @@ func (o *output) line(line []byte) {
 		o.sink.Report(o.last)
 	case m.Note != nil:
 		o.log(*m.Note)
+	case m.Entry != nil:
+		e := m.Entry
+		o.handOn(o.entry(uploader.Entry{Path: string(e.Path), Mode: e.Mode, Size: e.Size, ModTime: e.ModTime, Target: string(e.Target)}))
+	case m.Data != nil:
+		o.received += int64(len(m.Data))
+		_, err := o.data.Write(m.Data)
+		o.handOn(err)
 	case m.Result != nil:
 		o.result = m.Result
 	default:
 		o.failure = m.Failure
+	}
+}
+
+// handOn ends the worker when its work is not wanted any more.
+func (o *output) handOn(err error) {
+	if err != nil {
+		o.refused = err
+		o.stop(err)
 	}
 }
 

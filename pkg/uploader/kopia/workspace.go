@@ -6,6 +6,7 @@ import (
 	"encoding/gob"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,7 +24,9 @@ type run struct {
 	volume     *os.File // the working directory; nil: that of the workspace
 	mode       worker.Mode
 	sink       progress.Sink
-	request    protocol.Request // what the caller decides of it
+	entry      func(uploader.Entry) error // takes what a worker lists
+	data       io.Writer                  // takes what a worker reads
+	request    protocol.Request           // what the caller decides of it
 }
 
 // workspace is the private directory of one run, and what the worker may use.
@@ -75,7 +78,7 @@ func (u *Uploader) work(ctx context.Context, w *workspace, r run) (protocol.Resu
 	defer stop(nil)
 	secrets := r.repository.Hider()
 	hide := func(text string) string { return secrets(strings.ReplaceAll(text, w.dir, "(private)")) }
-	out := &output{sink: r.sink, logger: u.options.Logger, hide: hide, stop: stop}
+	out := &output{sink: r.sink, logger: u.options.Logger, hide: hide, stop: stop, entry: r.entry, data: r.data}
 	err := worker.Run(runCtx, worker.Command{
 		Path: u.options.Worker, Args: protocol.Args, Env: []string{"HOME=" + w.dir, "TMPDIR=" + w.dir}, Dir: r.volume, Access: w.access, Memory: u.options.Memory(),
 		Stdin: &stdin, Stdout: out.line,
@@ -87,6 +90,10 @@ func (u *Uploader) work(ctx context.Context, w *workspace, r run) (protocol.Resu
 	switch {
 	case out.malformed != nil:
 		return protocol.Result{}, fmt.Errorf("kopia %s: the worker's output makes no sense: %w", r.request.Operation, out.malformed)
+	case out.refused != nil:
+		return protocol.Result{}, out.refused
+	case err == nil && out.result != nil && r.data != nil && out.received != out.result.TotalBytes:
+		return protocol.Result{}, fmt.Errorf("kopia %s: %d bytes came of %d", r.request.Operation, out.received, out.result.TotalBytes)
 	case err == nil && out.result != nil:
 		out.finish(r.request.Operation)
 		return *out.result, nil

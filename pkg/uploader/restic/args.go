@@ -16,10 +16,12 @@ const hostName = "velero"
 // snapshotID is what goes for a snapshot. restic takes other things, too, such as "latest" or an option.
 var snapshotID = regexp.MustCompile(`^[0-9a-f]{8,64}$`)
 
+const jsonFlag = "--json"
+
 // backupArgs are the arguments after the command. restic splits a tag at its commas, which the snapshot then carries as
 // several tags; Velero's snapshots have them so, too.
 func (u *Uploader) backupArgs(req uploader.BackupRequest) []string {
-	args := []string{".", "--json", "--host", hostName}
+	args := []string{".", jsonFlag, "--host", hostName}
 	for _, key := range slices.Sorted(maps.Keys(req.Tags)) {
 		args = append(args, "--tag", key+"="+req.Tags[key])
 	}
@@ -33,7 +35,7 @@ func (u *Uploader) backupArgs(req uploader.BackupRequest) []string {
 }
 
 func (u *Uploader) restoreArgs(req uploader.RestoreRequest) []string {
-	args := []string{req.SnapshotID, "--target", ".", "--json"}
+	args := []string{req.SnapshotID, "--target", ".", jsonFlag}
 	if req.Sparse && u.version.leavesHoles() {
 		args = append(args, "--sparse")
 	}
@@ -41,11 +43,11 @@ func (u *Uploader) restoreArgs(req uploader.RestoreRequest) []string {
 }
 
 func statsArgs(req uploader.RestoreRequest) []string {
-	return append([]string{"--json", "--mode", "restore-size", req.SnapshotID}, lockArgs(req.Repository)...)
+	return append([]string{jsonFlag, "--mode", "restore-size", req.SnapshotID}, lockArgs(req.Repository)...)
 }
 
 func listArgs(req uploader.RestoreRequest) []string {
-	return append([]string{"--json", req.SnapshotID}, lockArgs(req.Repository)...)
+	return append([]string{jsonFlag, req.SnapshotID}, lockArgs(req.Repository)...)
 }
 
 // lockArgs keeps restic from writing a lock into a repository that must not be written to.

@@ -44,6 +44,7 @@ func TestContract(t *testing.T) {
 			},
 			Repository: newAddress,
 			Sparse:     version != "0.14.0",
+			LossyNames: true,
 		})
 	})
 }

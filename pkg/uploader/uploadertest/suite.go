@@ -27,6 +27,8 @@ type Subject struct {
 	Plain bool
 	// Sparse says that it leaves holes when asked.
 	Sparse bool
+	// LossyNames says that it lists each byte of a name that is no UTF-8 as U+FFFD.
+	LossyNames bool
 }
 
 // Run runs the suite. TestMain of the calling package has to call Main.
@@ -44,6 +46,7 @@ func Run(t *testing.T, subject Subject) {
 		"empty volume":                    s.emptyVolume,
 		"unreadable files":                s.unreadable,
 		"canceled before it starts":       s.canceledBefore,
+		"browse":                          s.browse,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

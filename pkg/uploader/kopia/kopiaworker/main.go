@@ -98,6 +98,10 @@ func (j *job) do(ctx, stop context.Context, abort func()) (protocol.Result, erro
 		return j.restore(stop)
 	case protocol.OpVerify:
 		return j.verify(stop)
+	case protocol.OpList:
+		return j.list(stop)
+	case protocol.OpRead:
+		return j.read(stop)
 	case protocol.OpInitialize:
 		return protocol.Result{}, j.initialize(stop)
 	case protocol.OpOpen:

@@ -87,34 +87,44 @@ func (t *target) beginDirectory(ctx context.Context, path string, e kopiafs.Dire
 	return t.learnTimes(ctx, path, e)
 }
 
-// learnTimes finds out the times of a directory's directories. kopia stores them, but in their place hands out the time
-// of the newest entry in each.
+// learnTimes finds out the times of a directory's directories.
 func (t *target) learnTimes(ctx context.Context, path string, e kopiafs.Directory) error {
+	times, err := directoryTimes(ctx, t.repository, e)
+	for name, at := range times {
+		t.times.Store(filepath.Join(path, name), at)
+	}
+	return err
+}
+
+// directoryTimes returns the times of a directory's directories, by name. kopia stores them, but in their place hands out the time
+// of the newest entry in each.
+func directoryTimes(ctx context.Context, r repo.Repository, e kopiafs.Directory) (map[string]time.Time, error) {
 	if d, ok := e.(kopiafs.DirectoryWithSummary); ok {
 		summary, err := d.Summary(ctx)
 		if err == nil && summary != nil && summary.TotalDirCount <= 1 {
-			return nil // it counts itself
+			return nil, nil // it counts itself
 		}
 	}
 	o, ok := e.(object.HasObjectID)
 	if !ok {
-		return nil
+		return nil, nil
 	}
-	reader, err := t.repository.OpenObject(ctx, o.ObjectID())
+	reader, err := r.OpenObject(ctx, o.ObjectID())
 	if err != nil {
-		return fmt.Errorf("read directory: %w", err)
+		return nil, fmt.Errorf("read directory: %w", err)
 	}
 	defer reader.Close()
 	var listing snapshot.DirManifest
 	if err := json.NewDecoder(reader).Decode(&listing); err != nil {
-		return fmt.Errorf("read directory: %w", err)
+		return nil, fmt.Errorf("read directory: %w", err)
 	}
+	times := map[string]time.Time{}
 	for _, entry := range listing.Entries {
 		if entry.Type == snapshot.EntryTypeDirectory {
-			t.times.Store(filepath.Join(path, entry.Name), entry.ModTime.ToTime())
+			times[entry.Name] = entry.ModTime.ToTime()
 		}
 	}
-	return nil
+	return times, nil
 }
 
 // FinishDirectory sets a directory's attributes.

@@ -28,6 +28,7 @@ var causes = []struct {
 	{"repository incomplete", uploader.ErrRepositoryIncomplete},
 	{"wrong password", uploader.ErrWrongPassword},
 	{"snapshot not found", uploader.ErrSnapshotNotFound},
+	{"path not found", uploader.ErrPathNotFound},
 	{"no space", uploader.ErrNoSpace},
 	{"no scratch space", uploader.ErrScratchFull},
 	{"not flushed", uploader.ErrFlush},

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"regexp"
 	"slices"
 	"time"
@@ -31,6 +32,8 @@ const (
 	OpOpen       Operation = "open"
 	OpClear      Operation = "clear"
 	OpVerify     Operation = "verify"
+	OpList       Operation = "list"
+	OpRead       Operation = "read"
 )
 
 // Request is all that a worker is told. It travels on stdin, secrets included, as gob because JSON would change bytes
@@ -58,9 +61,13 @@ type Request struct {
 	Source, Parent string            // backup
 	Tags           map[string]string // backup
 
-	Snapshot   string // restore, verify
+	Snapshot   string // restore, verify, list, read
 	TotalBytes int64  // restore, verify
 	Sparse     bool   // restore
+
+	Path      string // list, read: relative to the snapshot's root
+	Recursive bool   // list
+	Offset    int64  // read
 
 	Parts      []string      // clear
 	Unfinished string        // clear
@@ -69,14 +76,27 @@ type Request struct {
 
 // Form describes the protocol. An agent and a worker of different versions may not have the same: a worker that does not know
 // a field would leave out silently what it asks for.
-func Form() string { return fmt.Sprintf("%+v %+v %+v", Request{}, Result{}, progress.Reading{}) }
+func Form() string {
+	return fmt.Sprintf("%+v %+v %+v %+v", Request{}, Result{}, progress.Reading{}, Entry{})
+}
 
 // Message is one line of a worker's stdout. Exactly one of its fields is set; a result or a failure is the last one.
 type Message struct {
 	Reading *progress.Reading `json:"reading,omitempty"`
 	Note    *Note             `json:"note,omitempty"`
+	Entry   *Entry            `json:"entry,omitempty"` // list
+	Data    []byte            `json:"data,omitempty"`  // read: at most MaxData bytes
 	Result  *Result           `json:"result,omitempty"`
 	Failure *Failure          `json:"failure,omitempty"`
+}
+
+// Entry is one entry of a snapshot. Names are bytes, since JSON would change those that are no UTF-8.
+type Entry struct {
+	Path    []byte      `json:"path"` // relative to the snapshot's root
+	Mode    os.FileMode `json:"mode"`
+	Size    int64       `json:"size"`
+	ModTime time.Time   `json:"modTime"`
+	Target  []byte      `json:"target,omitempty"`
 }
 
 // Note is something for the agent's log.
@@ -109,6 +129,7 @@ func IsSnapshotID(id string) bool { return snapshotID.MatchString(id) }
 // Bounds of what a worker may say.
 const (
 	MaxFailedPaths = 20
+	MaxData        = 64 << 10
 	MaxText        = 16 << 10 // a path of PATH_MAX bytes, each of them quoted
 )
 
@@ -128,7 +149,7 @@ func Decode(line []byte) (Message, error) {
 
 func (m Message) check() error {
 	set := 0
-	for _, is := range []bool{m.Reading != nil, m.Note != nil, m.Result != nil, m.Failure != nil} {
+	for _, is := range []bool{m.Reading != nil, m.Note != nil, m.Entry != nil, m.Data != nil, m.Result != nil, m.Failure != nil} {
 		if is {
 			set++
 		}
@@ -141,6 +162,10 @@ func (m Message) check() error {
 		return checkReading(*m.Reading)
 	case m.Note != nil:
 		return checkText(m.Note.Text)
+	case m.Entry != nil:
+		return m.Entry.check()
+	case m.Data != nil:
+		return checkData(m.Data)
 	case m.Failure != nil:
 		return checkText(m.Failure.Text, string(m.Failure.Cause))
 	default:
@@ -168,6 +193,20 @@ func (r *Result) check() error {
 		return err
 	}
 	return checkCounts(r.TotalBytes, r.TotalFiles, r.SizesOnDisk, r.BytesUploaded, r.Errors, r.Vanished, r.NotCompared, r.Absent)
+}
+
+func (e *Entry) check() error {
+	if len(e.Path) == 0 || len(e.Path) > MaxText || len(e.Target) > MaxText {
+		return fmt.Errorf("an entry with a path of %d bytes that leads to one of %d", len(e.Path), len(e.Target))
+	}
+	return checkCounts(e.Size)
+}
+
+func checkData(data []byte) error {
+	if len(data) > MaxData {
+		return fmt.Errorf("%d bytes of data", len(data))
+	}
+	return nil
 }
 
 func checkText(texts ...string) error {

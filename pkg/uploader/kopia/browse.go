@@ -1,0 +1,44 @@
+package kopia
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia/internal/protocol"
+)
+
+var _ uploader.Browser = (*Uploader)(nil)
+
+// List hands the entries of a snapshot on, each directory's sorted by their names' bytes.
+func (u *Uploader) List(ctx context.Context, req uploader.BrowseRequest, entry func(uploader.Entry) error) error {
+	err := u.browse(ctx, req, run{entry: entry, request: protocol.Request{Operation: protocol.OpList, Recursive: req.Recursive}})
+	if err != nil {
+		return fmt.Errorf("list snapshot %s: %w", req.SnapshotID, err)
+	}
+	return nil
+}
+
+// Read writes a file's content or an archive of a directory. kopia's encryption authenticates each piece, and the worker compares
+// sizes.
+func (u *Uploader) Read(ctx context.Context, req uploader.BrowseRequest, w io.Writer) error {
+	err := u.browse(ctx, req, run{data: w, request: protocol.Request{Operation: protocol.OpRead, Offset: req.Offset}})
+	if err != nil {
+		return fmt.Errorf("read from snapshot %s: %w", req.SnapshotID, err)
+	}
+	return nil
+}
+
+func (u *Uploader) browse(ctx context.Context, req uploader.BrowseRequest, r run) error {
+	if !protocol.IsSnapshotID(req.SnapshotID) {
+		return fmt.Errorf("%s is no snapshot's id: %w", strconv.Quote(req.SnapshotID), uploader.ErrSnapshotNotFound)
+	}
+	r.repository, r.sink = req.Repository, progress.Discard
+	r.repository.ReadOnly = true
+	r.request.Snapshot, r.request.Path = req.SnapshotID, req.Inner()
+	_, err := u.run(ctx, r)
+	return err
+}
