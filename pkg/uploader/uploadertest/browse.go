@@ -43,6 +43,11 @@ func (s *suite) browse(t *testing.T) {
 	if !ok {
 		return // the fake; the real ones say at compile time that they are
 	}
+	// Another test counts what it uploads, and must not find the same content there.
+	s = &suite{Subject: s.Subject, repository: s.Repository(t)}
+	if err := u.Initialize(t.Context(), s.repository); err != nil {
+		t.Fatal(err)
+	}
 	source := s.volume(t, tree.Spec{Bytes: 1 << 20, Plain: s.Plain})
 	big := make([]byte, 6<<20)
 	_, _ = rand.Read(big) // never fails
@@ -151,10 +156,10 @@ func (b *browsed) listDirectory(t *testing.T) {
 }
 
 func (b *browsed) readFiles(t *testing.T) {
-	for _, name := range append(tree.OddNames(), "inner/deep/big", "inner/empty", "inner/-x", "innermost") {
+	for _, name := range []string{"-rf", "*?[a]", "new\nline", "invalid \xff\xfe utf-8", "inner/deep/big", "inner/empty", "inner/-x", "innermost"} {
 		want, err := os.ReadFile(filepath.Join(b.dir, name))
-		if errors.Is(err, fs.ErrNotExist) || err == nil && len(want) > 8<<20 {
-			continue
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // a plain volume has only names in UTF-8
 		}
 		if err != nil {
 			t.Fatal(err)
