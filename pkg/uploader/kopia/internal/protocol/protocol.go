@@ -196,14 +196,14 @@ func (r *Result) check() error {
 }
 
 func (e *Entry) check() error {
-	if len(e.Path) == 0 || len(e.Path) > MaxText || len(e.Target) > MaxText {
+	if len(e.Path) == 0 || len(e.Path) > MaxText || len(e.Target) > MaxText || e.Target != nil && len(e.Target) == 0 {
 		return fmt.Errorf("an entry with a path of %d bytes that leads to one of %d", len(e.Path), len(e.Target))
 	}
 	return checkCounts(e.Size)
 }
 
 func checkData(data []byte) error {
-	if len(data) > MaxData {
+	if len(data) == 0 || len(data) > MaxData {
 		return fmt.Errorf("%d bytes of data", len(data))
 	}
 	return nil

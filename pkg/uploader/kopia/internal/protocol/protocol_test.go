@@ -3,8 +3,10 @@ package protocol
 import (
 	"encoding/json"
 	"log/slog"
+	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -35,6 +37,11 @@ func TestDecodeRefuses(t *testing.T) {
 		"a null message":     `{"result":null}`,
 		"an array":           `[{"result":{"totalBytes":1}}]`,
 		"bytes after object": `{"result":{"totalBytes":1}}x`,
+		"no data":            `{"data":""}`,
+		"too much data":      `{"data":"` + strings.Repeat("AAAA", MaxData/3+1) + `"}`,
+		"no path":            `{"entry":{"path":"","mode":0,"size":0,"modTime":"2026-01-02T03:04:05Z"}}`,
+		"an empty target":    `{"entry":{"path":"YQ==","mode":0,"size":0,"modTime":"2026-01-02T03:04:05Z","target":""}}`,
+		"a negative size":    `{"entry":{"path":"YQ==","mode":0,"size":-1,"modTime":"2026-01-02T03:04:05Z"}}`,
 	} {
 		if m, err := Decode([]byte(line)); err == nil {
 			t.Errorf("%s: %s gives %+v", name, line, m)
@@ -52,6 +59,8 @@ func TestMessagesSurviveTheWay(t *testing.T) {
 		{Note: &Note{Level: slog.LevelWarn, Text: "hm"}},
 		{Result: &Result{SnapshotID: "0a", TotalBytes: 1, BytesUploaded: 2, Errors: 3, FailedPaths: []string{"a"}}},
 		{Failure: &Failure{Cause: "no space", Text: "full"}},
+		{Entry: &Entry{Path: []byte("a\xff\n"), Mode: os.ModeSymlink | 0o777, ModTime: time.Unix(1, 2).UTC(), Target: []byte("/\xfe")}},
+		{Data: []byte("\x00\xff\n")},
 	} {
 		line, err := json.Marshal(want)
 		if err != nil {
@@ -72,6 +81,10 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"note":{"level":"WARN","text":"x"}}`))
 	f.Add([]byte(`{"result":{"snapshotID":"0a","totalBytes":1,"failedPaths":["a"]}}`))
 	f.Add([]byte(`{"failure":{"cause":"no space","text":"x"}}`))
+	f.Add([]byte(`{"entry":{"path":"YQ==","mode":420,"size":1,"modTime":"2026-01-02T03:04:05Z","target":"Yg=="}}`))
+	f.Add([]byte(`{"entry":{"path":"YQ==","mode":0,"size":0,"modTime":"2026-01-02T03:04:05Z","target":""}}`))
+	f.Add([]byte(`{"data":"AP8K"}`))
+	f.Add([]byte(`{"data":""}`))
 	f.Fuzz(func(t *testing.T, line []byte) {
 		m, err := Decode(line)
 		if err != nil {
