@@ -185,10 +185,19 @@ func walkDirectory(ctx context.Context, r repo.Repository, n node, dir kopiafs.D
 		if child == nil || err != nil {
 			return err
 		}
+		if !isName(child.Name()) {
+			return fmt.Errorf("an entry has the name %s, which no file can have", protocol.Printable(child.Name()))
+		}
 		if err := walk(ctx, r, n.child(child, times), visit); err != nil {
 			return err
 		}
 	}
+}
+
+// isName reports whether a file can have this name. A repository that somebody has forged may have others, which would lead out of
+// the volume.
+func isName(name string) bool {
+	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
 }
 
 func linkTarget(ctx context.Context, n node) (string, error) {
