@@ -53,7 +53,8 @@ help: ## This list.
 .PHONY: build
 build: bin/node-agent bin/kopia-worker bin/restore-controller bin/kubectl-plimsoll ## Build our own programs: static, with version and commit.
 
-# The race detector makes ciphers, hashes and compression several times slower, half of the tests' time. They are left out of it.
+# The race detector makes ciphers, hashes and compression several times slower. Without it there, kopia's contract suite takes half of the
+# processor time.
 RACE := -race $(foreach module,golang.org/x/crypto github.com/chmduquesne/rollinghash github.com/klauspost/compress,-gcflags=$(module)/...=-race=false)
 
 # Prints the slowest tests, also of a run that failed. One package more than processors at once, because many tests wait.
@@ -98,7 +99,7 @@ bench-memory: bin/restic-$(RESTIC_DEFAULT) $(CONTROLPLANE) velero-crds ## Print 
 bench-quick: bin/restic-$(RESTIC_DEFAULT) bin/kopia ## The same in minutes, with a tenth of the data.
 	go run ./test/bench -quick $(BENCHFLAGS)
 
-# Two builds at once use the processors while one of them downloads or links. They take 4 GiB.
+# Two builds at once, if there is memory for them, use the processors while one of them downloads or links.
 BUILDS := $(shell awk '/^MemAvailable:/ { print ($$2 > 6000000 ? 2 : 1) }' /proc/meminfo)
 
 .PHONY: demo

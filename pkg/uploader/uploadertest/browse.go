@@ -267,6 +267,18 @@ type refusing struct{}
 
 func (refusing) Write([]byte) (int, error) { return 0, errEnough }
 
+// canceling counts bytes, and cancels at the first ones.
+type canceling struct {
+	cancel context.CancelCauseFunc
+	got    int
+}
+
+func (c *canceling) Write(p []byte) (int, error) {
+	c.got += len(p)
+	c.cancel(errEnough)
+	return len(p), nil
+}
+
 func (b *browsed) callersErrors(t *testing.T) {
 	calls := 0
 	req := b.request
@@ -285,6 +297,12 @@ func (b *browsed) callersErrors(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errEnough)
 	if err := b.browser.Read(ctx, req, io.Discard); !errors.Is(err, errEnough) {
-		t.Errorf("canceled: got %v", err)
+		t.Errorf("canceled before it begins: got %v", err)
+	}
+	ctx, cancel = context.WithCancelCause(t.Context())
+	out := &canceling{cancel: cancel}
+	// Whoever was fast enough has given all of it.
+	if err := b.browser.Read(ctx, req, out); !errors.Is(err, errEnough) && (err != nil || out.got != 6<<20) {
+		t.Errorf("canceled at the first bytes: got %d of them and %v", out.got, err)
 	}
 }
