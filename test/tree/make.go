@@ -44,7 +44,7 @@ func Make(dir string, spec Spec) error {
 	}
 	m.oddNames()
 	m.modes()
-	m.times()
+	m.do(func() error { return SetTimes(m.dir) })
 	if m.err != nil {
 		return fmt.Errorf("make a tree: %w", m.err)
 	}
@@ -102,10 +102,12 @@ func (m *maker) big(bytes int64) {
 const (
 	maxSmall    = 16 << 10
 	filesPerDir = 100
+	// minSmallFiles is how many there are however little data there is: modes changes four of them.
+	minSmallFiles = 4
 )
 
 func (m *maker) small(bytes int64) {
-	for i := 0; bytes > 0 && m.err == nil; i++ {
+	for i := 0; (bytes > 0 || i < minSmallFiles) && m.err == nil; i++ {
 		size := min(bytes, 1+m.random.Int64N(maxSmall))
 		m.file(fmt.Sprintf("small/%02d/%02d/file-%d", i/filesPerDir%50, i/filesPerDir/50, i), size)
 		bytes -= size
@@ -206,21 +208,24 @@ func (m *maker) modes() {
 	}
 }
 
-// times gives every entry a time of its own, children before their directory. The first ones lie before 1970.
-func (m *maker) times() {
+// SetTimes gives every entry of a tree a modification time of its own, children before their directory. The same names get the
+// same times. The first ones lie before 1970.
+func SetTimes(dir string) error {
 	var paths []string
-	m.do(func() error {
-		return filepath.WalkDir(m.dir, func(path string, _ fs.DirEntry, err error) error {
-			paths = append(paths, path)
-			return err
-		})
+	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		paths = append(paths, path)
+		return err
 	})
+	if err != nil {
+		return fmt.Errorf("set the times of a tree: %w", err)
+	}
 	at := time.Date(1969, 12, 31, 4, 5, 6, 123456789, time.UTC)
 	for _, path := range slices.Backward(paths) {
 		at = at.Add(61*time.Minute + 1)
 		stamp := unix.NsecToTimespec(at.UnixNano())
-		m.do(func() error {
-			return unix.UtimesNanoAt(unix.AT_FDCWD, path, []unix.Timespec{stamp, stamp}, unix.AT_SYMLINK_NOFOLLOW)
-		})
+		if err := unix.UtimesNanoAt(unix.AT_FDCWD, path, []unix.Timespec{stamp, stamp}, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return fmt.Errorf("set the times of %q: %w", path, err)
+		}
 	}
+	return nil
 }

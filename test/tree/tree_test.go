@@ -21,6 +21,14 @@ func TestEqualSpecsMakeEqualTrees(t *testing.T) {
 	}
 }
 
+func TestSmallestTree(t *testing.T) {
+	t.Parallel()
+	spec := tree.Spec{Bytes: 1}
+	if d := compare(t, made(t, spec), made(t, spec), tree.Options{}); len(d) > 0 {
+		t.Errorf("equal specs differ:\n%s", strings.Join(d, "\n"))
+	}
+}
+
 func TestCompareFindsEachDifference(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
