@@ -25,6 +25,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia/kopiaworker"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
+	"github.com/plimsoll-io/plimsoll/test/resticrepo"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
 	"github.com/plimsoll-io/plimsoll/test/velero"
 )
@@ -54,7 +55,7 @@ func newCluster(t *testing.T, velero string) *cluster {
 	c.node = "node-" + c.Namespace
 	c.Create(&corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "velero-repo-credentials"},
-		StringData: map[string]string{"repository-password": "correct horse"},
+		StringData: map[string]string{"repository-password": resticrepo.Password},
 	})
 	c.Create(&velerov1.BackupStorageLocation{
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "default"},

@@ -22,6 +22,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
 	"github.com/plimsoll-io/plimsoll/test/controlplane"
+	"github.com/plimsoll-io/plimsoll/test/resticrepo"
 )
 
 // holding is a data path whose backups stop at half until they are released.
@@ -180,7 +181,7 @@ func TestFailures(t *testing.T) {
 					t.Errorf("message lacks %q: %s", want, message(end))
 				}
 			}
-			if strings.Contains(message(end), "correct horse") {
+			if strings.Contains(message(end), resticrepo.Password) {
 				t.Errorf("password in %s", message(end))
 			}
 			if id := end.Object.(*velerov1.PodVolumeBackup).Status.SnapshotID; id != "" {

@@ -21,6 +21,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
 	"github.com/plimsoll-io/plimsoll/test/controlplane"
 	"github.com/plimsoll-io/plimsoll/test/parts"
+	"github.com/plimsoll-io/plimsoll/test/resticrepo"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
 	"github.com/plimsoll-io/plimsoll/test/tree"
 )
@@ -32,6 +33,13 @@ func newRestic(t *testing.T) uploader.Uploader {
 		t.Fatal(err)
 	}
 	return u
+}
+
+// newRestic is newRestic with a repository for volumes of the cluster's namespace.
+func (c *cluster) newRestic(t *testing.T) uploader.Uploader {
+	t.Helper()
+	resticrepo.Create(t, filepath.Join(c.repos, "restic", c.Namespace))
+	return newRestic(t)
 }
 
 func newKopia(t *testing.T) uploader.Uploader {
@@ -131,7 +139,7 @@ func checkBackup(t *testing.T, b *velerov1.PodVolumeBackup, dir string) {
 func TestTerminalWriteIsNotTooEarly(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, "1.14.1")
-	c.startAgent(newRestic(t), nil)
+	c.startAgent(c.newRestic(t), nil)
 	pvb := c.newBackup(c.pod("source", "data"), "data") // empty: nothing takes less time
 	c.Create(pvb)
 	end := c.end(pvb)
@@ -152,7 +160,7 @@ func TestTerminalWriteIsNotTooEarly(t *testing.T) {
 func TestIncrementalBackupUsesTheClaimsLastSnapshot(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, controlplane.LatestVelero)
-	c.startAgent(newRestic(t), nil)
+	c.startAgent(c.newRestic(t), nil)
 	pod := c.pod("source", "data")
 	write(t, filepath.Join(c.dir(pod, "data"), "file"), strings.Repeat("x", 1<<20))
 	labeled := func() *velerov1.PodVolumeBackup {

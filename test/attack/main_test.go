@@ -22,6 +22,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/volume"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
 	"github.com/plimsoll-io/plimsoll/test/parts"
+	"github.com/plimsoll-io/plimsoll/test/resticrepo"
 )
 
 func TestMain(m *testing.M) {
@@ -36,8 +37,6 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(m.Run())
 }
-
-const password = "static-passw0rd"
 
 // patience is how long a backup or restore may take that something in the volume might block.
 const patience = 10 * time.Minute
@@ -69,11 +68,19 @@ func eachOf(t *testing.T, names []string, test func(t *testing.T, p dataPath)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := newDataPath(t, name)
-			if err := p.Initialize(t.Context(), p.repository); err != nil {
-				t.Fatal(err)
-			}
+			p.create(t)
 			test(t, p)
 		})
+	}
+}
+
+// create creates the repository.
+func (p dataPath) create(t *testing.T) {
+	t.Helper()
+	if p.program != "" {
+		resticrepo.Create(t, p.repository.URL)
+	} else if err := p.Initialize(t.Context(), p.repository); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -87,7 +94,7 @@ func newDataPath(t *testing.T, name string) dataPath {
 	if err != nil {
 		t.Fatal(err)
 	}
-	repository := uploader.Repository{URL: filepath.Join(t.TempDir(), "repository"), Password: password}
+	repository := uploader.Repository{URL: filepath.Join(t.TempDir(), "repository"), Password: resticrepo.Password}
 	return dataPath{name: name, program: program, Uploader: u, repository: repository, plain: name == kopiaPath}
 }
 

@@ -20,7 +20,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if err := rig.Prepare("bench-agent", "-tags", "disable_grpc_modules", "-ldflags", "-s -w"); err != nil {
+	if err := rig.Prepare("bench-agent", false); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

@@ -232,10 +232,8 @@ func (f *FS) Unmount() error {
 		return nil
 	}
 	f.Clear()
-	err := unix.Unmount(f.dir, 0)
-	if err != nil {
-		err = unix.Unmount(f.dir, unix.MNT_FORCE)
-	}
+	// MNT_FORCE first aborts the connection. Without it the kernel waits for the answer to a call that hangs.
+	err := unix.Unmount(f.dir, unix.MNT_FORCE)
 	if errors.Is(err, unix.EBUSY) {
 		err = unix.Unmount(f.dir, unix.MNT_DETACH)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/test/loopback"
 	"github.com/plimsoll-io/plimsoll/test/parts"
+	"github.com/plimsoll-io/plimsoll/test/resticrepo"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
 	"github.com/plimsoll-io/plimsoll/test/velero"
 )
@@ -52,23 +53,12 @@ func newNode(t *testing.T) *node {
 			t.Fatal(err)
 		}
 	}
-	n.build()
+	n.program = parts.NodeAgent(t)
 	n.install()
 	return n
 }
 
 func (n *node) path(name string) string { return filepath.Join(n.dir, name) }
-
-// build builds the agent as it is: whatever lies in bin/ may be older.
-func (n *node) build() {
-	n.t.Helper()
-	n.program = n.path("node-agent")
-	build := exec.Command("go", "build", "-buildvcs=false", "-o", n.dir+"/", "./cmd/node-agent", "./cmd/kopia-worker")
-	build.Dir = inRepository(n.t, ".")
-	if out, err := build.CombinedOutput(); err != nil {
-		n.t.Fatalf("build the node agent: %v\n%s", err, out)
-	}
-}
 
 // refuseWrites has the API server refuse all that the agent writes into PodVolumeBackups and PodVolumeRestores.
 func (n *node) refuseWrites() {
@@ -95,8 +85,9 @@ func (n *node) refuseWrites() {
 func (n *node) install() {
 	n.t.Helper()
 	n.CreateNamespaces(shop)
-	n.CreateSecret("velero-repo-credentials", map[string]string{"repository-password": "correct horse"})
+	n.CreateSecret("velero-repo-credentials", map[string]string{"repository-password": resticrepo.Password})
 	n.Create(n.DirectoryLocation("default", n.path("repositories")))
+	resticrepo.Create(n.t, filepath.Join(n.path("repositories"), "restic", shop))
 	n.backup = &velerov1.Backup{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: "b1",

@@ -1,8 +1,7 @@
 package rig
 
 import (
-	"fmt"
-	"os/exec"
+	"context"
 	"path/filepath"
 
 	"github.com/plimsoll-io/plimsoll/test/parts"
@@ -11,21 +10,15 @@ import (
 // agentProgram is the path of the agent that Prepare has built.
 var agentProgram string
 
-// Prepare builds the node agent and its kopia worker in bin/NAME, with flags of go build. Go knows whether it is up to date.
-func Prepare(name string, flags ...string) error {
+// Prepare builds the node agent and its kopia worker in bin/NAME, with the race detector or without.
+func Prepare(name string, race bool) error {
 	root, err := parts.Root()
 	if err != nil {
 		return err
 	}
 	dir := filepath.Join(root, "bin", name)
 	agentProgram = filepath.Join(dir, "node-agent")
-	args := append([]string{"build", "-buildvcs=false", "-o", dir + "/"}, flags...)
-	build := exec.Command("go", append(args, "./cmd/node-agent", "./cmd/kopia-worker")...)
-	build.Dir = root
-	if output, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build the node agent: %w\n%s", err, output)
-	}
-	return nil
+	return parts.Build(context.Background(), dir, race, "./cmd/node-agent", "./cmd/kopia-worker") //nolint:forbidigo // TestMain has no ctx
 }
 
 // AgentProgram returns the path of the agent that Prepare has built.

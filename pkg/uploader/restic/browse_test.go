@@ -13,7 +13,7 @@ import (
 
 // TestBrowseDamaged: neither what is damaged nor what is cut off looks like a whole file, archive or list.
 func TestBrowseDamaged(t *testing.T) {
-	eachVersion(t, func(t *testing.T, version string) {
+	eachBehavior(t, func(t *testing.T, version string) {
 		u := newUploader(t, version, Options{})
 		repository := initialized(t, u, 0)
 		volume := volumeOf(t, 6<<20)
@@ -54,4 +54,76 @@ func TestBrowseDamaged(t *testing.T) {
 			t.Errorf("the storage is away: got %v", err)
 		}
 	})
+}
+
+// TestBrowseMissingDirectory: a directory whose list of entries is lost does not make an archive or a list that looks whole.
+func TestBrowseMissingDirectory(t *testing.T) {
+	eachVersion(t, func(t *testing.T, version string) {
+		u := newUploader(t, version, Options{})
+		repository := initialized(t, u, 0)
+		volume := volumeOf(t, 10)
+		for _, dir := range []string{"below", "zzz"} {
+			if err := errors.Join(os.Mkdir(filepath.Join(volume.Name(), dir), 0o755), os.WriteFile(filepath.Join(volume.Name(), dir, "f"), []byte(dir), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		backup := func() string {
+			stored, err := u.Backup(t.Context(), uploader.BackupRequest{Repository: repository, Volume: volume}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return stored.SnapshotID
+		}
+		packs := func() []string {
+			found, err := filepath.Glob(filepath.Join(repository.URL, "data", "*", "*"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return found
+		}
+		backup()
+		old := packs()
+		if err := os.WriteFile(filepath.Join(volume.Name(), "new"), []byte("new"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		id := backup() // its top directory is in a new pack, and the two others are in an old one
+		request := uploader.BrowseRequest{Repository: repository, SnapshotID: id, Recursive: true}
+		none := func(uploader.Entry) error { return nil }
+		if err := errors.Join(u.List(t.Context(), request, none), u.Read(t.Context(), request, io.Discard)); err != nil {
+			t.Fatal(err)
+		}
+		unlisted := 0
+		for _, pack := range old { // one has the files' content, and one the directories
+			content := overwritten(t, pack)
+			fresh := newUploader(t, version, Options{}) // the cache has the directories
+			if err := fresh.List(t.Context(), request, none); err != nil {
+				unlisted++
+			}
+			for _, request.Path = range []string{"below", ""} {
+				if err := newUploader(t, version, Options{}).Read(t.Context(), request, io.Discard); err == nil {
+					t.Errorf("%q: an archive without what a pack had looks whole", request.Path)
+				}
+			}
+			if err := os.WriteFile(pack, content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if unlisted == 0 {
+			t.Error("a list without the lost directories looks whole")
+		}
+	})
+}
+
+// overwritten replaces a pack by zeros and returns what it held. restic before 0.17 tries for minutes to read a pack that is not
+// there, and gives up at once on one that it cannot decrypt.
+func overwritten(t *testing.T, pack string) []byte {
+	t.Helper()
+	content, err := os.ReadFile(pack)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Chmod(pack, 0o600), os.WriteFile(pack, make([]byte, len(content)), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	return content
 }

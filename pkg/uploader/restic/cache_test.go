@@ -13,7 +13,7 @@ import (
 // restic keeps caches for ever. Each repository has a directory of its own; those that were used last stay.
 func TestCachesStayWithinTheLimit(t *testing.T) {
 	parts.Slow(t)
-	eachVersion(t, func(t *testing.T, version string) {
+	eachBehavior(t, func(t *testing.T, version string) {
 		dir := t.TempDir()
 		plain := newUploader(t, version, Options{CacheDir: dir})
 		first, second := initialized(t, plain, 1<<20), initialized(t, plain, 1<<20)

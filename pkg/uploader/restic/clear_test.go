@@ -13,11 +13,8 @@ import (
 
 // A restore removes what an earlier try, or somebody else, has left in its way, and nothing else.
 func TestClear(t *testing.T) {
-	eachVersion(t, func(t *testing.T, version string) {
-		u, repository, source := newUploader(t, version, Options{}), newAddress(t), t.TempDir()
-		if err := u.Initialize(t.Context(), repository); err != nil {
-			t.Fatal(err)
-		}
+	eachBehavior(t, func(t *testing.T, version string) {
+		u, repository, source := newUploader(t, version, Options{}), newRepository(t), t.TempDir()
 		if err := tree.Make(source, tree.Spec{}); err != nil {
 			t.Fatal(err)
 		}

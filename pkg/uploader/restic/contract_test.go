@@ -3,6 +3,7 @@ package restic
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
 	"github.com/plimsoll-io/plimsoll/test/parts"
+	"github.com/plimsoll-io/plimsoll/test/resticrepo"
 )
 
 func TestMain(m *testing.M) {
@@ -26,8 +28,26 @@ func TestMain(m *testing.M) {
 // eachVersion runs a test with every version of restic.
 func eachVersion(t *testing.T, test func(t *testing.T, version string)) {
 	t.Helper()
+	withVersions(t, parts.ResticVersions(t), test)
+}
+
+// eachBehavior runs a test with the versions of restic before 0.17, and with the default one for all later ones: this package treats
+// those alike (see Version), and TestContract runs them.
+func eachBehavior(t *testing.T, test func(t *testing.T, version string)) {
+	t.Helper()
+	withVersions(t, slices.DeleteFunc(parts.ResticVersions(t), func(version string) bool {
+		v, err := ParseVersion("restic " + version)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v.atLeast(17) && version != parts.DefaultRestic
+	}), test)
+}
+
+func withVersions(t *testing.T, versions []string, test func(t *testing.T, version string)) {
+	t.Helper()
 	t.Parallel()
-	for _, version := range parts.ResticVersions(t) {
+	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
 			parts.Restic(t, version)
@@ -43,6 +63,7 @@ func TestContract(t *testing.T) {
 				return newUploader(tb, version, Options{UploadLimit: bytesPerSecond, DownloadLimit: bytesPerSecond})
 			},
 			Repository: newAddress,
+			Existing:   newRepository,
 			Sparse:     version != "0.14.0",
 			LossyNames: true,
 		})
@@ -77,5 +98,13 @@ func checkEmpty(tb testing.TB, dir string) {
 // newAddress returns the address of a local repository that is not there yet.
 func newAddress(tb testing.TB) uploader.Repository {
 	tb.Helper()
-	return uploader.Repository{URL: filepath.Join(tb.TempDir(), "repository"), Password: "static-passw0rd"}
+	return uploader.Repository{URL: filepath.Join(tb.TempDir(), "repository"), Password: resticrepo.Password}
+}
+
+// newRepository makes an empty local repository.
+func newRepository(tb testing.TB) uploader.Repository {
+	tb.Helper()
+	repository := newAddress(tb)
+	resticrepo.Create(tb, repository.URL)
+	return repository
 }

@@ -11,7 +11,7 @@ import (
 
 // TestFailingVolume: a volume on a file system that fails on command.
 func TestFailingVolume(t *testing.T) {
-	eachVersion(t, func(t *testing.T, version string) {
+	eachBehavior(t, func(t *testing.T, version string) {
 		u := newUploader(t, version, Options{})
 		repository := initialized(t, u, 0)
 		uploadertest.FailingVolume(t, u, repository)

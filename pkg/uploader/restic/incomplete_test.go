@@ -15,7 +15,7 @@ import (
 // The objects that a repository begins with are the first to expire. What is left is not written over, and can be read when
 // they are back.
 func TestInitializeOverData(t *testing.T) {
-	eachVersion(t, func(t *testing.T, version string) {
+	eachBehavior(t, func(t *testing.T, version string) {
 		u := newUploader(t, version, Options{})
 		for name, lost := range map[string][]string{
 			"the configuration":              {"config"},
@@ -24,10 +24,7 @@ func TestInitializeOverData(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				repository := newAddress(t)
-				if err := u.Initialize(t.Context(), repository); err != nil {
-					t.Fatal(err)
-				}
+				repository := newRepository(t)
 				initializeOverData(t, u, repository, repository.URL, lost, uploader.ErrRepositoryIncomplete)
 			})
 		}
@@ -36,7 +33,7 @@ func TestInitializeOverData(t *testing.T) {
 
 func TestInitializeOverDataOnS3(t *testing.T) {
 	server := s3.Start(t)
-	eachVersion(t, func(t *testing.T, version string) {
+	eachBehavior(t, func(t *testing.T, version string) {
 		for name, lost := range map[string][]string{
 			"the configuration and the keys": {"config", "keys"},
 			"all but the index and the data": {"config", "keys", "snapshots"},
@@ -44,12 +41,8 @@ func TestInitializeOverDataOnS3(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				u := newUploader(t, version, Options{ClearUnfinished: lister(t).ClearUnfinished})
-				bucket := server.Bucket(t)
-				repository := onS3(server, bucket)
-				if err := u.Initialize(t.Context(), repository); err != nil {
-					t.Fatal(err)
-				}
-				initializeOverData(t, u, repository, filepath.Join(server.Dir(bucket), "velero/restic/shop"), lost, uploader.ErrRepositoryIncomplete)
+				repository, dir := newRepositoryOnS3(t, server)
+				initializeOverData(t, u, repository, dir, lost, uploader.ErrRepositoryIncomplete)
 			})
 		}
 	})
@@ -58,7 +51,7 @@ func TestInitializeOverDataOnS3(t *testing.T) {
 // Where the agent cannot list the storage, restic looks itself, from 0.17 on; before, the agent makes no repository there.
 func TestInitializeWithoutListing(t *testing.T) {
 	server := s3.Start(t)
-	eachVersion(t, func(t *testing.T, version string) {
+	eachBehavior(t, func(t *testing.T, version string) {
 		u := newUploader(t, version, Options{})
 		var want error
 		if !u.version.looksBeforeInit() {
@@ -83,21 +76,19 @@ func lister(t *testing.T) *kopia.Uploader {
 // TestInitializeAfterKilledCreation: restic init that is killed half-way leaves a key, which restic neither opens nor goes on from.
 func TestInitializeAfterKilledCreation(t *testing.T) {
 	server := s3.Start(t)
-	eachVersion(t, func(t *testing.T, version string) {
+	eachBehavior(t, func(t *testing.T, version string) {
 		u := newUploader(t, version, Options{ClearUnfinished: lister(t).ClearUnfinished, CreationQuiet: time.Millisecond})
-		local, bucket := newAddress(t), server.Bucket(t)
+		local := newRepository(t)
+		bucket, inBucket := newRepositoryOnS3(t, server)
 		for name, where := range map[string]struct {
 			repository uploader.Repository
 			dir        string
 		}{
 			"directory": {local, local.URL},
-			"bucket":    {onS3(server, bucket), filepath.Join(server.Dir(bucket), "velero/restic/shop")},
+			"bucket":    {bucket, inBucket},
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				if err := u.Initialize(t.Context(), where.repository); err != nil {
-					t.Fatal(err)
-				}
 				old, err := os.ReadDir(filepath.Join(where.dir, "keys"))
 				if err != nil || len(old) != 1 {
 					t.Fatalf("keys: %v, %v", old, err)
@@ -111,7 +102,7 @@ func TestInitializeAfterKilledCreation(t *testing.T) {
 				if _, err := os.Lstat(filepath.Join(where.dir, "keys", old[0].Name())); !errors.Is(err, os.ErrNotExist) {
 					t.Errorf("the old key is still there: %v", err)
 				}
-				volume, snapshot := manyFiles(t, u, where.repository)
+				volume, snapshot := oneFile(t, u, where.repository)
 				target := t.TempDir()
 				if _, err := u.Restore(t.Context(), uploader.RestoreRequest{Repository: where.repository, Volume: open(t, target), SnapshotID: snapshot}, nil); err != nil {
 					t.Error(err)
@@ -122,10 +113,21 @@ func TestInitializeAfterKilledCreation(t *testing.T) {
 	})
 }
 
+// oneFile makes a volume and a snapshot of it.
+func oneFile(t *testing.T, u *Uploader, repository uploader.Repository) (dir, snapshot string) {
+	t.Helper()
+	volume := volumeOf(t, 1<<20)
+	result, err := u.Backup(t.Context(), uploader.BackupRequest{Repository: repository, Volume: volume}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return volume.Name(), result.SnapshotID
+}
+
 // initializeOverData takes files of a repository away, and brings them back.
 func initializeOverData(t *testing.T, u *Uploader, repository uploader.Repository, dir string, lost []string, want error) {
 	t.Helper()
-	volume, snapshot := manyFiles(t, u, repository)
+	volume, snapshot := oneFile(t, u, repository)
 	away := t.TempDir()
 	for _, name := range lost {
 		if err := os.Rename(filepath.Join(dir, name), filepath.Join(away, name)); err != nil {

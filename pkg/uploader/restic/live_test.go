@@ -21,6 +21,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
 	"github.com/plimsoll-io/plimsoll/test/parts"
+	"github.com/plimsoll-io/plimsoll/test/resticrepo"
 	"github.com/plimsoll-io/plimsoll/test/tree"
 )
 
@@ -105,7 +106,7 @@ func TestCancelRemovesTheLock(t *testing.T) {
 
 // A backup that goes on where another one ended sends again what that one had in hand, and not all that it had stored.
 func TestResumeFindsWhatWasStored(t *testing.T) {
-	eachVersion(t, func(t *testing.T, version string) {
+	eachBehavior(t, func(t *testing.T, version string) {
 		const size, enough = 160 << 20, 64 << 20
 		repository := initialized(t, newUploader(t, version, Options{}), 0)
 		volume := bigVolume(t, size)
@@ -164,7 +165,7 @@ func parentIsGone(t *testing.T, u *Uploader, repository uploader.Repository) {
 
 // restic runs on to 100 % and a summary, with an error for each blob.
 func TestRestoreIntoAFullVolume(t *testing.T) {
-	eachVersion(t, func(t *testing.T, version string) {
+	eachBehavior(t, func(t *testing.T, version string) {
 		u := newUploader(t, version, Options{})
 		repository := initialized(t, u, 0)
 		snapshot, err := u.Backup(t.Context(), uploader.BackupRequest{Repository: repository, Volume: volumeOf(t, 24<<20)}, nil)
@@ -185,12 +186,10 @@ func TestRestoreIntoAFullVolume(t *testing.T) {
 }
 
 func TestBackupIntoAFullRepository(t *testing.T) {
-	eachVersion(t, func(t *testing.T, version string) {
+	eachBehavior(t, func(t *testing.T, version string) {
 		u := newUploader(t, version, Options{})
-		repository := uploader.Repository{URL: filepath.Join(smallVolume(t, "8m"), "repository"), Password: "static-passw0rd"}
-		if err := u.Initialize(t.Context(), repository); err != nil {
-			t.Fatal(err)
-		}
+		repository := uploader.Repository{URL: filepath.Join(smallVolume(t, "8m"), "repository"), Password: resticrepo.Password}
+		resticrepo.Create(t, repository.URL)
 		_, err := u.Backup(t.Context(), uploader.BackupRequest{Repository: repository, Volume: volumeOf(t, 64<<20)}, nil)
 		if !errors.Is(err, uploader.ErrNoSpace) {
 			t.Errorf("got %v, want ErrNoSpace", err)
@@ -303,10 +302,7 @@ func TestCertificates(t *testing.T) {
 // initialized makes a repository, with a snapshot of so many bytes in it if that is not 0.
 func initialized(t *testing.T, u *Uploader, bytes int) uploader.Repository {
 	t.Helper()
-	repository := newAddress(t)
-	if err := u.Initialize(t.Context(), repository); err != nil {
-		t.Fatal(err)
-	}
+	repository := newRepository(t)
 	if bytes > 0 {
 		if _, err := u.Backup(t.Context(), uploader.BackupRequest{Repository: repository, Volume: volumeOf(t, bytes)}, nil); err != nil {
 			t.Fatal(err)

@@ -20,7 +20,7 @@ import (
 
 // After a power loss files have their size and time, and zeros in them: restic sets a file's size when it begins with it.
 func TestRestoreAfterAPowerLoss(t *testing.T) {
-	eachVersion(t, func(t *testing.T, version string) {
+	eachBehavior(t, func(t *testing.T, version string) {
 		slow := newUploader(t, version, Options{DownloadLimit: 8 << 20})
 		repository := initialized(t, slow, 0)
 		volume, snapshot := manyFiles(t, slow, repository)
@@ -52,7 +52,7 @@ func TestRestoreAfterAPowerLoss(t *testing.T) {
 
 // When the disk does not take what was written, the kernel says so once and goes on showing it.
 func TestRestoreAfterLostWrites(t *testing.T) {
-	eachVersion(t, func(t *testing.T, version string) {
+	eachBehavior(t, func(t *testing.T, version string) {
 		u := newUploader(t, version, Options{})
 		repository := initialized(t, u, 0)
 		volume, snapshot := manyFiles(t, u, repository)
@@ -74,7 +74,7 @@ func TestRestoreAfterLostWrites(t *testing.T) {
 
 // Size and time prove nothing, whoever has set them; nor does what lies where a hole is to be.
 func TestRestoreOverWrongContent(t *testing.T) {
-	eachVersion(t, func(t *testing.T, version string) {
+	eachBehavior(t, func(t *testing.T, version string) {
 		u := newUploader(t, version, Options{})
 		repository := initialized(t, u, 0)
 		volume := t.TempDir()

@@ -15,7 +15,7 @@ import (
 
 // TestVerify damages the largest pack of a repository in each way that a storage can. The files before it are compared.
 func TestVerify(t *testing.T) {
-	eachVersion(t, func(t *testing.T, version string) {
+	eachBehavior(t, func(t *testing.T, version string) {
 		u := newUploader(t, version, Options{})
 		repository := initialized(t, u, 0)
 		volume := volumeOf(t, 6<<20)

@@ -44,9 +44,13 @@ func (s *suite) browse(t *testing.T) {
 		return // the fake; the real ones say at compile time that they are
 	}
 	// Another test counts what it uploads, and must not find the same content there.
-	s = &suite{Subject: s.Subject, repository: s.Repository(t)}
-	if err := u.Initialize(t.Context(), s.repository); err != nil {
-		t.Fatal(err)
+	if s.Existing != nil {
+		s = &suite{Subject: s.Subject, repository: s.Existing(t)}
+	} else {
+		s = &suite{Subject: s.Subject, repository: s.Repository(t)}
+		if err := u.Initialize(t.Context(), s.repository); err != nil {
+			t.Fatal(err)
+		}
 	}
 	source := s.volume(t, tree.Spec{Bytes: 1 << 20, Plain: s.Plain})
 	big := make([]byte, 6<<20)
