@@ -10,7 +10,8 @@ SHELL := bash
 .SUFFIXES:
 export GOWORK := off
 
-PKG ?= ./...
+# The packages that take longest begin first, so that none of them runs alone at the end. Go tests each package once.
+PKG ?= ./pkg/uploader/restic ./pkg/uploader/kopia ./pkg/nodeagent ./test/attack ./test/monitoring ./test/volumeplugin ./cmd/kubectl-plimsoll/... ./...
 TESTFLAGS ?=
 
 # One folder for each restic that the tests run; test/parts says which of them is the default.
@@ -43,6 +44,9 @@ LDFLAGS = -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 # it kopia-worker's and the restore controller's programs are a sixth smaller, and their memory by 11 MiB.
 BUILDFLAGS = -tags disable_grpc_modules -ldflags '$(LDFLAGS)'
 
+# Two builds at once, if there is memory for them, use the processors while one of them downloads or links.
+BUILDS := $(shell awk '/^MemAvailable:/ { print ($$2 > 6000000 ? 2 : 1) }' /proc/meminfo)
+
 ##@ Develop
 
 .PHONY: help
@@ -57,8 +61,9 @@ build: bin/node-agent bin/kopia-worker bin/restore-controller bin/kubectl-plimso
 # processor time.
 RACE := -race $(foreach module,golang.org/x/crypto github.com/chmduquesne/rollinghash github.com/klauspost/compress,-gcflags=$(module)/...=-race=false)
 
-# Prints the slowest tests, also of a run that failed. One package more than processors at once, because many tests wait.
-GOTESTSUM = run() { bin/gotestsum --format standard-quiet --jsonfile-timing-events bin/tests.json -- $(RACE) -p $$(($$(nproc) + 1)) -timeout 60m "$$@" $(TESTFLAGS) $(PKG) && code=0 || code=$$?; \
+# Prints the slowest tests, also of a run that failed. One package more than processors at once, because many tests wait. The timeout of a
+# package is for a test that hangs. Vet is one of the linters.
+GOTESTSUM = run() { bin/gotestsum --format standard-quiet --jsonfile-timing-events bin/tests.json -- $(RACE) -p $$(($$(nproc) + 1)) -vet=off -timeout 20m "$$@" $(TESTFLAGS) $(PKG) && code=0 || code=$$?; \
   echo 'The slowest tests:'; bin/gotestsum tool slowest --num 20 --threshold 1s --jsonfile bin/tests.json; return $$code; }; run
 
 .PHONY: test
@@ -99,18 +104,27 @@ bench-memory: bin/restic-$(RESTIC_DEFAULT) $(CONTROLPLANE) velero-crds ## Print 
 bench-quick: bin/restic-$(RESTIC_DEFAULT) bin/kopia ## The same in minutes, with a tenth of the data.
 	go run ./test/bench -quick $(BENCHFLAGS)
 
-# Two builds at once, if there is memory for them, use the processors while one of them downloads or links.
-BUILDS := $(shell awk '/^MemAvailable:/ { print ($$2 > 6000000 ? 2 : 1) }' /proc/meminfo)
-
+# Only a cluster that is named on the command line is used, never that of the environment.
 .PHONY: demo
-demo: ## Back up and restore real volumes against a real API server, and compare. DEMO_SIZE=1GiB
 ifeq ($(origin KUBECONFIG),command line)
-	@echo 'make demo has a control plane of its own and does not touch the cluster of KUBECONFIG. To install in a cluster see docs/install.md.'; exit 2
-endif
+demo: demo-cluster-parts ## Back up and restore real volumes against a real API server, and compare. DEMO_SIZE=1GiB KUBECONFIG=FILE IMAGE=NAME
+	@exec bin/demo cluster $(DEMO_FLAGS) $(if $(filter-out file,$(origin IMAGE)),-image '$(IMAGE)') $(if $(KUBELET),-kubelet '$(KUBELET)')
+else
+demo: ## Back up and restore real volumes against a real API server, and compare. DEMO_SIZE=1GiB KUBECONFIG=FILE IMAGE=NAME
 	@SECONDS=0; $(MAKE) --no-print-directory -j$(BUILDS) demo-parts; DEMO_BUILT=$${SECONDS}s exec bin/demo
+endif
+
+DEMO_FLAGS = -kubeconfig '$(KUBECONFIG)'
+
+.PHONY: demo-clean
+demo-clean: bin/demo ## Remove what an interrupted demo has left in a cluster. KUBECONFIG=FILE
+	@exec bin/demo clean $(DEMO_FLAGS)
 
 .PHONY: demo-parts
 demo-parts: bin/node-agent bin/kopia-worker bin/restic-$(RESTIC_DEFAULT) $(CONTROLPLANE) velero-crds-$(VELERO) bin/demo
+
+.PHONY: demo-cluster-parts
+demo-cluster-parts: velero-crds-$(VELERO) bin/demo
 
 .PHONY: bin/demo
 bin/demo: bin/node-agent # which shares most packages with it
@@ -125,6 +139,10 @@ e2e: ## Run the suite that needs a real cluster: that of KUBECONFIG or, as root 
 .PHONY: fmt
 fmt: bin/golangci-lint ## Format the Go files (gofumpt, import groups).
 	bin/golangci-lint fmt
+
+# Built like the programs, so that the modules in Go's cache serve both.
+lint: export CGO_ENABLED := 0
+lint: export GOFLAGS := $(shell go env GOFLAGS) -trimpath
 
 .PHONY: lint
 lint: bin/golangci-lint bin/deadcode bin/actionlint bin/helm ## Run the linters, vet, staticcheck and the import arrows among them, and look for dead code.
@@ -150,7 +168,8 @@ manifests: bin/controller-gen velero-crds-$(VELERO) ## Make the generated part o
 	bin/controller-gen rbac:roleName=plimsoll-volume-plugin,fileName=rbac.yaml paths=./pkg/volumeplugin output:rbac:dir=deploy/volume-plugin
 	bin/controller-gen rbac:roleName=plimsoll-node-agent,fileName=rbac.yaml paths=./pkg/nodeagent output:rbac:dir=deploy/node-agent
 	bin/controller-gen rbac:roleName=plimsoll-records,fileName=rbac.yaml paths=./pkg/pluginrecords output:rbac:dir=deploy/records
-	bin/controller-gen rbac:roleName=plimsoll-repository-tasks,fileName=rbac.yaml paths=./pkg/repositorytask output:rbac:dir=deploy/repository-tasks
+	bin/controller-gen rbac:roleName=plimsoll-repository-tasks,fileName=rbac.yaml paths=./pkg/repositorytask paths=./pkg/filerequest output:rbac:dir=deploy/repository-tasks
+	install -m 644 deploy/repository-tasks/files-role.yaml deploy/chart/files/repository-files-role.yaml
 	install -m 644 deploy/repository-tasks/rbac.yaml deploy/chart/files/repository-tasks-rbac.yaml
 	install -m 644 deploy/node-agent/rbac.yaml deploy/chart/files/rbac.yaml
 	install -m 644 deploy/records/rbac.yaml deploy/chart/files/records-rbac.yaml
@@ -247,6 +266,13 @@ bin/image/e2e.tar: bin/versitygw ## The image of the pods of the end-to-end suit
 	@install bin/versitygw bin/image/e2e-files/usr/local/bin/versitygw
 	@go run ./tools/image archive -root bin/image/e2e-files -dockerfile test/e2e/Dockerfile -tag localhost/plimsoll/e2e:dev -output $@
 
+.PHONY: bin/image/demo.tar
+bin/image/demo.tar: bin/image/files bin/versitygw bin/demo ## The image of the demo's pods in a cluster.
+	@rm -rf bin/image/demo-files && cp -al bin/image/files bin/image/demo-files
+	@install bin/versitygw bin/demo bin/image/demo-files/usr/local/bin
+	@GOARCH= GOOS= go run ./tools/image archive -root bin/image/demo-files -dockerfile test/demo/Dockerfile -tag localhost/plimsoll/demo:dev -output $@
+	@echo 'localhost/plimsoll/demo:dev is in $@'
+
 .PHONY: bin/image/velero.tar
 bin/image/velero.tar: bin/velero bin/velero-plugin-for-aws ## The image of a real Velero server, for the end-to-end suite.
 	@rm -rf bin/image/velero-files && install -d bin/image/velero-files/usr/local/bin bin/image/velero-files/plugins bin/image/velero-files/home
@@ -259,7 +285,7 @@ bin/image/velero.tar: bin/velero bin/velero-plugin-for-aws ## The image of a rea
 
 .PHONY: bin/e2e.test
 bin/e2e.test: ## The end-to-end suite as a program.
-	@CGO_ENABLED=0 go test -c -tags e2e -o $@ ./test/e2e
+	@CGO_ENABLED=0 go test -c -trimpath -tags e2e -o $@ ./test/e2e
 
 ##@ Parts
 
@@ -267,7 +293,11 @@ bin/e2e.test: ## The end-to-end suite as a program.
 parts-quick: bin/restic-$(RESTIC_DEFAULT) bin/versitygw bin/setup-envtest $(CONTROLPLANE) bin/controlplane/kubectl bin/helm velero-crds ## Build and fetch what make test runs: one restic, an S3 server, etcd, kube-apiserver, kubectl, helm, CRDs.
 
 .PHONY: parts
-parts: parts-quick $(RESTICS) bin/kopia bin/velero bin/velero-plugin-for-aws bin/velero-store ## And what all tests run: each restic, kopia, Velero's program, plugin and store.
+parts: ## And what all tests run: each restic, kopia, Velero's program, plugin and store.
+	@$(MAKE) --no-print-directory -j$(BUILDS) parts-all
+
+.PHONY: parts-all
+parts-all: parts-quick $(RESTICS) bin/kopia bin/velero bin/velero-plugin-for-aws bin/velero-store
 
 .PHONY: controlplane
 controlplane: $(CONTROLPLANE) ## Build etcd and kube-apiserver, unless KUBEBUILDER_ASSETS has them.

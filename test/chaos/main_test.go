@@ -22,7 +22,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if err := rig.Prepare("chaos-agent"); err != nil {
+	if err := rig.Prepare("chaos-agent", false); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

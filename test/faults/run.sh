@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 bin=../../bin
-if "$bin/faults.test" -test.v -test.timeout 30m -test.parallel 6 "$@" 2>&1 | tee "$bin/faults.log"; then
+if "$bin/faults.test" -test.v -test.timeout 25m -test.parallel 6 "$@" 2>&1 | tee "$bin/faults.log"; then
   exec ../../tools/no-skips.sh '^ *--- SKIP: ' "$bin/faults.log"
 fi
 printf '\n=== what was wrong:\n'

@@ -7,6 +7,7 @@
 package parts
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -126,15 +127,36 @@ func VolumePlugin(tb testing.TB) string {
 // build builds programs of the repository in one directory, and returns the path of the first one.
 func build(tb testing.TB, programs ...string) string {
 	tb.Helper()
-	root, err := Root()
-	need(tb, err)
 	dir := tb.TempDir()
-	build := exec.CommandContext(tb.Context(), "go", append([]string{"build", "-trimpath", "-buildvcs=false", "-o", dir + "/"}, programs...)...)
-	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
-	if out, err := build.CombinedOutput(); err != nil {
-		tb.Fatalf("build %s: %v\n%s", strings.Join(programs, ", "), err, out)
+	if err := Build(tb.Context(), dir, false, programs...); err != nil {
+		tb.Fatal(err)
 	}
 	return filepath.Join(dir, filepath.Base(programs[0]))
+}
+
+// Build builds programs of the repository, such as ./cmd/node-agent, in dir, where race wants it with the race detector. The
+// flags are those of the Makefile, because Go's cache has other packages for other flags: with them nothing is compiled twice.
+func Build(ctx context.Context, dir string, race bool, programs ...string) error {
+	root, err := Root()
+	if err != nil {
+		return err
+	}
+	flags, cgo := []string{"build", "-buildvcs=false", "-tags", "disable_grpc_modules", "-ldflags", "-s -w", "-o", dir + "/"}, "0"
+	if race {
+		cgo = "1"
+		flags = append(flags, "-race")
+		for _, module := range []string{"golang.org/x/crypto", "github.com/chmduquesne/rollinghash", "github.com/klauspost/compress"} {
+			flags = append(flags, "-gcflags="+module+"/...=-race=false")
+		}
+	} else {
+		flags = append(flags, "-trimpath")
+	}
+	build := exec.CommandContext(ctx, "go", append(flags, programs...)...)
+	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED="+cgo, "GOWORK=off")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", strings.Join(programs, ", "), err, out)
+	}
+	return nil
 }
 
 // FindRestic is Restic for programs that are no test. The error wraps ErrMissing if it is not built.
