@@ -94,13 +94,21 @@ func taskReasons() []ReasonInfo {
 			Remedy: "verify older backups, and back the volume up into another BackupStorageLocation at once: a new backup into this repository reuses what is damaged; then check the bucket's storage and its lifecycle rules", Page: pageTasks,
 		},
 		{Reason: ReasonBackupNotFound, Meaning: "the namespace has no Backup of that name", Retried: retriedNo, Remedy: "'velero backup get' lists the backups", Page: pageTasks},
-		{Reason: ReasonNotReady, Meaning: "the Backup has not ended yet", Retried: retriedNo, Remedy: "create the task again when it has", Page: pageTasks},
+		{
+			Reason: ReasonPodVolumeBackupNotFound, Meaning: "the namespace has no PodVolumeBackup of that name", Retried: retriedNo,
+			Remedy: "'kubectl -n velero get podvolumebackups' lists them", Page: pageTasks,
+		},
+		{Reason: ReasonNotReady, Meaning: "the Backup or PodVolumeBackup has not ended yet", Retried: retriedNo, Remedy: "create the task again when it has", Page: pageTasks},
 		{
 			Reason: ReasonNoPodVolumes, Meaning: "the backup has no such volume, or none whose files restic or kopia have backed up", Retried: retriedNo,
 			Remedy: "'kubectl plimsoll describe backup NAME' lists the volumes; those of plugins and CSI snapshots are not in a repository that a task can read", Page: pageTasks,
 		},
 		{Reason: ReasonNotBackedUp, Meaning: "the backup of the volume has not completed, so there is no snapshot", Retried: retriedNo, Remedy: "'kubectl plimsoll explain backup NAME' tells why", Page: pageTasks},
 		{Reason: ReasonEmptyVolume, Meaning: "the volume was empty when it was backed up, so there is no snapshot", Page: pageTasks},
+		{
+			Reason: ReasonTooManyFileRequests, Meaning: "as many FileRequests are open as the server keeps", Retried: retriedNo,
+			Remedy: "try again when one has ended; 'kubectl get filerequests' lists them, and deleting one ends it", Page: pageTasks,
+		},
 	}
 }
 

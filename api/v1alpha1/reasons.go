@@ -53,13 +53,19 @@ const (
 
 // The reasons of RepositoryTasks, beside those of volumes.
 const (
-	ReasonVerified       Reason = "Verified"       // every file was compared, and is what it should be
-	ReasonMismatched     Reason = "Mismatched"     // files of a backup are damaged or missing in the repository, or have another size
-	ReasonBackupNotFound Reason = "BackupNotFound" // the cluster has no such Backup
-	ReasonNotReady       Reason = "NotReady"       // the Backup has not ended
-	ReasonNoPodVolumes   Reason = "NoPodVolumes"   // the backup has no such volume, or none whose files were backed up
-	ReasonNotBackedUp    Reason = "NotBackedUp"    // the backup of the volume has failed: there is no snapshot
-	ReasonEmptyVolume    Reason = "EmptyVolume"    // the volume was empty: there is no snapshot
+	ReasonVerified                Reason = "Verified"                // every file was compared, and is what it should be
+	ReasonMismatched              Reason = "Mismatched"              // files of a backup are damaged or missing in the repository, or have another size
+	ReasonBackupNotFound          Reason = "BackupNotFound"          // the cluster has no such Backup
+	ReasonPodVolumeBackupNotFound Reason = "PodVolumeBackupNotFound" // the cluster has no such PodVolumeBackup
+	ReasonNotReady                Reason = "NotReady"                // the Backup or PodVolumeBackup has not ended
+	ReasonNoPodVolumes            Reason = "NoPodVolumes"            // the backup has no such volume, or none whose files were backed up
+	ReasonNotBackedUp             Reason = "NotBackedUp"             // the backup of the volume has failed: there is no snapshot
+	ReasonEmptyVolume             Reason = "EmptyVolume"             // the volume was empty: there is no snapshot
+)
+
+// The reason of FileRequests, beside those of RepositoryTasks.
+const (
+	ReasonTooManyFileRequests Reason = "TooManyFileRequests" // the server keeps no more of them open
 )
 
 // The reasons of the Events on PodVolumeBackups and PodVolumeRestores.

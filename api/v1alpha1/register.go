@@ -11,7 +11,8 @@ var GroupVersion = schema.GroupVersion{Group: "plimsoll.io", Version: "v1alpha1"
 
 // AddToScheme makes a scheme know the objects of this package.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &VolumePluginBackup{}, &VolumePluginBackupList{}, &VolumePluginRestore{}, &VolumePluginRestoreList{}, &RepositoryTask{}, &RepositoryTaskList{})
+	s.AddKnownTypes(GroupVersion, &VolumePluginBackup{}, &VolumePluginBackupList{}, &VolumePluginRestore{}, &VolumePluginRestoreList{}, &RepositoryTask{}, &RepositoryTaskList{},
+		&FileRequest{}, &FileRequestList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

@@ -1,6 +1,11 @@
 package v1alpha1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	"cmp"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // RepositoryTaskType is what a RepositoryTask does.
 //
@@ -17,15 +22,26 @@ const ConditionVerified = "Verified"
 // RepositoryTaskSpec says what to do, and with which volumes.
 //
 // +kubebuilder:validation:XValidation:rule="self == oldSelf",message="is immutable"
+// +kubebuilder:validation:XValidation:rule="has(self.backup) != has(self.podVolumeBackup)",message="exactly one of backup and podVolumeBackup must be set"
+// +kubebuilder:validation:XValidation:rule="!has(self.podVolumeBackup) || !has(self.volume)",message="volume selects volumes of a backup: it cannot be set with podVolumeBackup"
 type RepositoryTaskSpec struct {
 	// Type is what to do.
 	Type RepositoryTaskType `json:"type"`
 
 	// Backup is the name of a Velero Backup of the namespace. The task works on the snapshots of its pod volumes.
 	//
+	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	Backup string `json:"backup"`
+	Backup string `json:"backup,omitempty"`
+
+	// PodVolumeBackup is the name of a PodVolumeBackup of the namespace, such as one that 'kubectl plimsoll volume backup' has
+	// made, which belongs to no Backup. The task works on its snapshot.
+	//
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	PodVolumeBackup string `json:"podVolumeBackup,omitempty"`
 
 	// Volume selects volumes of the backup. Absent: all pod volumes.
 	//
@@ -59,6 +75,16 @@ type PodVolumeSelector struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Volume string `json:"volume,omitempty"`
+}
+
+// Selects reports whether s selects the volume of a pod. nil selects all volumes.
+func (s *PodVolumeSelector) Selects(pod *corev1.ObjectReference, volume string) bool {
+	return s == nil || s.Namespace == pod.Namespace && (s.Pod == "" || s.Pod == pod.Name) && (s.Volume == "" || s.Volume == volume)
+}
+
+// String writes s as NAMESPACE/POD:VOLUME, with a star for what is not named.
+func (s *PodVolumeSelector) String() string {
+	return s.Namespace + "/" + cmp.Or(s.Pod, "*") + ":" + cmp.Or(s.Volume, "*")
 }
 
 // VolumeResult is what became of one volume.
@@ -186,6 +212,7 @@ type RepositoryTaskStatus struct {
 // +kubebuilder:resource:shortName=rtask
 // +kubebuilder:printcolumn:name="Type",type=string,JSONPath=`.spec.type`
 // +kubebuilder:printcolumn:name="Backup",type=string,JSONPath=`.spec.backup`
+// +kubebuilder:printcolumn:name="From",type=string,JSONPath=`.spec.podVolumeBackup`,priority=1
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
 // +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.status.state`
 // +kubebuilder:printcolumn:name="Percent",type=integer,JSONPath=`.status.percent`

@@ -28,6 +28,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/restorecontroller"
 	"github.com/plimsoll-io/plimsoll/test/controlplane"
 	"github.com/plimsoll-io/plimsoll/test/parts"
+	"github.com/plimsoll-io/plimsoll/test/resticrepo"
 	"github.com/plimsoll-io/plimsoll/test/s3"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
 	"github.com/plimsoll-io/plimsoll/test/velero"
@@ -87,7 +88,7 @@ func TestDescribeBackup(t *testing.T) {
 	failed := testenv.EventuallyGet(c.Env, c.backUp(b, "locked-out", 1<<10), "failed", func(p *velerov1.PodVolumeBackup, _ error) bool {
 		return p.Status.Phase == velerov1.PodVolumeBackupPhaseFailed
 	})
-	c.Change(secret, func() { secret.Data = map[string][]byte{"repository-password": []byte("correct horse")} })
+	c.Change(secret, func() { secret.Data = map[string][]byte{"repository-password": []byte(resticrepo.Password)} })
 
 	testenv.EventuallyGet(c.Env, c.backUp(b, "big", bigSize), "moving", func(p *velerov1.PodVolumeBackup, _ error) bool { return snapshotOf(p).BytesDone > bigSize/100 })
 	queued := c.backUp(b, "patient", 1<<10)

@@ -23,6 +23,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/nodeagent"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/test/parts"
+	"github.com/plimsoll-io/plimsoll/test/resticrepo"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
 	"github.com/plimsoll-io/plimsoll/test/velero"
 )
@@ -209,7 +210,7 @@ func TestExplainALock(t *testing.T) {
 func (c *cluster) holdLock(repository string) (pid int) {
 	c.t.Helper()
 	cmd := exec.CommandContext(c.t.Context(), parts.Restic(c.t, parts.DefaultRestic), "-r", repository, "check", "--read-data", "--limit-download", "1", "--no-cache")
-	cmd.Env = []string{"RESTIC_PASSWORD=correct horse", "TMPDIR=" + c.t.TempDir(), "HOME=" + c.t.TempDir()}
+	cmd.Env = []string{"RESTIC_PASSWORD=" + resticrepo.Password, "TMPDIR=" + c.t.TempDir(), "HOME=" + c.t.TempDir()}
 	if err := cmd.Start(); err != nil {
 		c.t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
 	"github.com/plimsoll-io/plimsoll/test/controlplane"
 	"github.com/plimsoll-io/plimsoll/test/parts"
+	"github.com/plimsoll-io/plimsoll/test/resticrepo"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
@@ -56,8 +58,9 @@ func newClusterOn(t *testing.T, plane *controlplane.ControlPlane) *cluster {
 		ObjectMeta: metav1.ObjectMeta{Name: c.node.Name},
 		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
 	})
-	c.CreateSecret("velero-repo-credentials", map[string]string{"repository-password": "correct horse"})
+	c.CreateSecret("velero-repo-credentials", map[string]string{"repository-password": resticrepo.Password})
 	c.Create(c.DirectoryLocation("default", c.store))
+	resticrepo.Create(t, filepath.Join(c.store, "restic", c.Namespace))
 	return c
 }
 

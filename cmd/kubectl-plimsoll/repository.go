@@ -24,11 +24,11 @@ import (
 func repositoryCommand(c *connection) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "repository",
-		Short: "Prove that backups can be restored",
+		Short: "Prove that backups can be restored; list, find and get their files",
 		Args:  program.NoArguments,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(repositoryVerifyCommand(c), repositoryWatchCommand(c))
+	cmd.AddCommand(repositoryVerifyCommand(c), repositoryWatchCommand(c), repositoryLsCommand(c), repositoryFindCommand(c), repositoryGetCommand(c))
 	return cmd
 }
 
@@ -53,6 +53,7 @@ func (w *taskWait) validate() error {
 type repositoryVerify struct {
 	taskWait
 	backup string
+	from   string
 	volume string
 	noWait bool
 	ttl    time.Duration
@@ -61,7 +62,7 @@ type repositoryVerify struct {
 func repositoryVerifyCommand(c *connection) *cobra.Command {
 	var o repositoryVerify
 	cmd := &cobra.Command{
-		Use:   "verify --backup NAME",
+		Use:   "verify (--backup NAME | --from PODVOLUMEBACKUP)",
 		Short: "Prove that the volumes of a backup can be restored",
 		Long: `Read every file of a backup's pod volumes out of the repository, and compare it with the repository's records: the hash of
 each piece, and the size of each file. Nothing is restored, and nothing in the repository is changed.
@@ -69,7 +70,8 @@ each piece, and the size of each file. Nothing is restored, and nothing in the r
 The command creates a RepositoryTask, which a deployment in the cluster carries out, and waits until it has ended. The exit
 code is 3 if a file is damaged or missing, or if a volume could not be verified. If interrupted, the task continues.`,
 		Example: `  kubectl plimsoll repository verify --backup nightly
-  kubectl plimsoll repository verify --backup nightly --volume shop/db-0:data -o json`,
+  kubectl plimsoll repository verify --backup nightly --volume shop/db-0:data -o json
+  kubectl plimsoll repository verify --from db-0-data-x7k2p`,
 		Args: program.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			task, err := o.task(c.namespace)
@@ -86,6 +88,7 @@ code is 3 if a file is damaged or missing, or if a volume could not be verified.
 	o.addFlags(cmd)
 	f := cmd.Flags()
 	f.StringVar(&o.backup, "backup", "", "the Velero Backup whose volumes are verified")
+	f.StringVar(&o.from, "from", "", "a PodVolumeBackup to verify in place of a Backup, such as one of 'kubectl plimsoll volume backup'")
 	f.StringVar(&o.volume, "volume", "", "verify only this volume: NAMESPACE/POD:VOLUME, NAMESPACE/POD or NAMESPACE")
 	f.BoolVar(&o.noWait, "no-wait", false, "return as soon as the RepositoryTask is created")
 	f.DurationVar(&o.ttl, "ttl", 90*24*time.Hour, "keep the RepositoryTask, and its metric, this long after its end")
@@ -98,8 +101,10 @@ func (o *repositoryVerify) task(namespace string) (*v1alpha1.RepositoryTask, err
 		return nil, err
 	}
 	switch {
-	case o.backup == "":
-		return nil, program.Misused(errors.New("--backup NAME is missing"))
+	case o.backup == "" && o.from == "":
+		return nil, program.Misused(errors.New("--backup NAME or --from PODVOLUMEBACKUP is missing"))
+	case o.from != "" && (o.backup != "" || o.volume != ""):
+		return nil, program.Misused(errors.New("--from cannot be combined with --backup or --volume"))
 	case o.ttl <= 0:
 		return nil, program.Misused(fmt.Errorf("--ttl=%s is not positive", o.ttl))
 	case o.noWait && o.timeout > 0:
@@ -107,8 +112,8 @@ func (o *repositoryVerify) task(namespace string) (*v1alpha1.RepositoryTask, err
 	}
 	task := &v1alpha1.RepositoryTask{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: describe.KindRepositoryTask},
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "verify-" + o.backup + "-"},
-		Spec:       v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskVerify, Backup: o.backup, TTL: &metav1.Duration{Duration: o.ttl}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "verify-" + o.backup + o.from + "-"},
+		Spec:       v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskVerify, Backup: o.backup, PodVolumeBackup: o.from, TTL: &metav1.Duration{Duration: o.ttl}},
 	}
 	var err error
 	task.Spec.Volume, err = parseVolumeSelector(o.volume)

@@ -18,6 +18,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/repositorytask"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
+	"github.com/plimsoll-io/plimsoll/test/resticrepo"
 )
 
 // TestRepositoryVerify proves a backup, loses a pack of the repository, and sees that the command does not prove it any more.
@@ -40,6 +41,11 @@ func TestRepositoryVerify(t *testing.T) {
 	t.Log(out, errOut)
 	if code != 0 || !strings.Contains(out, "created\n") || !strings.Contains(out, "shop/db-0:data  Verified  1      1.0 MiB  0           0\n1 pod volume verified: 1 file, 1.0 MiB compared\n") {
 		t.Errorf("code %d", code)
+	}
+	out, errOut, code = c.run("repository", "verify", "--from", "nightly-1")
+	t.Log(out, errOut)
+	if code != 0 || !strings.Contains(out, "shop/db-0:data  Verified") {
+		t.Errorf("--from: code %d", code)
 	}
 	packs, err := filepath.Glob(filepath.Join(c.store, "kopia", "shop", "p*"))
 	if err != nil || len(packs) == 0 {
@@ -74,7 +80,8 @@ func TestRepositoryVerify(t *testing.T) {
 		code int
 		want string
 	}{
-		"no backup":       {[]string{"verify"}, 2, "--backup NAME is missing"},
+		"no backup":       {[]string{"verify"}, 2, "--backup NAME or --from PODVOLUMEBACKUP is missing"},
+		"two subjects":    {[]string{"verify", "--backup", "nightly", "--from", "nightly-1"}, 2, "--from cannot be combined"},
 		"no such backup":  {[]string{"verify", "--backup", "weekly"}, exitFailed, `not proven (BackupNotFound): namespace ` + c.Namespace + ` has no Backup "weekly"`},
 		"strange volume":  {[]string{"verify", "--backup", "nightly", "--volume", "a:b"}, 2, "is not NAMESPACE/POD:VOLUME"},
 		"no task":         {[]string{"watch", "none"}, 1, `"none" not found`},
@@ -90,7 +97,7 @@ func TestRepositoryVerify(t *testing.T) {
 func (c *cluster) storeWithKopia(data *kopia.Uploader) {
 	c.t.Helper()
 	dir := c.t.TempDir()
-	repository := uploader.Repository{URL: filepath.Join(c.store, "kopia", "shop"), Password: "correct horse"}
+	repository := uploader.Repository{URL: filepath.Join(c.store, "kopia", "shop"), Password: resticrepo.Password}
 	if err := os.WriteFile(filepath.Join(dir, "file"), []byte(strings.Repeat("content\n", 1<<17)), 0o600); err != nil {
 		c.t.Fatal(err)
 	}

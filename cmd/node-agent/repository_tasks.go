@@ -23,6 +23,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
+	"github.com/plimsoll-io/plimsoll/pkg/filerequest"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/repositorytask"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
@@ -44,15 +45,17 @@ type tasksOptions struct {
 	downloadLimit    int64
 	lockWait         time.Duration
 	progressInterval time.Duration
+	fileTimeout      time.Duration
 }
 
 func repositoryTasksCommand() *cobra.Command {
 	var o tasksOptions
 	cmd := &cobra.Command{
 		Use:   "repository-tasks",
-		Short: "Do the RepositoryTasks of a namespace: verify backups",
+		Short: "Do the RepositoryTasks of a namespace: verify backups; answer FileRequests",
 		Long: `Do the RepositoryTasks of a namespace, one at a time: read the volumes of backups out of their repositories, and compare
-them with the repositories' records. It runs beside a Velero server or a restore controller, and needs no node's files.
+them with the repositories' records. Answer FileRequests: list and read files of backups for who has a request's token, at the
+loopback address, which a port-forward reaches. It runs beside a Velero server or a restore controller, and needs no node's files.
 
 The namespace comes from VELERO_NAMESPACE (default velero).
 The API server is the one of --kubeconfig, of KUBECONFIG, or of the pod's service account.`,
@@ -74,6 +77,7 @@ The API server is the one of --kubeconfig, of KUBECONFIG, or of the pod's servic
 	f.Int64Var(&o.downloadLimit, "download-limit", 0, "read at most this many bytes per second; 0: no limit")
 	f.DurationVar(&o.lockWait, "lock-wait", time.Hour, "wait this long for a locked repository")
 	f.DurationVar(&o.progressInterval, "progress-interval", progress.DefaultInterval, "write progress to the API server this often")
+	f.DurationVar(&o.fileTimeout, "file-request-timeout", time.Hour, "delete a FileRequest after this time; an answer that has begun may end later")
 	return cmd
 }
 
@@ -81,8 +85,8 @@ func (o *tasksOptions) validate() error {
 	if o.downloadLimit < 0 {
 		return fmt.Errorf("--download-limit=%d is negative", o.downloadLimit)
 	}
-	if o.progressInterval <= 0 || o.lockWait <= 0 {
-		return errors.New("--progress-interval and --lock-wait must be positive")
+	if o.progressInterval <= 0 || o.lockWait <= 0 || o.fileTimeout <= 0 {
+		return errors.New("--progress-interval, --lock-wait and --file-request-timeout must be positive")
 	}
 	return o.log.Validate()
 }
@@ -98,14 +102,17 @@ func serveTasks(ctx context.Context, o tasksOptions) error {
 	if err != nil {
 		return err
 	}
-	verifiers, err := newVerifiers(ctx, o, log)
+	data, err := newRepositoryData(ctx, o, log)
 	if err != nil {
 		return err
 	}
 	err = repositorytask.SetUp(mgr, repositorytask.Config{
-		Namespace: o.namespace, Verifiers: verifiers, LockWait: o.lockWait, ProgressInterval: o.progressInterval, Logger: log,
+		Namespace: o.namespace, Verifiers: asVerifiers(data), LockWait: o.lockWait, ProgressInterval: o.progressInterval, Logger: log,
 	})
 	if err != nil {
+		return err
+	}
+	if err := setUpFiles(mgr, o, data, log); err != nil {
 		return err
 	}
 	// The metrics show the tasks, also in a process that waits for the lease.
@@ -134,8 +141,43 @@ func serveTasks(ctx context.Context, o tasksOptions) error {
 	return mgr.Start(ctx)
 }
 
-// newVerifiers returns the data paths. None has a cache: what it holds would prove nothing of the repository.
-func newVerifiers(ctx context.Context, o tasksOptions, log *slog.Logger) (map[string]uploader.Verifier, error) {
+// setUpFiles wires the controller of FileRequests.
+func setUpFiles(mgr ctrl.Manager, o tasksOptions, data map[string]repositoryData, log *slog.Logger) error {
+	pod := os.Getenv("POD_NAME")
+	if pod == "" {
+		var err error
+		if pod, err = os.Hostname(); err != nil {
+			return fmt.Errorf("find the name of this pod: %w", err)
+		}
+	}
+	browsers := map[string]uploader.Browser{}
+	for kind, d := range data {
+		browsers[kind] = d
+	}
+	metrics := filerequest.NewMetrics()
+	ctrlmetrics.Registry.MustRegister(metrics)
+	return filerequest.SetUp(mgr, filerequest.Config{
+		Namespace: o.namespace, Pod: pod, Browsers: browsers, Repositories: repositorytask.NewRepositories(mgr.GetAPIReader(), o.namespace),
+		Metrics: metrics, Timeout: o.fileTimeout, Logger: log,
+	})
+}
+
+// repositoryData is a data path, as far as it reads repositories.
+type repositoryData interface {
+	uploader.Verifier
+	uploader.Browser
+}
+
+func asVerifiers(data map[string]repositoryData) map[string]uploader.Verifier {
+	verifiers := map[string]uploader.Verifier{}
+	for kind, d := range data {
+		verifiers[kind] = d
+	}
+	return verifiers
+}
+
+// newRepositoryData returns the data paths. None has a cache: what it holds would prove nothing of the repository.
+func newRepositoryData(ctx context.Context, o tasksOptions, log *slog.Logger) (map[string]repositoryData, error) {
 	workerPath, err := kopiaWorker()
 	if err != nil {
 		return nil, err
@@ -152,7 +194,7 @@ func newVerifiers(ctx context.Context, o tasksOptions, log *slog.Logger) (map[st
 	if err != nil {
 		return nil, err
 	}
-	return map[string]uploader.Verifier{"restic": resticData, "kopia": kopiaData}, nil
+	return map[string]repositoryData{"restic": resticData, "kopia": kopiaData}, nil
 }
 
 func newTasksManager(cfg *rest.Config, o tasksOptions) (ctrl.Manager, error) {

@@ -17,7 +17,7 @@ func ExplainTask(t *v1alpha1.RepositoryTask, events []Event, at time.Time) Expla
 	v := OfRepositoryTask(t)
 	s := &v.Progress
 	e := Explanation{
-		Kind: v.Kind, Namespace: v.Namespace, Name: v.Name, Subject: "backup " + t.Spec.Backup,
+		Kind: v.Kind, Namespace: v.Namespace, Name: v.Name, Subject: taskSubject(&t.Spec),
 		State: string(s.State), Reason: t.Status.Reason, See: seeTasks, Events: events,
 	}
 	switch {
@@ -48,4 +48,12 @@ func ExplainTask(t *v1alpha1.RepositoryTask, events []Event, at time.Time) Expla
 		}
 	}
 	return e
+}
+
+// taskSubject names what a task works on.
+func taskSubject(spec *v1alpha1.RepositoryTaskSpec) string {
+	if spec.PodVolumeBackup != "" {
+		return "PodVolumeBackup " + spec.PodVolumeBackup
+	}
+	return "backup " + spec.Backup
 }

@@ -10,13 +10,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,7 +22,6 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
-	"github.com/plimsoll-io/plimsoll/pkg/repository"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
@@ -69,11 +65,11 @@ func (c *Config) setDefaults() {
 
 // Controller does the tasks of one namespace.
 type Controller struct {
-	cfg      Config
-	client   client.Client // through the cache
-	api      client.Reader // reads what must be fresh, and what is not watched
-	events   events.EventRecorder
-	resolver *repository.Resolver
+	cfg          Config
+	client       client.Client // through the cache
+	api          client.Reader // reads what must be fresh, and what is not watched
+	events       events.EventRecorder
+	repositories *Repositories
 }
 
 // SetUp adds a Controller to mgr, whose cache must be restricted to the namespace, and whose scheme must know velero.io/v1,
@@ -88,9 +84,7 @@ func SetUp(mgr ctrl.Manager, cfg Config) error {
 	}
 	cfg.setDefaults()
 	c := &Controller{cfg: cfg, client: mgr.GetClient(), api: mgr.GetAPIReader(), events: mgr.GetEventRecorder("plimsoll-repository-tasks")}
-	c.resolver = &repository.Resolver{
-		Secrets: repository.SecretReaderFunc(c.secret), LookupEnv: os.LookupEnv, BucketRegion: repository.DetectRegion(nil),
-	}
+	c.repositories = NewRepositories(c.api, cfg.Namespace)
 	err = ctrl.NewControllerManagedBy(mgr).For(&v1alpha1.RepositoryTask{}).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 1}).
 		Complete(reconcile.Func(c.reconcile))
@@ -98,18 +92,6 @@ func SetUp(mgr ctrl.Manager, cfg Config) error {
 		return fmt.Errorf("watch RepositoryTasks: %w", err)
 	}
 	return nil
-}
-
-func (c *Controller) secret(ctx context.Context, name string) (map[string][]byte, error) {
-	var secret corev1.Secret
-	if err := c.api.Get(ctx, c.name(name), &secret); err != nil {
-		return nil, err
-	}
-	return secret.Data, nil
-}
-
-func (c *Controller) name(name string) types.NamespacedName {
-	return types.NamespacedName{Namespace: c.cfg.Namespace, Name: name}
 }
 
 // defaultTTL is that of the CRD.

@@ -7,7 +7,7 @@ package repositorytask
 // +kubebuilder:rbac:groups=plimsoll.io,namespace=velero,resources=repositorytasks/status,verbs=patch
 // +kubebuilder:rbac:groups=plimsoll.io,namespace=velero,resources=volumepluginbackups,verbs=list
 // +kubebuilder:rbac:groups=velero.io,namespace=velero,resources=backups;backupstoragelocations,verbs=get
-// +kubebuilder:rbac:groups=velero.io,namespace=velero,resources=podvolumebackups,verbs=list
+// +kubebuilder:rbac:groups=velero.io,namespace=velero,resources=podvolumebackups,verbs=get;list
 // +kubebuilder:rbac:groups="",namespace=velero,resources=secrets,verbs=get
 // +kubebuilder:rbac:groups=events.k8s.io,namespace=velero,resources=events,verbs=create
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=velero,resources=leases,verbs=get;create;update

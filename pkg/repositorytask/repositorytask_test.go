@@ -15,6 +15,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -29,6 +30,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
 	"github.com/plimsoll-io/plimsoll/test/parts"
+	"github.com/plimsoll-io/plimsoll/test/resticrepo"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
@@ -48,13 +50,11 @@ type site struct {
 	restic *restic.Uploader
 }
 
-const password = "static-passw0rd"
-
 func newSite(t *testing.T) *site {
 	t.Helper()
 	s := &site{Env: testenv.New(t, testenv.Options{}), t: t, dir: t.TempDir()}
 	s.Create(s.DirectoryLocation("default", s.dir))
-	s.CreateSecret("velero-repo-credentials", map[string]string{"repository-password": password})
+	s.CreateSecret("velero-repo-credentials", map[string]string{"repository-password": resticrepo.Password})
 	var err error
 	if s.kopia, err = kopia.New(kopia.Options{TempDir: t.TempDir(), Logger: s.Logger()}); err != nil {
 		t.Fatal(err)
@@ -80,7 +80,7 @@ func (s *site) start(cfg Config) (stop func()) {
 }
 
 func (s *site) repository(kind, namespace string) uploader.Repository {
-	return uploader.Repository{URL: filepath.Join(s.dir, kind, namespace), Password: password}
+	return uploader.Repository{URL: filepath.Join(s.dir, kind, namespace), Password: resticrepo.Password}
 }
 
 // backup makes a Backup that has ended.
@@ -118,7 +118,9 @@ func (s *site) store(b *velerov1.Backup, kind, namespace, pod string) *velerov1.
 	if err := os.MkdirAll(filepath.Dir(repository.URL), 0o700); err != nil {
 		s.t.Fatal(err)
 	}
-	if err := data.Initialize(s.t.Context(), repository); err != nil {
+	if kind == "restic" {
+		resticrepo.Create(s.t, repository.URL)
+	} else if err := data.Initialize(s.t.Context(), repository); err != nil {
 		s.t.Fatal(err)
 	}
 	stored, err := data.Backup(s.t.Context(), uploader.BackupRequest{Repository: repository, Volume: dir, Source: volume, Tags: map[string]string{"backup": b.Name, "volume": "data"}}, nil)
@@ -141,8 +143,10 @@ func (s *site) record(b *velerov1.Backup, kind, namespace, pod, snapshot string,
 	if snapshot != "" {
 		pvb.Status.Progress.TotalBytes, pvb.Status.Progress.BytesDone = 3<<20, 3<<20
 	}
-	pvb.Labels = map[string]string{velerov1.BackupNameLabel: b.Name}
-	pvb.OwnerReferences = []metav1.OwnerReference{{APIVersion: "velero.io/v1", Kind: "Backup", Name: b.Name, UID: b.UID}}
+	if b.UID != "" { // else it is nobody's
+		pvb.Labels = map[string]string{velerov1.BackupNameLabel: b.Name}
+		pvb.OwnerReferences = []metav1.OwnerReference{{APIVersion: "velero.io/v1", Kind: "Backup", Name: b.Name, UID: b.UID}}
+	}
 	s.Create(pvb)
 	return pvb
 }
@@ -192,7 +196,7 @@ func TestVerify(t *testing.T) {
 	s := newSite(t)
 	b := s.backup("nightly")
 	s.store(b, "kopia", "shop", "db-0")
-	s.store(b, "restic", "shop", "web-0")
+	web := s.store(b, "restic", "shop", "web-0")
 	s.record(b, "kopia", "shop", "zero-0", "", velerov1.PodVolumeBackupPhaseCompleted) // an empty volume
 	s.start(s.config())
 	good := s.ended(s.task("good", "nightly"))
@@ -213,6 +217,23 @@ func TestVerify(t *testing.T) {
 		return strings.Contains(s.events("good"), "2 pod volumes verified: 6 files, 6.0 MiB compared; 1 empty")
 	})
 
+	// A PodVolumeBackup of no Backup.
+	alone := s.record(&velerov1.Backup{ObjectMeta: s.Meta("none")}, "restic", "shop", "alone", web.Status.SnapshotID, velerov1.PodVolumeBackupPhaseCompleted)
+	single := s.ended(&v1alpha1.RepositoryTask{ObjectMeta: s.Meta("single"), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskVerify, PodVolumeBackup: alone.Name}})
+	if status := &single.Status; status.Phase != v1alpha1.PhaseCompleted || len(status.Volumes) != 1 || status.Volumes[0].PodVolumeBackup != alone.Name || status.Volumes[0].Files != 3 {
+		t.Errorf("%+v", status)
+	}
+	for name, spec := range map[string]v1alpha1.RepositoryTaskSpec{
+		"neither":    {},
+		"both":       {Backup: "nightly", PodVolumeBackup: alone.Name},
+		"one volume": {PodVolumeBackup: alone.Name, Volume: &v1alpha1.PodVolumeSelector{Namespace: "shop"}},
+	} {
+		spec.Type = v1alpha1.TaskVerify
+		if err := s.Client.Create(t.Context(), &v1alpha1.RepositoryTask{ObjectMeta: s.Meta("invalid"), Spec: spec}); !apierrors.IsInvalid(err) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+
 	flip(t, filepath.Join(s.dir, "kopia", "shop"), "p")
 	flip(t, filepath.Join(s.dir, "restic", "shop"), "data")
 	bad := s.ended(s.task("bad", "nightly"))
@@ -229,17 +250,18 @@ func TestVerify(t *testing.T) {
 	metrics := NewMetrics(client.NewNamespacedClient(s.Client, s.Namespace), func(err error) { t.Error(err) })
 	want := `# HELP plimsoll_backup_damaged 1 if the last verification of the volume that came to a result has found damaged or missing files, else 0.
 # TYPE plimsoll_backup_damaged gauge
+plimsoll_backup_damaged{pod_name="alone",pod_namespace="shop",volume="data"} 0
 plimsoll_backup_damaged{pod_name="db-0",pod_namespace="shop",volume="data"} 1
 plimsoll_backup_damaged{pod_name="web-0",pod_namespace="shop",volume="data"} 1
 # HELP plimsoll_repository_tasks Number of RepositoryTasks.
 # TYPE plimsoll_repository_tasks gauge
-plimsoll_repository_tasks{phase="Completed",type="Verify"} 1
+plimsoll_repository_tasks{phase="Completed",type="Verify"} 2
 plimsoll_repository_tasks{phase="Failed",type="Verify"} 1
 `
 	if err := testutil.CollectAndCompare(metrics, strings.NewReader(want), "plimsoll_backup_damaged", "plimsoll_repository_tasks"); err != nil {
 		t.Error(err)
 	}
-	if n := testutil.CollectAndCount(metrics, "plimsoll_backup_verified_timestamp_seconds"); n != 2 {
+	if n := testutil.CollectAndCount(metrics, "plimsoll_backup_verified_timestamp_seconds"); n != 3 {
 		t.Errorf("%d volumes have a proof", n)
 	}
 	if problems, err := testutil.CollectAndLint(metrics); err != nil || len(problems) > 0 {
@@ -283,6 +305,10 @@ func TestRefused(t *testing.T) {
 	cfg := s.config()
 	delete(cfg.Verifiers, "restic")
 	s.start(cfg)
+	runs := s.record(&velerov1.Backup{ObjectMeta: s.Meta("none")}, "kopia", "shop", "runs", "", velerov1.PodVolumeBackupPhaseInProgress)
+	from := func(name, pvb string) *v1alpha1.RepositoryTask {
+		return &v1alpha1.RepositoryTask{ObjectMeta: s.Meta(name), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskVerify, PodVolumeBackup: pvb}}
+	}
 	other := s.task("volume", "failed")
 	other.Spec.Volume = &v1alpha1.PodVolumeSelector{Namespace: "shop", Pod: "db-1"}
 	for task, want := range map[*v1alpha1.RepositoryTask]struct {
@@ -296,6 +322,8 @@ func TestRefused(t *testing.T) {
 		s.task("failed", "failed"):       {v1alpha1.ReasonNotBackedUp, "the backup of the volume is Failed"},
 		s.task("nowhere", "nowhere"):     {v1alpha1.ReasonRepositoryNotFound, "shop"},
 		s.task("unknown", "unknown"):     {v1alpha1.ReasonUnsupported, `"restic"`},
+		from("nobody", "nobody"):         {v1alpha1.ReasonPodVolumeBackupNotFound, `no PodVolumeBackup "nobody"`},
+		from("running-1", runs.Name):     {v1alpha1.ReasonNotReady, "it is InProgress"},
 		other:                            {v1alpha1.ReasonNoPodVolumes, "no volume shop/db-1:*"},
 	} {
 		name := task.Name

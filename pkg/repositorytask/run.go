@@ -50,7 +50,7 @@ func (c *Controller) newRun(task *v1alpha1.RepositoryTask) *run {
 		before.StartTime = s.StartTimestamp.Time
 	}
 	return &run{
-		Controller: c, task: task, object: task.DeepCopy(), log: c.cfg.Logger.With("task", task.Name, "backup", task.Spec.Backup),
+		Controller: c, task: task, object: task.DeepCopy(), log: c.cfg.Logger.With("task", task.Name, "subject", selectionOf(&task.Spec).String()),
 		tracker: progress.NewTracker(progress.Options{StallAfter: c.cfg.StallAfter, Previous: before}),
 	}
 }
@@ -60,7 +60,7 @@ func (r *run) do(ctx context.Context) error {
 	ctx, r.cancel = context.WithCancelCause(ctx)
 	defer r.cancel(nil)
 	err := r.work(ctx)
-	refused, isRefused := errors.AsType[*refusedError](err)
+	refused, isRefused := errors.AsType[*RefusedError](err)
 	switch {
 	case errors.Is(context.Cause(ctx), errDeleted):
 		r.log.Info("The task was deleted; its work has ended")
@@ -69,8 +69,8 @@ func (r *run) do(ctx context.Context) error {
 		r.log.Info("The task is interrupted; the next process begins it again")
 		return nil
 	case isRefused:
-		r.log.Info("The task cannot be done", "reason", refused.reason, "message", refused.message)
-		err = r.fail(ctx, refused.reason, refused.message)
+		r.log.Info("The task cannot be done", "reason", refused.Reason, "message", refused.Message)
+		err = r.fail(ctx, refused.Reason, refused.Message)
 	case err == nil:
 		err = r.finish(ctx)
 	}
@@ -80,9 +80,17 @@ func (r *run) do(ctx context.Context) error {
 	return err
 }
 
+func selectionOf(spec *v1alpha1.RepositoryTaskSpec) Selection {
+	return Selection{Backup: spec.Backup, PodVolumeBackup: spec.PodVolumeBackup, Volume: spec.Volume}
+}
+
 // work verifies the volumes that are not done yet.
 func (r *run) work(ctx context.Context) error {
-	backups, err := r.selectVolumes(ctx, &r.object.Spec)
+	spec := &r.object.Spec
+	if spec.Type != v1alpha1.TaskVerify {
+		return refuse(v1alpha1.ReasonUnsupported, "this version does not know tasks of type %q", spec.Type)
+	}
+	backups, err := selectionOf(spec).PodVolumeBackups(ctx, r.api, r.cfg.Namespace)
 	if err != nil {
 		return err
 	}
@@ -148,7 +156,7 @@ func (r *run) begin(ctx context.Context) error {
 		return fmt.Errorf("begin the task: %w", err)
 	}
 	r.log.Info("Task started", "volumes", len(volumes), "bytes", total, "attempt", r.object.Status.Attempts+1)
-	r.emit(corev1.EventTypeNormal, v1alpha1.EventStarted, "task", "Verifying %s of backup %s, %s", text.Count(len(volumes), "volume", "volumes"), r.object.Spec.Backup, text.Bytes(total))
+	r.emit(corev1.EventTypeNormal, v1alpha1.EventStarted, "task", "Verifying %s of %s, %s", text.Count(len(volumes), "volume", "volumes"), selectionOf(&r.object.Spec), text.Bytes(total))
 	return nil
 }
 

@@ -7,9 +7,6 @@ import (
 	"slices"
 	"time"
 
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
@@ -90,7 +87,7 @@ func (r *run) verifyOnce(ctx context.Context, i int) (uploader.VerifyResult, err
 	if verifier == nil {
 		return uploader.VerifyResult{}, fmt.Errorf("uploader type %q: %w", kind, uploader.ErrUnsupported)
 	}
-	repo, err := r.repository(ctx, pvb)
+	repo, err := r.repositories.Of(ctx, pvb)
 	if err != nil {
 		return uploader.VerifyResult{}, err
 	}
@@ -116,21 +113,6 @@ func (r *run) report(i int, reading progress.Reading) {
 		reading.Stage = progress.StageTransferring
 	}
 	r.tracker.Report(reading)
-}
-
-// repository returns the address and the credentials of a backup's repository.
-func (r *run) repository(ctx context.Context, pvb *velerov1.PodVolumeBackup) (uploader.Repository, error) {
-	var location velerov1.BackupStorageLocation
-	err := r.api.Get(ctx, r.name(pvb.Spec.BackupStorageLocation), &location)
-	if apierrors.IsNotFound(err) {
-		return uploader.Repository{}, fmt.Errorf("%w: BackupStorageLocation %s/%s does not exist", repository.ErrMisconfigured, r.cfg.Namespace, pvb.Spec.BackupStorageLocation)
-	}
-	if err != nil {
-		return uploader.Repository{}, fmt.Errorf("get BackupStorageLocation %s: %w", pvb.Spec.BackupStorageLocation, err)
-	}
-	return r.resolver.Resolve(ctx, &location, repository.Request{
-		UploaderType: pvb.Spec.UploaderType, Identifier: pvb.Spec.RepoIdentifier, Namespace: pvb.Spec.Pod.Namespace,
-	})
 }
 
 // classify returns the reason of an error, and whether another try may help.

@@ -9,58 +9,92 @@ import (
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/text"
 )
 
-// refusedError ends a task before it has begun: it cannot do what it is asked for.
-type refusedError struct {
-	reason  v1alpha1.Reason
-	message string
+// RefusedError says why volumes cannot be worked on. Another try does not help.
+type RefusedError struct {
+	Reason  v1alpha1.Reason
+	Message string
 }
 
-func (e *refusedError) Error() string { return e.message }
+// Error returns the message.
+func (e *RefusedError) Error() string { return e.Message }
 
 func refuse(reason v1alpha1.Reason, format string, args ...any) error {
-	return &refusedError{reason, fmt.Sprintf(format, args...)}
+	return &RefusedError{reason, fmt.Sprintf(format, args...)}
 }
 
-// selectVolumes returns the PodVolumeBackups that a task works on, in a stable order.
-func (c *Controller) selectVolumes(ctx context.Context, spec *v1alpha1.RepositoryTaskSpec) ([]velerov1.PodVolumeBackup, error) {
-	if spec.Type != v1alpha1.TaskVerify {
-		return nil, refuse(v1alpha1.ReasonUnsupported, "this version does not know tasks of type %q", spec.Type)
+// Selection says which PodVolumeBackups to work on: those of a Backup, or one by its name.
+type Selection struct {
+	Backup          string                      // the name of a Velero Backup; empty: PodVolumeBackup is set
+	PodVolumeBackup string                      // the name of a PodVolumeBackup, which need not belong to a Backup
+	Volume          *v1alpha1.PodVolumeSelector // of the Backup's volumes; nil: all
+}
+
+// String names what is selected, as in "backup nightly".
+func (s Selection) String() string {
+	if s.PodVolumeBackup != "" {
+		return "PodVolumeBackup " + s.PodVolumeBackup
+	}
+	return "backup " + s.Backup
+}
+
+// PodVolumeBackups reads the selected PodVolumeBackups of a namespace, in a stable order. Their backup has ended, but may have
+// failed or have left no snapshot. The error is a *RefusedError if there are none, or the API server's. api needs the rights to
+// get Backups, to get and list PodVolumeBackups and to list VolumePluginBackups.
+func (s Selection) PodVolumeBackups(ctx context.Context, api client.Reader, namespace string) ([]velerov1.PodVolumeBackup, error) {
+	if s.PodVolumeBackup != "" {
+		return s.single(ctx, api, namespace)
 	}
 	var backup velerov1.Backup
-	err := c.api.Get(ctx, c.name(spec.Backup), &backup)
+	err := api.Get(ctx, types.NamespacedName{Namespace: namespace, Name: s.Backup}, &backup)
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, refuse(v1alpha1.ReasonBackupNotFound, "namespace %s has no Backup %q", c.cfg.Namespace, spec.Backup)
+		return nil, refuse(v1alpha1.ReasonBackupNotFound, "namespace %s has no Backup %q", namespace, s.Backup)
 	case err != nil:
-		return nil, fmt.Errorf("get Backup %s: %w", spec.Backup, err)
+		return nil, fmt.Errorf("get Backup %s: %w", s.Backup, err)
 	case !hasEnded(&backup):
-		return nil, refuse(v1alpha1.ReasonNotReady, "Backup %q has not ended: it is %s", spec.Backup, cmp.Or(string(backup.Status.Phase), "New"))
+		return nil, refuse(v1alpha1.ReasonNotReady, "Backup %q has not ended: it is %s", s.Backup, cmp.Or(string(backup.Status.Phase), "New"))
 	}
 	var list velerov1.PodVolumeBackupList
 	// Velero cuts the label as LabelValue does. Another backup's label may be the same, but not its UID.
-	if err := c.api.List(ctx, &list, client.InNamespace(c.cfg.Namespace), client.MatchingLabels{velerov1.BackupNameLabel: v1alpha1.LabelValue(backup.Name)}); err != nil {
+	if err := api.List(ctx, &list, client.InNamespace(namespace), client.MatchingLabels{velerov1.BackupNameLabel: v1alpha1.LabelValue(backup.Name)}); err != nil {
 		return nil, fmt.Errorf("list the PodVolumeBackups of backup %s: %w", backup.Name, err)
 	}
 	var selected []velerov1.PodVolumeBackup
 	for i := range list.Items {
-		if belongsTo(&list.Items[i], &backup) && selects(spec.Volume, &list.Items[i]) {
+		if belongsTo(&list.Items[i], &backup) && s.Volume.Selects(&list.Items[i].Spec.Pod, list.Items[i].Spec.Volume) {
 			selected = append(selected, list.Items[i])
 		}
 	}
 	if len(selected) == 0 {
-		return nil, c.nothingSelected(ctx, spec)
+		return nil, s.nothing(ctx, api, namespace)
 	}
 	slices.SortFunc(selected, func(a, b velerov1.PodVolumeBackup) int {
 		return cmp.Or(cmp.Compare(a.Spec.Pod.Namespace, b.Spec.Pod.Namespace), cmp.Compare(a.Spec.Pod.Name, b.Spec.Pod.Name),
 			cmp.Compare(a.Spec.Volume, b.Spec.Volume), cmp.Compare(a.Name, b.Name))
 	})
 	return selected, nil
+}
+
+// single reads the one PodVolumeBackup that is named.
+func (s Selection) single(ctx context.Context, api client.Reader, namespace string) ([]velerov1.PodVolumeBackup, error) {
+	var pvb velerov1.PodVolumeBackup
+	err := api.Get(ctx, types.NamespacedName{Namespace: namespace, Name: s.PodVolumeBackup}, &pvb)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, refuse(v1alpha1.ReasonPodVolumeBackupNotFound, "namespace %s has no PodVolumeBackup %q", namespace, s.PodVolumeBackup)
+	case err != nil:
+		return nil, fmt.Errorf("get PodVolumeBackup %s: %w", s.PodVolumeBackup, err)
+	case !volumeHasEnded(&pvb):
+		return nil, refuse(v1alpha1.ReasonNotReady, "PodVolumeBackup %q has not ended: it is %s", s.PodVolumeBackup, cmp.Or(string(pvb.Status.Phase), "New"))
+	}
+	return []velerov1.PodVolumeBackup{pvb}, nil
 }
 
 func hasEnded(b *velerov1.Backup) bool {
@@ -72,48 +106,55 @@ func hasEnded(b *velerov1.Backup) bool {
 	}
 }
 
-// belongsTo trusts the reference to the owner before the label, which Velero cuts. Objects that a server has synced from a
-// bucket refer to the Backup of this cluster.
-func belongsTo(pvb *velerov1.PodVolumeBackup, b *velerov1.Backup) bool {
+func volumeHasEnded(pvb *velerov1.PodVolumeBackup) bool {
+	switch pvb.Status.Phase {
+	case velerov1.PodVolumeBackupPhaseCompleted, velerov1.PodVolumeBackupPhaseFailed, velerov1.PodVolumeBackupPhaseCanceled:
+		return true
+	default:
+		return false
+	}
+}
+
+// OwnerBackup returns the name of the Backup that a PodVolumeBackup refers to as its owner; empty: it refers to none. Objects
+// that a server has synced from a bucket refer to the Backup of this cluster.
+func OwnerBackup(pvb *velerov1.PodVolumeBackup) string {
 	for _, owner := range pvb.OwnerReferences {
 		if owner.Kind == "Backup" && strings.HasPrefix(owner.APIVersion, velerov1.SchemeGroupVersion.Group+"/") {
-			return owner.Name == b.Name
+			return owner.Name
 		}
 	}
-	return true
+	return ""
 }
 
-func selects(s *v1alpha1.PodVolumeSelector, pvb *velerov1.PodVolumeBackup) bool {
-	return s == nil || s.Namespace == pvb.Spec.Pod.Namespace && (s.Pod == "" || s.Pod == pvb.Spec.Pod.Name) && (s.Volume == "" || s.Volume == pvb.Spec.Volume)
+// belongsTo trusts the reference to the owner before the label, which Velero cuts.
+func belongsTo(pvb *velerov1.PodVolumeBackup, b *velerov1.Backup) bool {
+	owner := OwnerBackup(pvb)
+	return owner == "" || owner == b.Name
 }
 
-// nothingSelected is the error of a task without volumes. It names the plugins that have made volumes of the backup.
-func (c *Controller) nothingSelected(ctx context.Context, spec *v1alpha1.RepositoryTaskSpec) error {
-	if spec.Volume != nil {
-		return refuse(v1alpha1.ReasonNoPodVolumes, "backup %q has no volume %s whose files were backed up", spec.Backup, selectorText(spec.Volume))
+// nothing is the error of a selection without volumes. It names the plugins that have made volumes of the backup.
+func (s Selection) nothing(ctx context.Context, api client.Reader, namespace string) error {
+	if s.Volume != nil {
+		return refuse(v1alpha1.ReasonNoPodVolumes, "backup %q has no volume %s whose files were backed up", s.Backup, s.Volume)
 	}
 	var records v1alpha1.VolumePluginBackupList
-	if err := c.api.List(ctx, &records, client.InNamespace(c.cfg.Namespace)); err != nil {
+	if err := api.List(ctx, &records, client.InNamespace(namespace)); err != nil {
 		return fmt.Errorf("list the VolumePluginBackups: %w", err)
 	}
 	var plugins []string
 	made := 0
 	for i := range records.Items {
-		if r := &records.Items[i]; r.Spec.Backup == spec.Backup {
+		if r := &records.Items[i]; r.Spec.Backup == s.Backup {
 			made++
 			plugins = append(plugins, r.Spec.Plugin)
 		}
 	}
 	if made == 0 {
-		return refuse(v1alpha1.ReasonNoPodVolumes, "backup %q has no volume whose files were backed up with restic or kopia", spec.Backup)
+		return refuse(v1alpha1.ReasonNoPodVolumes, "backup %q has no volume whose files were backed up with restic or kopia", s.Backup)
 	}
 	slices.Sort(plugins)
 	return refuse(v1alpha1.ReasonNoPodVolumes, "backup %q has %s, made by %s: only the plugin can read them. No volume of it is in a repository of restic or kopia",
-		spec.Backup, text.Count(int64(made), "volume", "volumes"), strings.Join(slices.Compact(plugins), ", "))
-}
-
-func selectorText(s *v1alpha1.PodVolumeSelector) string {
-	return fmt.Sprintf("%s/%s:%s", s.Namespace, cmp.Or(s.Pod, "*"), cmp.Or(s.Volume, "*"))
+		s.Backup, text.Count(int64(made), "volume", "volumes"), strings.Join(slices.Compact(plugins), ", "))
 }
 
 // newVolume is the entry of a volume that is not done yet, or will not be: then it says why.

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/filerequest"
 	"github.com/plimsoll-io/plimsoll/pkg/metrics"
 	"github.com/plimsoll-io/plimsoll/pkg/pluginrecords"
 	"github.com/plimsoll-io/plimsoll/pkg/repositorytask"
@@ -232,6 +233,7 @@ func TestMetrics(t *testing.T) {
 		{pluginrecords.NewMetrics(), "docs/volume-plugins.md"},
 		{volumeplugin.NewCollector(nil), "docs/volume-plugins.md"},
 		{repositorytask.NewMetrics(nil, nil), "docs/repositories.md"},
+		{filerequest.NewMetrics(), "docs/repositories.md"},
 	} {
 		text := read(t, test.page)
 		for _, name := range metricsOf(t, test.collector) {

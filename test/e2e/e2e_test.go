@@ -40,6 +40,7 @@ func TestEndToEnd(t *testing.T) {
 			})
 		})
 		step(t, "kubectl plimsoll", c.testKubectl)
+		step(t, "repository", c.testRepository)
 		step(t, "no lock is left", c.checkLocks)
 		step(t, "restores were guarded", c.checkGuarded)
 		step(t, "restore items", c.testItems)

@@ -11,6 +11,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/test/loopback"
@@ -18,8 +19,8 @@ import (
 	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
-// TestRightsOfRepositoryTasks does tasks as the service account of deploy/repository-tasks. Nothing may be forbidden, and each
-// right must have been needed.
+// TestRightsOfRepositoryTasks does tasks and answers FileRequests as the service account of deploy/repository-tasks. Nothing may be
+// forbidden, and each right must have been needed. The plugin's part is in TestRepositoryFiles, with no right but those of its role.
 func TestRightsOfRepositoryTasks(t *testing.T) {
 	t.Parallel()
 	runtime.LockOSThread() // as in TestRights
@@ -65,11 +66,28 @@ func TestRightsOfRepositoryTasks(t *testing.T) {
 				return err == nil && task.Status.Reason == reason
 			})
 		}
+		from := &v1alpha1.RepositoryTask{ObjectMeta: c.Meta(name + "-from"), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskVerify, PodVolumeBackup: "lost-1"}}
+		c.Create(from)
+		testenv.EventuallyGet(c.Env, from, "the end of the task", func(task *v1alpha1.RepositoryTask, err error) bool {
+			return err == nil && task.Status.Reason == v1alpha1.ReasonRepositoryNotFound
+		})
 		brief := &v1alpha1.RepositoryTask{ObjectMeta: c.Meta(name + "-brief"), Spec: v1alpha1.RepositoryTaskSpec{
 			Type: v1alpha1.TaskVerify, Backup: "empty", TTL: &metav1.Duration{Duration: time.Nanosecond},
 		}}
 		c.Create(brief)
 		testenv.EventuallyGet(c.Env, brief, "its deletion", func(_ *v1alpha1.RepositoryTask, err error) bool { return err != nil })
+		for kind, spec := range map[string]v1alpha1.FileRequestSpec{"one": {PodVolumeBackup: "lost-1"}, "all": {Backup: "lost"}} {
+			files := &v1alpha1.FileRequest{ObjectMeta: c.Meta(name + "-" + kind), Spec: spec}
+			files.Spec.TokenHash = strings.Repeat("0", 64)
+			c.Create(files)
+			testenv.EventuallyGet(c.Env, files, "the answer to a FileRequest", func(r *v1alpha1.FileRequest, err error) bool {
+				return err == nil && r.Status.Phase == v1alpha1.FileRequestReady
+			})
+		}
+		c.Eventually("the deletion of FileRequests whose process has ended", func() bool {
+			var open v1alpha1.FileRequestList
+			return c.Client.List(t.Context(), &open, client.InNamespace(namespace)) == nil && len(open.Items) == 2
+		})
 		if code, body, err := get(t.Context(), "http://"+address+"/metrics", ""); err != nil || code != http.StatusOK || !strings.Contains(body, `plimsoll_repository_tasks{phase="Failed",type="Verify"}`) {
 			t.Errorf("metrics: %d, %v: %.500s", code, err, body)
 		}

@@ -1,0 +1,294 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
+	"github.com/plimsoll-io/plimsoll/pkg/describe"
+	"github.com/plimsoll-io/plimsoll/pkg/filerequest/protocol"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
+)
+
+type repositoryGet struct {
+	fileSource
+	path      string
+	dest      string
+	overwrite bool
+
+	out, errOut io.Writer
+}
+
+// toStdout is the --output that is no file.
+const toStdout = "-"
+
+func repositoryGetCommand(c *connection) *cobra.Command {
+	var (
+		o    repositoryGet
+		spec v1alpha1.FileRequestSpec
+	)
+	cmd := &cobra.Command{
+		Use:   "get --backup NAME --volume NAMESPACE/POD:VOLUME [PATH]",
+		Short: "Get a file or directory out of the backup of a volume",
+		Long: `Get PATH, relative to the volume, or the whole volume, out of a backup. A worker in the cluster reads the repository; no credential
+leaves the cluster. The SHA-256 of all content is compared at the end.
+
+A file that was cut off stays as FILE.ID.part, and the same command goes on with it. A directory is unpacked without owners, devices
+and links that lead out of it; with -o - it comes as a tar archive, with all that the backup has of it. Nothing that exists is
+replaced without --overwrite, and directories never are.
+
+The exit code is 3 if a directory is there but for some entries, which are counted.`,
+		Example: `  kubectl plimsoll repository get --backup nightly --volume shop/db-0:data dumps/monday.sql
+  kubectl plimsoll repository get --backup nightly --volume shop/db-0:data dumps -o /tmp/dumps
+  kubectl plimsoll repository get --backup nightly --volume shop/db-0:data dumps -o - | tar tv`,
+		Args: func(_ *cobra.Command, args []string) (err error) {
+			if o.path, err = pathArgument(args); err != nil {
+				return err
+			}
+			if o.dest == "" {
+				return program.Misused(errors.New("--output is empty"))
+			}
+			spec, err = o.spec()
+			return err
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.out, o.errOut = cmd.OutOrStdout(), cmd.ErrOrStderr()
+			return withFiles(cmd.Context(), c, &spec, func(s *fileSession) error { return o.run(cmd.Context(), s) })
+		},
+	}
+	o.addFlags(cmd)
+	f := cmd.Flags()
+	f.StringVarP(&o.dest, "output", "o", ".", "the file or directory to write, an existing directory to write it into, or - for standard output")
+	f.BoolVar(&o.overwrite, "overwrite", false, "replace a file that exists")
+	return cmd
+}
+
+func (o *repositoryGet) run(ctx context.Context, s *fileSession) error {
+	v, err := s.volume(ctx)
+	if err != nil {
+		return err
+	}
+	query := protocol.Query{PodVolumeBackup: v.PodVolumeBackup, Path: o.path}
+	if o.dest == toStdout {
+		return explainPath(o.stream(ctx, s, query), o.path)
+	}
+	target, err := o.target(&v)
+	if err != nil {
+		return err
+	}
+	// The id makes the name ours: no file of somebody else's has it, and no part of another backup's file.
+	sum := sha256.Sum256([]byte(v.UID + "\x00" + v.SnapshotID + "\x00" + protocol.Clean(o.path)))
+	d := &download{target: target, part: fmt.Sprintf("%s.%x.part", target, sum[:4]), overwrite: o.overwrite}
+	if query.Offset, err = d.resumeAt(); err != nil {
+		return err
+	}
+	answer, err := s.ask(ctx, protocol.Content, query)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	switch answer.Header.Get(protocol.HeaderType) {
+	case protocol.TypeFile:
+		err = d.file(answer, query.Offset)
+	case protocol.TypeDirectory:
+		err = d.directory(answer, protocol.Clean(o.path), o.errOut)
+	default:
+		if _, err = answer.end(); err == nil {
+			err = errors.New("the server sends neither a file nor a directory: it is of another version")
+		}
+	}
+	if err != nil {
+		return explainPath(err, o.path)
+	}
+	fmt.Fprintf(o.out, "%s: %s, checksum verified\n", describe.Clean(target), describe.Bytes(d.bytes))
+	return d.refused()
+}
+
+// target returns what is to be written, which does not exist unless it may be replaced.
+func (o *repositoryGet) target(v *protocol.Volume) (string, error) {
+	target := o.dest
+	if info, err := os.Stat(target); err == nil && info.IsDir() {
+		name := path.Base(protocol.Clean(o.path))
+		if protocol.Clean(o.path) == "" {
+			name = v.Volume
+		}
+		if !filepath.IsLocal(name) || name != filepath.Base(name) {
+			return "", fmt.Errorf("no file of this machine can be named %q: choose a name with -o", name)
+		}
+		target = filepath.Join(target, name)
+	}
+	info, err := os.Lstat(target)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return target, nil
+	case err != nil:
+		return "", err
+	case !info.Mode().IsRegular():
+		return "", fmt.Errorf("%s exists, and only a file can be replaced: choose another name with -o", target)
+	case !o.overwrite:
+		return "", fmt.Errorf("%s exists: --overwrite replaces it, -o chooses another name", target)
+	}
+	return target, nil
+}
+
+// stream writes content to standard output. Only its error says that it is not complete.
+func (o *repositoryGet) stream(ctx context.Context, s *fileSession, query protocol.Query) error {
+	answer, err := s.ask(ctx, protocol.Content, query)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	hash := sha256.New()
+	if _, err := io.Copy(io.MultiWriter(o.out, hash), answer); err != nil {
+		return err
+	}
+	return answer.endWith(hash.Sum(nil))
+}
+
+// errChecksum says that bytes were changed on their way.
+var errChecksum = errors.New("the checksum differs from what the server has read: the content was changed on its way")
+
+// endWith is end for content with this SHA-256.
+func (a *fileAnswer) endWith(sum []byte) error {
+	end, err := a.end()
+	if err == nil && end.SHA256 != hex.EncodeToString(sum) {
+		err = errChecksum
+	}
+	return err
+}
+
+// download is content that is written to this machine.
+type download struct {
+	target    string
+	part      string // a file of ours, with what has come of the target
+	overwrite bool
+	bytes     int64
+	unpacked  *unpacking // of a directory
+}
+
+// resumeAt returns how much of the file is there already.
+func (d *download) resumeAt() (int64, error) {
+	info, err := os.Lstat(d.part)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return 0, nil
+	case err != nil:
+		return 0, err
+	case !info.Mode().IsRegular():
+		return 0, fmt.Errorf("%s is not a file that this command has left: remove it, or choose another name with -o", d.part)
+	}
+	return info.Size(), nil
+}
+
+// file writes a file's content from offset on, and makes it the target when all of it is right.
+func (d *download) file(answer *fileAnswer, offset int64) (err error) {
+	size, err := strconv.ParseInt(answer.Header.Get(protocol.HeaderSize), 10, 64)
+	if err != nil {
+		return fmt.Errorf("read the size: %w", err)
+	}
+	part, err := os.OpenFile(d.part, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer part.Close()
+	hash := sha256.New()
+	if _, err := io.CopyN(hash, part, offset); err != nil {
+		return fmt.Errorf("read %s: %w", d.part, err)
+	}
+	n, err := io.Copy(io.MultiWriter(part, hash), answer)
+	if err != nil {
+		return fmt.Errorf("%s has %s of %s: %w", d.part, describe.Bytes(offset+n), describe.Bytes(size), errors.Join(err, part.Close()))
+	}
+	err = answer.endWith(hash.Sum(nil))
+	if err == nil && offset+n != size {
+		err = errChecksum
+	}
+	if errors.Is(err, errChecksum) {
+		return fmt.Errorf("%w; run the command again, which begins anew: %w", err, errors.Join(part.Close(), os.Remove(d.part)))
+	}
+	if err := errors.Join(err, part.Sync(), part.Close()); err != nil {
+		return err
+	}
+	d.bytes = size
+	if !d.overwrite {
+		return d.rename(d.part)
+	}
+	return os.Rename(d.part, d.target)
+}
+
+// rename makes what was written the target, unless somebody has made one meanwhile.
+func (d *download) rename(from string) error {
+	if _, err := os.Lstat(d.target); !errors.Is(err, fs.ErrNotExist) {
+		return errors.Join(fmt.Errorf("%s was created meanwhile and is left as it is; what was got is in %s", d.target, from), err)
+	}
+	return os.Rename(from, d.target)
+}
+
+// directory unpacks an archive into a directory of its own, and makes that the target when all of it has come.
+func (d *download) directory(answer *fileAnswer, prefix string, errOut io.Writer) (err error) {
+	if _, err := os.Lstat(d.target); err == nil {
+		return fmt.Errorf("%s exists, and a directory replaces nothing: choose another name with -o", d.target)
+	}
+	dir := d.part[:len(d.part)-len("part")] + "unpacking"
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return fmt.Errorf("make the directory for what is unpacked (remove it if an earlier command was killed): %w", err)
+	}
+	defer func() {
+		if err != nil && !errors.Is(err, errKept) {
+			err = errors.Join(err, os.RemoveAll(dir))
+		}
+	}()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	hash := sha256.New()
+	content := io.TeeReader(answer, hash)
+	d.unpacked = &unpacking{root: root, prefix: prefix, report: func(name string, why error) {
+		fmt.Fprintf(errOut, "not written: %s: %s\n", describe.Clean(name), text.Line(why.Error(), noteLimit))
+	}}
+	err = d.unpacked.archive(content)
+	if _, drainErr := io.Copy(io.Discard, content); err == nil {
+		err = drainErr
+	}
+	if err != nil {
+		// Where the server has ended the archive it says why.
+		if _, why := answer.end(); why != nil && !errors.Is(err, errWrite) {
+			return why
+		}
+		return err
+	}
+	if err := answer.endWith(hash.Sum(nil)); err != nil {
+		return err
+	}
+	d.bytes = d.unpacked.bytes
+	if err := d.rename(dir); err != nil {
+		return errors.Join(errKept, err)
+	}
+	return nil
+}
+
+// errKept says that what was unpacked is complete, and stays.
+var errKept = errors.New("the directory is complete under another name")
+
+// refused returns an error if a directory lacks entries of the backup.
+func (d *download) refused() error {
+	if d.unpacked == nil || d.unpacked.refused == 0 {
+		return nil
+	}
+	return &program.ExitError{Code: exitFailed, Err: fmt.Errorf("%s of the backup could not be written to %s, such as %s; '-o -' gives an archive with all of them",
+		text.Count(d.unpacked.refused, "entry", "entries"), d.target, d.unpacked.example)}
+}

@@ -1,0 +1,196 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
+	"github.com/plimsoll-io/plimsoll/pkg/filerequest/protocol"
+)
+
+// cutting is a server of one file, or of an archive, which cuts answers off.
+type cutting struct {
+	content   string
+	directory bool
+	after     int    // cut off after so many bytes; negative: not at all
+	say       string // the End's error
+	sum       string // the End's checksum in place of the right one
+
+	offset int64 // of the last question
+}
+
+func (c *cutting) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Trailer", protocol.TrailerEnd)
+	if strings.HasSuffix(r.URL.Path, protocol.Volumes) {
+		_ = json.NewEncoder(w).Encode(protocol.Volume{PodVolumeBackup: "p", UID: "1", SnapshotID: "2", Volume: "data"})
+		w.Header().Set(protocol.TrailerEnd, protocol.End{Complete: true}.Encode())
+		return
+	}
+	q, err := protocol.ParseQuery(r.URL.Query())
+	if err != nil || r.Header.Get("Authorization") != "Bearer token" {
+		http.Error(w, "no", http.StatusUnauthorized)
+		return
+	}
+	c.offset = q.Offset
+	w.Header().Set(protocol.HeaderType, protocol.TypeFile)
+	w.Header().Set(protocol.HeaderSize, strconv.Itoa(len(c.content)))
+	if c.directory {
+		w.Header().Set(protocol.HeaderType, protocol.TypeDirectory)
+	}
+	left := c.content[min(q.Offset, int64(len(c.content))):]
+	if c.after >= 0 {
+		left = left[:c.after]
+	}
+	_, _ = w.Write([]byte(left))
+	if c.after >= 0 && c.say == "" {
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	}
+	sum := sha256.Sum256([]byte(c.content))
+	end := protocol.End{Complete: c.say == "", Error: c.say, SHA256: hex.EncodeToString(sum[:])}
+	if c.sum != "" {
+		end.SHA256 = c.sum
+	}
+	w.Header().Set(protocol.TrailerEnd, end.Encode())
+}
+
+// get runs the command's work against the server.
+func (c *cutting) get(t *testing.T, path, dest string, overwrite bool) error {
+	t.Helper()
+	server := httptest.NewServer(c)
+	defer server.Close()
+	s := &fileSession{request: &v1alpha1.FileRequest{}, token: "token", address: server.URL, http: server.Client()}
+	s.request.Name = "r"
+	o := &repositoryGet{path: path, dest: dest, overwrite: overwrite, out: t.Output(), errOut: t.Output()}
+	return o.run(t.Context(), s)
+}
+
+func names(t *testing.T, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, e := range entries {
+		all = append(all, e.Name())
+	}
+	return all
+}
+
+// TestGetResumes: a file that was cut off is not the file; the next command goes on where it was, and notices what is wrong.
+func TestGetResumes(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	mine := filepath.Join(dir, "f.part")
+	if err := os.WriteFile(mine, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := &cutting{content: strings.Repeat("0123456789", 1000), after: 4000}
+	if err := c.get(t, "d/f", dir, false); !errors.Is(err, errSessionLost) || !strings.Contains(err.Error(), "has 3.9 KiB of 9.7 KiB") {
+		t.Fatalf("cut off: %v", err)
+	}
+	if got := names(t, dir); len(got) != 2 || got[0] == "f" {
+		t.Fatalf("cut off: %v", got)
+	}
+	c.after, c.say = 1000, "the pack is damaged"
+	if err := c.get(t, "d/f", dir, false); err == nil || !strings.Contains(err.Error(), c.say) || c.offset != 4000 {
+		t.Errorf("damaged: %v, from %d", err, c.offset)
+	}
+	c.after, c.say = -1, ""
+	if err := c.get(t, "d/f", dir, false); err != nil || c.offset != 5000 {
+		t.Errorf("whole: %v, from %d", err, c.offset)
+	}
+	got, err := os.ReadFile(filepath.Join(dir, "f"))
+	if err != nil || string(got) != c.content {
+		t.Errorf("got %d bytes, %v", len(got), err)
+	}
+	if err := c.get(t, "d/f", dir, false); err == nil || !strings.Contains(err.Error(), "--overwrite") {
+		t.Errorf("again: %v", err)
+	}
+	c.sum = strings.Repeat("0", 64)
+	if err := c.get(t, "d/f", dir, true); !errors.Is(err, errChecksum) {
+		t.Errorf("another checksum: %v", err)
+	}
+	c.content, c.sum = "new", ""
+	if err := c.get(t, "d/f", dir, true); err != nil || c.offset != 0 {
+		t.Errorf("after another checksum: %v, from %d", err, c.offset)
+	}
+	if got, err := os.ReadFile(mine); err != nil || string(got) != "mine" || len(names(t, dir)) != 2 {
+		t.Errorf("%q, %v; %v", got, err, names(t, dir))
+	}
+}
+
+// TestGetDirectory: a directory is there when all of it has come, and replaces nothing.
+func TestGetDirectory(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	c := &cutting{directory: true, content: archiveOf(t, "d/f", "d/up -> ../..", "d/g").String(), after: 1500}
+	if err := c.get(t, "d", dir, false); !errors.Is(err, errSessionLost) || len(names(t, dir)) != 0 {
+		t.Errorf("cut off: %v; %v", err, names(t, dir))
+	}
+	c.say = "the pack is damaged"
+	if err := c.get(t, "d", dir, false); err == nil || !strings.Contains(err.Error(), c.say) || len(names(t, dir)) != 0 {
+		t.Errorf("damaged: %v; %v", err, names(t, dir))
+	}
+	c.after, c.say, c.sum = -1, "", strings.Repeat("0", 64)
+	if err := c.get(t, "d", dir, false); !errors.Is(err, errChecksum) || len(names(t, dir)) != 0 {
+		t.Errorf("another checksum: %v; %v", err, names(t, dir))
+	}
+	c.sum = ""
+	exit := &program.ExitError{}
+	if err := c.get(t, "d", dir, false); !errors.As(err, &exit) || exit.Code != exitFailed || !strings.Contains(err.Error(), "1 entry of the backup") {
+		t.Errorf("a link that leads out: %v", err)
+	}
+	if got := strings.Join(names(t, filepath.Join(dir, "d")), " "); got != "f g" {
+		t.Errorf("got %s", got)
+	}
+	if err := c.get(t, "d", dir, true); err == nil || !strings.Contains(err.Error(), "only a file can be replaced") {
+		t.Errorf("again: %v", err)
+	}
+	var out bytes.Buffer
+	server := httptest.NewServer(c)
+	defer server.Close()
+	s := &fileSession{request: &v1alpha1.FileRequest{}, token: "token", address: server.URL, http: server.Client()}
+	o := &repositoryGet{path: "d", dest: toStdout, out: &out}
+	if err := o.run(t.Context(), s); err != nil || out.String() != c.content {
+		t.Errorf("standard output: %d bytes, %v", out.Len(), err)
+	}
+	c.after = 700
+	if err := o.run(t.Context(), s); !errors.Is(err, errSessionLost) {
+		t.Errorf("standard output that was cut off: %v", err)
+	}
+	s.token = "another"
+	if err := o.run(t.Context(), s); !errors.Is(err, errSessionLost) || !strings.Contains(err.Error(), "401") {
+		t.Errorf("an ended session: %v", err)
+	}
+}
+
+// TestListCutOff: a list that was cut off is an error, and no JSON.
+func TestListCutOff(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	p := newListPrinter(output{formatJSON}, &out, "")
+	for range 2 {
+		if err := p.print(shownFile{Path: "a\u202eb"}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.end(errSessionLost); !errors.Is(err, errSessionLost) || json.Valid(out.Bytes()) {
+		t.Errorf("%v: %s", err, out.String())
+	}
+	if err := p.end(nil); err != nil || !json.Valid(out.Bytes()) || strings.ContainsRune(out.String(), '\u202e') {
+		t.Errorf("%v: %s", err, out.String())
+	}
+}

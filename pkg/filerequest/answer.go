@@ -1,0 +1,216 @@
+package filerequest
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"net/http"
+	"os"
+	"path"
+	"strconv"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+
+	"github.com/plimsoll-io/plimsoll/pkg/filerequest/protocol"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+)
+
+// answer is what a client gets: header, bytes, and an End in the trailer.
+type answer struct {
+	protocol.Query
+	w    *patientWriter
+	body *bufio.Writer
+	hash hash.Hash // of content; nil: there is none
+	skip int64     // bytes of content that the client has already
+}
+
+func newAnswer(w http.ResponseWriter, query protocol.Query, writeTimeout time.Duration) *answer {
+	w.Header().Set("Trailer", protocol.TrailerEnd)
+	w.Header().Set("Content-Type", "application/octet-stream")
+	patient := &patientWriter{w, http.NewResponseController(w), writeTimeout}
+	return &answer{Query: query, w: patient, body: bufio.NewWriterSize(patient, 64<<10)}
+}
+
+// patientWriter gives up when a client takes nothing for a while. How long there is nothing to write does not matter.
+type patientWriter struct {
+	http.ResponseWriter
+	control *http.ResponseController
+	timeout time.Duration
+}
+
+func (p *patientWriter) setDeadline() error {
+	return p.control.SetWriteDeadline(time.Now().Add(p.timeout))
+}
+
+func (p *patientWriter) Write(b []byte) (int, error) {
+	if err := p.setDeadline(); err != nil {
+		return 0, err
+	}
+	n, err := p.ResponseWriter.Write(b)
+	if err != nil {
+		return n, fmt.Errorf("the client does not take the answer: %w", err)
+	}
+	return n, nil
+}
+
+// Write takes content. All of it is hashed, so that a client which resumes knows that what it has is right.
+func (a *answer) Write(b []byte) (int, error) {
+	a.hash.Write(b) // never fails
+	left := b[min(int64(len(b)), a.skip):]
+	a.skip -= int64(len(b) - len(left))
+	if _, err := a.body.Write(left); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// writeLine writes one value of a list.
+func (a *answer) writeLine(value any) error {
+	line, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	_, err = a.body.Write(append(line, '\n'))
+	return err
+}
+
+// maxError bounds the text of an error, in bytes.
+const maxError = 2 << 10
+
+// end writes how the answer ended. An answer without it is not complete.
+func (a *answer) end(err error) {
+	// The last deadline may be long ago.
+	if writeErr := errors.Join(a.w.setDeadline(), a.body.Flush()); err == nil {
+		err = writeErr
+	}
+	end := protocol.End{Complete: err == nil}
+	if err != nil {
+		end.NotFound = errors.Is(err, uploader.ErrPathNotFound)
+		end.Error = text.ShortenMiddle(text.Clean(err.Error()), maxError)
+	} else if a.hash != nil {
+		end.SHA256 = hex.EncodeToString(a.hash.Sum(nil))
+	}
+	a.w.Header().Set(protocol.TrailerEnd, end.Encode())
+}
+
+func (s *server) volumes(_ context.Context, open *session, a *answer) error {
+	for i := range open.backups {
+		if err := a.writeLine(volumeOf(&open.backups[i])); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// snapshot finds what a question is about, and waits for its turn. done must be called at the answer's end.
+func (s *server) snapshot(ctx context.Context, open *session, q *protocol.Query) (browser uploader.Browser, req uploader.BrowseRequest, done func(), err error) {
+	pvb := open.backup(q.PodVolumeBackup)
+	if pvb == nil {
+		return nil, req, nil, fmt.Errorf("PodVolumeBackup %q is not one of those that the FileRequest is about", q.PodVolumeBackup)
+	}
+	v := volumeOf(pvb)
+	browser = s.cfg.Browsers[v.Uploader]
+	switch {
+	case v.Problem != "":
+		return nil, req, nil, errors.New(v.Problem)
+	case v.SnapshotID == "":
+		return nil, req, nil, errors.New("the volume was empty when it was backed up, so there is no snapshot")
+	case browser == nil:
+		return nil, req, nil, fmt.Errorf("uploader type %q: %w", v.Uploader, uploader.ErrUnsupported)
+	}
+	select {
+	case s.workers <- struct{}{}:
+	case <-ctx.Done():
+		return nil, req, nil, context.Cause(ctx)
+	}
+	done = func() { <-s.workers }
+	repo, err := s.cfg.Repositories.Of(ctx, pvb)
+	if err != nil {
+		done()
+		return nil, req, nil, err
+	}
+	return browser, uploader.BrowseRequest{Repository: repo, SnapshotID: v.SnapshotID, Path: q.Path}, done, nil
+}
+
+func (o *session) backup(name string) *velerov1.PodVolumeBackup {
+	for i := range o.backups {
+		if o.backups[i].Name == name {
+			return &o.backups[i]
+		}
+	}
+	return nil
+}
+
+func (s *server) entries(ctx context.Context, open *session, a *answer) error {
+	browser, req, done, err := s.snapshot(ctx, open, &a.Query)
+	if err != nil {
+		return err
+	}
+	defer done()
+	req.Recursive = a.Recursive
+	return browser.List(ctx, req, func(e uploader.Entry) error {
+		if a.Name != "" {
+			if wanted, _ := path.Match(a.Name, path.Base(e.Path)); !wanted { // ParseQuery has checked the pattern
+				return nil
+			}
+		}
+		return a.writeLine(protocol.Entry{Path: []byte(e.Path), Mode: e.Mode, Size: e.Size, ModTime: e.ModTime, Target: []byte(e.Target)})
+	})
+}
+
+// errEnough ends a listing whose rest nobody wants.
+var errEnough = errors.New("enough")
+
+// stat returns the entry at the request's path.
+func stat(ctx context.Context, browser uploader.Browser, req uploader.BrowseRequest) (uploader.Entry, error) {
+	if req.Inner() == "" {
+		return uploader.Entry{Mode: os.ModeDir}, nil
+	}
+	var found uploader.Entry
+	err := browser.List(ctx, req, func(e uploader.Entry) error {
+		found = e
+		return errEnough
+	})
+	if errors.Is(err, errEnough) {
+		return found, nil
+	}
+	if err == nil {
+		err = uploader.ErrPathNotFound // a Browser that lists nothing
+	}
+	return uploader.Entry{}, err
+}
+
+func (s *server) content(ctx context.Context, open *session, a *answer) error {
+	browser, req, done, err := s.snapshot(ctx, open, &a.Query)
+	if err != nil {
+		return err
+	}
+	defer done()
+	entry, err := stat(ctx, browser, req)
+	if err != nil {
+		return err
+	}
+	switch {
+	case entry.Mode.IsRegular():
+		a.w.Header().Set(protocol.HeaderType, protocol.TypeFile)
+		a.w.Header().Set(protocol.HeaderSize, strconv.FormatInt(entry.Size, 10))
+		a.skip = a.Offset
+	case entry.Mode.IsDir():
+		a.w.Header().Set(protocol.HeaderType, protocol.TypeDirectory)
+	default:
+		return fmt.Errorf("%s is neither a file nor a directory: %w", text.Line(req.Path, maxError), uploader.ErrUnsupported)
+	}
+	a.hash = sha256.New()
+	// What the client has already is read, too, which takes time: it must know before that the answer has begun.
+	if err := errors.Join(a.w.setDeadline(), a.w.control.Flush()); err != nil {
+		return err
+	}
+	return browser.Read(ctx, req, a)
+}

@@ -1,0 +1,225 @@
+// Package filerequest answers FileRequests: it lists and reads the files of backups for whoever has a request's token.
+//
+// One process of a namespace, which holds the lease, serves HTTP on its pod's loopback address, where only a port-forward
+// reaches it. A confined worker reads the repository for each answer; no credential leaves the pod. Package protocol is what
+// clients say and hear.
+package filerequest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+)
+
+// Repositories finds the repository of a backup. It must be safe for concurrent use.
+type Repositories interface {
+	Of(ctx context.Context, pvb *velerov1.PodVolumeBackup) (uploader.Repository, error)
+}
+
+// Config is the configuration of a Controller. The first five must be set.
+type Config struct {
+	Namespace    string // of the FileRequests and Backups
+	Pod          string // the name of the pod that this process runs in
+	Browsers     map[string]uploader.Browser
+	Repositories Repositories
+	Metrics      *Metrics
+
+	Timeout      time.Duration // of a FileRequest, since its begin; default 1 h
+	MaxOpen      int           // FileRequests at once; default 16
+	MaxAnswers   int           // workers at once; further questions wait; default 4
+	WriteTimeout time.Duration // how long a client may take none of an answer; default 5 min
+
+	Logger *slog.Logger // default: discards
+}
+
+func (c *Config) setDefaults() {
+	c.Timeout = cmp.Or(max(c.Timeout, 0), time.Hour)
+	c.MaxOpen = cmp.Or(max(c.MaxOpen, 0), 16)
+	c.MaxAnswers = cmp.Or(max(c.MaxAnswers, 0), 4)
+	c.WriteTimeout = cmp.Or(max(c.WriteTimeout, 0), 5*time.Minute)
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+}
+
+// Metrics counts FileRequests, a prometheus.Collector.
+type Metrics struct{ *prometheus.CounterVec }
+
+// NewMetrics returns a Metrics.
+func NewMetrics() *Metrics {
+	m := &Metrics{prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "plimsoll_file_requests_total", Help: "Number of FileRequests that were answered with this phase.",
+	}, []string{"phase"})}
+	for _, phase := range []v1alpha1.FileRequestPhase{v1alpha1.FileRequestReady, v1alpha1.FileRequestFailed} {
+		m.WithLabelValues(string(phase))
+	}
+	return m
+}
+
+// Controller opens and ends the sessions of FileRequests.
+type Controller struct {
+	cfg    Config
+	client client.Client // writes
+	api    client.Reader // reads what must be fresh
+	server *server
+	port   int32
+}
+
+// SetUp adds a Controller to mgr, whose cache must be restricted to the namespace, and whose scheme must know velero.io/v1 and
+// plimsoll.io/v1alpha1. Where the API server does not know FileRequests, because its CRDs are of an earlier version, nothing is added
+// and the log says so.
+func SetUp(mgr ctrl.Manager, cfg Config) error {
+	cfg.setDefaults()
+	_, err := mgr.GetRESTMapper().RESTMapping(schema.GroupKind{Group: v1alpha1.GroupVersion.Group, Kind: "FileRequest"})
+	if meta.IsNoMatchError(err) {
+		cfg.Logger.Warn("The CRD of FileRequests is not installed; nobody can browse backups until it is and this process is restarted")
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look for the CRD of FileRequests: %w", err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it returns at once
+	if err != nil {
+		return fmt.Errorf("listen for questions about files: %w", err)
+	}
+	c := &Controller{cfg: cfg, client: mgr.GetClient(), api: mgr.GetAPIReader(), server: newServer(&cfg)}
+	c.port = int32(listener.Addr().(*net.TCPAddr).Port)
+	if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { return c.server.serve(ctx, listener) })); err != nil {
+		return fmt.Errorf("serve files: %w", err)
+	}
+	if err := ctrl.NewControllerManagedBy(mgr).For(&v1alpha1.FileRequest{}).Complete(reconcile.Func(c.reconcile)); err != nil {
+		return fmt.Errorf("watch FileRequests: %w", err)
+	}
+	return nil
+}
+
+// reconcile opens the session of a new FileRequest, and ends it when the FileRequest is gone or its time is over.
+func (c *Controller) reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	var r v1alpha1.FileRequest
+	err := c.api.Get(ctx, req.NamespacedName, &r)
+	gone := apierrors.IsNotFound(err) || r.DeletionTimestamp != nil
+	if err != nil && !gone {
+		return reconcile.Result{}, err
+	}
+	if gone {
+		c.server.end(req.Name, "")
+		return reconcile.Result{}, nil
+	}
+	c.server.end(req.Name, r.UID) // one of an earlier object with this name
+	switch {
+	case r.Status.Phase == "" && time.Since(r.CreationTimestamp.Time) < c.cfg.Timeout:
+		return c.open(ctx, &r)
+	case r.Status.Phase == "", r.Status.ExpirationTimestamp == nil:
+		return c.delete(ctx, &r, "nobody has answered it in time")
+	case r.Status.Phase == v1alpha1.FileRequestReady && !c.server.has(r.Name):
+		return c.delete(ctx, &r, "the process that answered it has ended")
+	}
+	left := time.Until(r.Status.ExpirationTimestamp.Time)
+	switch {
+	case left > 0:
+		return reconcile.Result{RequeueAfter: left}, nil
+	case !c.server.retire(r.Name):
+		return reconcile.Result{RequeueAfter: time.Second}, nil // the last answer goes on
+	}
+	return c.delete(ctx, &r, "its time is over")
+}
+
+func (c *Controller) delete(ctx context.Context, r *v1alpha1.FileRequest, why string) (reconcile.Result, error) {
+	c.cfg.Logger.Info("Deleting a FileRequest", "request", r.Name, "reason", why)
+	c.server.end(r.Name, "")
+	return reconcile.Result{}, client.IgnoreNotFound(c.client.Delete(ctx, r, client.Preconditions{UID: &r.UID}))
+}
+
+// refusedError says that a FileRequest cannot be answered.
+type refusedError struct {
+	reason  v1alpha1.Reason
+	message string
+}
+
+func (e *refusedError) Error() string { return e.message }
+
+func refuse(reason v1alpha1.Reason, format string, args ...any) error {
+	return &refusedError{reason, fmt.Sprintf(format, args...)}
+}
+
+// open begins a session, and then tells the client where it is: who reads the status finds the session.
+func (c *Controller) open(ctx context.Context, r *v1alpha1.FileRequest) (reconcile.Result, error) {
+	backups, err := c.selectBackups(ctx, &r.Spec)
+	if err == nil && !c.server.begin(ctx, r, backups) {
+		err = refuse(v1alpha1.ReasonTooManyFileRequests, "%d FileRequests are open in this namespace, and no more are kept", c.cfg.MaxOpen)
+	}
+	status := v1alpha1.FileRequestStatus{
+		Phase: v1alpha1.FileRequestReady, Pod: c.cfg.Pod, Port: c.port, ExpirationTimestamp: &metav1.Time{Time: time.Now().Add(c.cfg.Timeout)},
+	}
+	if refused, ok := errors.AsType[*refusedError](err); ok {
+		status.Phase, status.Pod, status.Port = v1alpha1.FileRequestFailed, "", 0
+		status.Reason, status.Message = refused.reason, text.Line(refused.message, maxMessage)
+	} else if err != nil {
+		return reconcile.Result{}, err
+	}
+	before := client.MergeFrom(r.DeepCopy())
+	r.Status = status
+	if err := c.client.Status().Patch(ctx, r, before); err != nil {
+		c.server.end(r.Name, "")
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	c.cfg.Metrics.WithLabelValues(string(status.Phase)).Inc()
+	c.cfg.Logger.Info("FileRequest answered", "request", r.Name, "phase", status.Phase, "backup", r.Spec.Backup, "volumes", len(backups), "message", status.Message)
+	return reconcile.Result{RequeueAfter: c.cfg.Timeout}, nil
+}
+
+// maxMessage is the CRD's bound of a message, in bytes.
+const maxMessage = 1024
+
+// selectBackups returns the PodVolumeBackups that a FileRequest is about.
+func (c *Controller) selectBackups(ctx context.Context, spec *v1alpha1.FileRequestSpec) ([]velerov1.PodVolumeBackup, error) {
+	key := client.ObjectKey{Namespace: c.cfg.Namespace, Name: cmp.Or(spec.PodVolumeBackup, spec.Backup)}
+	if spec.PodVolumeBackup != "" {
+		var pvb velerov1.PodVolumeBackup
+		err := c.api.Get(ctx, key, &pvb)
+		if apierrors.IsNotFound(err) {
+			return nil, refuse(v1alpha1.ReasonBackupNotFound, "namespace %s has no PodVolumeBackup %q", key.Namespace, key.Name)
+		}
+		return []velerov1.PodVolumeBackup{pvb}, err
+	}
+	options := []client.ListOption{client.InNamespace(c.cfg.Namespace)}
+	if spec.Backup != "" {
+		var backup velerov1.Backup
+		err := c.api.Get(ctx, key, &backup)
+		if apierrors.IsNotFound(err) {
+			return nil, refuse(v1alpha1.ReasonBackupNotFound, "namespace %s has no Backup %q", key.Namespace, key.Name)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("get Backup %s: %w", key.Name, err)
+		}
+		options = append(options, client.MatchingLabels{velerov1.BackupNameLabel: v1alpha1.LabelValue(spec.Backup)})
+	}
+	var list velerov1.PodVolumeBackupList
+	if err := c.api.List(ctx, &list, options...); err != nil {
+		return nil, fmt.Errorf("list the PodVolumeBackups: %w", err)
+	}
+	selected := selectFrom(list.Items, spec)
+	if len(selected) == 0 {
+		return nil, refuse(v1alpha1.ReasonNoPodVolumes, "%s has no volume%s whose files were backed up with restic or kopia", aboutBackups(c.cfg.Namespace, spec), aboutVolumes(spec))
+	}
+	return selected, nil
+}

@@ -1,0 +1,102 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"archive/tar"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+)
+
+// browser is a user who has the role plimsoll-repository-files, and no other right.
+const browser = "e2e-browser"
+
+// testRepository lists and gets files out of backups that the steps before have made with both data paths, through the API server and
+// kubelet.
+func (c *cluster) testRepository(t *testing.T) {
+	for _, dir := range []string{"../../deploy/crds", "repository-tasks"} {
+		for _, object := range c.manifests(t, dir) {
+			c.apply(t, object)
+		}
+		defer c.deleteManifests(t, dir)
+	}
+	eventually(t, "the API server knows FileRequests", func(ctx context.Context) (bool, error) {
+		err := c.client.List(ctx, &v1alpha1.FileRequestList{}, client.InNamespace(veleroNamespace))
+		return err == nil, err
+	})
+	c.create(t, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: veleroNamespace, Name: browser},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: browser}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "plimsoll-repository-files"},
+	})
+	var backups velerov1.PodVolumeBackupList
+	if err := c.client.List(t.Context(), &backups, client.InNamespace(veleroNamespace)); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for i := range backups.Items {
+		pvb := &backups.Items[i]
+		if kind := pvb.Spec.UploaderType; !seen[kind] && pvb.Spec.Volume == disk && strings.HasPrefix(pvb.Spec.Pod.Namespace, "e2e-"+kind) && pvb.Status.SnapshotID != "" {
+			seen[kind] = true
+			c.browse(t, pvb)
+		}
+	}
+	if !seen[restic] || !seen[kopia] {
+		t.Errorf("backups were browsed of %v", seen)
+	}
+}
+
+// browse compares the list of a backup's files with its archive, and gets one of them.
+func (c *cluster) browse(t *testing.T, pvb *velerov1.PodVolumeBackup) {
+	t.Helper()
+	repository := func(args ...string) string {
+		return c.plimsoll(t, append([]string{"--as", browser, "repository"}, args...)...)
+	}
+	var files []struct {
+		Path, Type string
+		Size       int64
+	}
+	said := repository("ls", "--from", pvb.Name, "-R", "-o", "json")
+	if err := json.Unmarshal([]byte(said), &files); err != nil {
+		t.Fatalf("%v\n%s", err, said)
+	}
+	var bytes, archived int64
+	one := -1
+	for i, f := range files {
+		bytes += f.Size
+		if f.Type == "file" && f.Size > 0 && !strings.ContainsRune(f.Path, '\uFFFD') {
+			one = i
+		}
+	}
+	for archive := tar.NewReader(strings.NewReader(repository("get", "--from", pvb.Name, "-o", "-"))); ; {
+		header, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		archived += header.Size
+	}
+	if one < 0 || bytes != archived {
+		t.Fatalf("%s: %d entries with %d bytes are listed, and %d bytes are in the archive", pvb.Spec.UploaderType, len(files), bytes, archived)
+	}
+	into := filepath.Join(t.TempDir(), "file")
+	repository("get", "--from", pvb.Name, files[one].Path, "-o", into)
+	if info, err := os.Stat(into); err != nil || info.Size() != files[one].Size {
+		t.Errorf("%s: %v, want %d bytes", files[one].Path, err, files[one].Size)
+	}
+}
