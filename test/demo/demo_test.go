@@ -24,7 +24,7 @@ const allWell = "demo: 5 volumes backed up, 5 restored, 0 differences"
 
 func TestDemo(t *testing.T) {
 	t.Parallel()
-	agent := nodeAgent(t)
+	agent := parts.NodeAgent(t)
 	t.Run("to its end", func(t *testing.T) {
 		t.Parallel()
 		var out bytes.Buffer
@@ -90,7 +90,8 @@ func TestCompareFindsWhatDiffers(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(restored.dirs["volume"], ".velero"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	d := &demo{options: options{console: screen.Console{Out: io.Discard}}}
+	d := &demo{console: screen.Console{Out: io.Discard}}
+	d.place = &local{demo: d}
 	err := d.compare(t.Context(), []*instance{source}, []*target{{instance: restored}})
 	if err == nil || !strings.Contains(err.Error(), `pod/volume: ".velero" should not be there`) {
 		t.Errorf("got %v, want a difference in pod/volume", err)
@@ -176,18 +177,6 @@ func terminalOn(t *testing.T, w io.Writer) *os.File {
 		controller.Close()
 	})
 	return tty
-}
-
-// nodeAgent builds the node agent as it is now.
-func nodeAgent(t *testing.T) string {
-	t.Helper()
-	program := filepath.Join(t.TempDir(), "node-agent")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Dir(program)+"/",
-		"github.com/plimsoll-io/plimsoll/cmd/node-agent", "github.com/plimsoll-io/plimsoll/cmd/kopia-worker")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	return program
 }
 
 func nothingIsLeft(t *testing.T, dir string) {

@@ -74,7 +74,7 @@ func (d *demo) changes(ctx context.Context, list client.ObjectList) iter.Seq2[cl
 	return func(yield func(client.Object, error) bool) {
 		for again := true; again; {
 			// Without a resource version, a watch begins with the objects that exist. API servers end watches now and then.
-			w, err := d.client.Watch(ctx, list, client.InNamespace(veleroNamespace))
+			w, err := d.client.Watch(ctx, list, client.InNamespace(d.server.namespace))
 			if err != nil {
 				yield(nil, fmt.Errorf("watch %T: %w", list, err))
 				return
@@ -116,8 +116,8 @@ func objectOf(event watch.Event) (client.Object, error) {
 }
 
 // noteAll notes the objects as they are now.
-func (j *journal) noteAll(ctx context.Context, c client.Client, list client.ObjectList) error {
-	if err := c.List(ctx, list, client.InNamespace(veleroNamespace)); err != nil {
+func (j *journal) noteAll(ctx context.Context, c client.Client, namespace string, list client.ObjectList) error {
+	if err := c.List(ctx, list, client.InNamespace(namespace)); err != nil {
 		return fmt.Errorf("list %T: %w", list, err)
 	}
 	return meta.EachListItem(list, func(item runtime.Object) error { return j.noteObject(item.(client.Object)) })

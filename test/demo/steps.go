@@ -9,41 +9,26 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 
 	"github.com/plimsoll-io/plimsoll/pkg/describe"
-	"github.com/plimsoll-io/plimsoll/test/tree"
 )
 
-// maxDifferences limits the differences that are listed for each volume.
-const maxDifferences = 20
+const (
+	// maxDifferences limits the differences that are listed for each pod.
+	maxDifferences = 10
+	// maxDifference limits the bytes of each: all of a pod fit into a termination message as JSON, of which kubelet keeps 4096 bytes.
+	maxDifference = 200
+)
 
 // makeVolumes starts the pods and fills their volumes.
 func (d *demo) makeVolumes(ctx context.Context) ([]*instance, error) {
-	var sources []*instance
-	var volumes, files, bytes int64
-	for _, a := range apps() {
-		in, err := d.node.startPod(ctx, a, a.namespace)
-		if err != nil {
-			return nil, err
-		}
-		sources = append(sources, in)
-		for _, v := range a.volumes {
-			volumes++
-			if v.fill == nil {
-				continue
-			}
-			if err := v.fill(in.dirs[v.name], d.bytes*v.share/100); err != nil {
-				return nil, fmt.Errorf("fill volume %s: %w", label(a.name, v.name), err)
-			}
-			if ctx.Err() != nil {
-				return nil, context.Cause(ctx)
-			}
-			n, size, err := countFiles(in.dirs[v.name])
-			if err != nil {
-				return nil, err
-			}
-			files, bytes = files+n, bytes+size
-		}
+	sources, made, err := d.place.startSources(ctx, apps())
+	if err != nil {
+		return nil, err
 	}
-	d.say("made %d volumes in %d pods: %d files, %s", volumes, len(sources), files, describe.Bytes(bytes))
+	volumes := 0
+	for _, in := range sources {
+		volumes += len(in.volumes)
+	}
+	d.say("made %d volumes in %d pods: %d files, %s", volumes, len(sources), made.Files, describe.Bytes(made.Bytes))
 	return sources, nil
 }
 
@@ -84,10 +69,10 @@ type target struct {
 	init   *initContainer // nil if there is none
 }
 
-// restore restores all snapshots into pods of other namespaces, which run when it returns.
+// restore restores all snapshots into other pods, which run when it returns.
 func (d *demo) restore(ctx context.Context, sources []*instance, backups map[string]*velerov1.PodVolumeBackup, j *journal) ([]*target, error) {
 	begin := time.Now()
-	restore, err := d.server.beginRestore(ctx, sources)
+	restore, err := d.server.beginRestore(ctx, d.place.namespaceMapping(sources))
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +106,7 @@ func (d *demo) restore(ctx context.Context, sources []*instance, backups map[str
 		return nil, err
 	}
 	for _, t := range targets {
-		if err := d.finishTarget(ctx, t); err != nil {
+		if err := d.place.finishTarget(ctx, t); err != nil {
 			return nil, err
 		}
 	}
@@ -131,38 +116,16 @@ func (d *demo) restore(ctx context.Context, sources []*instance, backups map[str
 
 // startTarget starts the restored copy of a pod, with an init container if one of its volumes has a snapshot.
 func (d *demo) startTarget(ctx context.Context, restore *velerov1.Restore, source *instance, backups map[string]*velerov1.PodVolumeBackup) (*target, error) {
-	t := &target{}
+	var stored []volume
 	for _, v := range source.volumes {
 		name := label(source.name, v.name)
 		if backups[name].Status.SnapshotID != "" {
-			t.stored = append(t.stored, v)
+			stored = append(stored, v)
 			continue
 		}
 		d.say("%s was empty: no snapshot and no PodVolumeRestore, so its new pod just starts", name)
 	}
-	var initArgs []string
-	if len(t.stored) > 0 {
-		initArgs = []string{string(restore.UID)}
-	}
-	var err error
-	t.instance, err = d.node.startPod(ctx, source.app, restore.Spec.NamespaceMapping[source.pod.Namespace], initArgs...)
-	if err == nil && len(t.stored) > 0 {
-		t.init, err = startInitContainer(ctx, d.agent, string(restore.UID), d.node.volumesDir(t.instance, t.stored[0]), func() error {
-			return d.node.setRunning(ctx, t.pod, false)
-		})
-	}
-	return t, err
-}
-
-// finishTarget waits for the end of the pod's init container, after which its containers run.
-func (d *demo) finishTarget(ctx context.Context, t *target) error {
-	if t.init == nil {
-		return nil
-	}
-	if err := t.init.wait(ctx); err != nil {
-		return fmt.Errorf("init container %s of pod %s: %w", restoreWait, t.name, err)
-	}
-	return nil
+	return d.place.startTarget(ctx, restore, source, stored)
 }
 
 // compare compares the volumes of the new pods with those that were backed up.
@@ -170,22 +133,17 @@ func (d *demo) compare(ctx context.Context, sources []*instance, targets []*targ
 	begin := time.Now()
 	var differences []error
 	for i, in := range sources {
-		for _, v := range in.volumes {
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
-			}
-			found, err := tree.Compare(in.dirs[v.name], targets[i].dirs[v.name], tree.Options{Sparse: true})
-			if err != nil {
-				return err
-			}
-			d.result.restored++
-			d.result.differences += len(found)
-			for _, difference := range found[:min(len(found), maxDifferences)] {
-				differences = append(differences, fmt.Errorf("%s: %s", label(in.name, v.name), difference))
-			}
+		found, err := d.place.compare(ctx, in, targets[i])
+		if err != nil {
+			return fmt.Errorf("compare the volumes of pod %s: %w", in.name, err)
+		}
+		d.result.restored += len(in.volumes)
+		d.result.differences += found.Differences
+		for _, difference := range found.Listed {
+			differences = append(differences, errors.New(difference))
 		}
 	}
-	if len(differences) > 0 {
+	if d.result.differences > 0 {
 		return fmt.Errorf("the restored volumes differ from the originals in %d places:\n%w", d.result.differences, errors.Join(differences...))
 	}
 	d.say("compared content, mode, owner, times, links, holes and attributes in %.1f s", time.Since(begin).Seconds())

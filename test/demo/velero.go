@@ -29,22 +29,25 @@ const (
 // (newPodVolumeBackup and newPodVolumeRestore of its pkg/podvolume; docs/contracts/velero-node-agent.md 2.1 and 2.2).
 type server struct {
 	client       client.Client
-	repositories string // directory of the repositories, one for each namespace and data path
+	namespace    string // of the server and of the node agents
+	repositories string // directory of the repositories, one for each namespace and data path; empty if they are not in a directory
+}
+
+// directory returns the BackupStorageLocation of a directory.
+func (s *server) directory() velerov1.BackupStorageLocationSpec {
+	return velerov1.BackupStorageLocationSpec{
+		Provider:    "velero.io/fs",
+		StorageType: velerov1.StorageType{ObjectStorage: &velerov1.ObjectStorageLocation{Bucket: "demo"}},
+		Config:      map[string]string{"resticRepoPrefix": s.repositories, "fspath": s.repositories},
+	}
 }
 
 // install creates the BackupStorageLocation and the Secret that exist before the first backup.
-func (s *server) install(ctx context.Context) error {
+func (s *server) install(ctx context.Context, spec velerov1.BackupStorageLocationSpec) error {
 	objects := []client.Object{
-		&velerov1.BackupStorageLocation{
-			ObjectMeta: metav1.ObjectMeta{Namespace: veleroNamespace, Name: location},
-			Spec: velerov1.BackupStorageLocationSpec{
-				Provider:    "velero.io/fs",
-				StorageType: velerov1.StorageType{ObjectStorage: &velerov1.ObjectStorageLocation{Bucket: "demo"}},
-				Config:      map[string]string{"resticRepoPrefix": s.repositories, "fspath": s.repositories},
-			},
-		},
+		&velerov1.BackupStorageLocation{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: location}, Spec: spec},
 		&corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: veleroNamespace, Name: "velero-repo-credentials"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "velero-repo-credentials"},
 			StringData: map[string]string{"repository-password": rand.Text()},
 		},
 	}
@@ -59,7 +62,7 @@ func (s *server) install(ctx context.Context) error {
 // beginBackup makes the Backup that owns PodVolumeBackups.
 func (s *server) beginBackup(ctx context.Context) (*velerov1.Backup, error) {
 	backup := &velerov1.Backup{
-		ObjectMeta: metav1.ObjectMeta{Namespace: veleroNamespace, Name: backupName},
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: backupName},
 		Spec:       velerov1.BackupSpec{StorageLocation: location},
 		Status:     velerov1.BackupStatus{Phase: velerov1.BackupPhaseInProgress, StartTimestamp: new(metav1.Now())},
 	}
@@ -96,7 +99,7 @@ func (s *server) createBackup(ctx context.Context, backup *velerov1.Backup, in *
 // backups returns the PodVolumeBackups by the labels of their volumes.
 func (s *server) backups(ctx context.Context) (map[string]*velerov1.PodVolumeBackup, error) {
 	var list velerov1.PodVolumeBackupList
-	if err := s.client.List(ctx, &list, client.InNamespace(veleroNamespace), client.MatchingLabels{velerov1.BackupNameLabel: backupName}); err != nil {
+	if err := s.client.List(ctx, &list, client.InNamespace(s.namespace), client.MatchingLabels{velerov1.BackupNameLabel: backupName}); err != nil {
 		return nil, fmt.Errorf("list PodVolumeBackups: %w", err)
 	}
 	backups := map[string]*velerov1.PodVolumeBackup{}
@@ -107,14 +110,10 @@ func (s *server) backups(ctx context.Context) (map[string]*velerov1.PodVolumeBac
 	return backups, nil
 }
 
-// beginRestore makes the Restore that owns PodVolumeRestores. It restores into other namespaces, and sparse files as such.
-func (s *server) beginRestore(ctx context.Context, sources []*instance) (*velerov1.Restore, error) {
-	namespaces := map[string]string{}
-	for _, in := range sources {
-		namespaces[in.namespace] = in.namespace + restoredSuffix
-	}
+// beginRestore makes the Restore that owns PodVolumeRestores. It restores sparse files as such.
+func (s *server) beginRestore(ctx context.Context, namespaces map[string]string) (*velerov1.Restore, error) {
 	restore := &velerov1.Restore{
-		ObjectMeta: metav1.ObjectMeta{Namespace: veleroNamespace, Name: restoreName},
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: restoreName},
 		Spec: velerov1.RestoreSpec{
 			BackupName: backupName, NamespaceMapping: namespaces,
 			UploaderConfig: &velerov1.UploaderConfigForRestore{WriteSparseFiles: new(true)},
@@ -150,9 +149,10 @@ func (s *server) createRestore(ctx context.Context, restore *velerov1.Restore, i
 	return nil
 }
 
-// identifier is what a Velero server writes into repoIdentifier: restic's address, and nothing for kopia.
+// identifier is what a Velero server writes into repoIdentifier: restic's address, and nothing for kopia. From nothing, the agent
+// derives the address of restic's repository, too.
 func (s *server) identifier(uploader, namespace string) string {
-	if uploader == kopia {
+	if uploader == kopia || s.repositories == "" {
 		return ""
 	}
 	return filepath.Join(s.repositories, namespace)

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/plimsoll-io/plimsoll/test/tree"
 )
@@ -19,6 +21,14 @@ type app struct {
 	name      string
 	uploader  string // the data path that its volumes take
 	volumes   []volume
+}
+
+func (a app) volumeNames() []string {
+	names := make([]string, 0, len(a.volumes))
+	for _, v := range a.volumes {
+		names = append(names, v.name)
+	}
+	return names
 }
 
 // volume is one of the pod's volumes.
@@ -41,6 +51,20 @@ func apps() []app {
 	}
 }
 
+// make fills an empty directory with the volume's files: the same ones for the same bytes of data of all volumes.
+func (v volume) make(a app, dir string, bytes int64) (content, error) {
+	if v.fill == nil {
+		return content{}, nil
+	}
+	if err := v.fill(dir, bytes*v.share/100); err != nil {
+		return content{}, fmt.Errorf("fill volume %s: %w", label(a.name, v.name), err)
+	}
+	if err := tree.SetTimes(dir); err != nil {
+		return content{}, fmt.Errorf("fill volume %s: %w", label(a.name, v.name), err)
+	}
+	return countFiles(dir)
+}
+
 // label names a volume in messages.
 func label(pod, volume string) string { return pod + "/" + volume }
 
@@ -51,9 +75,9 @@ func fillDatabase(dir string, bytes int64) error {
 		"pg_wal/000000010000000000000001": bytes * 5 / 100, "pg_wal/000000010000000000000002": bytes * 5 / 100,
 	}
 	seed := uint64(1 << 32)
-	for name, size := range files {
+	for _, name := range slices.Sorted(maps.Keys(files)) {
 		seed++
-		if err := writeRandom(filepath.Join(dir, name), size, seed); err != nil {
+		if err := writeRandom(filepath.Join(dir, name), files[name], seed); err != nil {
 			return err
 		}
 	}
@@ -140,9 +164,10 @@ func writeRandom(path string, size int64, seed uint64) error {
 	return errors.Join(err, f.Close())
 }
 
-// countFiles returns how many files of any kind lie in a tree, directories not counted, and their size together.
-func countFiles(dir string) (files, bytes int64, err error) {
-	err = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+// countFiles counts what is in a tree.
+func countFiles(dir string) (content, error) {
+	var c content
+	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
@@ -150,11 +175,11 @@ func countFiles(dir string) (files, bytes int64, err error) {
 		if err != nil {
 			return err
 		}
-		files++
+		c.Files++
 		if info.Mode().IsRegular() {
-			bytes += info.Size()
+			c.Bytes += info.Size()
 		}
 		return nil
 	})
-	return files, bytes, err
+	return c, err
 }
