@@ -4,6 +4,7 @@ import (
 	"cmp"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -22,8 +23,9 @@ const ConditionVerified = "Verified"
 // RepositoryTaskSpec says what to do, and with which volumes.
 //
 // +kubebuilder:validation:XValidation:rule="self == oldSelf",message="is immutable"
-// +kubebuilder:validation:XValidation:rule="has(self.backup) != has(self.podVolumeBackup)",message="exactly one of backup and podVolumeBackup must be set"
+// +kubebuilder:validation:XValidation:rule="[has(self.backup), has(self.podVolumeBackup), has(self.latest)].filter(set, set).size() == 1",message="exactly one of backup, podVolumeBackup and latest must be set"
 // +kubebuilder:validation:XValidation:rule="!has(self.podVolumeBackup) || !has(self.volume)",message="volume selects volumes of a backup: it cannot be set with podVolumeBackup"
+// +kubebuilder:validation:XValidation:rule="!has(self.maxBytes) || has(self.latest)",message="maxBytes can only be set with latest"
 type RepositoryTaskSpec struct {
 	// Type is what to do.
 	Type RepositoryTaskType `json:"type"`
@@ -43,7 +45,21 @@ type RepositoryTaskSpec struct {
 	// +kubebuilder:validation:MaxLength=253
 	PodVolumeBackup string `json:"podVolumeBackup,omitempty"`
 
-	// Volume selects volumes of the backup. Absent: all pod volumes.
+	// Latest selects, in place of a backup, the newest completed backup of each volume in each BackupStorageLocation, whatever
+	// Backup it belongs to.
+	//
+	// +optional
+	// +kubebuilder:validation:Enum=true
+	Latest bool `json:"latest,omitempty"`
+
+	// MaxBytes bounds the sizes of the selected volumes together. Those come first that no task has tried, then those that were
+	// tried the longest time ago, and at least one is selected: with such tasks again and again each volume has its turn. When a
+	// volume was tried is taken from the tasks of the namespace that exist.
+	//
+	// +optional
+	MaxBytes *resource.Quantity `json:"maxBytes,omitempty"`
+
+	// Volume selects volumes. Absent: all pod volumes.
 	//
 	// +optional
 	Volume *PodVolumeSelector `json:"volume,omitempty"`
@@ -114,6 +130,12 @@ type RepositoryTaskVolume struct {
 	//
 	// +kubebuilder:validation:MaxLength=253
 	PodVolumeBackup string `json:"podVolumeBackup"`
+
+	// StorageLocation is the name of the BackupStorageLocation that the snapshot is in.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	StorageLocation string `json:"storageLocation,omitempty"`
 
 	// Uploader is restic or kopia.
 	//
@@ -189,6 +211,11 @@ type RepositoryTaskStatus struct {
 	//
 	// +optional
 	Attempts int32 `json:"attempts,omitempty"`
+
+	// Postponed is how many volumes maxBytes has left to later tasks.
+	//
+	// +optional
+	Postponed int32 `json:"postponed,omitempty"`
 
 	// Volumes are the volumes that the task works on, in their order.
 	//

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -28,7 +29,7 @@ func repositoryCommand(c *connection) *cobra.Command {
 		Args:  program.NoArguments,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(repositoryVerifyCommand(c), repositoryWatchCommand(c), repositoryLsCommand(c), repositoryFindCommand(c), repositoryGetCommand(c))
+	cmd.AddCommand(repositoryVerifyCommand(c), repositoryWatchCommand(c), repositoryProofsCommand(c), repositoryLsCommand(c), repositoryFindCommand(c), repositoryGetCommand(c))
 	return cmd
 }
 
@@ -52,26 +53,35 @@ func (w *taskWait) validate() error {
 
 type repositoryVerify struct {
 	taskWait
-	backup string
-	from   string
-	volume string
-	noWait bool
-	ttl    time.Duration
+	backup   string
+	from     string
+	latest   bool
+	maxBytes string
+	volume   string
+	noWait   bool
+	ttl      time.Duration
+	schedule string
+	image    string
 }
 
 func repositoryVerifyCommand(c *connection) *cobra.Command {
 	var o repositoryVerify
 	cmd := &cobra.Command{
-		Use:   "verify (--backup NAME | --from PODVOLUMEBACKUP)",
+		Use:   "verify (--backup NAME | --from PODVOLUMEBACKUP | --latest)",
 		Short: "Prove that the volumes of a backup can be restored",
 		Long: `Read every file of a backup's pod volumes out of the repository, and compare it with the repository's records: the hash of
 each piece, and the size of each file. Nothing is restored, and nothing in the repository is changed.
 
 The command creates a RepositoryTask, which a deployment in the cluster carries out, and waits until it has ended. The exit
-code is 3 if a file is damaged or missing, or if a volume could not be verified. If interrupted, the task continues.`,
+code is 3 if a file is damaged or missing, or if a volume could not be verified. If interrupted, the task continues.
+
+With --latest it verifies the newest backup of each volume, and with --max-bytes only as many as have room: those that were not
+tried for the longest time. With --schedule it creates nothing, but prints a CronJob that does so, with a ServiceAccount and its
+rights; then each volume has its turn. 'kubectl plimsoll repository proofs' shows what was proven when.`,
 		Example: `  kubectl plimsoll repository verify --backup nightly
   kubectl plimsoll repository verify --backup nightly --volume shop/db-0:data -o json
-  kubectl plimsoll repository verify --from db-0-data-x7k2p`,
+  kubectl plimsoll repository verify --from db-0-data-x7k2p
+  kubectl plimsoll repository verify --latest --max-bytes 200Gi --schedule "0 5 * * *" | kubectl apply -f -`,
 		Args: program.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			task, err := o.task(c.namespace)
@@ -82,6 +92,9 @@ code is 3 if a file is damaged or missing, or if a volume could not be verified.
 			if err != nil {
 				return err
 			}
+			if o.schedule != "" {
+				return o.printSchedule(cmd, api, task)
+			}
 			return o.run(cmd, api, task)
 		},
 	}
@@ -89,20 +102,24 @@ code is 3 if a file is damaged or missing, or if a volume could not be verified.
 	f := cmd.Flags()
 	f.StringVar(&o.backup, "backup", "", "the Velero Backup whose volumes are verified")
 	f.StringVar(&o.from, "from", "", "a PodVolumeBackup to verify in place of a Backup, such as one of 'kubectl plimsoll volume backup'")
+	f.BoolVar(&o.latest, "latest", false, "verify the newest completed backup of each volume in each location, whatever Backup it belongs to")
+	f.StringVar(&o.maxBytes, "max-bytes", "", "with --latest: verify only as many volumes as have this size together, such as 200Gi, but at least one")
 	f.StringVar(&o.volume, "volume", "", "verify only this volume: NAMESPACE/POD:VOLUME, NAMESPACE/POD or NAMESPACE")
 	f.BoolVar(&o.noWait, "no-wait", false, "return as soon as the RepositoryTask is created")
 	f.DurationVar(&o.ttl, "ttl", 90*24*time.Hour, "keep the RepositoryTask, and its metric, this long after its end")
+	f.StringVar(&o.schedule, "schedule", "", "with --latest: print a CronJob with this schedule instead of verifying")
+	f.StringVar(&o.image, "image", "", "the image of the CronJob; default: that of Deployment plimsoll-repository-tasks")
 	return cmd
 }
 
 // task returns the RepositoryTask that the flags ask for. The error is one of usage.
 func (o *repositoryVerify) task(namespace string) (*v1alpha1.RepositoryTask, error) {
-	if err := o.validate(); err != nil {
+	if err := errors.Join(o.validate(), o.validateLatest()); err != nil {
 		return nil, err
 	}
 	switch {
-	case o.backup == "" && o.from == "":
-		return nil, program.Misused(errors.New("--backup NAME or --from PODVOLUMEBACKUP is missing"))
+	case o.backup == "" && o.from == "" && !o.latest:
+		return nil, program.Misused(errors.New("--backup NAME, --from PODVOLUMEBACKUP or --latest is missing"))
 	case o.from != "" && (o.backup != "" || o.volume != ""):
 		return nil, program.Misused(errors.New("--from cannot be combined with --backup or --volume"))
 	case o.ttl <= 0:
@@ -113,7 +130,15 @@ func (o *repositoryVerify) task(namespace string) (*v1alpha1.RepositoryTask, err
 	task := &v1alpha1.RepositoryTask{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: describe.KindRepositoryTask},
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "verify-" + o.backup + o.from + "-"},
-		Spec:       v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskVerify, Backup: o.backup, PodVolumeBackup: o.from, TTL: &metav1.Duration{Duration: o.ttl}},
+		Spec: v1alpha1.RepositoryTaskSpec{
+			Type: v1alpha1.TaskVerify, Backup: o.backup, PodVolumeBackup: o.from, Latest: o.latest, TTL: &metav1.Duration{Duration: o.ttl},
+		},
+	}
+	if o.latest {
+		task.GenerateName = "verify-latest-"
+	}
+	if o.maxBytes != "" {
+		task.Spec.MaxBytes = new(resource.MustParse(o.maxBytes)) // validated
 	}
 	var err error
 	task.Spec.Volume, err = parseVolumeSelector(o.volume)

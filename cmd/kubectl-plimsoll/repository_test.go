@@ -47,15 +47,7 @@ func TestRepositoryVerify(t *testing.T) {
 	if code != 0 || !strings.Contains(out, "shop/db-0:data  Verified") {
 		t.Errorf("--from: code %d", code)
 	}
-	packs, err := filepath.Glob(filepath.Join(c.store, "kopia", "shop", "p*"))
-	if err != nil || len(packs) == 0 {
-		t.Fatalf("no packs: %v", err)
-	}
-	for _, pack := range packs {
-		if err := os.RemoveAll(pack); err != nil {
-			t.Fatal(err)
-		}
-	}
+	c.losePacks("shop")
 	out, errOut, code = c.run("repository", "verify", "--backup", "nightly", "--volume", "shop/db-0:data", "-o", "json")
 	t.Log(errOut)
 	var task v1alpha1.RepositoryTask
@@ -80,7 +72,7 @@ func TestRepositoryVerify(t *testing.T) {
 		code int
 		want string
 	}{
-		"no backup":       {[]string{"verify"}, 2, "--backup NAME or --from PODVOLUMEBACKUP is missing"},
+		"no backup":       {[]string{"verify"}, 2, "--backup NAME, --from PODVOLUMEBACKUP or --latest is missing"},
 		"two subjects":    {[]string{"verify", "--backup", "nightly", "--from", "nightly-1"}, 2, "--from cannot be combined"},
 		"no such backup":  {[]string{"verify", "--backup", "weekly"}, exitFailed, `not proven (BackupNotFound): namespace ` + c.Namespace + ` has no Backup "weekly"`},
 		"strange volume":  {[]string{"verify", "--backup", "nightly", "--volume", "a:b"}, 2, "is not NAMESPACE/POD:VOLUME"},
@@ -89,6 +81,20 @@ func TestRepositoryVerify(t *testing.T) {
 	} {
 		if _, errOut, code := c.run(append([]string{"repository"}, test.args...)...); code != test.code || !strings.Contains(errOut, test.want) {
 			t.Errorf("%s: code %d: %s", name, code, errOut)
+		}
+	}
+}
+
+// losePacks removes what holds the content of a kopia repository.
+func (c *cluster) losePacks(namespace string) {
+	c.t.Helper()
+	packs, err := filepath.Glob(filepath.Join(c.store, "kopia", namespace, "p*"))
+	if err != nil || len(packs) == 0 {
+		c.t.Fatalf("no packs: %v", err)
+	}
+	for _, pack := range packs {
+		if err := os.RemoveAll(pack); err != nil {
+			c.t.Fatal(err)
 		}
 	}
 }

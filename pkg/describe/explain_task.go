@@ -55,5 +55,8 @@ func taskSubject(spec *v1alpha1.RepositoryTaskSpec) string {
 	if spec.PodVolumeBackup != "" {
 		return "PodVolumeBackup " + spec.PodVolumeBackup
 	}
+	if spec.Latest {
+		return "the latest backups"
+	}
 	return "backup " + spec.Backup
 }

@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/filerequest/protocol"
+	"github.com/plimsoll-io/plimsoll/pkg/proof"
 	"github.com/plimsoll-io/plimsoll/pkg/repositorytask"
 )
 
@@ -26,24 +26,16 @@ func selectFrom(all []velerov1.PodVolumeBackup, spec *v1alpha1.FileRequestSpec) 
 	}
 	slices.SortFunc(selected, func(a, b velerov1.PodVolumeBackup) int {
 		return cmp.Or(cmp.Compare(a.Spec.Pod.Namespace, b.Spec.Pod.Namespace), cmp.Compare(a.Spec.Pod.Name, b.Spec.Pod.Name),
-			cmp.Compare(a.Spec.Volume, b.Spec.Volume), backupTime(&b).Compare(backupTime(&a)), cmp.Compare(a.Name, b.Name))
+			cmp.Compare(a.Spec.Volume, b.Spec.Volume), proof.BackupTime(&b).Compare(proof.BackupTime(&a)), cmp.Compare(a.Name, b.Name))
 	})
 	return selected
-}
-
-// backupTime is when a volume was backed up.
-func backupTime(pvb *velerov1.PodVolumeBackup) time.Time {
-	if pvb.Status.StartTimestamp != nil {
-		return pvb.Status.StartTimestamp.Time
-	}
-	return pvb.CreationTimestamp.Time
 }
 
 func volumeOf(pvb *velerov1.PodVolumeBackup) protocol.Volume {
 	v := protocol.Volume{
 		PodVolumeBackup: pvb.Name, UID: string(pvb.UID), Backup: cmp.Or(repositorytask.OwnerBackup(pvb), pvb.Labels[velerov1.BackupNameLabel]),
 		Namespace: pvb.Spec.Pod.Namespace, Pod: pvb.Spec.Pod.Name, Volume: pvb.Spec.Volume,
-		Uploader: uploaderOf(pvb), SnapshotID: pvb.Status.SnapshotID, Time: backupTime(pvb),
+		Uploader: uploaderOf(pvb), SnapshotID: pvb.Status.SnapshotID, Time: proof.BackupTime(pvb),
 	}
 	if pvb.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted {
 		v.SnapshotID = ""

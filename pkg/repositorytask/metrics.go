@@ -8,6 +8,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/proof"
 )
 
 // Metrics shows what the tasks that exist have proven, a prometheus.Collector.
@@ -23,13 +24,13 @@ var _ prometheus.Collector = (*Metrics)(nil)
 
 // NewMetrics returns a collector that lists the RepositoryTasks at each scrape, from a cache. logError gets what goes wrong.
 func NewMetrics(api client.Reader, logError func(error)) *Metrics {
-	labels := []string{"pod_namespace", "pod_name", "volume"}
+	labels := []string{"pod_namespace", "pod_name", "volume", "location"}
 	return &Metrics{
 		api: api, logError: logError,
 		verified: prometheus.NewDesc("plimsoll_backup_verified_timestamp_seconds",
-			"When a backup of the volume was last proven to be restorable, in seconds since the epoch; absent if no task has.", labels, nil),
+			"When a backup of the volume in the location was last proven to be restorable, in seconds since the epoch; absent if no task has.", labels, nil),
 		damaged: prometheus.NewDesc("plimsoll_backup_damaged",
-			"1 if the last verification of the volume that came to a result has found damaged or missing files, else 0.", labels, nil),
+			"1 if the last verification of the volume in the location that came to a result has found damaged or missing files, else 0.", labels, nil),
 		tasks: prometheus.NewDesc("plimsoll_repository_tasks", "Number of RepositoryTasks.", []string{"type", "phase"}, nil),
 	}
 }
@@ -41,12 +42,6 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	ch <- m.tasks
 }
 
-// proof is the last result of a volume.
-type proof struct {
-	verified, last time.Time
-	damaged        bool
-}
-
 // Collect implements prometheus.Collector.
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second) //nolint:forbidigo // a scrape has none
@@ -56,8 +51,6 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		m.logError(err)
 		return
 	}
-	type volume struct{ namespace, pod, name string }
-	proofs := map[volume]*proof{}
 	phases := map[[2]string]float64{}
 	for i := range list.Items {
 		task := &list.Items[i]
@@ -66,42 +59,20 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 			phase = v1alpha1.PhaseNew
 		}
 		phases[[2]string{string(task.Spec.Type), string(phase)}]++
-		for j := range task.Status.Volumes {
-			v := &task.Status.Volumes[j]
-			key := volume{v.Namespace, v.Pod, v.Volume}
-			if proofs[key] == nil {
-				proofs[key] = &proof{}
-			}
-			proofs[key].add(v)
-		}
 	}
-	for v, p := range proofs {
-		if !p.verified.IsZero() {
-			ch <- prometheus.MustNewConstMetric(m.verified, prometheus.GaugeValue, float64(p.verified.Unix()), v.namespace, v.pod, v.name)
+	for v, p := range proof.Of(list.Items) {
+		if !p.Verified.IsZero() {
+			ch <- prometheus.MustNewConstMetric(m.verified, prometheus.GaugeValue, float64(p.Verified.Unix()), v.Namespace, v.Pod, v.Name, v.StorageLocation)
 		}
-		if !p.last.IsZero() {
+		if !p.Found.IsZero() {
 			damaged := 0.0
-			if p.damaged {
+			if p.Damaged {
 				damaged = 1
 			}
-			ch <- prometheus.MustNewConstMetric(m.damaged, prometheus.GaugeValue, damaged, v.namespace, v.pod, v.name)
+			ch <- prometheus.MustNewConstMetric(m.damaged, prometheus.GaugeValue, damaged, v.Namespace, v.Pod, v.Name, v.StorageLocation)
 		}
 	}
 	for key, n := range phases {
 		ch <- prometheus.MustNewConstMetric(m.tasks, prometheus.GaugeValue, n, key[0], key[1])
-	}
-}
-
-func (p *proof) add(v *v1alpha1.RepositoryTaskVolume) {
-	found := v.Result == v1alpha1.VolumeVerified || v.Result == v1alpha1.VolumeMismatched
-	if !found || v.CompletionTimestamp == nil {
-		return
-	}
-	at := v.CompletionTimestamp.Time
-	if v.Result == v1alpha1.VolumeVerified && at.After(p.verified) {
-		p.verified = at
-	}
-	if at.After(p.last) {
-		p.last, p.damaged = at, v.Result == v1alpha1.VolumeMismatched
 	}
 }

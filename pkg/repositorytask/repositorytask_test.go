@@ -248,11 +248,11 @@ func TestVerify(t *testing.T) {
 		}
 	}
 	metrics := NewMetrics(client.NewNamespacedClient(s.Client, s.Namespace), func(err error) { t.Error(err) })
-	want := `# HELP plimsoll_backup_damaged 1 if the last verification of the volume that came to a result has found damaged or missing files, else 0.
+	want := `# HELP plimsoll_backup_damaged 1 if the last verification of the volume in the location that came to a result has found damaged or missing files, else 0.
 # TYPE plimsoll_backup_damaged gauge
-plimsoll_backup_damaged{pod_name="alone",pod_namespace="shop",volume="data"} 0
-plimsoll_backup_damaged{pod_name="db-0",pod_namespace="shop",volume="data"} 1
-plimsoll_backup_damaged{pod_name="web-0",pod_namespace="shop",volume="data"} 1
+plimsoll_backup_damaged{location="default",pod_name="alone",pod_namespace="shop",volume="data"} 0
+plimsoll_backup_damaged{location="default",pod_name="db-0",pod_namespace="shop",volume="data"} 1
+plimsoll_backup_damaged{location="default",pod_name="web-0",pod_namespace="shop",volume="data"} 1
 # HELP plimsoll_repository_tasks Number of RepositoryTasks.
 # TYPE plimsoll_repository_tasks gauge
 plimsoll_repository_tasks{phase="Completed",type="Verify"} 2

@@ -29,14 +29,15 @@ var errDeleted = errors.New("the task was deleted")
 type run struct {
 	*Controller
 
-	log     *slog.Logger
-	tracker *progress.Tracker
-	cancel  context.CancelCauseFunc
-	backups []velerov1.PodVolumeBackup // of the task's volumes, in their order
-	sizes   []int64                    // of the volumes, as far as they are known
-	done    int64                      // bytes of the volumes that are done
-	wrong   int64                      // mismatches in them
-	object  *v1alpha1.RepositoryTask   // as it was when the run began, for what does not change
+	log       *slog.Logger
+	tracker   *progress.Tracker
+	cancel    context.CancelCauseFunc
+	backups   []velerov1.PodVolumeBackup // of the task's volumes, in their order
+	sizes     []int64                    // of the volumes, as far as they are known
+	done      int64                      // bytes of the volumes that are done
+	wrong     int64                      // mismatches in them
+	postponed int                        // volumes that are left to later tasks
+	object    *v1alpha1.RepositoryTask   // as it was when the run began, for what does not change
 
 	mu    sync.Mutex
 	task  *v1alpha1.RepositoryTask // as it was last written
@@ -81,7 +82,7 @@ func (r *run) do(ctx context.Context) error {
 }
 
 func selectionOf(spec *v1alpha1.RepositoryTaskSpec) Selection {
-	return Selection{Backup: spec.Backup, PodVolumeBackup: spec.PodVolumeBackup, Volume: spec.Volume}
+	return Selection{Backup: spec.Backup, PodVolumeBackup: spec.PodVolumeBackup, Latest: spec.Latest, Volume: spec.Volume}
 }
 
 // work verifies the volumes that are not done yet.
@@ -90,11 +91,10 @@ func (r *run) work(ctx context.Context) error {
 	if spec.Type != v1alpha1.TaskVerify {
 		return refuse(v1alpha1.ReasonUnsupported, "this version does not know tasks of type %q", spec.Type)
 	}
-	backups, err := selectionOf(spec).PodVolumeBackups(ctx, r.api, r.cfg.Namespace)
-	if err != nil {
+	var err error
+	if r.backups, r.postponed, err = r.selected(ctx); err != nil {
 		return err
 	}
-	r.backups = backups
 	if err := r.begin(ctx); err != nil {
 		return err
 	}
@@ -146,6 +146,7 @@ func (r *run) begin(ctx context.Context) error {
 	}
 	err := r.write(ctx, func(s *v1alpha1.RepositoryTaskStatus) {
 		s.Phase, s.State, s.Volumes = v1alpha1.PhaseInProgress, string(v1alpha1.StateScanning), volumes
+		s.Postponed = int32(r.postponed) //nolint:gosec // a list of so many volumes is no object
 		s.Attempts++
 		s.Progress.TotalBytes = max(total, s.Progress.TotalBytes)
 		if s.StartTimestamp == nil {
@@ -178,15 +179,16 @@ func (r *run) writeVolume(ctx context.Context, i int, v v1alpha1.RepositoryTaskV
 // summary counts the results of the volumes.
 type summary struct {
 	verified, mismatched, failed, skipped int
+	postponed                             int32
 	files, bytes                          int64
 	reason                                v1alpha1.Reason
 	example                               *v1alpha1.RepositoryTaskVolume // the worst one
 }
 
-func summarize(volumes []v1alpha1.RepositoryTaskVolume) summary {
-	var s summary
-	for i := range volumes {
-		v := &volumes[i]
+func summarize(status *v1alpha1.RepositoryTaskStatus) summary {
+	s := summary{postponed: status.Postponed}
+	for i := range status.Volumes {
+		v := &status.Volumes[i]
 		s.files, s.bytes = s.files+v.Files, s.bytes+v.Bytes
 		switch v.Result {
 		case v1alpha1.VolumeVerified:
@@ -218,6 +220,9 @@ func (s *summary) String() string {
 			fmt.Fprintf(&said, "; %d %s", other.n, other.what)
 		}
 	}
+	if s.postponed > 0 {
+		fmt.Fprintf(&said, "; %s postponed, because of maxBytes", text.Count(int64(s.postponed), "volume is", "volumes are"))
+	}
 	if v := s.example; v != nil {
 		fmt.Fprintf(&said, ". %s/%s:%s: %s", v.Namespace, v.Pod, v.Volume, v.Message)
 	}
@@ -229,7 +234,7 @@ const maxMessage = 1000
 
 // finish ends a task of which every volume is done.
 func (r *run) finish(ctx context.Context) error {
-	s := summarize(r.status().Volumes)
+	s := summarize(r.status())
 	if s.mismatched+s.failed > 0 {
 		return r.fail(ctx, s.reason, s.String())
 	}

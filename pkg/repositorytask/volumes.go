@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/proof"
 	"github.com/plimsoll-io/plimsoll/pkg/text"
 )
 
@@ -29,11 +30,12 @@ func refuse(reason v1alpha1.Reason, format string, args ...any) error {
 	return &RefusedError{reason, fmt.Sprintf(format, args...)}
 }
 
-// Selection says which PodVolumeBackups to work on: those of a Backup, or one by its name.
+// Selection says which PodVolumeBackups to work on: those of a Backup, one by its name, or the newest of each volume.
 type Selection struct {
-	Backup          string                      // the name of a Velero Backup; empty: PodVolumeBackup is set
+	Backup          string                      // the name of a Velero Backup; empty: PodVolumeBackup or Latest is set
 	PodVolumeBackup string                      // the name of a PodVolumeBackup, which need not belong to a Backup
-	Volume          *v1alpha1.PodVolumeSelector // of the Backup's volumes; nil: all
+	Latest          bool                        // the newest completed one of each volume in each location
+	Volume          *v1alpha1.PodVolumeSelector // of the volumes; nil: all
 }
 
 // String names what is selected, as in "backup nightly".
@@ -41,15 +43,21 @@ func (s Selection) String() string {
 	if s.PodVolumeBackup != "" {
 		return "PodVolumeBackup " + s.PodVolumeBackup
 	}
+	if s.Latest {
+		return "the latest backups"
+	}
 	return "backup " + s.Backup
 }
 
-// PodVolumeBackups reads the selected PodVolumeBackups of a namespace, in a stable order. Their backup has ended, but may have
-// failed or have left no snapshot. The error is a *RefusedError if there are none, or the API server's. api needs the rights to
+// PodVolumeBackups reads the selected PodVolumeBackups of a namespace, in a stable order. Their backup has ended, but may, unless
+// Latest is set, have failed, or have left no snapshot. The error is a *RefusedError if there are none, or the API server's. api needs the rights to
 // get Backups, to get and list PodVolumeBackups and to list VolumePluginBackups.
 func (s Selection) PodVolumeBackups(ctx context.Context, api client.Reader, namespace string) ([]velerov1.PodVolumeBackup, error) {
-	if s.PodVolumeBackup != "" {
+	switch {
+	case s.PodVolumeBackup != "":
 		return s.single(ctx, api, namespace)
+	case s.Latest:
+		return s.latest(ctx, api, namespace)
 	}
 	var backup velerov1.Backup
 	err := api.Get(ctx, types.NamespacedName{Namespace: namespace, Name: s.Backup}, &backup)
@@ -75,10 +83,7 @@ func (s Selection) PodVolumeBackups(ctx context.Context, api client.Reader, name
 	if len(selected) == 0 {
 		return nil, s.nothing(ctx, api, namespace)
 	}
-	slices.SortFunc(selected, func(a, b velerov1.PodVolumeBackup) int {
-		return cmp.Or(cmp.Compare(a.Spec.Pod.Namespace, b.Spec.Pod.Namespace), cmp.Compare(a.Spec.Pod.Name, b.Spec.Pod.Name),
-			cmp.Compare(a.Spec.Volume, b.Spec.Volume), cmp.Compare(a.Name, b.Name))
-	})
+	proof.Sort(selected)
 	return selected, nil
 }
 
@@ -161,7 +166,7 @@ func (s Selection) nothing(ctx context.Context, api client.Reader, namespace str
 func newVolume(pvb *velerov1.PodVolumeBackup) v1alpha1.RepositoryTaskVolume {
 	v := v1alpha1.RepositoryTaskVolume{
 		Namespace: pvb.Spec.Pod.Namespace, Pod: pvb.Spec.Pod.Name, Volume: pvb.Spec.Volume, PodVolumeBackup: pvb.Name,
-		Uploader: cmp.Or(pvb.Spec.UploaderType, uploaderRestic), SnapshotID: pvb.Status.SnapshotID, Result: v1alpha1.VolumePending,
+		StorageLocation: pvb.Spec.BackupStorageLocation, Uploader: cmp.Or(pvb.Spec.UploaderType, uploaderRestic), SnapshotID: pvb.Status.SnapshotID, Result: v1alpha1.VolumePending,
 	}
 	switch {
 	case pvb.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted:

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
+)
+
+// cronJob is a command of this plugin that a CronJob runs, with a ServiceAccount of its own.
+type cronJob struct {
+	namespace string // of Velero's objects
+	name      string // of all its objects, at most maxCronJobName long
+	schedule  string
+	image     image
+	args      []string      // of the plugin
+	timeout   time.Duration // of a Job; 0: jobTimeout
+}
+
+// jobTimeout is how long a Job waits where --timeout does not say. What it waits for goes on.
+const jobTimeout = 24 * time.Hour
+
+// maxCronJobName is what Kubernetes allows, since the names of Jobs are made of it.
+const maxCronJobName = 52
+
+// checkSchedule refuses what is no schedule at a glance; the API server knows better. An empty one is none.
+func checkSchedule(schedule string) error {
+	if schedule == "" || strings.HasPrefix(schedule, "@") || len(strings.Fields(schedule)) == 5 {
+		return nil
+	}
+	return program.Misused(fmt.Errorf("--schedule=%q: want five fields, as in \"0 3 * * *\"", schedule))
+}
+
+func (j *cronJob) meta(namespace string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: namespace, Name: j.name, Labels: map[string]string{"app.kubernetes.io/part-of": "plimsoll"}}
+}
+
+func (j *cronJob) account() []client.Object {
+	return []client.Object{&corev1.ServiceAccount{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"}, ObjectMeta: j.meta(j.namespace)}}
+}
+
+func (j *cronJob) role(namespace string, rules []rbacv1.PolicyRule) []client.Object {
+	version := rbacv1.SchemeGroupVersion.String()
+	return []client.Object{
+		&rbacv1.Role{TypeMeta: metav1.TypeMeta{APIVersion: version, Kind: "Role"}, ObjectMeta: j.meta(namespace), Rules: rules},
+		&rbacv1.RoleBinding{
+			TypeMeta: metav1.TypeMeta{APIVersion: version, Kind: "RoleBinding"}, ObjectMeta: j.meta(namespace),
+			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: j.name},
+			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: j.namespace, Name: j.name}},
+		},
+	}
+}
+
+func rule(group, resource string, names []string, verbs ...string) rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, ResourceNames: names, Verbs: verbs}
+}
+
+func (j *cronJob) object() client.Object {
+	return &batchv1.CronJob{
+		TypeMeta: metav1.TypeMeta{APIVersion: batchv1.SchemeGroupVersion.String(), Kind: "CronJob"}, ObjectMeta: j.meta(j.namespace),
+		Spec: batchv1.CronJobSpec{
+			Schedule: j.schedule, ConcurrencyPolicy: batchv1.ForbidConcurrent,
+			JobTemplate: batchv1.JobTemplateSpec{Spec: batchv1.JobSpec{
+				BackoffLimit: new(int32(0)), // what it waits for is tried again in the cluster; a second Job would be a second one
+				// A Job that waits forever for a missing agent would block later ones.
+				ActiveDeadlineSeconds: new(int64(cmp.Or(j.timeout, jobTimeout) / time.Second)),
+				Template:              corev1.PodTemplateSpec{Spec: j.podSpec()},
+			}},
+		},
+	}
+}
+
+func (j *cronJob) podSpec() corev1.PodSpec {
+	return corev1.PodSpec{
+		ServiceAccountName: j.name, RestartPolicy: corev1.RestartPolicyNever, ImagePullSecrets: j.image.secrets,
+		SecurityContext: &corev1.PodSecurityContext{
+			RunAsNonRoot: new(true), SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		},
+		Containers: []corev1.Container{{
+			Name: "kubectl-plimsoll", Image: j.image.name, ImagePullPolicy: corev1.PullIfNotPresent, Command: []string{"/usr/local/bin/kubectl-plimsoll"}, Args: j.args,
+			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+			SecurityContext: &corev1.SecurityContext{
+				AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: new(true), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+			},
+		}},
+	}
+}
+
+// printObjects leaves out what only the cluster writes.
+func printObjects(w io.Writer, objects []client.Object) error {
+	for i, object := range objects {
+		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+		if err != nil {
+			return fmt.Errorf("write YAML: %w", err)
+		}
+		unstructured.RemoveNestedField(fields, "status")
+		unstructured.RemoveNestedField(fields, "metadata", "creationTimestamp")
+		text, err := yaml.Marshal(fields)
+		if err != nil {
+			return fmt.Errorf("write YAML: %w", err)
+		}
+		if i > 0 {
+			fmt.Fprintln(w, "---")
+		}
+		if _, err := w.Write(text); err != nil {
+			return err
+		}
+	}
+	return nil
+}

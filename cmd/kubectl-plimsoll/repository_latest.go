@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	appsv1 "k8s.io/api/apps/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
+)
+
+// validateLatest checks the flags that go with --latest. The error is one of usage.
+func (o *repositoryVerify) validateLatest() error {
+	switch {
+	case o.latest && (o.backup != "" || o.from != ""):
+		return program.Misused(errors.New("--latest cannot be combined with --backup or --from"))
+	case !o.latest && (o.maxBytes != "" || o.schedule != ""):
+		return program.Misused(errors.New("--max-bytes and --schedule need --latest"))
+	case o.schedule == "" && o.image != "":
+		return program.Misused(errors.New("--image needs --schedule"))
+	case o.schedule != "" && (o.noWait || o.format == formatJSON):
+		return program.Misused(errors.New("--schedule prints YAML, and cannot be combined with --no-wait"))
+	}
+	if o.maxBytes != "" {
+		if q, err := resource.ParseQuantity(o.maxBytes); err != nil || q.Sign() <= 0 {
+			return program.Misused(fmt.Errorf("--max-bytes=%s is not a size such as 200Gi", o.maxBytes))
+		}
+	}
+	return checkSchedule(o.schedule)
+}
+
+// printSchedule prints a CronJob that creates such a task again and again, and fails if it does not prove all that it has selected.
+func (o *repositoryVerify) printSchedule(cmd *cobra.Command, api client.Reader, task *v1alpha1.RepositoryTask) error {
+	image, err := o.tasksImage(cmd.Context(), api, task.Namespace)
+	if err != nil {
+		return err
+	}
+	args := []string{"repository", "verify", "--latest", "--namespace=" + task.Namespace, "--ttl=" + o.ttl.String()}
+	name := "plimsoll-verify-latest"
+	if o.volume != "" {
+		args = append(args, "--volume="+o.volume)
+		sum := sha256.Sum256([]byte(o.volume)) // the schedule of another volume must not replace this one
+		name += "-" + hex.EncodeToString(sum[:4])
+	}
+	if o.maxBytes != "" {
+		args = append(args, "--max-bytes="+o.maxBytes)
+	}
+	job := cronJob{namespace: task.Namespace, name: name, schedule: o.schedule, image: image, args: args, timeout: o.timeout}
+	rights := []rbacv1.PolicyRule{rule(v1alpha1.GroupVersion.Group, "repositorytasks", nil, "create", "get")}
+	fmt.Fprintln(cmd.ErrOrStderr(), "Nothing is created.")
+	return printObjects(cmd.OutOrStdout(), append(append(job.account(), job.role(job.namespace, rights)...), job.object()))
+}
+
+// tasksImage returns the image that was asked for, or that of the Deployment which does the tasks.
+func (o *repositoryVerify) tasksImage(ctx context.Context, api client.Reader, namespace string) (image, error) {
+	if o.image != "" {
+		return image{name: o.image}, nil
+	}
+	var tasks appsv1.Deployment
+	if err := api.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "plimsoll-repository-tasks"}, &tasks); err != nil {
+		return image{}, fmt.Errorf("get Deployment plimsoll-repository-tasks in namespace %s for its image: %w; install deploy/repository-tasks (docs/repositories.md), or set --image", namespace, err)
+	}
+	pod := &tasks.Spec.Template.Spec
+	if len(pod.Containers) == 0 {
+		return image{}, fmt.Errorf("Deployment plimsoll-repository-tasks in namespace %s has no container: set --image", namespace)
+	}
+	return image{pod.Containers[0].Image, pod.ImagePullSecrets}, nil
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/pkg/proof"
+	"github.com/plimsoll-io/plimsoll/pkg/repositorytask"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
+)
+
+// TestRepositoryLatest: what has never been proven is shown, the CronJob's command proves it with the rights that are printed with
+// it, and damage is shown from then on.
+func TestRepositoryLatest(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	data, err := kopia.New(kopia.Options{TempDir: t.TempDir(), Logger: c.Logger()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.storeWithKopia(data)
+	options := ctrl.Options{Cache: cache.Options{DefaultNamespaces: map[string]cache.Config{c.Namespace: {}}}}
+	c.StartManager(options, func(_ context.Context, mgr ctrl.Manager) error {
+		return repositorytask.SetUp(mgr, repositorytask.Config{
+			Namespace: c.Namespace, Verifiers: map[string]uploader.Verifier{"kopia": data}, ProgressInterval: 200 * time.Millisecond, Logger: c.Logger(),
+		})
+	})
+	proofs := func(code int, args ...string) []volumeProof {
+		t.Helper()
+		out, errOut, got := c.run(append([]string{"repository", "proofs", "-o", "json"}, args...)...)
+		var shown []volumeProof
+		if err := json.Unmarshal([]byte(out), &shown); err != nil || got != code {
+			t.Fatalf("code %d, %v: %s%s", got, err, out, errOut)
+		}
+		return shown
+	}
+	if p := proofs(exitFailed); len(p) != 1 || p[0].State != proofMissing || p[0].Verified != nil || p[0].PodVolumeBackup != "nightly-1" || p[0].Volume != "shop/db-0:data" {
+		t.Errorf("before: %+v", p)
+	}
+
+	if _, errOut, code := c.run("repository", "verify", "--latest", "--schedule", "@daily"); code != 1 || !strings.Contains(errOut, "install deploy/repository-tasks") {
+		t.Errorf("without the Deployment: code %d, %s", code, errOut)
+	}
+	c.Create(c.tasksDeployment("registry.example.com/plimsoll:v1"))
+	out, errOut, code := c.run("repository", "verify", "--latest", "--schedule", "0 5 * * *", "--max-bytes", "1Gi", "--volume", "shop")
+	if code != 0 || !strings.Contains(errOut, "Nothing is created") {
+		t.Fatalf("code %d: %s", code, errOut)
+	}
+	p := readPrinted(t, out)
+	job := p.cronJob.Spec.JobTemplate.Spec.Template.Spec
+	if p.cronJob.Spec.Schedule != "0 5 * * *" || job.Containers[0].Image != "registry.example.com/plimsoll:v1" || !strings.HasPrefix(p.cronJob.Name, "plimsoll-verify-latest-") {
+		t.Errorf("the CronJob is %+v", p.cronJob)
+	}
+	if err := client.WithFieldValidation(c.Client, metav1.FieldValidationStrict).Create(t.Context(), p.cronJob.DeepCopy(), client.DryRunAll); err != nil {
+		t.Error(err)
+	}
+	var jobOut, jobErr bytes.Buffer
+	if code := run(t.Context(), strings.NewReader(""), &jobOut, &jobErr, append([]string{"--kubeconfig", c.grant(&p, "verify", -1)}, job.Containers[0].Args...)); code != 0 {
+		t.Fatalf("the CronJob's command: code %d, %s%s", code, &jobOut, &jobErr)
+	}
+	if p := proofs(0); p[0].State != proofProven || p[0].Verified == nil || time.Since(*p[0].Verified) > time.Hour {
+		t.Errorf("after: %+v", p)
+	}
+	if out, _, code := c.run("repository", "proofs", "--within", "1ns"); code != exitFailed || !strings.Contains(out, "shop/db-0:data  default   Old") {
+		t.Errorf("--within: code %d, %s", code, out)
+	}
+	c.losePacks("shop")
+	out, errOut, code = c.run("repository", "verify", "--latest")
+	if code != exitFailed || !strings.Contains(errOut, "not proven (Mismatched)") {
+		t.Errorf("damaged: code %d, %s%s", code, out, errOut)
+	}
+	if p := proofs(exitFailed); p[0].State != proofDamaged || p[0].Verified == nil {
+		t.Errorf("damaged: %+v", p)
+	}
+	for name, test := range map[string]struct {
+		args []string
+		code int
+		want string
+	}{
+		"two subjects":       {[]string{"verify", "--latest", "--backup", "nightly"}, 2, "--latest cannot be combined"},
+		"bytes of a backup":  {[]string{"verify", "--backup", "nightly", "--max-bytes", "1Gi"}, 2, "need --latest"},
+		"strange size":       {[]string{"verify", "--latest", "--max-bytes", "much"}, 2, "is not a size"},
+		"no size":            {[]string{"verify", "--latest", "--max-bytes", "0"}, 2, "is not a size"},
+		"strange schedule":   {[]string{"verify", "--latest", "--schedule", "daily"}, 2, "want five fields"},
+		"schedule and JSON":  {[]string{"verify", "--latest", "--schedule", "@daily", "-o", "json"}, 2, "--schedule prints YAML"},
+		"image only":         {[]string{"verify", "--latest", "--image", "x"}, 2, "--image needs --schedule"},
+		"proofs of nobody":   {[]string{"proofs", "--volume", "nobody"}, 1, "no completed PodVolumeBackup"},
+		"proofs of no time":  {[]string{"proofs", "--within", "0"}, 2, "is not positive"},
+		"verify of nobody's": {[]string{"verify", "--latest", "--volume", "nobody"}, exitFailed, "not proven (NoPodVolumes)"},
+	} {
+		if _, errOut, code := c.run(append([]string{"repository"}, test.args...)...); code != test.code || !strings.Contains(errOut, test.want) {
+			t.Errorf("%s: code %d: %s", name, code, errOut)
+		}
+	}
+}
+
+func (c *cluster) tasksDeployment(image string) *appsv1.Deployment {
+	labels := map[string]string{"app": "x"}
+	return &appsv1.Deployment{ObjectMeta: c.Meta("plimsoll-repository-tasks"), Spec: appsv1.DeploymentSpec{
+		Selector: &metav1.LabelSelector{MatchLabels: labels},
+		Template: corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: labels},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "tasks", Image: image}}},
+		},
+	}}
+}
+
+func TestProofState(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 24, 0, 0, 0, 0, time.UTC)
+	o := repositoryProofs{within: 24 * time.Hour}
+	for name, test := range map[string]struct {
+		proof proof.Proof
+		empty bool
+		want  proofState
+	}{
+		"never tried":               {want: proofMissing},
+		"tried in vain":             {proof: proof.Proof{Tried: now}, want: proofMissing},
+		"proven":                    {proof: proof.Proof{Verified: now.Add(-time.Hour)}, want: proofProven},
+		"long ago":                  {proof: proof.Proof{Verified: now.Add(-25 * time.Hour)}, want: proofOld},
+		"damaged after it":          {proof: proof.Proof{Verified: now.Add(-time.Hour), Damaged: true}, want: proofDamaged},
+		"empty now":                 {empty: true, want: proofEmpty},
+		"empty now, damaged before": {proof: proof.Proof{Damaged: true}, empty: true, want: proofDamaged},
+	} {
+		if got := o.state(&test.proof, test.empty, now); got != test.want {
+			t.Errorf("%s: %s, want %s", name, got, test.want)
+		}
+	}
+}

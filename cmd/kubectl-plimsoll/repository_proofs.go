@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
+	"github.com/plimsoll-io/plimsoll/pkg/describe"
+	"github.com/plimsoll-io/plimsoll/pkg/proof"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
+)
+
+type repositoryProofs struct {
+	output
+	volume string
+	within time.Duration
+}
+
+// volumeProof is a volume with a completed backup, and what RepositoryTasks have found out about it.
+type volumeProof struct {
+	Volume          string     `json:"volume"` // NAMESPACE/POD:VOLUME
+	StorageLocation string     `json:"storageLocation"`
+	PodVolumeBackup string     `json:"podVolumeBackup"` // the newest
+	BackedUp        time.Time  `json:"backedUp"`
+	Verified        *time.Time `json:"verified,omitempty"` // when one of its backups was last proven
+	Tried           *time.Time `json:"tried,omitempty"`    // when a task was last done with it
+	State           proofState `json:"state"`
+}
+
+// proofState is what is known of a volume.
+type proofState string
+
+const (
+	proofProven  proofState = "Proven"
+	proofEmpty   proofState = "Empty"   // its newest backup has no files
+	proofOld     proofState = "Old"     // proven longer ago than --within
+	proofMissing proofState = "Missing" // no task that exists has proven it
+	proofDamaged proofState = "Damaged" // found after the last proof
+)
+
+func repositoryProofsCommand(c *connection) *cobra.Command {
+	var (
+		o        repositoryProofs
+		selector *v1alpha1.PodVolumeSelector
+	)
+	cmd := &cobra.Command{
+		Use:   "proofs",
+		Short: "Show when a backup of each volume was last proven to be restorable",
+		Long: `Show each volume that has a completed backup, its newest backup, and when one of its backups was last proven by
+'kubectl plimsoll repository verify'. What was proven is read from the RepositoryTasks that exist: a proof ends with the TTL of its task.
+
+The exit code is 3 unless each volume was proven within --within, and no damage was found since.`,
+		Example: `  kubectl plimsoll repository proofs
+  kubectl plimsoll repository proofs --volume shop --within 168h -o json`,
+		Args: func(cmd *cobra.Command, args []string) (err error) {
+			if err := program.NoArguments(cmd, args); err != nil {
+				return err
+			}
+			if o.within <= 0 {
+				return program.Misused(fmt.Errorf("--within=%s is not positive", o.within))
+			}
+			if selector, err = parseVolumeSelector(o.volume); err != nil {
+				return err
+			}
+			return o.validate()
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			api, err := c.client()
+			if err != nil {
+				return err
+			}
+			return o.run(cmd.Context(), api, c.namespace, selector, cmd.OutOrStdout())
+		},
+	}
+	o.addFlag(cmd)
+	cmd.Flags().StringVar(&o.volume, "volume", "", "show only this volume: NAMESPACE/POD:VOLUME, NAMESPACE/POD or NAMESPACE")
+	cmd.Flags().DurationVar(&o.within, "within", 30*24*time.Hour, "a proof is good for this long")
+	return cmd
+}
+
+func (o *repositoryProofs) run(ctx context.Context, api client.Reader, namespace string, selector *v1alpha1.PodVolumeSelector, out io.Writer) error {
+	var backups velerov1.PodVolumeBackupList
+	if err := api.List(ctx, &backups, client.InNamespace(namespace)); err != nil {
+		return fmt.Errorf("list the PodVolumeBackups of namespace %s: %w", namespace, err)
+	}
+	newest := proof.Newest(backups.Items, selector)
+	if len(newest) == 0 {
+		return fmt.Errorf("no completed PodVolumeBackup of namespace %s is selected", namespace)
+	}
+	var tasks v1alpha1.RepositoryTaskList
+	if err := api.List(ctx, &tasks, client.InNamespace(namespace)); err != nil {
+		if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+			return fmt.Errorf("this cluster does not know RepositoryTasks: install deploy/repository-tasks (docs/repositories.md): %w", err)
+		}
+		return fmt.Errorf("list the RepositoryTasks: %w", err)
+	}
+	found, now := proof.Of(tasks.Items), time.Now()
+	proofs := make([]volumeProof, 0, len(newest))
+	missing := 0
+	for i := range newest {
+		pvb := &newest[i]
+		last := found[proof.VolumeOf(pvb)]
+		p := volumeProof{
+			Volume: pvb.Spec.Pod.Namespace + "/" + pvb.Spec.Pod.Name + ":" + pvb.Spec.Volume, StorageLocation: pvb.Spec.BackupStorageLocation,
+			PodVolumeBackup: pvb.Name, BackedUp: proof.BackupTime(pvb).UTC(), Verified: known(last.Verified), Tried: known(last.Tried),
+			State: o.state(&last, pvb.Status.SnapshotID == "", now),
+		}
+		if p.State != proofProven && p.State != proofEmpty {
+			missing++
+		}
+		proofs = append(proofs, p)
+	}
+	if err := o.print(out, proofs, func(w io.Writer) error { return printProofs(w, proofs, now) }); err != nil || missing == 0 {
+		return err
+	}
+	return &program.ExitError{Code: exitFailed, Err: fmt.Errorf("%s not proven within %s, of %d: 'kubectl plimsoll repository verify --latest' proves them",
+		text.Count(missing, "volume was", "volumes were"), o.within, len(newest))}
+}
+
+// state says what is known of a volume whose newest backup is empty or not.
+func (o *repositoryProofs) state(p *proof.Proof, empty bool, now time.Time) proofState {
+	switch {
+	case p.Damaged:
+		return proofDamaged
+	case empty:
+		return proofEmpty
+	case p.Verified.IsZero():
+		return proofMissing
+	case now.Sub(p.Verified) > o.within:
+		return proofOld
+	}
+	return proofProven
+}
+
+// known returns nil for the zero time.
+func known(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return new(t.UTC())
+}
+
+func printProofs(w io.Writer, proofs []volumeProof, now time.Time) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "VOLUME\tLOCATION\tSTATE\tPROVEN\tNEWEST BACKUP\tBACKED UP")
+	for i := range proofs {
+		p := &proofs[i]
+		proven := "-"
+		if p.Verified != nil {
+			proven = describe.Age(now, *p.Verified) + " ago"
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s ago\n", describe.Clean(p.Volume), describe.Clean(p.StorageLocation), p.State, proven,
+			describe.Clean(p.PodVolumeBackup), describe.Age(now, p.BackedUp))
+	}
+	return table.Flush()
+}

@@ -1,0 +1,155 @@
+package repositorytask
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/proof"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
+)
+
+func (s *site) latest(name, maxBytes string) *v1alpha1.RepositoryTask {
+	task := &v1alpha1.RepositoryTask{ObjectMeta: s.Meta(name), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskVerify, Latest: true}}
+	if maxBytes != "" {
+		task.Spec.MaxBytes = new(resource.MustParse(maxBytes))
+	}
+	return task
+}
+
+// started says on which day of a month a volume was backed up.
+func (s *site) started(pvb *velerov1.PodVolumeBackup, day int) {
+	s.Patch(pvb, fmt.Sprintf(`{"status": {"startTimestamp": "2026-11-%02dT00:00:00Z"}}`, day))
+}
+
+// TestLatest: the newest backup of each volume is proven, and where there is not enough room for all, each has its turn.
+func TestLatest(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	old, newer := s.backup("old"), s.backup("new")
+	s.started(s.record(old, "restic", "shop", "db-0", "11111111", velerov1.PodVolumeBackupPhaseCompleted), 1) // not in the repository
+	s.started(s.store(newer, "restic", "shop", "db-0"), 2)
+	s.started(s.store(old, "restic", "bank", "vault-0"), 1)
+	s.started(s.record(newer, "restic", "bank", "vault-0", "", velerov1.PodVolumeBackupPhaseFailed), 2)
+	s.start(s.config())
+	names := func(task *v1alpha1.RepositoryTask) string {
+		t.Helper()
+		if task.Status.Phase != v1alpha1.PhaseCompleted {
+			t.Fatalf("%s: %+v", task.Name, task.Status)
+		}
+		var all []string
+		for _, v := range task.Status.Volumes {
+			all = append(all, v.Namespace+":"+v.PodVolumeBackup+"@"+v.StorageLocation)
+		}
+		return strings.Join(all, " ")
+	}
+	const bank, shop = "bank:old-vault-0@default", "shop:new-db-0@default"
+	if got := names(s.ended(s.latest("all", ""))); got != bank+" "+shop {
+		t.Errorf("all: %s", got)
+	}
+	first := s.ended(s.latest("first", "1Mi"))
+	second := s.ended(s.latest("second", "4Mi"))
+	third := s.ended(s.latest("third", "4Mi"))
+	if names(first) == names(second) || names(first) != names(third) || first.Status.Postponed != 1 {
+		t.Errorf("%s (%d postponed), then %s, then %s", names(first), first.Status.Postponed, names(second), names(third))
+	}
+	if got := names(s.ended(s.latest("both", "6Mi"))); got != bank+" "+shop {
+		t.Errorf("both: %s", got)
+	}
+	s.Eventually("the Event", func() bool {
+		return strings.Contains(s.events("first"), "1 pod volume verified: 3 files, 3.0 MiB compared; 1 volume is postponed, because of maxBytes")
+	})
+	for name, spec := range map[string]v1alpha1.RepositoryTaskSpec{
+		"and a backup":        {Latest: true, Backup: "new"},
+		"maxBytes without it": {Backup: "new", MaxBytes: new(resource.MustParse("1Gi"))},
+	} {
+		spec.Type = v1alpha1.TaskVerify
+		if err := s.Client.Create(t.Context(), &v1alpha1.RepositoryTask{ObjectMeta: s.Meta("invalid"), Spec: spec}); !apierrors.IsInvalid(err) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	none := s.latest("none", "")
+	none.Spec.Volume = &v1alpha1.PodVolumeSelector{Namespace: "nobody"}
+	if got := s.ended(none).Status; got.Reason != v1alpha1.ReasonNoPodVolumes || !strings.Contains(got.Message, "nobody/*:*") {
+		t.Errorf("none: %+v", got)
+	}
+}
+
+// TestLatestBegunAgain: a task whose process ended goes on with the backups that it had selected, not with what is newer.
+func TestLatestBegunAgain(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	b := s.backup("one")
+	s.record(b, "kopia", "shop", "db-0", "11111111", velerov1.PodVolumeBackupPhaseCompleted)
+	s.record(b, "kopia", "shop", "db-1", "22222222", velerov1.PodVolumeBackupPhaseCompleted)
+	begun := make(chan struct{}, 4)
+	cfg := s.config()
+	cfg.Verifiers = map[string]uploader.Verifier{"kopia": stuck{begun}}
+	stop := s.start(cfg)
+	task := s.latest("task", "1Mi")
+	s.Create(task)
+	<-begun
+	before := testenv.EventuallyGet(s.Env, task, "the selection", func(t *v1alpha1.RepositoryTask, err error) bool { return err == nil && len(t.Status.Volumes) == 1 })
+	stop()
+	selected := &velerov1.PodVolumeBackup{ObjectMeta: s.Meta(before.Status.Volumes[0].PodVolumeBackup)}
+	if err := s.Client.Delete(t.Context(), selected); err != nil {
+		t.Fatal(err)
+	}
+	s.record(s.backup("two"), "kopia", "shop", "db-0", "33333333", velerov1.PodVolumeBackupPhaseCompleted)
+	s.start(cfg)
+	after := testenv.EventuallyGet(s.Env, task, "the end", func(t *v1alpha1.RepositoryTask, err error) bool { return err == nil && t.Status.Phase.Terminal() })
+	v := after.Status.Volumes
+	if after.Status.Phase != v1alpha1.PhaseFailed || len(v) != 1 || v[0].PodVolumeBackup != selected.Name || v[0].Reason != v1alpha1.ReasonNotBackedUp ||
+		!strings.Contains(v[0].Message, "Deleted") || after.Status.Postponed != 1 {
+		t.Errorf("%+v", after.Status)
+	}
+}
+
+func TestWithinBudget(t *testing.T) {
+	t.Parallel()
+	backup := func(pod string, bytes int64, day int) velerov1.PodVolumeBackup {
+		pvb := velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Name: pod}}
+		pvb.Spec.Pod.Name, pvb.Status.Progress.TotalBytes = pod, bytes
+		pvb.Status.StartTimestamp = new(metav1.NewTime(time.Date(2026, 11, day, 0, 0, 0, 0, time.UTC)))
+		return pvb
+	}
+	all := []velerov1.PodVolumeBackup{backup("a", 10, 3), backup("b", 10, 2), backup("c", 100, 1), backup("d", 10, 4)}
+	tried := func(days map[string]int) map[proof.Volume]proof.Proof {
+		proofs := map[proof.Volume]proof.Proof{}
+		for pod, day := range days {
+			proofs[proof.Volume{Pod: pod}] = proof.Proof{Tried: time.Date(2026, 11, day, 0, 0, 0, 0, time.UTC)}
+		}
+		return proofs
+	}
+	for name, test := range map[string]struct {
+		maxBytes int64
+		tried    map[string]int
+		want     string
+	}{
+		"the oldest backup of those never tried": {10, nil, "c"},
+		"the longest not tried":                  {20, map[string]int{"a": 7, "b": 6, "c": 9, "d": 8}, "a b"},
+		"never tried comes first":                {20, map[string]int{"a": 7, "b": 6, "c": 9}, "b d"},
+		"a big one ends the turn":                {50, map[string]int{"a": 7, "b": 6, "c": 6, "d": 9}, "c"},
+		"room for all":                           {130, nil, "a b c d"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			turn, postponed := withinBudget(all, test.maxBytes, tried(test.tried))
+			var got []string
+			for i := range turn {
+				got = append(got, turn[i].Name)
+			}
+			if strings.Join(got, " ") != test.want || postponed != len(all)-len(turn) {
+				t.Errorf("got %s, %d postponed, want %s", got, postponed, test.want)
+			}
+		})
+	}
+}
