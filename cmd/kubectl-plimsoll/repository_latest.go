@@ -70,7 +70,7 @@ func (o *repositoryVerify) tasksImage(ctx context.Context, api client.Reader, na
 	}
 	pod := &tasks.Spec.Template.Spec
 	if len(pod.Containers) == 0 {
-		return image{}, fmt.Errorf("Deployment plimsoll-repository-tasks in namespace %s has no container: set --image", namespace)
+		return image{}, fmt.Errorf("the Deployment plimsoll-repository-tasks in namespace %s has no container: set --image", namespace)
 	}
 	return image{pod.Containers[0].Image, pod.ImagePullSecrets}, nil
 }

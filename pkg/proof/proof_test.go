@@ -1,6 +1,7 @@
 package proof_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -62,16 +63,17 @@ func TestNewest(t *testing.T) {
 		backup("shop-2", "shop", "near", 2, completed), backup("shop-3", "shop", "near", 3, completed), backup("shop-4", "shop", "near", 4, velerov1.PodVolumeBackupPhaseFailed),
 		backup("shop-5", "shop", "near", 5, velerov1.PodVolumeBackupPhaseInProgress), backup("shop-1", "shop", "far", 1, completed), backup("bank-1", "bank", "near", 1, completed),
 	}
-	names := func(selector *v1alpha1.PodVolumeSelector) (names string) {
+	names := func(selector *v1alpha1.PodVolumeSelector) string {
+		var names []string
 		for _, b := range proof.Newest(all, selector) {
-			names += b.Name + " "
+			names = append(names, b.Name)
 		}
-		return names
+		return strings.Join(names, " ")
 	}
-	if got := names(nil); got != "bank-1 shop-1 shop-3 " {
+	if got := names(nil); got != "bank-1 shop-1 shop-3" {
 		t.Error(got)
 	}
-	if got := names(&v1alpha1.PodVolumeSelector{Namespace: "shop"}); got != "shop-1 shop-3 " {
+	if got := names(&v1alpha1.PodVolumeSelector{Namespace: "shop"}); got != "shop-1 shop-3" {
 		t.Error(got)
 	}
 	undated := all[:1]

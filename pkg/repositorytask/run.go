@@ -146,7 +146,7 @@ func (r *run) begin(ctx context.Context) error {
 	}
 	err := r.write(ctx, func(s *v1alpha1.RepositoryTaskStatus) {
 		s.Phase, s.State, s.Volumes = v1alpha1.PhaseInProgress, string(v1alpha1.StateScanning), volumes
-		s.Postponed = int32(r.postponed) //nolint:gosec // a list of so many volumes is no object
+		s.Postponed = int32(r.postponed)
 		s.Attempts++
 		s.Progress.TotalBytes = max(total, s.Progress.TotalBytes)
 		if s.StartTimestamp == nil {
