@@ -46,7 +46,7 @@ type RepositoryTaskSpec struct {
 	PodVolumeBackup string `json:"podVolumeBackup,omitempty"`
 
 	// Latest selects, in place of a backup, the newest completed backup of each volume in each BackupStorageLocation, whatever
-	// Backup it belongs to.
+	// Backup it belongs to: of at most 300 volumes, in the order that maxBytes has.
 	//
 	// +optional
 	// +kubebuilder:validation:Enum=true
@@ -212,7 +212,7 @@ type RepositoryTaskStatus struct {
 	// +optional
 	Attempts int32 `json:"attempts,omitempty"`
 
-	// Postponed is how many volumes maxBytes has left to later tasks.
+	// Postponed is how many of the latest backups are left to later tasks.
 	//
 	// +optional
 	Postponed int32 `json:"postponed,omitempty"`

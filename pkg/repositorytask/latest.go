@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -30,6 +31,10 @@ func (s Selection) latest(ctx context.Context, api client.Reader, namespace stri
 	return nil, refuse(v1alpha1.ReasonNoPodVolumes, "namespace %s has no completed PodVolumeBackup of %s", namespace, what)
 }
 
+// maxVolumes is how many of the latest backups one task works on: its object has an entry of up to 4 KiB for each, and the API server
+// refuses objects of more than 1.5 MiB.
+const maxVolumes = 300
+
 // withinBudget returns the PodVolumeBackups whose turn it is, and how many are postponed. A volume that is damaged, or cannot be
 // read, has its turn like the others, and does not keep them from theirs.
 func withinBudget(all []velerov1.PodVolumeBackup, maxBytes int64, proofs map[proof.Volume]proof.Proof) (turn []velerov1.PodVolumeBackup, postponed int) {
@@ -39,7 +44,7 @@ func withinBudget(all []velerov1.PodVolumeBackup, maxBytes int64, proofs map[pro
 	})
 	var bytes int64
 	for i := range all {
-		if bytes += max(all[i].Status.Progress.TotalBytes, 0); i > 0 && bytes > maxBytes {
+		if bytes += max(all[i].Status.Progress.TotalBytes, 0); i > 0 && bytes > maxBytes || i == maxVolumes {
 			all, postponed = all[:i], len(all)-i
 			break
 		}
@@ -56,14 +61,18 @@ func (r *run) selected(ctx context.Context) (selected []velerov1.PodVolumeBackup
 		return selected, int(status.Postponed), err
 	}
 	selected, err = selectionOf(spec).PodVolumeBackups(ctx, r.api, r.cfg.Namespace)
-	if err != nil || spec.MaxBytes == nil {
+	if err != nil || spec.MaxBytes == nil && (!spec.Latest || len(selected) <= maxVolumes) {
 		return selected, 0, err
+	}
+	maxBytes := int64(math.MaxInt64)
+	if spec.MaxBytes != nil {
+		maxBytes = spec.MaxBytes.Value()
 	}
 	var tasks v1alpha1.RepositoryTaskList
 	if err := r.api.List(ctx, &tasks, client.InNamespace(r.cfg.Namespace)); err != nil {
 		return nil, 0, fmt.Errorf("list the RepositoryTasks to find the volumes whose turn it is: %w", err)
 	}
-	selected, postponed = withinBudget(selected, spec.MaxBytes.Value(), proof.Of(tasks.Items))
+	selected, postponed = withinBudget(selected, maxBytes, proof.Of(tasks.Items))
 	return selected, postponed, nil
 }
 

@@ -2,6 +2,7 @@ package repositorytask
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -65,7 +66,7 @@ func TestLatest(t *testing.T) {
 		t.Errorf("both: %s", got)
 	}
 	s.Eventually("the Event", func() bool {
-		return strings.Contains(s.events("first"), "1 pod volume verified: 3 files, 3.0 MiB compared; 1 volume is postponed, because of maxBytes")
+		return strings.Contains(s.events("first"), "1 pod volume verified: 3 files, 3.0 MiB compared; 1 volume is left to later tasks")
 	})
 	for name, spec := range map[string]v1alpha1.RepositoryTaskSpec{
 		"and a backup":        {Latest: true, Backup: "new"},
@@ -110,6 +111,14 @@ func TestLatestBegunAgain(t *testing.T) {
 	if after.Status.Phase != v1alpha1.PhaseFailed || len(v) != 1 || v[0].PodVolumeBackup != selected.Name || v[0].Reason != v1alpha1.ReasonNotBackedUp ||
 		!strings.Contains(v[0].Message, "Deleted") || after.Status.Postponed != 1 {
 		t.Errorf("%+v", after.Status)
+	}
+}
+
+func TestMostVolumes(t *testing.T) {
+	t.Parallel()
+	all := make([]velerov1.PodVolumeBackup, maxVolumes+2)
+	if turn, postponed := withinBudget(all, math.MaxInt64, nil); len(turn) != maxVolumes || postponed != 2 {
+		t.Errorf("%d volumes, %d postponed", len(turn), postponed)
 	}
 }
 

@@ -221,7 +221,7 @@ func (s *summary) String() string {
 		}
 	}
 	if s.postponed > 0 {
-		fmt.Fprintf(&said, "; %s postponed, because of maxBytes", text.Count(int64(s.postponed), "volume is", "volumes are"))
+		fmt.Fprintf(&said, "; %s left to later tasks", text.Count(int64(s.postponed), "volume is", "volumes are"))
 	}
 	if v := s.example; v != nil {
 		fmt.Fprintf(&said, ". %s/%s:%s: %s", v.Namespace, v.Pod, v.Volume, v.Message)

@@ -57,6 +57,24 @@ func (c *cluster) testRepository(t *testing.T) {
 	if !seen[restic] || !seen[kopia] {
 		t.Errorf("backups were browsed of %v", seen)
 	}
+	c.proveBySchedule(t)
+}
+
+// proveBySchedule proves the newest backup of each volume as `repository verify --schedule` does, on real nodes and S3.
+func (c *cluster) proveBySchedule(t *testing.T) {
+	t.Helper()
+	c.runSchedule(t, c.plimsoll(t, "repository", "verify", "--latest", "--schedule", "0 5 1 1 *"))
+	var proofs []struct{ Volume, State string }
+	text := c.plimsoll(t, "repository", "proofs", "-o", "json")
+	if err := json.Unmarshal([]byte(text), &proofs); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	for _, p := range proofs {
+		if p.State != "Proven" && p.State != "Empty" {
+			t.Errorf("%+v", p)
+		}
+	}
+	t.Log(c.plimsoll(t, "repository", "proofs"))
 }
 
 // browse compares the list of a backup's files with its archive, and gets one of them.

@@ -15,11 +15,19 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// backUpBySchedule applies what `volume backup --schedule` prints, and runs a Job of the CronJob: the program in the image
-// finds the API server and its rights by itself.
+// backUpBySchedule makes a backup as `volume backup --schedule` does.
 func (c *cluster) backUpBySchedule(t *testing.T, a *app) {
 	t.Helper()
-	text := c.plimsoll(t, "volume", "backup", a.namespace+"/"+a.name, disk, "--to", location, "--uploader", restic, "--schedule", "0 3 1 1 *")
+	c.runSchedule(t, c.plimsoll(t, "volume", "backup", a.namespace+"/"+a.name, disk, "--to", location, "--uploader", restic, "--schedule", "0 3 1 1 *"))
+	if list := c.plimsoll(t, "volume", "list", a.namespace+"/"+a.name, disk); strings.Count(list, restic) < 2 {
+		t.Errorf("volume list does not have the scheduled backup:\n%s", list)
+	}
+}
+
+// runSchedule applies what a command prints with --schedule, runs a Job of the CronJob, which must succeed, and deletes all of it: the
+// program in the image finds the API server and its rights by itself.
+func (c *cluster) runSchedule(t *testing.T, text string) {
+	t.Helper()
 	var cron batchv1.CronJob
 	var made []*unstructured.Unstructured
 	for document := range strings.SplitSeq(text, "---\n") {
@@ -50,9 +58,6 @@ func (c *cluster) backUpBySchedule(t *testing.T, a *app) {
 		for i := range pods.Items {
 			t.Errorf("the Job's pod says: %s", lastWords(&pods.Items[i]))
 		}
-	}
-	if list := c.plimsoll(t, "volume", "list", a.namespace+"/"+a.name, disk); strings.Count(list, restic) < 2 {
-		t.Errorf("volume list does not have the scheduled backup:\n%s", list)
 	}
 	background := client.PropagationPolicy("Background")
 	for _, object := range append(made, asUnstructured(job)) {
