@@ -52,9 +52,9 @@ type RepositoryTaskSpec struct {
 	// +kubebuilder:validation:Enum=true
 	Latest bool `json:"latest,omitempty"`
 
-	// MaxBytes bounds the sizes of the selected volumes together. Those come first that no task has tried, then those that were
-	// tried the longest time ago, and at least one is selected: with such tasks again and again each volume has its turn. When a
-	// volume was tried is taken from the tasks of the namespace that exist.
+	// MaxBytes bounds the sizes of the selected volumes together. The volume that has waited longest is always selected, since its
+	// last try or, if no task has tried it, since its first backup; those follow that have room. So with such tasks again and again
+	// each volume has its turn. When a volume was tried is taken from the tasks of the namespace that exist.
 	//
 	// +optional
 	MaxBytes *resource.Quantity `json:"maxBytes,omitempty"`
@@ -130,6 +130,12 @@ type RepositoryTaskVolume struct {
 	//
 	// +kubebuilder:validation:MaxLength=253
 	PodVolumeBackup string `json:"podVolumeBackup"`
+
+	// BackupTimestamp is when the volume was backed up.
+	//
+	// +optional
+	// +nullable
+	BackupTimestamp *metav1.Time `json:"backupTimestamp,omitempty"`
 
 	// StorageLocation is the name of the BackupStorageLocation that the snapshot is in.
 	//

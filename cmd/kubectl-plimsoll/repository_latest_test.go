@@ -127,7 +127,8 @@ func TestProofState(t *testing.T) {
 		want  proofState
 	}{
 		"never tried":               {want: proofMissing},
-		"tried in vain":             {proof: proof.Proof{Tried: now}, want: proofMissing},
+		"tried in vain":             {proof: proof.Proof{Tried: now, Failed: true}, want: proofFailed},
+		"out of reach since":        {proof: proof.Proof{Tried: now, Failed: true, Verified: now.Add(-time.Hour)}, want: proofFailed},
 		"proven":                    {proof: proof.Proof{Verified: now.Add(-time.Hour)}, want: proofProven},
 		"long ago":                  {proof: proof.Proof{Verified: now.Add(-25 * time.Hour)}, want: proofOld},
 		"damaged after it":          {proof: proof.Proof{Verified: now.Add(-time.Hour), Damaged: true}, want: proofDamaged},

@@ -45,7 +45,8 @@ const (
 	proofEmpty   proofState = "Empty"   // its newest backup has no files
 	proofOld     proofState = "Old"     // proven longer ago than --within
 	proofMissing proofState = "Missing" // no task that exists has proven it
-	proofDamaged proofState = "Damaged" // found after the last proof
+	proofFailed  proofState = "Failed"  // the last task could not read it
+	proofDamaged proofState = "Damaged" // or lost, and no backup as new was proven since
 )
 
 func repositoryProofsCommand(c *connection) *cobra.Command {
@@ -59,7 +60,7 @@ func repositoryProofsCommand(c *connection) *cobra.Command {
 		Long: `Show each volume that has a completed backup, its newest backup, and when one of its backups was last proven by
 'kubectl plimsoll repository verify'. What was proven is read from the RepositoryTasks that exist: a proof ends with the TTL of its task.
 
-The exit code is 3 unless each volume was proven within --within, and no damage was found since.`,
+The exit code is 3 unless each volume was proven within --within, with no damage and no failure since.`,
 		Example: `  kubectl plimsoll repository proofs
   kubectl plimsoll repository proofs --volume shop --within 168h -o json`,
 		Args: func(cmd *cobra.Command, args []string) (err error) {
@@ -134,6 +135,8 @@ func (o *repositoryProofs) state(p *proof.Proof, empty bool, now time.Time) proo
 		return proofDamaged
 	case empty:
 		return proofEmpty
+	case p.Failed:
+		return proofFailed
 	case p.Verified.IsZero():
 		return proofMissing
 	case now.Sub(p.Verified) > o.within:

@@ -55,42 +55,87 @@ func Sort(all []velerov1.PodVolumeBackup) {
 	})
 }
 
+// Since returns since when each volume has had a completed backup, as far as they still exist.
+func Since(all []velerov1.PodVolumeBackup) map[Volume]time.Time {
+	since := map[Volume]time.Time{}
+	for i := range all {
+		pvb := &all[i]
+		if pvb.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted {
+			continue
+		}
+		if known, ok := since[VolumeOf(pvb)]; !ok || BackupTime(pvb).Before(known) {
+			since[VolumeOf(pvb)] = BackupTime(pvb)
+		}
+	}
+	return since
+}
+
 // Proof is what the tasks that exist have found out about a volume. A time is zero if there is none.
 type Proof struct {
 	Tried    time.Time // when the last task was done with it, with whatever result
+	Failed   bool      // the last task has found out nothing, such as because the storage did not answer
 	Verified time.Time // when a backup of it was last proven to be restorable
-	Found    time.Time // when a task last came to a result: proven, or damaged
-	Damaged  bool      // the result of that
+	Damaged  bool      // a backup was found damaged or lost, and none that is as new was proven since
 }
 
 // Of returns what tasks have found out about each volume.
 func Of(tasks []v1alpha1.RepositoryTask) map[Volume]Proof {
-	proofs := map[Volume]Proof{}
+	results := map[Volume][]*v1alpha1.RepositoryTaskVolume{}
 	for i := range tasks {
 		for j := range tasks[i].Status.Volumes {
-			v := &tasks[i].Status.Volumes[j]
-			volume := Volume{v.Namespace, v.Pod, v.Volume, v.StorageLocation}
-			p := proofs[volume]
-			p.add(v)
-			proofs[volume] = p
+			if v := &tasks[i].Status.Volumes[j]; v.CompletionTimestamp != nil {
+				volume := Volume{v.Namespace, v.Pod, v.Volume, v.StorageLocation}
+				results[volume] = append(results[volume], v)
+			}
 		}
+	}
+	proofs := map[Volume]Proof{}
+	for volume, found := range results {
+		proofs[volume] = of(found)
 	}
 	return proofs
 }
 
-func (p *Proof) add(v *v1alpha1.RepositoryTaskVolume) {
-	if v.CompletionTimestamp == nil {
-		return
+// of judges the results of one volume.
+func of(results []*v1alpha1.RepositoryTaskVolume) Proof {
+	var p Proof
+	for _, v := range results {
+		at := v.CompletionTimestamp.Time
+		if !at.Before(p.Tried) {
+			p.Tried, p.Failed = at, v.Result == v1alpha1.VolumeFailed
+		}
+		if v.Result == v1alpha1.VolumeVerified && at.After(p.Verified) {
+			p.Verified = at
+		}
+		if Damage(v) && !slices.ContainsFunc(results, func(other *v1alpha1.RepositoryTaskVolume) bool { return clears(other, v) }) {
+			p.Damaged = true
+		}
 	}
-	at := v.CompletionTimestamp.Time
-	if at.After(p.Tried) {
-		p.Tried = at
+	return p
+}
+
+// Damage reports whether a task has found that a backup cannot be restored: files are damaged, or the snapshot or all of the
+// repository is gone.
+func Damage(v *v1alpha1.RepositoryTaskVolume) bool {
+	switch v.Result {
+	case v1alpha1.VolumeMismatched:
+		return true
+	case v1alpha1.VolumeFailed:
+		return slices.Contains([]v1alpha1.Reason{v1alpha1.ReasonSnapshotNotFound, v1alpha1.ReasonRepositoryNotFound, v1alpha1.ReasonRepositoryIncomplete}, v.Reason)
+	default:
+		return false
 	}
-	verified := v.Result == v1alpha1.VolumeVerified
-	if verified && at.After(p.Verified) {
-		p.Verified = at
+}
+
+// clears reports whether a proof came after damage, of the same backup or of a newer one of the volume.
+func clears(proof, damage *v1alpha1.RepositoryTaskVolume) bool {
+	return proof.Result == v1alpha1.VolumeVerified && proof.CompletionTimestamp.After(damage.CompletionTimestamp.Time) &&
+		!backedUp(proof).Before(backedUp(damage))
+}
+
+func backedUp(v *v1alpha1.RepositoryTaskVolume) time.Time {
+	if v.BackupTimestamp == nil {
+		return time.Time{}
 	}
-	if (verified || v.Result == v1alpha1.VolumeMismatched) && at.After(p.Found) {
-		p.Found, p.Damaged = at, !verified
-	}
+	return v.BackupTimestamp.Time
 }

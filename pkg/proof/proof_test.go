@@ -17,35 +17,54 @@ func day(n int) time.Time { return time.Date(2026, 11, n, 3, 0, 0, 0, time.UTC) 
 
 func TestOf(t *testing.T) {
 	t.Parallel()
-	var tasks []v1alpha1.RepositoryTask
-	task := func(on int, location string, result v1alpha1.VolumeResult) {
-		v := v1alpha1.RepositoryTaskVolume{Namespace: "shop", Pod: "db-0", Volume: "data", StorageLocation: location, Result: result}
-		if on > 0 {
-			v.CompletionTimestamp = new(metav1.NewTime(day(on)))
-		}
-		tasks = append(tasks, v1alpha1.RepositoryTask{Status: v1alpha1.RepositoryTaskStatus{Volumes: []v1alpha1.RepositoryTaskVolume{v}}})
+	type found struct {
+		on, backup int // days of November; on 0: not done
+		result     v1alpha1.VolumeResult
+		reason     v1alpha1.Reason
 	}
-	// Tasks come in any order.
-	task(5, "near", v1alpha1.VolumeMismatched)
-	task(4, "near", v1alpha1.VolumeVerified)
-	task(3, "near", v1alpha1.VolumeVerified)
-	task(6, "near", v1alpha1.VolumeFailed)
-	task(0, "near", v1alpha1.VolumePending)
-	task(8, "far", v1alpha1.VolumeVerified)
-	task(7, "far", v1alpha1.VolumeMismatched)
-	task(9, "new", v1alpha1.VolumeFailed)
-	got := proof.Of(tasks)
-	for location, want := range map[string]proof.Proof{
-		"near": {Tried: day(6), Verified: day(4), Found: day(5), Damaged: true},
-		"far":  {Tried: day(8), Verified: day(8), Found: day(8)},
-		"new":  {Tried: day(9)},
+	const (
+		verified, mismatched, failed = v1alpha1.VolumeVerified, v1alpha1.VolumeMismatched, v1alpha1.VolumeFailed
+		gone                         = v1alpha1.ReasonSnapshotNotFound
+	)
+	for name, test := range map[string]struct {
+		found []found // in any order
+		want  proof.Proof
+	}{
+		"nothing":                       {[]found{{0, 1, v1alpha1.VolumePending, ""}}, proof.Proof{}},
+		"proven":                        {[]found{{2, 1, verified, ""}, {5, 4, verified, ""}, {3, 1, verified, ""}}, proof.Proof{Tried: day(5), Verified: day(5)}},
+		"damaged":                       {[]found{{2, 1, verified, ""}, {3, 1, mismatched, ""}}, proof.Proof{Tried: day(3), Verified: day(2), Damaged: true}},
+		"an older backup is proven":     {[]found{{3, 2, mismatched, ""}, {4, 1, verified, ""}}, proof.Proof{Tried: day(4), Verified: day(4), Damaged: true}},
+		"a newer backup is proven":      {[]found{{3, 2, mismatched, ""}, {4, 3, verified, ""}}, proof.Proof{Tried: day(4), Verified: day(4)}},
+		"it is whole again":             {[]found{{4, 2, verified, ""}, {3, 2, mismatched, ""}}, proof.Proof{Tried: day(4), Verified: day(4)}},
+		"an older one is damaged later": {[]found{{3, 2, verified, ""}, {4, 1, mismatched, ""}}, proof.Proof{Tried: day(4), Verified: day(3), Damaged: true}},
+		"both at once":                  {[]found{{3, 2, verified, ""}, {3, 2, mismatched, ""}}, proof.Proof{Tried: day(3), Verified: day(3), Damaged: true}},
+		"the snapshot is lost":          {[]found{{3, 2, verified, ""}, {4, 2, failed, gone}}, proof.Proof{Tried: day(4), Failed: true, Verified: day(3), Damaged: true}},
+		"no answer":                     {[]found{{3, 2, verified, ""}, {4, 2, failed, v1alpha1.ReasonDataPath}}, proof.Proof{Tried: day(4), Failed: true, Verified: day(3)}},
+		"an answer again":               {[]found{{5, 2, verified, ""}, {4, 2, failed, v1alpha1.ReasonDataPath}}, proof.Proof{Tried: day(5), Verified: day(5)}},
+		"damage, then no answer":        {[]found{{3, 2, mismatched, ""}, {4, 2, failed, v1alpha1.ReasonDataPath}}, proof.Proof{Tried: day(4), Failed: true, Damaged: true}},
 	} {
-		if p := got[proof.Volume{Namespace: "shop", Pod: "db-0", Name: "data", StorageLocation: location}]; p != want {
-			t.Errorf("%s: %+v, want %+v", location, p, want)
-		}
-	}
-	if len(got) != 3 {
-		t.Errorf("%d volumes", len(got))
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var tasks []v1alpha1.RepositoryTask
+			task := func(location string, f found) {
+				v := v1alpha1.RepositoryTaskVolume{
+					Namespace: "shop", Pod: "db-0", Volume: "data", StorageLocation: location, Result: f.result, Reason: f.reason,
+					BackupTimestamp: new(metav1.NewTime(day(f.backup))),
+				}
+				if f.on > 0 {
+					v.CompletionTimestamp = new(metav1.NewTime(day(f.on)))
+				}
+				tasks = append(tasks, v1alpha1.RepositoryTask{Status: v1alpha1.RepositoryTaskStatus{Volumes: []v1alpha1.RepositoryTaskVolume{v}}})
+			}
+			for _, f := range test.found {
+				task("near", f)
+			}
+			task("far", found{9, 9, verified, ""}) // proves nothing of the other location
+			got := proof.Of(tasks)[proof.Volume{Namespace: "shop", Pod: "db-0", Name: "data", StorageLocation: "near"}]
+			if got != test.want {
+				t.Errorf("%+v, want %+v", got, test.want)
+			}
+		})
 	}
 }
 
@@ -74,6 +93,9 @@ func TestNewest(t *testing.T) {
 		t.Error(got)
 	}
 	if got := names(&v1alpha1.PodVolumeSelector{Namespace: "shop"}); got != "shop-1 shop-3" {
+		t.Error(got)
+	}
+	if got := proof.Since(all)[proof.Volume{Namespace: "shop", Pod: "db-0", Name: "data", StorageLocation: "near"}]; !got.Equal(day(2)) {
 		t.Error(got)
 	}
 	undated := all[:1]

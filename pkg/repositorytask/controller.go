@@ -1,6 +1,6 @@
 // Package repositorytask does what RepositoryTasks ask for: it proves that the volumes of a backup can be restored.
 //
-// One process of a namespace, which holds the lease, works on one task at a time, oldest first, so no repository has two.
+// One process of a namespace, which holds the lease, works on one task at a time, so no repository has two.
 // Each volume is read by a confined worker, as in a node agent. A task whose process ended is begun again; volumes that were
 // done stay done. The task is Completed only if every selected volume is proven.
 package repositorytask
@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/proof"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
@@ -114,6 +116,25 @@ func (c *Controller) reconcile(ctx context.Context, req reconcile.Request) (reco
 	return c.expire(ctx, &task)
 }
 
+// damageDelay is how long after its TTL a task is looked at again that keeps open damage in mind.
+const damageDelay = time.Hour
+
+// hasOpenDamage reports whether a task has found damage in a volume of which no backup as new was proven since. Metric and alert of
+// the damage end with the task, so it is kept until then, or until somebody deletes it.
+func (c *Controller) hasOpenDamage(ctx context.Context, task *v1alpha1.RepositoryTask) (bool, error) {
+	if !slices.ContainsFunc(task.Status.Volumes, func(v v1alpha1.RepositoryTaskVolume) bool { return proof.Damage(&v) }) {
+		return false, nil
+	}
+	var tasks v1alpha1.RepositoryTaskList
+	if err := c.api.List(ctx, &tasks, client.InNamespace(c.cfg.Namespace)); err != nil {
+		return false, fmt.Errorf("list the RepositoryTasks: %w", err)
+	}
+	proofs := proof.Of(tasks.Items)
+	return slices.ContainsFunc(task.Status.Volumes, func(v v1alpha1.RepositoryTaskVolume) bool {
+		return proof.Damage(&v) && proofs[proof.Volume{Namespace: v.Namespace, Pod: v.Pod, Name: v.Volume, StorageLocation: v.StorageLocation}].Damaged
+	}), nil
+}
+
 // expire deletes a task that has ended long enough ago.
 func (c *Controller) expire(ctx context.Context, task *v1alpha1.RepositoryTask) (reconcile.Result, error) {
 	if !task.Status.Phase.Terminal() || task.Status.CompletionTimestamp == nil {
@@ -125,6 +146,9 @@ func (c *Controller) expire(ctx context.Context, task *v1alpha1.RepositoryTask) 
 	}
 	if left := time.Until(task.Status.CompletionTimestamp.Add(ttl)); left > 0 {
 		return reconcile.Result{RequeueAfter: left}, nil
+	}
+	if damaged, err := c.hasOpenDamage(ctx, task); damaged || err != nil {
+		return reconcile.Result{RequeueAfter: damageDelay}, err
 	}
 	c.cfg.Logger.Info("Deleting a task whose TTL has passed", "task", task.Name)
 	return reconcile.Result{}, client.IgnoreNotFound(c.client.Delete(ctx, task, client.Preconditions{UID: &task.UID}))

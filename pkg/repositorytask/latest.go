@@ -1,11 +1,12 @@
 package repositorytask
 
 import (
-	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -35,44 +36,71 @@ func (s Selection) latest(ctx context.Context, api client.Reader, namespace stri
 // refuses objects of more than 1.5 MiB.
 const maxVolumes = 300
 
-// withinBudget returns the PodVolumeBackups whose turn it is, and how many are postponed. A volume that is damaged, or cannot be
-// read, has its turn like the others, and does not keep them from theirs.
-func withinBudget(all []velerov1.PodVolumeBackup, maxBytes int64, proofs map[proof.Volume]proof.Proof) (turn []velerov1.PodVolumeBackup, postponed int) {
-	all = slices.Clone(all)
-	slices.SortStableFunc(all, func(a, b velerov1.PodVolumeBackup) int {
-		return cmp.Or(proofs[proof.VolumeOf(&a)].Tried.Compare(proofs[proof.VolumeOf(&b)].Tried), proof.BackupTime(&a).Compare(proof.BackupTime(&b)))
-	})
-	var bytes int64
+// queue orders volumes by when they were last tried, or first backed up if they never were: who has waited longest comes first.
+type queue struct {
+	proofs map[proof.Volume]proof.Proof
+	since  map[proof.Volume]time.Time
+}
+
+func (q *queue) waitsSince(pvb *velerov1.PodVolumeBackup) time.Time {
+	volume := proof.VolumeOf(pvb)
+	if tried := q.proofs[volume].Tried; !tried.IsZero() {
+		return tried
+	}
+	return q.since[volume]
+}
+
+// withinBudget returns the PodVolumeBackups whose turn it is, sorted by volume, and how many are postponed. The one that has waited
+// longest always has its turn, however large it is. A volume that is damaged, or cannot be read, has its turn like the others, and
+// does not keep them from theirs. Empty ones cost nothing: they are added as long as there is room in the object.
+func (q *queue) withinBudget(all []velerov1.PodVolumeBackup, maxBytes int64) (turn []velerov1.PodVolumeBackup, postponed int) {
+	var full, empty []velerov1.PodVolumeBackup
 	for i := range all {
-		if bytes += max(all[i].Status.Progress.TotalBytes, 0); i > 0 && bytes > maxBytes || i == maxVolumes {
-			all, postponed = all[:i], len(all)-i
-			break
+		if all[i].Status.SnapshotID == "" {
+			empty = append(empty, all[i])
+		} else {
+			full = append(full, all[i])
 		}
 	}
-	proof.Sort(all)
-	return all, postponed
+	slices.SortStableFunc(full, func(a, b velerov1.PodVolumeBackup) int { return q.waitsSince(&a).Compare(q.waitsSince(&b)) })
+	var bytes int64
+	for i := range full {
+		size := max(full[i].Status.Progress.TotalBytes, 0)
+		if i > 0 && size > maxBytes-bytes || len(turn) == maxVolumes {
+			postponed++
+			continue
+		}
+		bytes += size
+		turn = append(turn, full[i])
+	}
+	turn = append(turn, empty[:min(len(empty), maxVolumes-len(turn))]...)
+	proof.Sort(turn)
+	return turn, postponed
 }
 
 // selected returns the PodVolumeBackups that the task works on, and how many it leaves to later ones.
 func (r *run) selected(ctx context.Context) (selected []velerov1.PodVolumeBackup, postponed int, err error) {
 	spec, status := &r.object.Spec, &r.object.Status
-	if spec.Latest && len(status.Volumes) > 0 { // by an earlier process, before there was anything newer
+	if len(status.Volumes) > 0 { // by an earlier process. Others may have come since, and what it has found must stay
 		selected, err = r.selectedBefore(ctx)
 		return selected, int(status.Postponed), err
 	}
 	selected, err = selectionOf(spec).PodVolumeBackups(ctx, r.api, r.cfg.Namespace)
-	if err != nil || spec.MaxBytes == nil && (!spec.Latest || len(selected) <= maxVolumes) {
+	if err != nil || !spec.Latest || spec.MaxBytes == nil && len(selected) <= maxVolumes {
 		return selected, 0, err
+	}
+	var tasks v1alpha1.RepositoryTaskList
+	var all velerov1.PodVolumeBackupList
+	inNamespace := client.InNamespace(r.cfg.Namespace)
+	if err := errors.Join(r.api.List(ctx, &tasks, inNamespace), r.api.List(ctx, &all, inNamespace)); err != nil {
+		return nil, 0, fmt.Errorf("find the volumes whose turn it is: %w", err)
 	}
 	maxBytes := int64(math.MaxInt64)
 	if spec.MaxBytes != nil {
 		maxBytes = spec.MaxBytes.Value()
 	}
-	var tasks v1alpha1.RepositoryTaskList
-	if err := r.api.List(ctx, &tasks, client.InNamespace(r.cfg.Namespace)); err != nil {
-		return nil, 0, fmt.Errorf("list the RepositoryTasks to find the volumes whose turn it is: %w", err)
-	}
-	selected, postponed = withinBudget(selected, maxBytes, proof.Of(tasks.Items))
+	q := queue{proof.Of(tasks.Items), proof.Since(all.Items)}
+	selected, postponed = q.withinBudget(selected, maxBytes)
 	return selected, postponed, nil
 }
 
@@ -89,6 +117,7 @@ func (r *run) selectedBefore(ctx context.Context) ([]velerov1.PodVolumeBackup, e
 		switch {
 		case apierrors.IsNotFound(err):
 			*pvb = velerov1.PodVolumeBackup{Status: velerov1.PodVolumeBackupStatus{Phase: phaseDeleted}}
+			pvb.Status.StartTimestamp = v.BackupTimestamp
 			pvb.Name, pvb.Spec.Pod.Namespace, pvb.Spec.Pod.Name = v.PodVolumeBackup, v.Namespace, v.Pod
 			pvb.Spec.Volume, pvb.Spec.BackupStorageLocation, pvb.Spec.UploaderType = v.Volume, v.StorageLocation, v.Uploader
 			if v.Result != v1alpha1.VolumePending { // what was found stays

@@ -114,51 +114,90 @@ func TestLatestBegunAgain(t *testing.T) {
 	}
 }
 
-func TestMostVolumes(t *testing.T) {
-	t.Parallel()
-	all := make([]velerov1.PodVolumeBackup, maxVolumes+2)
-	if turn, postponed := withinBudget(all, math.MaxInt64, nil); len(turn) != maxVolumes || postponed != 2 {
-		t.Errorf("%d volumes, %d postponed", len(turn), postponed)
-	}
-}
-
 func TestWithinBudget(t *testing.T) {
 	t.Parallel()
-	backup := func(pod string, bytes int64, day int) velerov1.PodVolumeBackup {
+	day := func(n int) time.Time { return time.Date(2026, 11, n, 0, 0, 0, 0, time.UTC) }
+	backup := func(pod string, bytes int64) velerov1.PodVolumeBackup {
 		pvb := velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Name: pod}}
-		pvb.Spec.Pod.Name, pvb.Status.Progress.TotalBytes = pod, bytes
-		pvb.Status.StartTimestamp = new(metav1.NewTime(time.Date(2026, 11, day, 0, 0, 0, 0, time.UTC)))
+		pvb.Spec.Pod.Name, pvb.Status.Progress.TotalBytes, pvb.Status.SnapshotID = pod, bytes, "snapshot"
 		return pvb
 	}
-	all := []velerov1.PodVolumeBackup{backup("a", 10, 3), backup("b", 10, 2), backup("c", 100, 1), backup("d", 10, 4)}
-	tried := func(days map[string]int) map[proof.Volume]proof.Proof {
-		proofs := map[proof.Volume]proof.Proof{}
-		for pod, day := range days {
-			proofs[proof.Volume{Pod: pod}] = proof.Proof{Tried: time.Date(2026, 11, day, 0, 0, 0, 0, time.UTC)}
-		}
-		return proofs
-	}
+	empty := backup("empty", 0)
+	empty.Status.SnapshotID = ""
+	all := []velerov1.PodVolumeBackup{backup("a", 10), backup("b", 10), backup("big", 100), backup("d", 10)}
 	for name, test := range map[string]struct {
+		all      []velerov1.PodVolumeBackup
 		maxBytes int64
-		tried    map[string]int
+		since    map[string]int // day of the first backup
+		tried    map[string]int // day of the last try
 		want     string
 	}{
-		"the oldest backup of those never tried": {10, nil, "c"},
-		"the longest not tried":                  {20, map[string]int{"a": 7, "b": 6, "c": 9, "d": 8}, "a b"},
-		"never tried comes first":                {20, map[string]int{"a": 7, "b": 6, "c": 9}, "b d"},
-		"a big one ends the turn":                {50, map[string]int{"a": 7, "b": 6, "c": 6, "d": 9}, "c"},
-		"room for all":                           {130, nil, "a b c d"},
+		"none was ever tried":         {all, 10, map[string]int{"a": 3, "b": 2, "big": 1, "d": 4}, nil, "big"},
+		"the longest not tried":       {all, 20, nil, map[string]int{"a": 7, "b": 6, "big": 9, "d": 8}, "a b"},
+		"a big one waits for its day": {all, 20, nil, map[string]int{"a": 7, "b": 6, "big": 7, "d": 8}, "a b"},
+		"the big one's day":           {all, 20, nil, map[string]int{"a": 7, "b": 8, "big": 6, "d": 9}, "big"},
+		"a new volume queues up":      {all, 20, map[string]int{"d": 9}, map[string]int{"a": 7, "b": 6, "big": 8}, "a b"},
+		"no room but for one":         {all, 0, nil, map[string]int{"a": 7, "b": 6, "big": 8, "d": 9}, "b"},
+		"room for all":                {all, 130, nil, nil, "a b big d"},
+		"an empty one takes no turn":  {append([]velerov1.PodVolumeBackup{empty}, all[2]), 20, nil, map[string]int{"big": 8}, "big empty"},
+		"only empty ones":             {[]velerov1.PodVolumeBackup{empty}, 20, nil, nil, "empty"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			turn, postponed := withinBudget(all, test.maxBytes, tried(test.tried))
+			q := queue{map[proof.Volume]proof.Proof{}, map[proof.Volume]time.Time{}}
+			for pod, on := range test.since {
+				q.since[proof.Volume{Pod: pod}] = day(on)
+			}
+			for pod, on := range test.tried {
+				q.proofs[proof.Volume{Pod: pod}] = proof.Proof{Tried: day(on)}
+			}
+			turn, postponed := q.withinBudget(test.all, test.maxBytes)
 			var got []string
 			for i := range turn {
 				got = append(got, turn[i].Name)
 			}
-			if strings.Join(got, " ") != test.want || postponed != len(all)-len(turn) {
+			if strings.Join(got, " ") != test.want || postponed != len(test.all)-len(turn) {
 				t.Errorf("got %s, %d postponed, want %s", got, postponed, test.want)
 			}
 		})
+	}
+	many := make([]velerov1.PodVolumeBackup, maxVolumes+2)
+	for i := range many {
+		many[i] = backup(fmt.Sprint(i), 1)
+	}
+	if turn, postponed := (&queue{}).withinBudget(append(many, empty), math.MaxInt64); len(turn) != maxVolumes || postponed != 2 {
+		t.Errorf("%d volumes, %d postponed", len(turn), postponed)
+	}
+}
+
+// TestEveryVolumeHasItsTurn plays a schedule with new volumes each night, a big one and an empty one.
+func TestEveryVolumeHasItsTurn(t *testing.T) {
+	t.Parallel()
+	q := queue{map[proof.Volume]proof.Proof{}, map[proof.Volume]time.Time{}}
+	var all []velerov1.PodVolumeBackup
+	add := func(night int, pod string, bytes int64, snapshot string) {
+		pvb := velerov1.PodVolumeBackup{}
+		pvb.Spec.Pod.Name, pvb.Status.Progress.TotalBytes, pvb.Status.SnapshotID = pod, bytes, snapshot
+		all = append(all, pvb)
+		q.since[proof.VolumeOf(&pvb)] = time.Unix(int64(night), 0)
+	}
+	add(0, "big", 1000, "snapshot")
+	add(0, "empty", 0, "")
+	for i := range 20 {
+		add(0, fmt.Sprintf("steady-%d", i), 10, "snapshot")
+	}
+	lastTurn := map[string]int{}
+	for night := 1; night <= 200; night++ {
+		add(night, fmt.Sprintf("new-%d", night), 30, "snapshot") // one more each night, which room for three of ten can keep up with
+		turn, _ := q.withinBudget(all, 100)
+		for i := range turn {
+			lastTurn[turn[i].Spec.Pod.Name] = night
+			q.proofs[proof.VolumeOf(&turn[i])] = proof.Proof{Tried: time.Unix(int64(night), 0)}
+		}
+	}
+	for i := range all {
+		if v := proof.VolumeOf(&all[i]); max(lastTurn[v.Pod], int(q.since[v].Unix())) < 100 {
+			t.Errorf("%s had its last turn on night %d of 200", v.Pod, lastTurn[v.Pod])
+		}
 	}
 }

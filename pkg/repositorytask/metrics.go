@@ -30,7 +30,7 @@ func NewMetrics(api client.Reader, logError func(error)) *Metrics {
 		verified: prometheus.NewDesc("plimsoll_backup_verified_timestamp_seconds",
 			"When a backup of the volume in the location was last proven to be restorable, in seconds since the epoch; absent if no task has.", labels, nil),
 		damaged: prometheus.NewDesc("plimsoll_backup_damaged",
-			"1 if the last verification of the volume in the location that came to a result has found damaged or missing files, else 0.", labels, nil),
+			"1 if a backup of the volume in the location was found damaged or lost, and none that is as new was proven since; else 0.", labels, nil),
 		tasks: prometheus.NewDesc("plimsoll_repository_tasks", "Number of RepositoryTasks.", []string{"type", "phase"}, nil),
 	}
 }
@@ -64,7 +64,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		if !p.Verified.IsZero() {
 			ch <- prometheus.MustNewConstMetric(m.verified, prometheus.GaugeValue, float64(p.Verified.Unix()), v.Namespace, v.Pod, v.Name, v.StorageLocation)
 		}
-		if !p.Found.IsZero() {
+		if p.Damaged || !p.Verified.IsZero() {
 			damaged := 0.0
 			if p.Damaged {
 				damaged = 1

@@ -248,7 +248,7 @@ func TestVerify(t *testing.T) {
 		}
 	}
 	metrics := NewMetrics(client.NewNamespacedClient(s.Client, s.Namespace), func(err error) { t.Error(err) })
-	want := `# HELP plimsoll_backup_damaged 1 if the last verification of the volume in the location that came to a result has found damaged or missing files, else 0.
+	want := `# HELP plimsoll_backup_damaged 1 if a backup of the volume in the location was found damaged or lost, and none that is as new was proven since; else 0.
 # TYPE plimsoll_backup_damaged gauge
 plimsoll_backup_damaged{location="default",pod_name="alone",pod_namespace="shop",volume="data"} 0
 plimsoll_backup_damaged{location="default",pod_name="db-0",pod_namespace="shop",volume="data"} 1

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -37,6 +38,7 @@ type run struct {
 	done      int64                      // bytes of the volumes that are done
 	wrong     int64                      // mismatches in them
 	postponed int                        // volumes that are left to later tasks
+	note      string                     // what the end of the task has to say besides
 	object    *v1alpha1.RepositoryTask   // as it was when the run began, for what does not change
 
 	mu    sync.Mutex
@@ -95,6 +97,9 @@ func (r *run) work(ctx context.Context) error {
 	if r.backups, r.postponed, err = r.selected(ctx); err != nil {
 		return err
 	}
+	if r.note, err = selectionOf(spec).shortcoming(ctx, r.api, r.cfg.Namespace); err != nil {
+		return err
+	}
 	if err := r.begin(ctx); err != nil {
 		return err
 	}
@@ -142,6 +147,9 @@ func (r *run) begin(ctx context.Context) error {
 		total += max(r.sizes[i], volumes[i].Bytes)
 	}
 	if int(r.object.Status.Attempts) >= r.cfg.MaxAttempts {
+		if err := r.giveUp(ctx); err != nil {
+			return err
+		}
 		return refuse(v1alpha1.ReasonTooManyAttempts, "%d processes have begun with the task and ended before it did: look for out-of-memory kills and restarts of their pod", r.cfg.MaxAttempts)
 	}
 	err := r.write(ctx, func(s *v1alpha1.RepositoryTaskStatus) {
@@ -159,6 +167,18 @@ func (r *run) begin(ctx context.Context) error {
 	r.log.Info("Task started", "volumes", len(volumes), "bytes", total, "attempt", r.object.Status.Attempts+1)
 	r.emit(corev1.EventTypeNormal, v1alpha1.EventStarted, "task", "Verifying %s of %s, %s", text.Count(len(volumes), "volume", "volumes"), selectionOf(&r.object.Spec), text.Bytes(total))
 	return nil
+}
+
+// giveUp records that the volume at which the processes ended was tried: the next task of a schedule begins with another one.
+func (r *run) giveUp(ctx context.Context) error {
+	volumes := r.status().Volumes
+	i := slices.IndexFunc(volumes, func(v v1alpha1.RepositoryTaskVolume) bool { return v.Result == v1alpha1.VolumePending })
+	if i < 0 {
+		return nil
+	}
+	v := volumes[i]
+	v.Result, v.Reason, v.Message = v1alpha1.VolumeFailed, v1alpha1.ReasonTooManyAttempts, "each process that has read it ended before it did"
+	return r.writeVolume(ctx, i, v)
 }
 
 // writeVolume records what became of a volume.
@@ -180,16 +200,17 @@ func (r *run) writeVolume(ctx context.Context, i int, v v1alpha1.RepositoryTaskV
 type summary struct {
 	verified, mismatched, failed, skipped int
 	postponed                             int32
-	files, bytes                          int64
+	files, bytes, absent                  int64
 	reason                                v1alpha1.Reason
 	example                               *v1alpha1.RepositoryTaskVolume // the worst one
+	note                                  string
 }
 
 func summarize(status *v1alpha1.RepositoryTaskStatus) summary {
 	s := summary{postponed: status.Postponed}
 	for i := range status.Volumes {
 		v := &status.Volumes[i]
-		s.files, s.bytes = s.files+v.Files, s.bytes+v.Bytes
+		s.files, s.bytes, s.absent = s.files+v.Files, s.bytes+v.Bytes, s.absent+v.Absent
 		switch v.Result {
 		case v1alpha1.VolumeVerified:
 			s.verified++
@@ -220,8 +241,14 @@ func (s *summary) String() string {
 			fmt.Fprintf(&said, "; %d %s", other.n, other.what)
 		}
 	}
+	if s.absent > 0 {
+		fmt.Fprintf(&said, "; %s, because they could not be read when it was made", text.Count(s.absent, "file is not in its backup", "files are not in their backups"))
+	}
 	if s.postponed > 0 {
 		fmt.Fprintf(&said, "; %s left to later tasks", text.Count(int64(s.postponed), "volume is", "volumes are"))
+	}
+	if s.note != "" {
+		said.WriteString(". " + s.note)
 	}
 	if v := s.example; v != nil {
 		fmt.Fprintf(&said, ". %s/%s:%s: %s", v.Namespace, v.Pod, v.Volume, v.Message)
@@ -235,6 +262,7 @@ const maxMessage = 1000
 // finish ends a task of which every volume is done.
 func (r *run) finish(ctx context.Context) error {
 	s := summarize(r.status())
+	s.note = r.note
 	if s.mismatched+s.failed > 0 {
 		return r.fail(ctx, s.reason, s.String())
 	}

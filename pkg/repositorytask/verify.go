@@ -22,11 +22,17 @@ const (
 	maxPath  = 256 // bytes
 )
 
-// verifyVolume reads a volume's snapshot, and again after failures that may pass. The error is that of ctx.
+// verifyVolume reads a volume's snapshot, and again after failures that may pass. Damage counts when it is seen twice: a storage that
+// answers with less than it has makes whole files look damaged. The error is that of ctx.
 func (r *run) verifyVolume(ctx context.Context, i int, v v1alpha1.RepositoryTaskVolume) (v1alpha1.RepositoryTaskVolume, error) {
-	began, try := time.Now(), 1
+	began, try, damaged := time.Now(), 1, false
 	for {
 		result, err := r.verifyOnce(ctx, i)
+		if err == nil && !damaged && !result.Proven() {
+			r.log.Warn("Volume looks damaged; looking again", "pod", v.Namespace+"/"+v.Pod, "volume", v.Volume, "mismatched", result.Mismatched, "error", result.LastError)
+			damaged = true
+			continue
+		}
 		if err == nil {
 			return withResult(v, &result), nil
 		}

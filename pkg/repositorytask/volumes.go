@@ -9,6 +9,7 @@ import (
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -102,6 +103,23 @@ func (s Selection) single(ctx context.Context, api client.Reader, namespace stri
 	return []velerov1.PodVolumeBackup{pvb}, nil
 }
 
+// shortcoming says what a selected Backup that has not completed may lack: Velero makes no PodVolumeBackup for a volume on a node
+// without a node agent. Empty: nothing.
+func (s Selection) shortcoming(ctx context.Context, api client.Reader, namespace string) (string, error) {
+	if s.Backup == "" {
+		return "", nil
+	}
+	var backup velerov1.Backup
+	err := api.Get(ctx, types.NamespacedName{Namespace: namespace, Name: s.Backup}, &backup)
+	if client.IgnoreNotFound(err) != nil {
+		return "", fmt.Errorf("get Backup %s: %w", s.Backup, err)
+	}
+	if err != nil || backup.Status.Phase == velerov1.BackupPhaseCompleted {
+		return "", nil
+	}
+	return fmt.Sprintf("Backup %s is %s: volumes that it lacks were not looked at", backup.Name, backup.Status.Phase), nil
+}
+
 func hasEnded(b *velerov1.Backup) bool {
 	switch b.Status.Phase {
 	case velerov1.BackupPhaseCompleted, velerov1.BackupPhasePartiallyFailed, velerov1.BackupPhaseFailed, velerov1.BackupPhaseFailedValidation:
@@ -167,6 +185,7 @@ func newVolume(pvb *velerov1.PodVolumeBackup) v1alpha1.RepositoryTaskVolume {
 	v := v1alpha1.RepositoryTaskVolume{
 		Namespace: pvb.Spec.Pod.Namespace, Pod: pvb.Spec.Pod.Name, Volume: pvb.Spec.Volume, PodVolumeBackup: pvb.Name,
 		StorageLocation: pvb.Spec.BackupStorageLocation, Uploader: cmp.Or(pvb.Spec.UploaderType, uploaderRestic), SnapshotID: pvb.Status.SnapshotID, Result: v1alpha1.VolumePending,
+		BackupTimestamp: new(metav1.NewTime(proof.BackupTime(pvb))),
 	}
 	switch {
 	case pvb.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted:
