@@ -3,6 +3,7 @@ package repositorytask
 import (
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -163,7 +164,7 @@ func TestWithinBudget(t *testing.T) {
 	}
 	many := make([]velerov1.PodVolumeBackup, maxVolumes+2)
 	for i := range many {
-		many[i] = backup(fmt.Sprint(i), 1)
+		many[i] = backup(strconv.Itoa(i), 1)
 	}
 	if turn, postponed := (&queue{}).withinBudget(append(many, empty), math.MaxInt64); len(turn) != maxVolumes || postponed != 2 {
 		t.Errorf("%d volumes, %d postponed", len(turn), postponed)

@@ -104,17 +104,19 @@ func (s Selection) single(ctx context.Context, api client.Reader, namespace stri
 }
 
 // shortcoming says what a selected Backup that has not completed may lack: Velero makes no PodVolumeBackup for a volume on a node
-// without a node agent. Empty: nothing.
+// without a node agent. Empty: nothing is known.
 func (s Selection) shortcoming(ctx context.Context, api client.Reader, namespace string) (string, error) {
 	if s.Backup == "" {
 		return "", nil
 	}
 	var backup velerov1.Backup
 	err := api.Get(ctx, types.NamespacedName{Namespace: namespace, Name: s.Backup}, &backup)
-	if client.IgnoreNotFound(err) != nil {
+	switch {
+	case apierrors.IsNotFound(err): // deleted since its volumes were selected
+		return fmt.Sprintf("Backup %s was deleted", s.Backup), nil
+	case err != nil:
 		return "", fmt.Errorf("get Backup %s: %w", s.Backup, err)
-	}
-	if err != nil || backup.Status.Phase == velerov1.BackupPhaseCompleted {
+	case backup.Status.Phase == velerov1.BackupPhaseCompleted:
 		return "", nil
 	}
 	return fmt.Sprintf("Backup %s is %s: volumes that it lacks were not looked at", backup.Name, backup.Status.Phase), nil

@@ -203,6 +203,7 @@ func (p *backupProgress) finish(summary kopiafs.DirectorySummary) {
 		p.stopScan()
 	}
 	p.totalBytes.Store(summary.TotalFileSize)
+	p.totalFiles.Store(max(p.totalFiles.Load(), summary.TotalFileCount)) // the scan also counts those that could not be read
 	p.done.Store(summary.TotalFileSize)
 	p.stored.Store(true)
 }

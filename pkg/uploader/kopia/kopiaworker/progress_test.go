@@ -75,7 +75,7 @@ func TestReadingWhileItWorks(t *testing.T) {
 	p.finish(*manifestOf(1000, 10).RootEntry.DirSummary)
 	<-looked
 	wantReading(t, "at the end", p, progress.Reading{
-		Stage: progress.StageFinishing, BytesDone: 1000, TotalBytes: 1000, TotalFinal: true, FilesDone: 1, Errors: 1,
+		Stage: progress.StageFinishing, BytesDone: 1000, TotalBytes: 1000, TotalFinal: true, FilesDone: 1, FilesTotal: 10, Errors: 1,
 	})
 }
 
@@ -149,7 +149,7 @@ func TestScanEndsBeforeTheTotal(t *testing.T) {
 	p.finish(rootSummary(manifestOf(1000, 10)))
 	stop()
 	wantReading(t, "when the scan has ended", p, progress.Reading{
-		Stage: progress.StageFinishing, BytesDone: 1000, TotalBytes: 1000, TotalFinal: true, FilesTotal: 1,
+		Stage: progress.StageFinishing, BytesDone: 1000, TotalBytes: 1000, TotalFinal: true, FilesTotal: 10,
 	})
 }
 
