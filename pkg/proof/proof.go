@@ -127,10 +127,11 @@ func Damage(v *v1alpha1.RepositoryTaskVolume) bool {
 	}
 }
 
-// clears reports whether a proof came after damage, of the same backup or of a newer one of the volume.
+// clears reports whether a proof came after damage, of the same backup or of a newer one of the volume. In objects a second is one
+// moment: of the same backup, damage counts then.
 func clears(proof, damage *v1alpha1.RepositoryTaskVolume) bool {
-	return proof.Result == v1alpha1.VolumeVerified && proof.CompletionTimestamp.After(damage.CompletionTimestamp.Time) &&
-		!backedUp(proof).Before(backedUp(damage))
+	newer := backedUp(proof).Compare(backedUp(damage))
+	return proof.Result == v1alpha1.VolumeVerified && newer >= 0 && cmp.Or(proof.CompletionTimestamp.Compare(damage.CompletionTimestamp.Time), newer) > 0
 }
 
 func backedUp(v *v1alpha1.RepositoryTaskVolume) time.Time {

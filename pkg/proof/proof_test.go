@@ -37,6 +37,7 @@ func TestOf(t *testing.T) {
 		"a newer backup is proven":      {[]found{{3, 2, mismatched, ""}, {4, 3, verified, ""}}, proof.Proof{Tried: day(4), Verified: day(4)}},
 		"it is whole again":             {[]found{{4, 2, verified, ""}, {3, 2, mismatched, ""}}, proof.Proof{Tried: day(4), Verified: day(4)}},
 		"an older one is damaged later": {[]found{{3, 2, verified, ""}, {4, 1, mismatched, ""}}, proof.Proof{Tried: day(4), Verified: day(3), Damaged: true}},
+		"a newer one at once":           {[]found{{3, 2, mismatched, ""}, {3, 3, verified, ""}}, proof.Proof{Tried: day(3), Verified: day(3)}},
 		"both at once":                  {[]found{{3, 2, verified, ""}, {3, 2, mismatched, ""}}, proof.Proof{Tried: day(3), Verified: day(3), Damaged: true}},
 		"the snapshot is lost":          {[]found{{3, 2, verified, ""}, {4, 2, failed, gone}}, proof.Proof{Tried: day(4), Failed: true, Verified: day(3), Damaged: true}},
 		"no answer":                     {[]found{{3, 2, verified, ""}, {4, 2, failed, v1alpha1.ReasonDataPath}}, proof.Proof{Tried: day(4), Failed: true, Verified: day(3)}},
