@@ -31,6 +31,35 @@ type FileRequestSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	PodVolumeBackup string `json:"podVolumeBackup,omitempty"`
+
+	// Other selects what the backups are compared with. Absent: nothing.
+	//
+	// +optional
+	Other *FileSelection `json:"other,omitempty"`
+}
+
+// FileSelection selects backups of volumes.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.podVolumeBackup) || !has(self.backup) && !has(self.volume)",message="podVolumeBackup cannot be combined with backup or volume"
+type FileSelection struct {
+	// Backup is the name of a Velero Backup of the namespace. Absent: all Backups.
+	//
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Backup string `json:"backup,omitempty"`
+
+	// Volume selects volumes of the backups. Absent: all pod volumes.
+	//
+	// +optional
+	Volume *PodVolumeSelector `json:"volume,omitempty"`
+
+	// PodVolumeBackup is the name of the one PodVolumeBackup whose snapshot is wanted.
+	//
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	PodVolumeBackup string `json:"podVolumeBackup,omitempty"`
 }
 
 // FileRequestPhase is how far a FileRequest is.

@@ -106,50 +106,82 @@ func (s *server) volumes(_ context.Context, open *session, a *answer) error {
 			return err
 		}
 	}
+	for i := range open.others {
+		v := volumeOf(&open.others[i])
+		v.Other = true
+		if err := a.writeLine(v); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
-// snapshot finds what a question is about, and waits for its turn. done must be called at the answer's end.
-func (s *server) snapshot(ctx context.Context, open *session, q *protocol.Query) (browser uploader.Browser, req uploader.BrowseRequest, done func(), err error) {
-	pvb := open.backup(q.PodVolumeBackup)
+// snapshot is what a question is about.
+type snapshot struct {
+	backup  *velerov1.PodVolumeBackup
+	volume  protocol.Volume
+	browser uploader.Browser
+}
+
+// snapshot finds the snapshot of a PodVolumeBackup.
+func (s *server) snapshot(open *session, name string) (snapshot, error) {
+	pvb := open.backup(name)
 	if pvb == nil {
-		return nil, req, nil, fmt.Errorf("PodVolumeBackup %q is not one of those that the FileRequest is about", q.PodVolumeBackup)
+		return snapshot{}, fmt.Errorf("PodVolumeBackup %q is not one of those that the FileRequest is about", name)
 	}
 	v := volumeOf(pvb)
-	browser = s.cfg.Browsers[v.Uploader]
+	browser := s.cfg.Browsers[v.Uploader]
 	switch {
 	case v.Problem != "":
-		return nil, req, nil, errors.New(v.Problem)
+		return snapshot{}, errors.New(v.Problem)
 	case v.SnapshotID == "":
-		return nil, req, nil, errors.New("the volume was empty when it was backed up, so there is no snapshot")
+		return snapshot{}, errors.New("the volume was empty when it was backed up, so there is no snapshot")
 	case browser == nil:
-		return nil, req, nil, fmt.Errorf("uploader type %q: %w", v.Uploader, uploader.ErrUnsupported)
+		return snapshot{}, fmt.Errorf("uploader type %q: %w", v.Uploader, uploader.ErrUnsupported)
 	}
+	return snapshot{pvb, v, browser}, nil
+}
+
+// work waits for the turn of an answer that reads a repository. done must be called at its end.
+func (s *server) work(ctx context.Context) (done func(), err error) {
 	select {
 	case s.workers <- struct{}{}:
+		return func() { <-s.workers }, nil
 	case <-ctx.Done():
-		return nil, req, nil, context.Cause(ctx)
+		return nil, context.Cause(ctx)
 	}
-	done = func() { <-s.workers }
-	repo, err := s.cfg.Repositories.Of(ctx, pvb)
+}
+
+// browse finds what a question about one snapshot is about, and waits for its turn. done must be called at the answer's end.
+func (s *server) browse(ctx context.Context, open *session, q *protocol.Query) (browser uploader.Browser, req uploader.BrowseRequest, done func(), err error) {
+	of, err := s.snapshot(open, q.PodVolumeBackup)
+	if err != nil {
+		return nil, req, nil, err
+	}
+	if done, err = s.work(ctx); err != nil {
+		return nil, req, nil, err
+	}
+	repo, err := s.cfg.Repositories.Of(ctx, of.backup)
 	if err != nil {
 		done()
 		return nil, req, nil, err
 	}
-	return browser, uploader.BrowseRequest{Repository: repo, SnapshotID: v.SnapshotID, Path: q.Path}, done, nil
+	return of.browser, uploader.BrowseRequest{Repository: repo, SnapshotID: of.volume.SnapshotID, Path: q.Path}, done, nil
 }
 
 func (o *session) backup(name string) *velerov1.PodVolumeBackup {
-	for i := range o.backups {
-		if o.backups[i].Name == name {
-			return &o.backups[i]
+	for _, all := range [][]velerov1.PodVolumeBackup{o.backups, o.others} {
+		for i := range all {
+			if all[i].Name == name {
+				return &all[i]
+			}
 		}
 	}
 	return nil
 }
 
 func (s *server) entries(ctx context.Context, open *session, a *answer) error {
-	browser, req, done, err := s.snapshot(ctx, open, &a.Query)
+	browser, req, done, err := s.browse(ctx, open, &a.Query)
 	if err != nil {
 		return err
 	}
@@ -161,8 +193,15 @@ func (s *server) entries(ctx context.Context, open *session, a *answer) error {
 				return nil
 			}
 		}
-		return a.writeLine(protocol.Entry{Path: []byte(e.Path), Mode: e.Mode, Size: e.Size, ModTime: e.ModTime, Target: []byte(e.Target)})
+		return a.writeLine(entryOf(&e))
 	})
+}
+
+func entryOf(e *uploader.Entry) *protocol.Entry {
+	if e == nil {
+		return nil
+	}
+	return &protocol.Entry{Path: []byte(e.Path), Mode: e.Mode, Size: e.Size, ModTime: e.ModTime, Target: []byte(e.Target), UID: e.UID, GID: e.GID}
 }
 
 // errEnough ends a listing whose rest nobody wants.
@@ -188,7 +227,7 @@ func stat(ctx context.Context, browser uploader.Browser, req uploader.BrowseRequ
 }
 
 func (s *server) content(ctx context.Context, open *session, a *answer) error {
-	browser, req, done, err := s.snapshot(ctx, open, &a.Query)
+	browser, req, done, err := s.browse(ctx, open, &a.Query)
 	if err != nil {
 		return err
 	}

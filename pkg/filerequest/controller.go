@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -26,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/repositorytask"
 	"github.com/plimsoll-io/plimsoll/pkg/text"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
@@ -149,30 +151,20 @@ func (c *Controller) delete(ctx context.Context, r *v1alpha1.FileRequest, why st
 	return reconcile.Result{}, client.IgnoreNotFound(c.client.Delete(ctx, r, client.Preconditions{UID: &r.UID}))
 }
 
-// refusedError says that a FileRequest cannot be answered.
-type refusedError struct {
-	reason  v1alpha1.Reason
-	message string
-}
-
-func (e *refusedError) Error() string { return e.message }
-
-func refuse(reason v1alpha1.Reason, format string, args ...any) error {
-	return &refusedError{reason, fmt.Sprintf(format, args...)}
-}
-
 // open begins a session, and then tells the client where it is: who reads the status finds the session.
 func (c *Controller) open(ctx context.Context, r *v1alpha1.FileRequest) (reconcile.Result, error) {
-	backups, err := c.selectBackups(ctx, &r.Spec)
-	if err == nil && !c.server.begin(ctx, r, backups) {
-		err = refuse(v1alpha1.ReasonTooManyFileRequests, "%d FileRequests are open in this namespace, and no more are kept", c.cfg.MaxOpen)
+	backups, others, err := c.selectAll(ctx, &r.Spec)
+	if err == nil && !c.server.begin(ctx, r, backups, others) {
+		err = &repositorytask.RefusedError{
+			Reason: v1alpha1.ReasonTooManyFileRequests, Message: fmt.Sprintf("%d FileRequests are open in this namespace, and no more are kept", c.cfg.MaxOpen),
+		}
 	}
 	status := v1alpha1.FileRequestStatus{
 		Phase: v1alpha1.FileRequestReady, Pod: c.cfg.Pod, Port: c.port, ExpirationTimestamp: &metav1.Time{Time: time.Now().Add(c.cfg.Timeout)},
 	}
-	if refused, ok := errors.AsType[*refusedError](err); ok {
+	if refused, ok := errors.AsType[*repositorytask.RefusedError](err); ok {
 		status.Phase, status.Pod, status.Port = v1alpha1.FileRequestFailed, "", 0
-		status.Reason, status.Message = refused.reason, text.Line(refused.message, maxMessage)
+		status.Reason, status.Message = refused.Reason, text.Line(refused.Message, maxMessage)
 	} else if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -183,43 +175,48 @@ func (c *Controller) open(ctx context.Context, r *v1alpha1.FileRequest) (reconci
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	c.cfg.Metrics.WithLabelValues(string(status.Phase)).Inc()
-	c.cfg.Logger.Info("FileRequest answered", "request", r.Name, "phase", status.Phase, "backup", r.Spec.Backup, "volumes", len(backups), "message", status.Message)
+	c.cfg.Logger.Info("FileRequest answered", "request", r.Name, "phase", status.Phase, "backup", r.Spec.Backup, "volumes", len(backups)+len(others), "message", status.Message)
 	return reconcile.Result{RequeueAfter: c.cfg.Timeout}, nil
 }
 
 // maxMessage is the CRD's bound of a message, in bytes.
 const maxMessage = 1024
 
-// selectBackups returns the PodVolumeBackups that a FileRequest is about.
-func (c *Controller) selectBackups(ctx context.Context, spec *v1alpha1.FileRequestSpec) ([]velerov1.PodVolumeBackup, error) {
-	key := client.ObjectKey{Namespace: c.cfg.Namespace, Name: cmp.Or(spec.PodVolumeBackup, spec.Backup)}
-	if spec.PodVolumeBackup != "" {
-		var pvb velerov1.PodVolumeBackup
-		err := c.api.Get(ctx, key, &pvb)
-		if apierrors.IsNotFound(err) {
-			return nil, refuse(v1alpha1.ReasonBackupNotFound, "namespace %s has no PodVolumeBackup %q", key.Namespace, key.Name)
-		}
-		return []velerov1.PodVolumeBackup{pvb}, err
+// selectAll returns the PodVolumeBackups that a FileRequest is about, and those that they may be compared with.
+func (c *Controller) selectAll(ctx context.Context, spec *v1alpha1.FileRequestSpec) (backups, others []velerov1.PodVolumeBackup, err error) {
+	selection := repositorytask.Selection{Backup: spec.Backup, PodVolumeBackup: spec.PodVolumeBackup, Volume: spec.Volume}
+	if backups, err = c.selectBackups(ctx, selection); err != nil || spec.Other == nil {
+		return backups, nil, err
 	}
-	options := []client.ListOption{client.InNamespace(c.cfg.Namespace)}
-	if spec.Backup != "" {
-		var backup velerov1.Backup
-		err := c.api.Get(ctx, key, &backup)
-		if apierrors.IsNotFound(err) {
-			return nil, refuse(v1alpha1.ReasonBackupNotFound, "namespace %s has no Backup %q", key.Namespace, key.Name)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("get Backup %s: %w", key.Name, err)
-		}
-		options = append(options, client.MatchingLabels{velerov1.BackupNameLabel: v1alpha1.LabelValue(spec.Backup)})
+	other := repositorytask.Selection{Backup: spec.Other.Backup, PodVolumeBackup: spec.Other.PodVolumeBackup, Volume: spec.Other.Volume}
+	others, err = c.selectBackups(ctx, other)
+	return backups, others, err
+}
+
+// selectBackups returns the selected PodVolumeBackups, sorted by volume, and the newest of each volume first.
+func (c *Controller) selectBackups(ctx context.Context, selection repositorytask.Selection) ([]velerov1.PodVolumeBackup, error) {
+	selected, err := c.selectUnsorted(ctx, selection)
+	newestFirst(selected)
+	return selected, err
+}
+
+func (c *Controller) selectUnsorted(ctx context.Context, selection repositorytask.Selection) ([]velerov1.PodVolumeBackup, error) {
+	if selection.Backup != "" || selection.PodVolumeBackup != "" {
+		return selection.PodVolumeBackups(ctx, c.api, c.cfg.Namespace)
 	}
 	var list velerov1.PodVolumeBackupList
-	if err := c.api.List(ctx, &list, options...); err != nil {
+	if err := c.api.List(ctx, &list, client.InNamespace(c.cfg.Namespace)); err != nil {
 		return nil, fmt.Errorf("list the PodVolumeBackups: %w", err)
 	}
-	selected := selectFrom(list.Items, spec)
+	selected := slices.DeleteFunc(list.Items, func(pvb velerov1.PodVolumeBackup) bool { return !selection.Volume.Selects(&pvb.Spec.Pod, pvb.Spec.Volume) })
 	if len(selected) == 0 {
-		return nil, refuse(v1alpha1.ReasonNoPodVolumes, "%s has no volume%s whose files were backed up with restic or kopia", aboutBackups(c.cfg.Namespace, spec), aboutVolumes(spec))
+		what := "volume"
+		if selection.Volume != nil {
+			what += " " + selection.Volume.String()
+		}
+		return nil, &repositorytask.RefusedError{
+			Reason: v1alpha1.ReasonNoPodVolumes, Message: fmt.Sprintf("namespace %s has no %s whose files were backed up with restic or kopia", c.cfg.Namespace, what),
+		}
 	}
 	return selected, nil
 }

@@ -22,6 +22,7 @@ type session struct {
 	uid       types.UID
 	tokenHash string
 	backups   []velerov1.PodVolumeBackup
+	others    []velerov1.PodVolumeBackup // that those may be compared with
 	ctx       context.Context //nolint:containedctx // the session's life; answers end with it
 	cancel    context.CancelCauseFunc
 	answers   int  // that go on; guarded by the server
@@ -45,14 +46,14 @@ func newServer(cfg *Config) *server {
 }
 
 // begin opens the session of a FileRequest. It returns false if as many are open as the server keeps.
-func (s *server) begin(ctx context.Context, r *v1alpha1.FileRequest, backups []velerov1.PodVolumeBackup) bool {
+func (s *server) begin(ctx context.Context, r *v1alpha1.FileRequest, backups, others []velerov1.PodVolumeBackup) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.sessions) >= s.cfg.MaxOpen {
 		return false
 	}
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx)) // it ends with the session, not with what has begun it
-	s.sessions[r.Name] = &session{uid: r.UID, tokenHash: r.Spec.TokenHash, backups: backups, ctx: ctx, cancel: cancel}
+	s.sessions[r.Name] = &session{uid: r.UID, tokenHash: r.Spec.TokenHash, backups: backups, others: others, ctx: ctx, cancel: cancel}
 	return true
 }
 
@@ -128,7 +129,7 @@ func (s *server) serve(ctx context.Context, listener net.Listener) error {
 func (s *server) handler() http.Handler {
 	mux := http.NewServeMux()
 	for question, answer := range map[string]func(context.Context, *session, *answer) error{
-		protocol.Volumes: s.volumes, protocol.Entries: s.entries, protocol.Content: s.content,
+		protocol.Volumes: s.volumes, protocol.Entries: s.entries, protocol.Content: s.content, protocol.Diff: s.diff,
 	} {
 		mux.HandleFunc("GET "+protocol.URLPath("{request}", question), func(w http.ResponseWriter, r *http.Request) { s.answer(w, r, answer) })
 	}

@@ -22,6 +22,11 @@ type Browser interface {
 	// Read writes the content of a file, from Offset on, to w; of a directory, a tar archive with names relative to the volume.
 	// The repository's records are compared on the way: an error after some bytes means that they are not all.
 	Read(ctx context.Context, req BrowseRequest, w io.Writer) error
+
+	// Diff hands each entry that two snapshots do not have alike to change, in the order of List, in constant memory. Content is
+	// compared by what the repository's records say of it, never by size and time. It ends with the first error that change returns;
+	// an error after some changes means that they are not all. ErrSnapshotNotFound: there is no such snapshot.
+	Diff(ctx context.Context, req DiffRequest, change func(Change) error) error
 }
 
 // BrowseRequest is a part of a snapshot.
@@ -43,4 +48,6 @@ type Entry struct {
 	Size    int64 // of a file, in bytes
 	ModTime time.Time
 	Target  string // of a symbolic link
+	UID     uint32
+	GID     uint32
 }

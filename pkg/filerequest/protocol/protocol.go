@@ -25,6 +25,7 @@ const (
 	Volumes = "volumes" // answered by Volumes, the newest of each volume first
 	Entries = "entries" // answered by Entries
 	Content = "content" // answered by the bytes of a file or of a tar archive
+	Diff    = "diff"    // answered by Changes, each directory's before those of what it holds
 )
 
 // The headers of an answer with content.
@@ -78,6 +79,7 @@ type Volume struct {
 	SnapshotID      string    `json:"snapshotID,omitempty"` // empty with a Problem, or where the volume was empty
 	Time            time.Time `json:"time"`                 // of the backup
 	Problem         string    `json:"problem,omitempty"`    // why there is no snapshot, where there should be one
+	Other           bool      `json:"other,omitempty"`      // selected by the FileRequest's spec.other
 }
 
 // Entry is one entry of a snapshot. Names are bytes, since JSON would change those that are no UTF-8.
@@ -87,6 +89,15 @@ type Entry struct {
 	Size    int64       `json:"size"`
 	ModTime time.Time   `json:"modTime"`
 	Target  []byte      `json:"target,omitempty"` // of a symbolic link
+	UID     uint32      `json:"uid,omitempty"`
+	GID     uint32      `json:"gid,omitempty"`
+}
+
+// Change is an entry that two snapshots do not have alike.
+type Change struct {
+	From    *Entry   `json:"from,omitempty"`    // absent: the entry was added
+	To      *Entry   `json:"to,omitempty"`      // absent: the entry was removed
+	Differs []string `json:"differs,omitempty"` // in which respects, as in uploader.Difference; for entries of both
 }
 
 // Query is what a client asks about a volume.
@@ -96,6 +107,7 @@ type Query struct {
 	Recursive       bool   // Entries
 	Name            string // Entries: a pattern (path.Match) of the names that are wanted; empty: all
 	Offset          int64  // Content: leave out so many bytes of a file
+	Other           string // Diff: the PodVolumeBackup that it is compared with, the newer one
 }
 
 // Encode returns the query of a URL, which takes any bytes.
@@ -110,12 +122,15 @@ func (q *Query) Encode() string {
 	if q.Offset > 0 {
 		v.Set("offset", strconv.FormatInt(q.Offset, 10))
 	}
+	if q.Other != "" {
+		v.Set("other", q.Other)
+	}
 	return v.Encode()
 }
 
 // ParseQuery reads what Encode wrote.
 func ParseQuery(v url.Values) (Query, error) {
-	q := Query{PodVolumeBackup: v.Get("volume"), Path: v.Get("path"), Recursive: v.Get("recursive") == "true", Name: v.Get("name")}
+	q := Query{PodVolumeBackup: v.Get("volume"), Path: v.Get("path"), Recursive: v.Get("recursive") == "true", Name: v.Get("name"), Other: v.Get("other")}
 	if v.Has("offset") {
 		var err error
 		if q.Offset, err = strconv.ParseInt(v.Get("offset"), 10, 64); err != nil || q.Offset < 0 {

@@ -32,6 +32,19 @@ func (u *Uploader) Read(ctx context.Context, req uploader.BrowseRequest, w io.Wr
 	return nil
 }
 
+// Diff compares entries by the ids of their objects. A directory that is the same object in both snapshots is not read.
+func (u *Uploader) Diff(ctx context.Context, req uploader.DiffRequest, change func(uploader.Change) error) error {
+	from := uploader.BrowseRequest{Repository: req.Repository, SnapshotID: req.From}
+	if !protocol.IsSnapshotID(req.To) {
+		return fmt.Errorf("%s is no snapshot's id: %w", strconv.Quote(req.To), uploader.ErrSnapshotNotFound)
+	}
+	err := u.browse(ctx, from, run{change: change, request: protocol.Request{Operation: protocol.OpDiff, Other: req.To}})
+	if err != nil {
+		return fmt.Errorf("compare snapshot %s with %s: %w", req.From, req.To, err)
+	}
+	return nil
+}
+
 func (u *Uploader) browse(ctx context.Context, req uploader.BrowseRequest, r run) error {
 	if !protocol.IsSnapshotID(req.SnapshotID) {
 		return fmt.Errorf("%s is no snapshot's id: %w", strconv.Quote(req.SnapshotID), uploader.ErrSnapshotNotFound)

@@ -1,11 +1,16 @@
 package kopia_test
 
 import (
+	"archive/tar"
 	"bytes"
 	"errors"
 	"io"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
@@ -50,5 +55,55 @@ func TestBrowseDamaged(t *testing.T) {
 	err := newUploader(t, kopia.Options{}).List(t.Context(), request(repository, ""), func(uploader.Entry) error { return nil })
 	if err == nil || errors.Is(err, uploader.ErrSnapshotNotFound) || errors.Is(err, uploader.ErrPathNotFound) {
 		t.Errorf("the storage is away: got %v", err)
+	}
+}
+
+// TestBrowseNamesThatBecomeOne: kopia stores names that are no UTF-8 with U+FFFD, so that two of a directory can be the same. Neither hides
+// the other.
+func TestBrowseNamesThatBecomeOne(t *testing.T) {
+	t.Parallel()
+	repository, dir := initialized(t), t.TempDir()
+	want := []string{"a", "b", "x\uFFFD", "x\uFFFD", "y", "z", "zz", "zzz"}
+	for _, name := range []string{"a", "b", "x\xfe", "x\xff", "y", "z", "zz", "zzz"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	volume, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer volume.Close()
+	u := newUploader(t, kopia.Options{})
+	stored := backup(t, u, uploader.BackupRequest{Repository: repository, Volume: volume}, nil)
+	request := uploader.BrowseRequest{Repository: repository, SnapshotID: stored.SnapshotID}
+	var listed, archived []string
+	err = u.List(t.Context(), request, func(e uploader.Entry) error {
+		listed = append(listed, e.Path)
+		return nil
+	})
+	if diff := cmp.Diff(want, listed); err != nil || diff != "" {
+		t.Errorf("list: %v: -want +got:\n%s", err, diff)
+	}
+	var archive bytes.Buffer
+	if err := u.Read(t.Context(), request, &archive); err != nil {
+		t.Fatal(err)
+	}
+	for r := tar.NewReader(&archive); ; {
+		header, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		archived = append(archived, header.Name)
+	}
+	if diff := cmp.Diff(want, archived); diff != "" {
+		t.Errorf("archive: -want +got:\n%s", diff)
+	}
+	request.Path = "x\uFFFD"
+	if err := u.Read(t.Context(), request, io.Discard); err == nil || !strings.Contains(err.Error(), "2 entries of the name") {
+		t.Errorf("one of two files: got %v", err)
 	}
 }

@@ -17,11 +17,13 @@ type output struct {
 	logger *slog.Logger
 	hide   func(string) string        // replaces secrets in a text
 	stop   context.CancelCauseFunc    // ends the worker
-	entry  func(uploader.Entry) error // nil: none is expected
-	data   io.Writer                  // nil: none is expected
+	entry  func(uploader.Entry) error  // nil: none is expected
+	change func(uploader.Change) error // nil: none is expected
+	data   io.Writer                   // nil: none is expected
 
 	last      progress.Reading
 	received  int64 // bytes of data
+	changes   int64
 	refused   error // what entry or data returned
 	result    *protocol.Result
 	failure   *protocol.Failure
@@ -43,7 +45,7 @@ func (o *output) line(line []byte) {
 	case err != nil:
 	case o.result != nil || o.failure != nil:
 		err = errAfterEnd
-	case m.Entry != nil && o.entry == nil, m.Data != nil && o.data == nil:
+	case m.Entry != nil && o.entry == nil, m.Change != nil && o.change == nil, m.Data != nil && o.data == nil:
 		err = errUnasked
 	}
 	if err != nil {
@@ -59,8 +61,10 @@ func (o *output) line(line []byte) {
 	case m.Note != nil:
 		o.log(*m.Note)
 	case m.Entry != nil:
-		e := m.Entry
-		o.handOn(o.entry(uploader.Entry{Path: string(e.Path), Mode: e.Mode, Size: e.Size, ModTime: e.ModTime, Target: string(e.Target)}))
+		o.handOn(o.entry(*entryOf(m.Entry)))
+	case m.Change != nil:
+		o.changes++
+		o.handOn(o.change(uploader.Change{From: entryOf(m.Change.From), To: entryOf(m.Change.To), Content: m.Change.Content}))
 	case m.Data != nil:
 		o.received += int64(len(m.Data))
 		_, err := o.data.Write(m.Data)
@@ -70,6 +74,13 @@ func (o *output) line(line []byte) {
 	default:
 		o.failure = m.Failure
 	}
+}
+
+func entryOf(e *protocol.Entry) *uploader.Entry {
+	if e == nil {
+		return nil
+	}
+	return &uploader.Entry{Path: string(e.Path), Mode: e.Mode, Size: e.Size, ModTime: e.ModTime, Target: string(e.Target), UID: e.UID, GID: e.GID}
 }
 
 // handOn ends the worker when its work is not wanted any more.

@@ -25,7 +25,8 @@ type run struct {
 	mode       worker.Mode
 	sink       progress.Sink
 	entry      func(uploader.Entry) error // takes what a worker lists
-	data       io.Writer                  // takes what a worker reads
+	change     func(uploader.Change) error
+	data       io.Writer        // takes what a worker reads
 	request    protocol.Request           // what the caller decides of it
 }
 
@@ -78,7 +79,7 @@ func (u *Uploader) work(ctx context.Context, w *workspace, r run) (protocol.Resu
 	defer stop(nil)
 	secrets := r.repository.Hider()
 	hide := func(text string) string { return secrets(strings.ReplaceAll(text, w.dir, "(private)")) }
-	out := &output{sink: r.sink, logger: u.options.Logger, hide: hide, stop: stop, entry: r.entry, data: r.data}
+	out := &output{sink: r.sink, logger: u.options.Logger, hide: hide, stop: stop, entry: r.entry, change: r.change, data: r.data}
 	err := worker.Run(runCtx, worker.Command{
 		Path: u.options.Worker, Args: protocol.Args, Env: []string{"HOME=" + w.dir, "TMPDIR=" + w.dir}, Dir: r.volume, Access: w.access, Memory: u.options.Memory(),
 		Stdin: &stdin, Stdout: out.line,
@@ -94,6 +95,8 @@ func (u *Uploader) work(ctx context.Context, w *workspace, r run) (protocol.Resu
 		return protocol.Result{}, out.refused
 	case err == nil && out.result != nil && r.data != nil && out.received != out.result.TotalBytes:
 		return protocol.Result{}, fmt.Errorf("kopia %s: %d bytes came of %d", r.request.Operation, out.received, out.result.TotalBytes)
+	case err == nil && out.result != nil && r.change != nil && out.changes != out.result.TotalFiles:
+		return protocol.Result{}, fmt.Errorf("kopia %s: %d changes came of %d", r.request.Operation, out.changes, out.result.TotalFiles)
 	case err == nil && out.result != nil:
 		out.finish(r.request.Operation)
 		return *out.result, nil

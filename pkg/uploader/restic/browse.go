@@ -72,7 +72,7 @@ func (u *Uploader) list(ctx context.Context, w *workspace, req uploader.BrowseRe
 	case l.failed != nil:
 		return l.failed
 	case err != nil:
-		return l.explain(err)
+		return explainList(err, l.found)
 	case !l.found:
 		return uploader.ErrSnapshotNotFound
 	case l.entries == 0 && req.Inner() != "":
@@ -81,9 +81,9 @@ func (u *Uploader) list(ctx context.Context, w *workspace, req uploader.BrowseRe
 	return nil
 }
 
-// explain tells a snapshot that is not there from any other error.
-func (l *listing) explain(err error) error {
-	if exit, ok := errors.AsType[*ExitError](err); ok && !l.found && exit.cause == nil && exit.Signal == nil && absent.MatchString(exit.Message) {
+// explainList tells a snapshot that is not there from any other error. found: restic has named the snapshot before.
+func explainList(err error, found bool) error {
+	if exit, ok := errors.AsType[*ExitError](err); ok && !found && exit.cause == nil && exit.Signal == nil && absent.MatchString(exit.Message) {
 		return fmt.Errorf("%w: %w", uploader.ErrSnapshotNotFound, err)
 	}
 	return err
@@ -94,16 +94,9 @@ func (l *listing) line(line []byte) {
 	if l.failed != nil || len(line) == 0 {
 		return
 	}
-	var node struct {
-		ID         string      `json:"id"`
-		Path       *string     `json:"path"` // absent: it is the snapshot
-		Mode       os.FileMode `json:"mode"`
-		Size       int64       `json:"size"`
-		ModTime    time.Time   `json:"mtime"`
-		LinkTarget string      `json:"linktarget"`
-	}
-	if err := json.Unmarshal(line, &node); err != nil {
-		l.fail(fmt.Errorf("read what restic ls prints: %w", err))
+	node, err := parseNode(line)
+	if err != nil {
+		l.fail(err)
 		return
 	}
 	if node.Path == nil {
@@ -111,11 +104,37 @@ func (l *listing) line(line []byte) {
 		return
 	}
 	l.entries++
-	err := l.entry(uploader.Entry{
-		Path: strings.TrimPrefix(*node.Path, "/"), Mode: node.Mode, Size: node.Size, ModTime: node.ModTime, Target: node.LinkTarget,
-	})
-	if err != nil {
+	if err := l.entry(node.entry()); err != nil {
 		l.fail(err)
+	}
+}
+
+// listedNode is a line of restic ls: the snapshot, or an entry of it.
+type listedNode struct {
+	ID         string      `json:"id"`
+	Path       *string     `json:"path"` // absent: it is the snapshot
+	Mode       os.FileMode `json:"mode"`
+	UID        uint32      `json:"uid"`
+	GID        uint32      `json:"gid"`
+	Size       int64       `json:"size"`
+	ModTime    time.Time   `json:"mtime"`
+	AccessTime time.Time   `json:"atime"`
+	ChangeTime time.Time   `json:"ctime"`
+	Inode      uint64      `json:"inode"`
+	LinkTarget string      `json:"linktarget"`
+}
+
+func parseNode(line []byte) (listedNode, error) {
+	var node listedNode
+	if err := json.Unmarshal(line, &node); err != nil {
+		return node, fmt.Errorf("read what restic ls prints: %w", err)
+	}
+	return node, nil
+}
+
+func (n *listedNode) entry() uploader.Entry {
+	return uploader.Entry{
+		Path: strings.TrimPrefix(*n.Path, "/"), Mode: n.Mode, Size: n.Size, ModTime: n.ModTime, Target: n.LinkTarget, UID: n.UID, GID: n.GID,
 	}
 }
 

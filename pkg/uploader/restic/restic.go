@@ -159,6 +159,7 @@ type invocation struct {
 	itemFail func(item, text string)
 	itemGone func() // the scan has met an entry that is not there any more
 	fullDisk func()
+	warning  func(line string) // takes each line of stderr that is no JSON
 }
 
 // run runs restic once. The error is an *ExitError where restic says why, and wraps context.Cause(ctx) if ctx ended.
@@ -176,7 +177,7 @@ func (u *Uploader) run(ctx context.Context, w *workspace, i invocation) error {
 	access.Volume = i.mode
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	said := &stderr{itemFail: w.hiding(i.itemFail), itemGone: i.itemGone, fullDisk: i.fullDisk, fullRepository: func(line string) {
+	said := &stderr{itemFail: w.hiding(i.itemFail), itemGone: i.itemGone, fullDisk: i.fullDisk, warning: i.warning, fullRepository: func(line string) {
 		// It ends now, as a rule: one backup by 0.18.1 hung on a full disk, with nothing to tell why.
 		end := time.AfterFunc(cmp.Or(u.options.Grace.Interrupt, 10*time.Second), func() {
 			cancel(fmt.Errorf("%s: %w", w.hide(line), uploader.ErrNoSpace))

@@ -68,7 +68,7 @@ func (s *suite) browse(t *testing.T) {
 	b := &browsed{s, browser, source.Name(), uploader.BrowseRequest{Repository: s.repository, SnapshotID: snapshot.SnapshotID}}
 	for name, test := range map[string]func(*testing.T){
 		"list all": b.listAll, "list a directory": b.listDirectory, "read files": b.readFiles, "read a directory": b.readDirectory,
-		"what is not there": b.absent, "the caller's errors": b.callersErrors,
+		"what is not there": b.absent, "the caller's errors": b.callersErrors, "diff": b.diff,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -5,16 +5,19 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path"
+	"slices"
+	"strconv"
 	"strings"
-	"time"
 
 	kopiafs "github.com/kopia/kopia/fs"
 	"github.com/kopia/kopia/repo"
+	"github.com/kopia/kopia/snapshot"
 	"github.com/kopia/kopia/snapshot/snapshotfs"
 
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
@@ -24,8 +27,8 @@ import (
 // node is an entry of a snapshot.
 type node struct {
 	kopiafs.Entry
-	path    string    // relative to the snapshot's root; empty: the root
-	modTime time.Time // Entry's own is that of the newest entry in a directory
+	path   string // relative to the snapshot's root; empty: the root
+	stored *snapshot.DirEntry
 }
 
 // list sends the entries at and beneath a path of a snapshot.
@@ -36,12 +39,12 @@ func (j *job) list(ctx context.Context) (protocol.Result, error) {
 			if n.path == "" {
 				return true, nil
 			}
-			target, err := linkTarget(ctx, n)
+			entry, err := n.entry(ctx)
 			if err != nil {
-				return false, fmt.Errorf("read the link %s: %w", protocol.Printable(n.path), err)
+				return false, err
 			}
 			result.TotalFiles++
-			j.say(protocol.Message{Entry: &protocol.Entry{Path: []byte(n.path), Mode: n.Mode(), Size: size(n), ModTime: n.modTime, Target: []byte(target)}})
+			j.say(protocol.Message{Entry: entry})
 			return j.Recursive || n.path == j.Path, nil
 		})
 	})
@@ -102,53 +105,100 @@ func (j *job) browse(ctx context.Context, do func(repo.Repository, node) error) 
 
 // find returns the entry at j.Path.
 func (j *job) find(ctx context.Context, r repo.Repository) (node, error) {
-	man, err := loadSnapshot(ctx, r, j.Snapshot)
+	root, err := snapshotRoot(ctx, r, j.Snapshot)
 	if err != nil {
 		return node{}, err
 	}
-	root, err := snapshotfs.SnapshotRoot(r, man)
-	if err != nil {
-		return node{}, fmt.Errorf("open the snapshot: %w", err)
-	}
-	found := node{Entry: root}
+	found := newNode(r, "", root)
 	if j.Path == "" {
 		return found, nil
 	}
 	for name := range strings.SplitSeq(j.Path, "/") {
-		dir, ok := found.Entry.(kopiafs.Directory)
-		if !ok {
+		if !found.IsDir() {
 			return node{}, fmt.Errorf("%w: %s", uploader.ErrPathNotFound, protocol.Printable(j.Path))
 		}
-		child, err := dir.Child(ctx, name)
-		if errors.Is(err, kopiafs.ErrEntryNotFound) {
-			return node{}, fmt.Errorf("%w: %s", uploader.ErrPathNotFound, protocol.Printable(j.Path))
-		}
-		if err == nil {
-			found, err = below(ctx, r, found, dir, child)
-		}
+		entries, err := readDirectory(ctx, r, found.stored)
 		if err != nil {
 			return node{}, fmt.Errorf("look for %s: %w", protocol.Printable(j.Path), err)
+		}
+		switch named := withName(entries, name); len(named) {
+		case 0:
+			return node{}, fmt.Errorf("%w: %s", uploader.ErrPathNotFound, protocol.Printable(j.Path))
+		case 1:
+			found = newNode(r, path.Join(found.path, name), named[0])
+		default:
+			return node{}, fmt.Errorf("the snapshot has %d entries of the name %s, since kopia does not store names that are no UTF-8 as they were: get the directory that they are in",
+				len(named), protocol.Printable(path.Join(found.path, name)))
 		}
 	}
 	return found, nil
 }
 
-// below returns the node of one entry of a directory.
-func below(ctx context.Context, r repo.Repository, parent node, dir kopiafs.Directory, child kopiafs.Entry) (node, error) {
-	if !child.IsDir() {
-		return parent.child(child, nil), nil
+// snapshotRoot returns the top directory of a snapshot. An unfinished one would look like a backup of fewer files.
+func snapshotRoot(ctx context.Context, r repo.Repository, id string) (*snapshot.DirEntry, error) {
+	man, err := loadSnapshot(ctx, r, id)
+	switch {
+	case err != nil:
+		return nil, err
+	case man.IncompleteReason != "":
+		return nil, fmt.Errorf("%w: the snapshot is that of an unfinished backup (%s)", uploader.ErrUnsupported, man.IncompleteReason)
+	case man.RootEntry == nil:
+		return nil, errors.New("open the snapshot: it has no root")
 	}
-	times, err := directoryTimes(ctx, r, dir)
-	return parent.child(child, times), err
+	return man.RootEntry, nil
 }
 
-// child returns the node of an entry of n, with the times of n's directories.
-func (n node) child(entry kopiafs.Entry, times map[string]time.Time) node {
-	at := entry.ModTime()
-	if own, ok := times[entry.Name()]; ok {
-		at = own
+func newNode(r repo.Repository, at string, stored *snapshot.DirEntry) node {
+	return node{snapshotfs.EntryFromDirEntry(r, stored), at, stored}
+}
+
+// directoryStream is what the object of a directory begins with.
+const directoryStream = "kopia:directory"
+
+// readDirectory returns all entries of a directory, sorted by the bytes of their names. The library's own iterator keeps one of
+// several entries with the same name, which is what names become that are no UTF-8, and hands out the times of directories as those of what
+// is in them.
+func readDirectory(ctx context.Context, r repo.Repository, dir *snapshot.DirEntry) ([]*snapshot.DirEntry, error) {
+	reader, err := r.OpenObject(ctx, dir.ObjectID)
+	if err != nil {
+		return nil, err
 	}
-	return node{entry, path.Join(n.path, entry.Name()), at}
+	defer reader.Close()
+	return parseDirectory(reader)
+}
+
+func parseDirectory(content io.Reader) ([]*snapshot.DirEntry, error) {
+	var stored snapshot.DirManifest
+	if err := json.NewDecoder(content).Decode(&stored); err != nil {
+		return nil, err
+	}
+	if stored.StreamType != directoryStream {
+		return nil, fmt.Errorf("it is no directory but %s", protocol.Printable(strconv.Quote(stored.StreamType)))
+	}
+	for _, entry := range stored.Entries {
+		if entry == nil || !isName(entry.Name) {
+			return nil, fmt.Errorf("an entry has the name %s, which no file can have", protocol.Printable(nameOf(entry)))
+		}
+	}
+	slices.SortStableFunc(stored.Entries, func(a, b *snapshot.DirEntry) int { return strings.Compare(a.Name, b.Name) })
+	return stored.Entries, nil
+}
+
+func nameOf(entry *snapshot.DirEntry) string {
+	if entry == nil {
+		return ""
+	}
+	return entry.Name
+}
+
+// withName returns the entries of sorted ones that have this name.
+func withName(entries []*snapshot.DirEntry, name string) []*snapshot.DirEntry {
+	first, _ := slices.BinarySearchFunc(entries, name, func(e *snapshot.DirEntry, name string) int { return strings.Compare(e.Name, name) })
+	last := first
+	for last < len(entries) && entries[last].Name == name {
+		last++
+	}
+	return entries[first:last]
 }
 
 // walk calls visit for the node and for those beneath each directory for which visit returns true.
@@ -156,48 +206,49 @@ func walk(ctx context.Context, r repo.Repository, n node, visit func(node) (desc
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if failed, ok := n.Entry.(kopiafs.ErrorEntry); ok {
-		return fmt.Errorf("%s: %w", protocol.Printable(n.path), failed.ErrorInfo())
+	if err := n.failed(); err != nil {
+		return err
 	}
 	descend, err := visit(n)
-	dir, ok := n.Entry.(kopiafs.Directory)
-	if err != nil || !ok || !descend {
+	if err != nil || !n.IsDir() || !descend {
 		return err
 	}
-	if err := walkDirectory(ctx, r, n, dir, visit); err != nil {
+	entries, err := readDirectory(ctx, r, n.stored)
+	if err != nil {
 		return fmt.Errorf("read the directory %s: %w", protocol.Printable(cmp.Or(n.path, ".")), err)
 	}
+	for _, entry := range entries {
+		if err := walk(ctx, r, newNode(r, path.Join(n.path, entry.Name), entry), visit); err != nil {
+			return err
+		}
+	}
 	return nil
-}
-
-func walkDirectory(ctx context.Context, r repo.Repository, n node, dir kopiafs.Directory, visit func(node) (bool, error)) error {
-	times, err := directoryTimes(ctx, r, dir)
-	if err != nil {
-		return err
-	}
-	entries, err := dir.Iterate(ctx)
-	if err != nil {
-		return err
-	}
-	defer entries.Close()
-	for {
-		child, err := entries.Next(ctx)
-		if child == nil || err != nil {
-			return err
-		}
-		if !isName(child.Name()) {
-			return fmt.Errorf("an entry has the name %s, which no file can have", protocol.Printable(child.Name()))
-		}
-		if err := walk(ctx, r, n.child(child, times), visit); err != nil {
-			return err
-		}
-	}
 }
 
 // isName reports whether a file can have this name. A repository that somebody has forged may have others, which would lead out of
 // the volume.
 func isName(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
+}
+
+// failed is the error of an entry of an unknown kind.
+func (n node) failed() error {
+	if failed, ok := n.Entry.(kopiafs.ErrorEntry); ok {
+		return fmt.Errorf("%s: %w", protocol.Printable(n.path), failed.ErrorInfo())
+	}
+	return nil
+}
+
+// entry returns what the agent is told of a node.
+func (n node) entry(ctx context.Context) (*protocol.Entry, error) {
+	target, err := linkTarget(ctx, n)
+	if err != nil {
+		return nil, fmt.Errorf("read the link %s: %w", protocol.Printable(n.path), err)
+	}
+	return &protocol.Entry{
+		Path: []byte(n.path), Mode: n.Mode(), Size: size(n), ModTime: n.stored.ModTime.ToTime(), Target: []byte(target),
+		UID: n.stored.UserID, GID: n.stored.GroupID,
+	}, nil
 }
 
 func linkTarget(ctx context.Context, n node) (string, error) {
@@ -277,7 +328,7 @@ func archiveEntry(ctx context.Context, out *tar.Writer, n node) error {
 		return err
 	}
 	header.Format = tar.FormatPAX // with nanoseconds
-	header.Name, header.ModTime = n.path, n.modTime
+	header.Name, header.ModTime = n.path, n.stored.ModTime.ToTime()
 	header.Uid, header.Gid = int(n.Owner().UserID), int(n.Owner().GroupID)
 	if n.IsDir() {
 		header.Name += "/"

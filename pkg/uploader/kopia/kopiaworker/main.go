@@ -102,6 +102,8 @@ func (j *job) do(ctx, stop context.Context, abort func()) (protocol.Result, erro
 		return j.list(stop)
 	case protocol.OpRead:
 		return j.read(stop)
+	case protocol.OpDiff:
+		return j.diff(stop)
 	case protocol.OpInitialize:
 		return protocol.Result{}, j.initialize(stop)
 	case protocol.OpOpen:

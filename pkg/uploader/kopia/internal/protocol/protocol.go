@@ -34,6 +34,7 @@ const (
 	OpVerify     Operation = "verify"
 	OpList       Operation = "list"
 	OpRead       Operation = "read"
+	OpDiff       Operation = "diff"
 )
 
 // Request is all that a worker is told. It travels on stdin, secrets included, as gob because JSON would change bytes
@@ -61,7 +62,8 @@ type Request struct {
 	Source, Parent string            // backup
 	Tags           map[string]string // backup
 
-	Snapshot   string // restore, verify, list, read
+	Snapshot   string // restore, verify, list, read, diff
+	Other      string // diff: the newer snapshot
 	TotalBytes int64  // restore, verify
 	Sparse     bool   // restore
 
@@ -77,14 +79,15 @@ type Request struct {
 // Form describes the protocol. An agent and a worker of different versions may not have the same: a worker that does not know
 // a field would leave out silently what it asks for.
 func Form() string {
-	return fmt.Sprintf("%+v %+v %+v %+v", Request{}, Result{}, progress.Reading{}, Entry{})
+	return fmt.Sprintf("%+v %+v %+v %+v", Request{}, Result{}, progress.Reading{}, Entry{}) + fmt.Sprintf(" %+v", Change{})
 }
 
 // Message is one line of a worker's stdout. Exactly one of its fields is set; a result or a failure is the last one.
 type Message struct {
 	Reading *progress.Reading `json:"reading,omitempty"`
 	Note    *Note             `json:"note,omitempty"`
-	Entry   *Entry            `json:"entry,omitempty"` // list
+	Entry   *Entry            `json:"entry,omitempty"`  // list
+	Change  *Change           `json:"change,omitempty"` // diff
 	Data    []byte            `json:"data,omitempty"`  // read: at most MaxData bytes
 	Result  *Result           `json:"result,omitempty"`
 	Failure *Failure          `json:"failure,omitempty"`
@@ -97,6 +100,15 @@ type Entry struct {
 	Size    int64       `json:"size"`
 	ModTime time.Time   `json:"modTime"`
 	Target  []byte      `json:"target,omitempty"`
+	UID     uint32      `json:"uid,omitempty"`
+	GID     uint32      `json:"gid,omitempty"`
+}
+
+// Change is an entry that two snapshots do not have alike.
+type Change struct {
+	From    *Entry `json:"from,omitempty"` // absent: added
+	To      *Entry `json:"to,omitempty"`   // absent: removed
+	Content bool   `json:"content,omitempty"`
 }
 
 // Note is something for the agent's log.
@@ -149,7 +161,7 @@ func Decode(line []byte) (Message, error) {
 
 func (m Message) check() error {
 	set := 0
-	for _, is := range []bool{m.Reading != nil, m.Note != nil, m.Entry != nil, m.Data != nil, m.Result != nil, m.Failure != nil} {
+	for _, is := range []bool{m.Reading != nil, m.Note != nil, m.Entry != nil, m.Change != nil, m.Data != nil, m.Result != nil, m.Failure != nil} {
 		if is {
 			set++
 		}
@@ -164,6 +176,8 @@ func (m Message) check() error {
 		return checkText(m.Note.Text)
 	case m.Entry != nil:
 		return m.Entry.check()
+	case m.Change != nil:
+		return m.Change.check()
 	case m.Data != nil:
 		return checkData(m.Data)
 	case m.Failure != nil:
@@ -200,6 +214,21 @@ func (e *Entry) check() error {
 		return fmt.Errorf("an entry with a path of %d bytes that leads to one of %d", len(e.Path), len(e.Target))
 	}
 	return checkCounts(e.Size)
+}
+
+func (c *Change) check() error {
+	if c.From == nil && c.To == nil || c.From != nil && c.To != nil && !bytes.Equal(c.From.Path, c.To.Path) {
+		return errors.New("a change that is not one of one entry")
+	}
+	for _, e := range []*Entry{c.From, c.To} {
+		if e == nil {
+			continue
+		}
+		if err := e.check(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func checkData(data []byte) error {
