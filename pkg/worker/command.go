@@ -48,6 +48,8 @@ type Command struct {
 	// valid during the call. They are called from one goroutine each; nil discards. A worker waits while they do, so they
 	// must not block for long. A line longer than MaxLine is dropped and counted in the log.
 	Stdout, Stderr func(line []byte)
+	// Complete makes it an error if a line of stdout was dropped: for output of which each line counts.
+	Complete bool
 	// Output takes stdout as it is, in place of Stdout. Its errors are ignored: what it does not want it has to discard.
 	Output io.Writer
 
@@ -101,6 +103,9 @@ func (g *Grace) setDefaults() {
 		g.Abandoned = 8 * time.Second
 	}
 }
+
+// ErrLineTooLong is returned by Run for a Command that wants all lines, and whose worker has printed one of more than MaxLine bytes.
+var ErrLineTooLong = errors.New("a line of its output is too long")
 
 // Run starts the worker and returns when it has ended and all its output was delivered. What it left running in its
 // process group is killed.

@@ -41,6 +41,9 @@ func (c *Command) run(ctx context.Context) error {
 	}
 	state := p.cmd.ProcessState
 	if state.Success() {
+		if c.Complete && p.stdout.dropped > 0 {
+			return fmt.Errorf("run %s: %w", program, ErrLineTooLong)
+		}
 		return nil
 	}
 	exit := &ExitError{Program: program, Code: state.ExitCode(), Stderr: p.tail.text()}

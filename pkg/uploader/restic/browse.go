@@ -67,7 +67,7 @@ func (u *Uploader) list(ctx context.Context, w *workspace, req uploader.BrowseRe
 		args = append(args, "--recursive")
 	}
 	args = append(append(args, lockArgs(req.Repository)...), req.SnapshotID, "/"+req.Inner())
-	err := u.run(ctx, w, invocation{command: "ls", args: args, stdout: l.line})
+	err := u.run(ctx, w, invocation{command: "ls", args: args, stdout: l.line, complete: true})
 	switch {
 	case l.failed != nil:
 		return l.failed

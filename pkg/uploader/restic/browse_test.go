@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
@@ -81,20 +82,54 @@ func TestBrowseMissingDirectory(t *testing.T) {
 			}
 			return found
 		}
+		write := func(name string) {
+			if err := os.WriteFile(filepath.Join(volume.Name(), name), []byte("new content"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		first := backup()
+		unused := packs() // by the last snapshot
+		write("below/f")
+		write("zzz/f")
 		backup()
 		old := packs()
-		if err := os.WriteFile(filepath.Join(volume.Name(), "new"), []byte("new"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		write("new")
 		id := backup() // its top directory is in a new pack, and the two others are in an old one
+		diff := func() (changes int, err error) {
+			comparison := uploader.DiffRequest{Repository: repository, From: first, To: id}
+			err = newUploader(t, version, Options{}).Diff(t.Context(), comparison, func(uploader.Change) error { // without a cache
+				changes++
+				return nil
+			})
+			return changes, err
+		}
+		whole, err := diff()
+		if err != nil || whole != 3 {
+			t.Fatalf("%d changes, %v", whole, err)
+		}
 		request := uploader.BrowseRequest{Repository: repository, SnapshotID: id, Recursive: true}
 		none := func(uploader.Entry) error { return nil }
 		if err := errors.Join(u.List(t.Context(), request, none), u.Read(t.Context(), request, io.Discard)); err != nil {
 			t.Fatal(err)
 		}
-		unlisted := 0
-		for _, pack := range old { // one has the files' content, and one the directories
+		restore := func(pack string, content []byte) {
+			if err := os.WriteFile(pack, content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		unlisted, uncompared := 0, 0
+		for _, pack := range old { // of each backup one has the files' content, and one the directories
 			content := overwritten(t, pack)
+			switch changes, err := diff(); {
+			case err != nil:
+				uncompared++
+			case changes != whole:
+				t.Errorf("a comparison with %d changes of %d looks whole", changes, whole)
+			}
+			if slices.Contains(unused, pack) {
+				restore(pack, content)
+				continue
+			}
 			fresh := newUploader(t, version, Options{}) // the cache has the directories
 			if err := fresh.List(t.Context(), request, none); err != nil {
 				unlisted++
@@ -104,12 +139,10 @@ func TestBrowseMissingDirectory(t *testing.T) {
 					t.Errorf("%q: an archive without what a pack had looks whole", request.Path)
 				}
 			}
-			if err := os.WriteFile(pack, content, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			restore(pack, content)
 		}
-		if unlisted == 0 {
-			t.Error("a list without the lost directories looks whole")
+		if unlisted == 0 || uncompared == 0 {
+			t.Error("a list or a comparison without the lost directories looks whole")
 		}
 	})
 }

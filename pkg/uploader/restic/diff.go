@@ -76,6 +76,7 @@ func (f *feed[T]) noted() error {
 
 func startFeed[T any](ctx context.Context, u *Uploader, w *workspace, running *sync.WaitGroup, i invocation, parse func([]byte) (T, error)) *feed[T] {
 	f := &feed[T]{values: make(chan T, 256)}
+	i.complete = true
 	i.stdout = func(line []byte) {
 		if len(line) == 0 {
 			return

@@ -23,7 +23,7 @@ import (
 // fakeProgram is the name under which the test binary plays restic: for what no restic does on demand.
 const fakeProgram = "restic-fake"
 
-// fakeRestic does what the lines of the variable SCRIPT_<command>, or else SCRIPT, say: "out" and "err" print, the latter with variables, "torn" prints without a newline,
+// fakeRestic does what the lines of the variable SCRIPT_<command>, or else SCRIPT, say: "out" and "err" print, the latter with variables, "long" prints a line that is too long, "torn" prints without a newline,
 // "exit" ends, "kill" ends by a signal, "hang" waits for one, "wait" for a file beside the calls. First it writes down how it was called.
 func fakeRestic(args []string) int {
 	if args[0] == "version" {
@@ -36,6 +36,8 @@ func fakeRestic(args []string) int {
 		switch verb {
 		case "out":
 			fmt.Println(text)
+		case "long":
+			fmt.Println(strings.Repeat("x", worker.MaxLine+1))
 		case "torn":
 			fmt.Print(text)
 		case "err":

@@ -155,6 +155,7 @@ type invocation struct {
 	mode    worker.Mode
 
 	stdout   func(line []byte)
+	complete bool      // it is an error if a line is lost for its length
 	output   io.Writer // takes what is no text in place of stdout; may be nil, as the following
 	itemFail func(item, text string)
 	itemGone func() // the scan has met an entry that is not there any more
@@ -187,7 +188,7 @@ func (u *Uploader) run(ctx context.Context, w *workspace, i invocation) error {
 	err := worker.Run(ctx, worker.Command{
 		Path: u.path, Args: append(append([]string{i.command}, u.globalArgs(w)...), i.args...),
 		Env: w.env, Dir: dir, Access: access, Memory: u.options.Memory(),
-		Stdout: i.stdout, Output: i.output, Stderr: said.line,
+		Stdout: i.stdout, Complete: i.complete, Output: i.output, Stderr: said.line,
 		Grace: u.options.Grace, Logger: u.options.Logger,
 	})
 	switch {
