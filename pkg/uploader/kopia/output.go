@@ -15,8 +15,8 @@ import (
 type output struct {
 	sink   progress.Sink
 	logger *slog.Logger
-	hide   func(string) string        // replaces secrets in a text
-	stop   context.CancelCauseFunc    // ends the worker
+	hide   func(string) string         // replaces secrets in a text
+	stop   context.CancelCauseFunc     // ends the worker
 	entry  func(uploader.Entry) error  // nil: none is expected
 	change func(uploader.Change) error // nil: none is expected
 	data   io.Writer                   // nil: none is expected

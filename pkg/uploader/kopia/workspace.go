@@ -27,7 +27,7 @@ type run struct {
 	entry      func(uploader.Entry) error // takes what a worker lists
 	change     func(uploader.Change) error
 	data       io.Writer        // takes what a worker reads
-	request    protocol.Request           // what the caller decides of it
+	request    protocol.Request // what the caller decides of it
 }
 
 // workspace is the private directory of one run, and what the worker may use.

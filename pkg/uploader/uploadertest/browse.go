@@ -20,7 +20,10 @@ import (
 	"github.com/plimsoll-io/plimsoll/test/tree"
 )
 
-const inner = "inner" // a directory of the volume
+const (
+	inner         = "inner" // a directory of the volume
+	wrongPassword = "another password"
+)
 
 // listed is what the suite compares of an entry.
 type listed struct {
@@ -229,7 +232,7 @@ func (b *browsed) readDirectory(t *testing.T) {
 
 func (b *browsed) absent(t *testing.T) {
 	wrong, unknown := b.request, b.request
-	wrong.Repository.Password = "another password"
+	wrong.Repository.Password = wrongPassword
 	unknown.SnapshotID = unknownID
 	tests := map[string]struct {
 		request uploader.BrowseRequest

@@ -23,7 +23,7 @@ type edited struct {
 }
 
 // epoch is the time of files whose time does not matter.
-var epoch = time.Unix(1_700_000_000, 5_000)
+func epoch() time.Time { return time.Unix(1_700_000_000, 5_000) }
 
 func (e *edited) path(name string) string { return filepath.Join(e.dir, name) }
 
@@ -37,11 +37,13 @@ func (e *edited) must(errs ...error) {
 func (e *edited) write(name, content string) {
 	e.t.Helper()
 	path := e.path(name)
-	e.must(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o600), os.Chtimes(path, epoch, epoch))
+	e.must(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o600), os.Chtimes(path, epoch(), epoch()))
 }
 
-// lossy are names that are no UTF-8, of which the second pair is listed alike.
-var lossy = []string{"one\xff", "two\xfe", "two\xff"}
+// Names that are no UTF-8, of which the last two are listed alike.
+const (
+	lossyOne, lossyTwo, lossyThree = "one\xff", "two\xfe", "two\xff"
+)
 
 // before makes the older state.
 func (e *edited) before() {
@@ -51,7 +53,7 @@ func (e *edited) before() {
 	} {
 		e.write(name, content)
 	}
-	for _, name := range lossy {
+	for _, name := range []string{lossyOne, lossyTwo, lossyThree} {
 		e.write("bytes/"+name+"/f", name)
 		e.write("bytes/"+name+".txt", name)
 	}
@@ -66,7 +68,7 @@ func (e *edited) after(owner bool) {
 	e.write("new/file", "new")
 	e.write("new/deep/empty", "")
 	e.write("sorts!", "c")
-	later := epoch.Add(time.Nanosecond)
+	later := epoch().Add(time.Nanosecond)
 	e.must(os.Chmod(e.path("mode"), 0o640), os.Chmod(e.path("dir-mode"), 0o711), os.Chtimes(e.path("time"), later, later))
 	e.must(os.RemoveAll(e.path("was-dir")), os.Remove(e.path("was-file")), os.RemoveAll(e.path("gone")), os.Remove(e.path("link")))
 	e.must(os.Rename(e.path("same/deep/moved"), e.path("same/deep/to")), os.Symlink("size", e.path("link")), os.Remove(e.path("-rf")))
@@ -75,8 +77,8 @@ func (e *edited) after(owner bool) {
 	if owner {
 		e.must(os.Chown(e.path("owner"), 1234, 2345))
 	}
-	e.write("bytes/"+lossy[0]+".txt", "other")
-	e.must(os.RemoveAll(e.path("bytes/"+lossy[1])), os.Remove(e.path("bytes/"+lossy[2]+".txt")))
+	e.write("bytes/"+lossyOne+".txt", "other")
+	e.must(os.RemoveAll(e.path("bytes/"+lossyTwo)), os.Remove(e.path("bytes/"+lossyThree+".txt")))
 }
 
 // wantDiff is what differs between the two states.
@@ -189,7 +191,7 @@ func (b *browsed) diff(t *testing.T) {
 func (b *browsed) diffErrors(t *testing.T, from, to string) {
 	t.Helper()
 	wrong := b.s.repository
-	wrong.Password = "another password"
+	wrong.Password = wrongPassword
 	canceled, cancel := context.WithCancelCause(t.Context())
 	cancel(errEnough)
 	for name, test := range map[string]struct {

@@ -103,7 +103,7 @@ func (s *suite) initializeTwice(t *testing.T) {
 		}
 	}
 	other := s.repository
-	other.Password = "another password"
+	other.Password = wrongPassword
 	if err := u.Initialize(t.Context(), other); !errors.Is(err, uploader.ErrWrongPassword) {
 		t.Errorf("with another password: got %v, want ErrWrongPassword", err)
 	}

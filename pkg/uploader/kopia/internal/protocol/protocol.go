@@ -88,7 +88,7 @@ type Message struct {
 	Note    *Note             `json:"note,omitempty"`
 	Entry   *Entry            `json:"entry,omitempty"`  // list
 	Change  *Change           `json:"change,omitempty"` // diff
-	Data    []byte            `json:"data,omitempty"`  // read: at most MaxData bytes
+	Data    []byte            `json:"data,omitempty"`   // read: at most MaxData bytes
 	Result  *Result           `json:"result,omitempty"`
 	Failure *Failure          `json:"failure,omitempty"`
 }
