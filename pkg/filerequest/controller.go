@@ -208,7 +208,9 @@ func (c *Controller) selectUnsorted(ctx context.Context, selection repositorytas
 	if err := c.api.List(ctx, &list, client.InNamespace(c.cfg.Namespace)); err != nil {
 		return nil, fmt.Errorf("list the PodVolumeBackups: %w", err)
 	}
-	selected := slices.DeleteFunc(list.Items, func(pvb velerov1.PodVolumeBackup) bool { return !selection.Volume.Selects(&pvb.Spec.Pod, pvb.Spec.Volume) })
+	selected := slices.DeleteFunc(list.Items, func(pvb velerov1.PodVolumeBackup) bool {
+		return !selection.Volume.Selects(&pvb.Spec.Pod, pvb.Spec.Volume)
+	})
 	if len(selected) == 0 {
 		what := "volume"
 		if selection.Volume != nil {

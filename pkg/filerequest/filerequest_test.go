@@ -53,6 +53,14 @@ func (f *oneFile) Read(ctx context.Context, _ uploader.BrowseRequest, w io.Write
 	return err
 }
 
+// Diff says that the file has the snapshot's id as content.
+func (f *oneFile) Diff(_ context.Context, req uploader.DiffRequest, change func(uploader.Change) error) error {
+	if req.To == "damaged" {
+		return errors.Join(change(uploader.Change{From: &uploader.Entry{Path: "file"}}), errors.New("a directory is lost"))
+	}
+	return change(uploader.Change{From: &uploader.Entry{Path: "file", Size: int64(len(req.From))}, To: &uploader.Entry{Path: "file", Size: int64(len(req.To)), UID: 1}, Content: true})
+}
+
 type noRepositories struct{}
 
 func (noRepositories) Of(context.Context, *velerov1.PodVolumeBackup) (uploader.Repository, error) {
@@ -127,7 +135,8 @@ func host(r *v1alpha1.FileRequest) string { return fmt.Sprintf("127.0.0.1:%d", r
 func TestSessions(t *testing.T) {
 	t.Parallel()
 	w := &world{Env: testenv.New(t, testenv.Options{})}
-	w.Create(&velerov1.Backup{ObjectMeta: w.Meta("nightly")})
+	w.Create(&velerov1.Backup{ObjectMeta: w.Meta("nightly"), Status: velerov1.BackupStatus{Phase: velerov1.BackupPhaseCompleted}})
+	w.Create(&velerov1.Backup{ObjectMeta: w.Meta("running"), Status: velerov1.BackupStatus{Phase: velerov1.BackupPhaseInProgress}})
 	first := w.backup("nightly", "nightly", "db-0", "1")
 	w.backup("nightly", "nightly-of-another-name", "db-1", "2") // whose label was cut to the same
 	cfg := config(&oneFile{content: "content"})
@@ -141,9 +150,13 @@ func TestSessions(t *testing.T) {
 	if c := w.open("c", "secret-c", v1alpha1.FileRequestSpec{}); c.Status.Reason != v1alpha1.ReasonTooManyFileRequests || c.Status.Port != 0 {
 		t.Errorf("a third one: %+v", c.Status)
 	}
-	for name, spec := range map[string]v1alpha1.FileRequestSpec{"no-backup": {Backup: "weekly"}, "no-object": {PodVolumeBackup: "none"}} {
-		if r := w.open(name, "t", spec); r.Status.Reason != v1alpha1.ReasonBackupNotFound {
-			t.Errorf("%s: %+v", name, r.Status)
+	for reason, spec := range map[v1alpha1.Reason]v1alpha1.FileRequestSpec{
+		v1alpha1.ReasonBackupNotFound: {Backup: "weekly"}, v1alpha1.ReasonPodVolumeBackupNotFound: {PodVolumeBackup: "none"},
+		v1alpha1.ReasonNoPodVolumes: {Backup: "nightly", Other: &v1alpha1.FileSelection{Volume: &v1alpha1.PodVolumeSelector{Namespace: "none"}}},
+		v1alpha1.ReasonNotReady:     {Backup: "nightly", Other: &v1alpha1.FileSelection{Backup: "running"}},
+	} {
+		if r := w.open(strings.ToLower(string(reason)), "t", spec); r.Status.Reason != reason {
+			t.Errorf("%s: %+v", reason, r.Status)
 		}
 	}
 	if r := w.open("no-volume", "t", v1alpha1.FileRequestSpec{Volume: &v1alpha1.PodVolumeSelector{Namespace: "none"}}); r.Status.Reason != v1alpha1.ReasonNoPodVolumes {
@@ -170,7 +183,7 @@ func TestSessions(t *testing.T) {
 	})
 	if err := testutil.CollectAndCompare(w.metrics, strings.NewReader(`# HELP plimsoll_file_requests_total Number of FileRequests that were answered with this phase.
 # TYPE plimsoll_file_requests_total counter
-plimsoll_file_requests_total{phase="Failed"} 4
+plimsoll_file_requests_total{phase="Failed"} 6
 plimsoll_file_requests_total{phase="Ready"} 2
 `)); err != nil {
 		t.Error(err)
@@ -196,7 +209,7 @@ func pipe(t *testing.T, cfg Config) (*server, *http.Client) {
 	cfg.setDefaults()
 	s := newServer(&cfg)
 	backups := []velerov1.PodVolumeBackup{{ObjectMeta: metav1.ObjectMeta{Name: "pvb"}, Status: velerov1.PodVolumeBackupStatus{Phase: velerov1.PodVolumeBackupPhaseCompleted, SnapshotID: "1"}}}
-	if !s.begin(t.Context(), &v1alpha1.FileRequest{ObjectMeta: metav1.ObjectMeta{Name: "r", UID: "1"}, Spec: v1alpha1.FileRequestSpec{TokenHash: protocol.HashToken("t")}}, backups) {
+	if !s.begin(t.Context(), &v1alpha1.FileRequest{ObjectMeta: metav1.ObjectMeta{Name: "r", UID: "1"}, Spec: v1alpha1.FileRequestSpec{TokenHash: protocol.HashToken("t")}}, backups, nil) {
 		t.Fatal("no session")
 	}
 	listener := &pipeListener{connections: make(chan net.Conn), done: make(chan struct{})}

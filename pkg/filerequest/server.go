@@ -23,7 +23,7 @@ type session struct {
 	tokenHash string
 	backups   []velerov1.PodVolumeBackup
 	others    []velerov1.PodVolumeBackup // that those may be compared with
-	ctx       context.Context //nolint:containedctx // the session's life; answers end with it
+	ctx       context.Context            //nolint:containedctx // the session's life; answers end with it
 	cancel    context.CancelCauseFunc
 	answers   int  // that go on; guarded by the server
 	retired   bool // no new answer begins; guarded by the server
