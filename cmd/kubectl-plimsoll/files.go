@@ -15,10 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/portforward"
-	"k8s.io/client-go/transport/spdy"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
@@ -66,7 +63,7 @@ type fileSession struct {
 	token   string
 	address string
 	http    *http.Client
-	stop    chan struct{} // closed: ends the port-forward
+	stop    func() // ends the port-forward
 }
 
 // withFiles opens a session for do, and ends it.
@@ -79,7 +76,7 @@ func withFiles(ctx context.Context, c *connection, spec *v1alpha1.FileRequestSpe
 	if err != nil {
 		return err
 	}
-	s := &fileSession{api: api, token: protocol.NewToken(), http: &http.Client{Transport: &http.Transport{DisableCompression: true}}, stop: make(chan struct{})}
+	s := &fileSession{api: api, token: protocol.NewToken(), http: &http.Client{}, stop: func() {}}
 	spec.TokenHash = protocol.HashToken(s.token)
 	s.request = &v1alpha1.FileRequest{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, GenerateName: "files-"}, Spec: *spec}
 	if err := api.Create(ctx, s.request); err != nil {
@@ -100,7 +97,7 @@ func withFiles(ctx context.Context, c *connection, spec *v1alpha1.FileRequestSpe
 
 // close deletes the FileRequest: nobody can use its token any more.
 func (s *fileSession) close(ctx context.Context, err error) error {
-	close(s.stop)
+	s.stop()
 	s.http.CloseIdleConnections()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), deleteTimeout)
 	defer cancel()
@@ -142,35 +139,14 @@ func (s *fileSession) awaitReady(ctx context.Context) error {
 	}
 }
 
-// forward makes a port of this machine's loopback address lead to the pod's.
+// forward makes the session's connections lead to the pod.
 func (s *fileSession) forward(config *rest.Config) error {
-	clients, err := kubernetes.NewForConfig(config)
+	forward, err := forwardToPod(config, s.request.Namespace, s.request.Status.Pod, s.request.Status.Port)
 	if err != nil {
 		return err
 	}
-	transport, upgrader, err := spdy.RoundTripperFor(config)
-	if err != nil {
-		return err
-	}
-	to := clients.CoreV1().RESTClient().Post().Namespace(s.request.Namespace).Resource("pods").Name(s.request.Status.Pod).SubResource("portforward").URL()
-	dialer := spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, to)
-	ready := make(chan struct{})
-	forwarder, err := portforward.NewOnAddressesForStreaming(dialer, []string{"127.0.0.1"}, []string{fmt.Sprintf("0:%d", s.request.Status.Port)}, s.stop, ready, io.Discard, io.Discard)
-	if err != nil {
-		return err
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- forwarder.ForwardPorts() }()
-	select {
-	case <-ready:
-	case err := <-ended:
-		return cmp.Or(err, errSessionLost)
-	}
-	ports, err := forwarder.GetPorts()
-	if err != nil {
-		return err
-	}
-	s.address = fmt.Sprintf("http://127.0.0.1:%d", ports[0].Local)
+	s.address, s.stop = "http://"+s.request.Status.Pod, forward.close
+	s.http = &http.Client{Transport: &http.Transport{DisableCompression: true, DialContext: forward.dial}}
 	return nil
 }
 
@@ -275,19 +251,24 @@ func (s *fileSession) volume(ctx context.Context) (protocol.Volume, error) {
 	if err != nil {
 		return protocol.Volume{}, err
 	}
+	return onlyVolume("the backup", all)
+}
+
+// onlyVolume returns the one volume that a backup has of those that were asked for.
+func onlyVolume(backup string, all []protocol.Volume) (protocol.Volume, error) {
 	if len(all) != 1 {
 		var names []string
 		for i := range all[:min(len(all), 10)] {
 			names = append(names, volumeName(&all[i]))
 		}
-		return protocol.Volume{}, program.Misused(fmt.Errorf("the backup has %d such volumes: choose one with --volume, such as %s", len(all), strings.Join(names, ", ")))
+		return protocol.Volume{}, program.Misused(fmt.Errorf("%s has %d such volumes: choose one with --volume, such as %s", backup, len(all), strings.Join(names, ", ")))
 	}
 	v := all[0]
 	switch {
 	case v.Problem != "":
-		return v, fmt.Errorf("volume %s: %s", volumeName(&v), v.Problem)
+		return v, fmt.Errorf("volume %s of %s: %s", volumeName(&v), backup, v.Problem)
 	case v.SnapshotID == "":
-		return v, fmt.Errorf("volume %s was empty when it was backed up: there is nothing to list or to get", volumeName(&v))
+		return v, fmt.Errorf("volume %s of %s was empty when it was backed up: there is nothing to list, to get or to compare", volumeName(&v), backup)
 	}
 	return v, nil
 }

@@ -212,7 +212,9 @@ func (d *download) file(answer *fileAnswer, offset int64) (err error) {
 		return fmt.Errorf("%s has %s of %s: %w", d.part, describe.Bytes(offset+n), describe.Bytes(size), errors.Join(err, part.Close()))
 	}
 	err = answer.endWith(hash.Sum(nil))
-	if err == nil && offset+n != size {
+	if info, statErr := part.Stat(); err == nil && statErr != nil {
+		err = statErr
+	} else if err == nil && (offset+n != size || info.Size() != size) { // two commands may write to one part
 		err = errChecksum
 	}
 	if errors.Is(err, errChecksum) {

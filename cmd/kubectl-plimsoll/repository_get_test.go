@@ -26,6 +26,7 @@ type cutting struct {
 	after     int    // cut off after so many bytes; negative: not at all
 	say       string // the End's error
 	sum       string // the End's checksum in place of the right one
+	during    func() // called before the content is sent; may be nil
 
 	offset int64 // of the last question
 }
@@ -51,6 +52,9 @@ func (c *cutting) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	left := c.content[min(q.Offset, int64(len(c.content))):]
 	if c.after >= 0 {
 		left = left[:c.after]
+	}
+	if c.during != nil {
+		c.during()
 	}
 	_, _ = w.Write([]byte(left))
 	if c.after >= 0 && c.say == "" {
@@ -129,6 +133,25 @@ func TestGetResumes(t *testing.T) {
 	}
 	if got, err := os.ReadFile(mine); err != nil || string(got) != "mine" || len(names(t, dir)) != 2 {
 		t.Errorf("%q, %v; %v", got, err, names(t, dir))
+	}
+}
+
+// TestGetShared: what another command writes to the part of a file at the same time does not become the file.
+func TestGetShared(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	c := &cutting{content: strings.Repeat("0123456789", 1000), after: 4000}
+	if err := c.get(t, "d/f", dir, false); !errors.Is(err, errSessionLost) {
+		t.Fatalf("cut off: %v", err)
+	}
+	part := filepath.Join(dir, names(t, dir)[0])
+	c.after, c.during = -1, func() {
+		if err := os.WriteFile(part, []byte(c.content+"and more"), 0o600); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := c.get(t, "d/f", dir, false); !errors.Is(err, errChecksum) || len(names(t, dir)) > 0 {
+		t.Errorf("a part that has grown: %v; %v", err, names(t, dir))
 	}
 }
 
