@@ -29,7 +29,8 @@ func repositoryCommand(c *connection) *cobra.Command {
 		Args:  program.NoArguments,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(repositoryVerifyCommand(c), repositoryWatchCommand(c), repositoryProofsCommand(c), repositoryLsCommand(c), repositoryFindCommand(c), repositoryGetCommand(c))
+	cmd.AddCommand(repositoryVerifyCommand(c), repositoryWatchCommand(c), repositoryProofsCommand(c), repositoryLsCommand(c), repositoryFindCommand(c), repositoryDiffCommand(c),
+		repositoryGetCommand(c))
 	return cmd
 }
 

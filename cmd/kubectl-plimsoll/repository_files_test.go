@@ -6,7 +6,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -35,12 +38,29 @@ import (
 // longBackup is a name that Velero cuts in labels.
 var longBackup = "weekly-" + strings.Repeat("long-", 12) + "end"
 
-// newFiles makes backups of a volume with both data paths, serves FileRequests, and gives user browser the rights of
-// deploy/repository-tasks/files-role.yaml and no others.
+// newFiles makes backups of a volume with both data paths, and serves FileRequests.
 func newFiles(t *testing.T) *cluster {
 	t.Helper()
 	c := newCluster(t)
 	dir := t.TempDir()
+	kopiaData, kopiaErr := kopia.New(kopia.Options{TempDir: t.TempDir(), Logger: c.Logger()})
+	resticData, resticErr := restic.New(t.Context(), parts.Restic(t, parts.DefaultRestic), restic.Options{TempDir: t.TempDir(), Logger: c.Logger()})
+	if err := errors.Join(kopiaErr, resticErr); err != nil {
+		t.Fatal(err)
+	}
+	kopiaRepository := uploader.Repository{URL: filepath.Join(c.store, "kopia", "shop"), Password: resticrepo.Password}
+	resticRepository := uploader.Repository{URL: filepath.Join(c.store, "restic", "shop"), Password: resticrepo.Password}
+	now := time.Now()
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "dumps"), 0o755), os.WriteFile(filepath.Join(dir, "dumps", "monday.sql"), []byte("select 0"), 0o600),
+		os.WriteFile(filepath.Join(dir, "gone\u202e"), []byte("gone"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	earlier := c.endedBackup("earlier")
+	c.recordBackup(earlier, "kopia", "db-0", c.storeDirectory(kopiaData, kopiaRepository, dir), now.Add(-2*time.Hour), velerov1.PodVolumeBackupPhaseCompleted)
+	c.recordBackup(earlier, "restic", "web-0", c.storeDirectory(resticData, resticRepository, dir), now.Add(-2*time.Hour), velerov1.PodVolumeBackupPhaseCompleted)
+	if err := os.Remove(filepath.Join(dir, "gone\u202e")); err != nil {
+		t.Fatal(err)
+	}
 	for name, content := range map[string]string{
 		"big": strings.Repeat("0123456789abcdef", 1<<16), "dumps/monday.sql": "select 1", "dumps/deep/tuesday.sql": "select 2", "dumps/empty": "", "evil\x1b[31m": "x",
 		"invalid\xff/inside": "bytes",
@@ -53,35 +73,34 @@ func newFiles(t *testing.T) *cluster {
 	if err := errors.Join(os.Symlink("monday.sql", filepath.Join(dir, "dumps", "in")), os.Symlink("/etc/passwd", filepath.Join(dir, "dumps", "deep", "out"))); err != nil {
 		t.Fatal(err)
 	}
-	kopiaData, kopiaErr := kopia.New(kopia.Options{TempDir: t.TempDir(), Logger: c.Logger()})
-	resticData, resticErr := restic.New(t.Context(), parts.Restic(t, parts.DefaultRestic), restic.Options{TempDir: t.TempDir(), Logger: c.Logger()})
-	if err := errors.Join(kopiaErr, resticErr); err != nil {
-		t.Fatal(err)
-	}
 	nightly, weekly := c.endedBackup("nightly"), c.endedBackup(longBackup)
-	now := time.Now()
-	kopiaID := c.storeDirectory(kopiaData, uploader.Repository{URL: filepath.Join(c.store, "kopia", "shop"), Password: resticrepo.Password}, dir)
+	kopiaID := c.storeDirectory(kopiaData, kopiaRepository, dir)
 	c.recordBackup(nightly, "kopia", "db-0", kopiaID, now, velerov1.PodVolumeBackupPhaseCompleted)
 	c.recordBackup(weekly, "kopia", "db-0", kopiaID, now.Add(-time.Hour), velerov1.PodVolumeBackupPhaseCompleted)
-	resticRepository := uploader.Repository{URL: filepath.Join(c.store, "restic", "shop"), Password: resticrepo.Password}
 	c.recordBackup(nightly, "restic", "web-0", c.storeDirectory(resticData, resticRepository, dir), now, velerov1.PodVolumeBackupPhaseCompleted)
 	c.recordBackup(nightly, "kopia", "zero-0", "", now, velerov1.PodVolumeBackupPhaseCompleted)
 
+	c.serveFiles(map[string]uploader.Browser{"kopia": kopiaData, "restic": resticData})
+	return c
+}
+
+// serveFiles serves FileRequests, and gives user browser the rights of deploy/repository-tasks/files-role.yaml and no others.
+func (c *cluster) serveFiles(browsers map[string]uploader.Browser) {
+	c.t.Helper()
 	pod := c.PodOfThisProcess("plimsoll-repository-tasks-x")
 	options := ctrl.Options{Cache: cache.Options{DefaultNamespaces: map[string]cache.Config{c.Namespace: {}}}}
 	c.StartManager(options, func(_ context.Context, mgr ctrl.Manager) error {
 		return filerequest.SetUp(mgr, filerequest.Config{
-			Namespace: c.Namespace, Pod: pod.Name, Browsers: map[string]uploader.Browser{"kopia": kopiaData, "restic": resticData},
+			Namespace: c.Namespace, Pod: pod.Name, Browsers: browsers,
 			Repositories: repositorytask.NewRepositories(mgr.GetAPIReader(), c.Namespace), Metrics: filerequest.NewMetrics(), Logger: c.Logger(),
 		})
 	})
 	text, err := os.ReadFile("../../deploy/repository-tasks/files-role.yaml")
 	var role rbacv1.Role
 	if err := errors.Join(err, yaml.UnmarshalStrict(text, &role)); err != nil {
-		t.Fatal(err)
+		c.t.Fatal(err)
 	}
 	c.allow("browser", role.Rules, nil)
-	return c
 }
 
 func (c *cluster) endedBackup(name string) *velerov1.Backup {
@@ -182,6 +201,8 @@ func TestRepositoryFiles(t *testing.T) {
 			t.Errorf("left behind: %v, %v", entries, err)
 		}
 	}
+	t.Run("no local port", c.noLocalPort)
+	t.Run("diff", c.diffFiles)
 	t.Run("find", c.findFiles)
 	t.Run("refused", c.filesRefused)
 	var left v1alpha1.FileRequestList
@@ -200,6 +221,96 @@ func tarEntries(t *testing.T, archive string) int {
 			t.Fatal(err)
 		}
 	}
+}
+
+// noLocalPort: no other user of this machine can reach a session, or take its place.
+func (c *cluster) noLocalPort(t *testing.T) {
+	connected := &connection{namespace: c.Namespace}
+	connected.rules.ExplicitPath = c.kubeconfig
+	err := withFiles(t.Context(), connected, &v1alpha1.FileRequestSpec{Backup: "nightly"}, func(s *fileSession) error {
+		if volumes, err := s.volumes(t.Context()); err != nil || len(volumes) != 3 {
+			return fmt.Errorf("%d volumes, %w", len(volumes), err)
+		}
+		at, err := url.Parse(s.address)
+		if err != nil {
+			return err
+		}
+		if ip := net.ParseIP(at.Hostname()); ip != nil {
+			t.Errorf("the session is at %s, for every user of this machine", at.Host)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func (c *cluster) diffFiles(t *testing.T) {
+	for _, volume := range []string{"shop/db-0:data", "shop/web-0:data"} {
+		of := []string{"diff", "--backup", "earlier", "--to-backup", "nightly", "--volume", volume}
+		out, errOut, code := c.repository(of...)
+		for _, want := range []string{
+			"CHANGE                 BEFORE      AFTER  PATH\n", "added                       -          -  dumps/deep/\n", "added                       -        8 B  dumps/deep/tuesday.sql\n",
+			"        8 B        8 B  dumps/monday.sql\n", "removed                   4 B          -  gone\\u202e\n", " 1 removed (4 B), ", "1 in content (8 B before, 8 B after), 1 in their time only\n",
+		} {
+			if code != 0 || !strings.Contains(out, want) {
+				t.Errorf("code %d, no %q\n%s%s", code, want, out, errOut)
+			}
+		}
+		for _, format := range map[string][]string{"shop/db-0:data": {"json", "yaml"}}[volume] {
+			out, errOut, code = c.repository(append(of, "-o", format)...)
+			var got printedDiff
+			if err := yaml.UnmarshalStrict([]byte(out), &got); err != nil || code != 0 || got.From.Backup != "earlier" || got.To.Backup != "nightly" || len(got.Changes) < 8 || strings.ContainsRune(out, 0x202e) {
+				t.Fatalf("-o %s: code %d, %v\n%s%s", format, code, err, out, errOut)
+			}
+			if format == "json" && !json.Valid([]byte(out)) {
+				t.Errorf("it is no JSON: %s", out)
+			}
+			var totals diffTotals
+			for i := range got.Changes {
+				totals.add(&got.Changes[i])
+			}
+			if got.Totals == nil || totals != *got.Totals || totals.Removed != (entryCount{1, 4}) || totals.Content.Entries != 1 {
+				t.Errorf("totals %+v, want %+v", got.Totals, totals)
+			}
+		}
+	}
+	out, errOut, code := c.repository("diff", "--backup", longBackup, "--to-backup", "nightly", "--volume", "shop/db-0")
+	if code != 0 || !strings.HasSuffix(out, "PATH\nno differences\n") {
+		t.Errorf("two backups that are alike: code %d\n%s%s", code, out, errOut)
+	}
+	for name, test := range map[string]struct {
+		args []string
+		code int
+		want string
+	}{
+		"no backup":        {[]string{"--to-backup", "nightly"}, 2, "either --backup or --from"},
+		"one backup":       {[]string{"--backup", "nightly"}, 2, "either --to-backup or --to"},
+		"both":             {[]string{"--backup", "nightly", "--to-backup", "earlier", "--to", "x"}, 2, "either --to-backup or --to"},
+		"many volumes":     {[]string{"--backup", "nightly", "--to-backup", "earlier"}, 2, "backup nightly has 3 such volumes"},
+		"no such backup":   {[]string{"--backup", "nightly", "--to-backup", "monthly"}, 1, `no Backup "monthly"`},
+		"no such object":   {[]string{"--backup", "nightly", "--volume", "shop/db-0", "--to", "none"}, 1, `no PodVolumeBackup "none"`},
+		"an argument":      {[]string{"a"}, 2, "argument"},
+		"two repositories": {c.namesOf("nightly", "db-0", "web-0"), 1, "is one by uploader kopia, and"},
+	} {
+		if out, errOut, code := c.repository(append([]string{"diff"}, test.args...)...); code != test.code || !strings.Contains(errOut, test.want) {
+			t.Errorf("%s: code %d: %s%s", name, code, out, errOut)
+		}
+	}
+}
+
+// namesOf returns arguments that name the PodVolumeBackups of two pods.
+func (c *cluster) namesOf(backup, from, to string) []string {
+	c.t.Helper()
+	var list velerov1.PodVolumeBackupList
+	if err := c.Client.List(c.t.Context(), &list, client.InNamespace(c.Namespace), client.MatchingLabels{velerov1.BackupNameLabel: backup}); err != nil {
+		c.t.Fatal(err)
+	}
+	names := map[string]string{}
+	for i := range list.Items {
+		names[list.Items[i].Spec.Pod.Name] = list.Items[i].Name
+	}
+	return []string{"--from", names[from], "--to", names[to]}
 }
 
 func (c *cluster) findFiles(t *testing.T) {

@@ -24,7 +24,7 @@ import (
 // browser is a user who has the role plimsoll-repository-files, and no other right.
 const browser = "e2e-browser"
 
-// testRepository lists and gets files out of backups that the steps before have made with both data paths, through the API server and
+// testRepository lists, compares and gets files out of backups that the steps before have made with both data paths, through the API server and
 // kubelet.
 func (c *cluster) testRepository(t *testing.T) {
 	for _, dir := range []string{"../../deploy/crds", "repository-tasks"} {
@@ -52,6 +52,7 @@ func (c *cluster) testRepository(t *testing.T) {
 		if kind := pvb.Spec.UploaderType; !seen[kind] && pvb.Spec.Volume == disk && strings.HasPrefix(pvb.Spec.Pod.Namespace, "e2e-"+kind) && pvb.Status.SnapshotID != "" {
 			seen[kind] = true
 			c.browse(t, pvb)
+			c.compare(t, pvb, anotherOf(backups.Items, pvb))
 		}
 	}
 	if !seen[restic] || !seen[kopia] {
@@ -116,5 +117,45 @@ func (c *cluster) browse(t *testing.T, pvb *velerov1.PodVolumeBackup) {
 	repository("get", "--from", pvb.Name, files[one].Path, "-o", into)
 	if info, err := os.Stat(into); err != nil || info.Size() != files[one].Size {
 		t.Errorf("%s: %v, want %d bytes", files[one].Path, err, files[one].Size)
+	}
+}
+
+// anotherOf returns another snapshot of the repository of one, of any volume; the same one if there is none.
+func anotherOf(all []velerov1.PodVolumeBackup, one *velerov1.PodVolumeBackup) *velerov1.PodVolumeBackup {
+	for i := range all {
+		pvb := &all[i]
+		if pvb.Status.Phase == velerov1.PodVolumeBackupPhaseCompleted && pvb.Status.SnapshotID != "" && pvb.Status.SnapshotID != one.Status.SnapshotID && pvb.Spec.UploaderType == one.Spec.UploaderType &&
+			pvb.Spec.BackupStorageLocation == one.Spec.BackupStorageLocation && pvb.Spec.Pod.Namespace == one.Spec.Pod.Namespace {
+			return pvb
+		}
+	}
+	return one
+}
+
+// compare holds the comparison of two snapshots against their lists.
+func (c *cluster) compare(t *testing.T, from, to *velerov1.PodVolumeBackup) {
+	t.Helper()
+	read := func(into any, args ...string) {
+		said := c.plimsoll(t, append(append([]string{"--as", browser, "repository"}, args...), "-o", "json")...)
+		if err := json.Unmarshal([]byte(said), into); err != nil {
+			t.Fatalf("%v\n%s", err, said)
+		}
+	}
+	var older, newer []struct{ Path string }
+	read(&older, "ls", "--from", from.Name, "-R")
+	read(&newer, "ls", "--from", to.Name, "-R")
+	var got struct {
+		Changes []struct{ Path string }
+		Totals  struct {
+			Added, Removed struct{ Entries int }
+			Changed        int
+		}
+	}
+	read(&got, "diff", "--from", from.Name, "--to", to.Name)
+	if sum := got.Totals; len(newer)-len(older) != sum.Added.Entries-sum.Removed.Entries || len(got.Changes) != sum.Added.Entries+sum.Removed.Entries+sum.Changed {
+		t.Errorf("%s: of %d and %d entries %d differ: %+v", from.Spec.UploaderType, len(older), len(newer), len(got.Changes), sum)
+	}
+	if from == to && len(got.Changes) > 0 {
+		t.Errorf("%s: a snapshot differs from itself: %v", from.Spec.UploaderType, got.Changes)
 	}
 }
