@@ -13,11 +13,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/httpstream"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
+	"k8s.io/streaming/pkg/httpstream"
 )
 
 // podForward opens connections to a port of a pod through the API server. Unlike the library's port-forward it opens no port of this
@@ -40,7 +40,7 @@ func forwardToPod(config *rest.Config, namespace, pod string, port int32) (*podF
 		return nil, err
 	}
 	to := clients.CoreV1().RESTClient().Post().Namespace(namespace).Resource("pods").Name(pod).SubResource("portforward").URL()
-	connection, agreed, err := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, to).Dial(portforward.PortForwardProtocolV1Name)
+	connection, agreed, err := spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, to).Dial(portforward.PortForwardProtocolV1Name)
 	if err != nil {
 		return nil, err
 	}
