@@ -25,7 +25,9 @@ func TestDiffPrinter(t *testing.T) {
 	t.Parallel()
 	file := func(path string, size int64) *protocol.Entry { return &protocol.Entry{Path: []byte(path), Size: size} }
 	changes := []protocol.Change{
-		{To: file("new\nline\n", 3)}, {From: file("gone\u202e\xff", 5)}, {From: file("a", 1), To: file("a", 2), Differs: []string{"content", "size"}},
+		{To: file("new\nline\n", 3)},
+		{From: file("gone\u202e\xff", 5)},
+		{From: file("a", 1), To: file("a", 2), Differs: []string{"content", "size"}},
 		{From: file("t", 1), To: file("t", 1), Differs: []string{"time"}},
 		{From: &protocol.Entry{Path: []byte("d"), Mode: os.ModeDir}, To: file("d", 7), Differs: []string{"type", "size"}},
 	}

@@ -41,6 +41,8 @@ func TestDecodeRefuses(t *testing.T) {
 		"too much data":      `{"data":"` + strings.Repeat("AAAA", MaxData/3+1) + `"}`,
 		"no path":            `{"entry":{"path":"","mode":0,"size":0,"modTime":"2026-01-02T03:04:05Z"}}`,
 		"an empty target":    `{"entry":{"path":"YQ==","mode":0,"size":0,"modTime":"2026-01-02T03:04:05Z","target":""}}`,
+		"no change":          `{"change":{"content":true}}`,
+		"two entries":        `{"change":{"from":{"path":"YQ==","mode":0,"size":0,"modTime":"2026-01-02T03:04:05Z"},"to":{"path":"Yg==","mode":0,"size":0,"modTime":"2026-01-02T03:04:05Z"}}}`,
 		"a negative size":    `{"entry":{"path":"YQ==","mode":0,"size":-1,"modTime":"2026-01-02T03:04:05Z"}}`,
 	} {
 		if m, err := Decode([]byte(line)); err == nil {
@@ -60,6 +62,7 @@ func TestMessagesSurviveTheWay(t *testing.T) {
 		{Result: &Result{SnapshotID: "0a", TotalBytes: 1, BytesUploaded: 2, Errors: 3, FailedPaths: []string{"a"}}},
 		{Failure: &Failure{Cause: "no space", Text: "full"}},
 		{Entry: &Entry{Path: []byte("a\xff\n"), Mode: os.ModeSymlink | 0o777, ModTime: time.Unix(1, 2).UTC(), Target: []byte("/\xfe")}},
+		{Change: &Change{From: &Entry{Path: []byte("a\xff"), Size: 1, ModTime: time.Unix(1, 2).UTC(), UID: 3, GID: 4}, To: &Entry{Path: []byte("a\xff"), ModTime: time.Unix(1, 3).UTC()}, Content: true}},
 		{Data: []byte("\x00\xff\n")},
 	} {
 		line, err := json.Marshal(want)
@@ -83,6 +86,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"failure":{"cause":"no space","text":"x"}}`))
 	f.Add([]byte(`{"entry":{"path":"YQ==","mode":420,"size":1,"modTime":"2026-01-02T03:04:05Z","target":"Yg=="}}`))
 	f.Add([]byte(`{"entry":{"path":"YQ==","mode":0,"size":0,"modTime":"2026-01-02T03:04:05Z","target":""}}`))
+	f.Add([]byte(`{"change":{"to":{"path":"YQ==","mode":420,"size":1,"modTime":"2026-01-02T03:04:05Z","uid":1}}}`))
 	f.Add([]byte(`{"data":"AP8K"}`))
 	f.Add([]byte(`{"data":""}`))
 	f.Fuzz(func(t *testing.T, line []byte) {
