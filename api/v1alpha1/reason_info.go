@@ -93,6 +93,15 @@ func taskReasons() []ReasonInfo {
 			Reason: ReasonMismatched, Meaning: "files are damaged or missing in the repository, or have another size", Retried: retriedNo,
 			Remedy: "verify older backups, and back the volume up into another BackupStorageLocation at once: a new backup into this repository reuses what is damaged; then check the bucket's storage and its lifecycle rules", Page: pageTasks,
 		},
+		{Reason: ReasonWhole, Meaning: "every repository was checked, and is whole", Page: pageTasks},
+		{
+			Reason: ReasonDamaged, Meaning: "a repository has lost data, or holds damaged data", Retried: retriedNo,
+			Remedy: "back the volumes up into another BackupStorageLocation at once, bring lost objects back from the bucket's versions, and only then run the commands that the task names; verify the backups that it names", Page: pageTasks,
+		},
+		{
+			Reason: ReasonUnconfirmed, Meaning: "each look at the repository found something else", Detail: "each look at the repository found something else, as when backups and prune change it faster than it is read, or the storage answers differently each time", Retried: retriedNo,
+			Remedy: "check again when no backup and no maintenance runs; if it happens again, check the storage", Page: pageTasks,
+		},
 		{Reason: ReasonBackupNotFound, Meaning: "the namespace has no Backup of that name", Retried: retriedNo, Remedy: "'velero backup get' lists the backups", Page: pageTasks},
 		{
 			Reason: ReasonPodVolumeBackupNotFound, Meaning: "the namespace has no PodVolumeBackup of that name", Retried: retriedNo,

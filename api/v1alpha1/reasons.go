@@ -55,6 +55,9 @@ const (
 const (
 	ReasonVerified                Reason = "Verified"                // every file was compared, and is what it should be
 	ReasonMismatched              Reason = "Mismatched"              // files of a backup are damaged or missing in the repository, or have another size
+	ReasonWhole                   Reason = "Whole"                   // every repository was checked, and is whole
+	ReasonDamaged                 Reason = "Damaged"                 // a repository has lost data, or holds damaged data
+	ReasonUnconfirmed             Reason = "Unconfirmed"             // each look at a repository found something else
 	ReasonBackupNotFound          Reason = "BackupNotFound"          // the cluster has no such Backup
 	ReasonPodVolumeBackupNotFound Reason = "PodVolumeBackupNotFound" // the cluster has no such PodVolumeBackup
 	ReasonNotReady                Reason = "NotReady"                // the Backup or PodVolumeBackup has not ended

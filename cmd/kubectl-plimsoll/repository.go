@@ -25,12 +25,12 @@ import (
 func repositoryCommand(c *connection) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "repository",
-		Short: "Prove that backups can be restored; list, find, compare and get their files",
+		Short: "Prove that backups can be restored; check repositories; list, find, compare and get files",
 		Args:  program.NoArguments,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(repositoryVerifyCommand(c), repositoryWatchCommand(c), repositoryProofsCommand(c), repositoryLsCommand(c), repositoryFindCommand(c), repositoryDiffCommand(c),
-		repositoryGetCommand(c))
+	cmd.AddCommand(repositoryVerifyCommand(c), repositoryCheckCommand(c), repositoryWatchCommand(c), repositoryProofsCommand(c),
+		repositoryLsCommand(c), repositoryFindCommand(c), repositoryDiffCommand(c), repositoryGetCommand(c))
 	return cmd
 }
 
@@ -52,21 +52,53 @@ func (w *taskWait) validate() error {
 	return w.output.validate()
 }
 
-type repositoryVerify struct {
+// newTask is the RepositoryTask that a command creates and waits for.
+type newTask struct {
 	taskWait
+	kind     v1alpha1.RepositoryTaskType
 	backup   string
 	from     string
 	latest   bool
 	maxBytes string
 	volume   string
 	noWait   bool
+	readData bool
 	ttl      time.Duration
 	schedule string
 	image    string
 }
 
+// addTaskFlags adds the flags of all tasks. done is what becomes of the volumes, as in "verified".
+func (o *newTask) addTaskFlags(cmd *cobra.Command, done, only string) {
+	o.addFlags(cmd)
+	f := cmd.Flags()
+	f.StringVar(&o.backup, "backup", "", "the Velero Backup whose "+done)
+	f.StringVar(&o.from, "from", "", "a PodVolumeBackup in place of a Backup, such as one of 'kubectl plimsoll volume backup'")
+	f.StringVar(&o.volume, "volume", "", only+": NAMESPACE/POD:VOLUME, NAMESPACE/POD or NAMESPACE")
+	f.BoolVar(&o.noWait, "no-wait", false, "return as soon as the RepositoryTask is created")
+	f.DurationVar(&o.ttl, "ttl", 90*24*time.Hour, "keep the RepositoryTask, and its metric, this long after its end")
+}
+
+// runE creates the task.
+func (o *newTask) runE(c *connection) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, _ []string) error {
+		task, err := o.task(c.namespace)
+		if err != nil {
+			return err
+		}
+		api, err := c.client()
+		if err != nil {
+			return err
+		}
+		if o.schedule != "" {
+			return o.printSchedule(cmd, api, task)
+		}
+		return o.run(cmd, api, task)
+	}
+}
+
 func repositoryVerifyCommand(c *connection) *cobra.Command {
-	var o repositoryVerify
+	o := newTask{kind: v1alpha1.TaskVerify}
 	cmd := &cobra.Command{
 		Use:   "verify (--backup NAME | --from PODVOLUMEBACKUP | --latest)",
 		Short: "Prove that the volumes of a backup can be restored",
@@ -84,37 +116,19 @@ rights; then each volume has its turn. 'kubectl plimsoll repository proofs' show
   kubectl plimsoll repository verify --from db-0-data-x7k2p
   kubectl plimsoll repository verify --latest --max-bytes 200Gi --schedule "0 5 * * *" | kubectl apply -f -`,
 		Args: program.NoArguments,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			task, err := o.task(c.namespace)
-			if err != nil {
-				return err
-			}
-			api, err := c.client()
-			if err != nil {
-				return err
-			}
-			if o.schedule != "" {
-				return o.printSchedule(cmd, api, task)
-			}
-			return o.run(cmd, api, task)
-		},
+		RunE: o.runE(c),
 	}
-	o.addFlags(cmd)
+	o.addTaskFlags(cmd, "volumes are verified", "verify only this volume")
 	f := cmd.Flags()
-	f.StringVar(&o.backup, "backup", "", "the Velero Backup whose volumes are verified")
-	f.StringVar(&o.from, "from", "", "a PodVolumeBackup to verify in place of a Backup, such as one of 'kubectl plimsoll volume backup'")
 	f.BoolVar(&o.latest, "latest", false, "verify the newest completed backup of each volume in each location, whatever Backup it belongs to")
 	f.StringVar(&o.maxBytes, "max-bytes", "", "with --latest: verify only as many volumes as have this size together, such as 200Gi, but at least one")
-	f.StringVar(&o.volume, "volume", "", "verify only this volume: NAMESPACE/POD:VOLUME, NAMESPACE/POD or NAMESPACE")
-	f.BoolVar(&o.noWait, "no-wait", false, "return as soon as the RepositoryTask is created")
-	f.DurationVar(&o.ttl, "ttl", 90*24*time.Hour, "keep the RepositoryTask, and its metric, this long after its end")
 	f.StringVar(&o.schedule, "schedule", "", "with --latest: print a CronJob with this schedule instead of verifying")
 	f.StringVar(&o.image, "image", "", "the image of the CronJob; default: that of Deployment plimsoll-repository-tasks")
 	return cmd
 }
 
 // task returns the RepositoryTask that the flags ask for. The error is one of usage.
-func (o *repositoryVerify) task(namespace string) (*v1alpha1.RepositoryTask, error) {
+func (o *newTask) task(namespace string) (*v1alpha1.RepositoryTask, error) {
 	if err := errors.Join(o.validate(), o.validateLatest()); err != nil {
 		return nil, err
 	}
@@ -130,9 +144,9 @@ func (o *repositoryVerify) task(namespace string) (*v1alpha1.RepositoryTask, err
 	}
 	task := &v1alpha1.RepositoryTask{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: describe.KindRepositoryTask},
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "verify-" + o.backup + o.from + "-"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: strings.ToLower(string(o.kind)) + "-" + o.backup + o.from + "-"},
 		Spec: v1alpha1.RepositoryTaskSpec{
-			Type: v1alpha1.TaskVerify, Backup: o.backup, PodVolumeBackup: o.from, Latest: o.latest, TTL: &metav1.Duration{Duration: o.ttl},
+			Type: o.kind, Backup: o.backup, PodVolumeBackup: o.from, Latest: o.latest, ReadData: o.readData, TTL: &metav1.Duration{Duration: o.ttl},
 		},
 	}
 	if o.latest {
@@ -159,7 +173,7 @@ func parseVolumeSelector(text string) (*v1alpha1.PodVolumeSelector, error) {
 	return &v1alpha1.PodVolumeSelector{Namespace: namespace, Pod: pod, Volume: volume}, nil
 }
 
-func (o *repositoryVerify) run(cmd *cobra.Command, api client.Client, task *v1alpha1.RepositoryTask) error {
+func (o *newTask) run(cmd *cobra.Command, api client.Client, task *v1alpha1.RepositoryTask) error {
 	if err := api.Create(cmd.Context(), task); err != nil {
 		if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
 			return fmt.Errorf("this cluster does not know RepositoryTasks, or has no namespace %s: install deploy/repository-tasks (docs/repositories.md): %w", task.Namespace, err)
@@ -273,7 +287,14 @@ func (w *taskWait) ended(out io.Writer, task *v1alpha1.RepositoryTask) error {
 	if remedy := task.Status.Reason.Remedy(); remedy != "" {
 		message += ". " + remedy
 	}
-	return &program.ExitError{Code: exitFailed, Err: fmt.Errorf("not proven (%s): %s", describe.Clean(string(task.Status.Reason)), message)}
+	what := "not proven"
+	if task.Spec.Type == v1alpha1.TaskCheck {
+		what = "not whole"
+		if task.Status.Reason != v1alpha1.ReasonDamaged {
+			what = "not checked"
+		}
+	}
+	return &program.ExitError{Code: exitFailed, Err: fmt.Errorf("%s (%s): %s", what, describe.Clean(string(task.Status.Reason)), message)}
 }
 
 // report prints the result of each volume.
@@ -281,6 +302,9 @@ func (w *taskWait) report(out io.Writer, task *v1alpha1.RepositoryTask) error {
 	task.TypeMeta = metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: describe.KindRepositoryTask}
 	task.ManagedFields = nil
 	return w.print(out, task, func(out io.Writer) error {
+		if task.Spec.Type == v1alpha1.TaskCheck {
+			return printCheck(out, task)
+		}
 		if len(task.Status.Volumes) == 0 {
 			return nil // the error says why
 		}

@@ -18,7 +18,7 @@ import (
 )
 
 // validateLatest checks the flags that go with --latest. The error is one of usage.
-func (o *repositoryVerify) validateLatest() error {
+func (o *newTask) validateLatest() error {
 	switch {
 	case o.latest && (o.backup != "" || o.from != ""):
 		return program.Misused(errors.New("--latest cannot be combined with --backup or --from"))
@@ -38,7 +38,7 @@ func (o *repositoryVerify) validateLatest() error {
 }
 
 // printSchedule prints a CronJob that creates such a task again and again, and fails if it does not prove all that it has selected.
-func (o *repositoryVerify) printSchedule(cmd *cobra.Command, api client.Reader, task *v1alpha1.RepositoryTask) error {
+func (o *newTask) printSchedule(cmd *cobra.Command, api client.Reader, task *v1alpha1.RepositoryTask) error {
 	image, err := o.tasksImage(cmd.Context(), api, task.Namespace)
 	if err != nil {
 		return err
@@ -60,7 +60,7 @@ func (o *repositoryVerify) printSchedule(cmd *cobra.Command, api client.Reader, 
 }
 
 // tasksImage returns the image that was asked for, or that of the Deployment which does the tasks.
-func (o *repositoryVerify) tasksImage(ctx context.Context, api client.Reader, namespace string) (image, error) {
+func (o *newTask) tasksImage(ctx context.Context, api client.Reader, namespace string) (image, error) {
 	if o.image != "" {
 		return image{name: o.image}, nil
 	}

@@ -52,9 +52,9 @@ func repositoryTasksCommand() *cobra.Command {
 	var o tasksOptions
 	cmd := &cobra.Command{
 		Use:   "repository-tasks",
-		Short: "Do the RepositoryTasks of a namespace: verify backups; answer FileRequests",
+		Short: "Do the RepositoryTasks of a namespace: verify backups, check repositories; answer FileRequests",
 		Long: `Do the RepositoryTasks of a namespace, one at a time: read the volumes of backups out of their repositories, and compare
-them with the repositories' records. Answer FileRequests: list and read files of backups for who has a request's token, at the
+them with the repositories' records, or check whole repositories. Answer FileRequests: list and read files of backups for who has a request's token, at the
 loopback address, which a port-forward reaches. It runs beside a Velero server or a restore controller, and needs no node's files.
 
 The namespace comes from VELERO_NAMESPACE (default velero).
@@ -107,7 +107,7 @@ func serveTasks(ctx context.Context, o tasksOptions) error {
 		return err
 	}
 	err = repositorytask.SetUp(mgr, repositorytask.Config{
-		Namespace: o.namespace, Verifiers: asVerifiers(data), LockWait: o.lockWait, ProgressInterval: o.progressInterval, Logger: log,
+		Namespace: o.namespace, Verifiers: asVerifiers(data), Checkers: asCheckers(data), LockWait: o.lockWait, ProgressInterval: o.progressInterval, Logger: log,
 	})
 	if err != nil {
 		return err
@@ -174,6 +174,17 @@ func asVerifiers(data map[string]repositoryData) map[string]uploader.Verifier {
 		verifiers[kind] = d
 	}
 	return verifiers
+}
+
+// asCheckers returns the data paths that can check a whole repository.
+func asCheckers(data map[string]repositoryData) map[string]uploader.Checker {
+	checkers := map[string]uploader.Checker{}
+	for kind, d := range data {
+		if checker, ok := d.(uploader.Checker); ok {
+			checkers[kind] = checker
+		}
+	}
+	return checkers
 }
 
 // newRepositoryData returns the data paths. None has a cache: what it holds would prove nothing of the repository.

@@ -21,10 +21,15 @@ func ExplainTask(t *v1alpha1.RepositoryTask, events []Event, at time.Time) Expla
 		State: string(s.State), Reason: t.Status.Reason, See: seeTasks, Events: events,
 	}
 	switch {
+	case s.State == progress.StateCompleted && t.Spec.Type == v1alpha1.TaskCheck:
+		e.Why, e.See = "every repository was checked, and is whole", ""
 	case s.State == progress.StateCompleted:
 		e.Why, e.See = "every file of every volume was compared, and is what it should be", ""
 	case s.State == progress.StateFailed:
 		e.Why = "nothing, or not everything, is proven: " + v.Message
+		if t.Spec.Type == v1alpha1.TaskCheck {
+			e.Why = "not every repository is whole: " + v.Message
+		}
 		if remedy := t.Status.Reason.Remedy(); remedy != "" {
 			e.do(remedy)
 		}
@@ -39,6 +44,8 @@ func ExplainTask(t *v1alpha1.RepositoryTask, events []Event, at time.Time) Expla
 	case s.State == progress.StateStalled:
 		e.Why = "no byte has moved for " + Age(at, s.LastProgressTime)
 		e.do("look at the storage of the repository, and at the network to it")
+	case t.Spec.Type == v1alpha1.TaskCheck:
+		e.Why = fmt.Sprintf("it checks: %s, time left %s", PercentOf(v.Percent()), ETA(s.ETASeconds))
 	default:
 		e.Why = fmt.Sprintf("it reads: %s, %s, time left %s", v.done(), Rate(s.BytesPerSecond), ETA(s.ETASeconds))
 	}
@@ -47,7 +54,36 @@ func ExplainTask(t *v1alpha1.RepositoryTask, events []Event, at time.Time) Expla
 			e.fact("%s/%s:%s is %s: %s", x.Namespace, x.Pod, x.Volume, x.Result, x.Message)
 		}
 	}
+	for i := range t.Status.Repositories {
+		e.addRepository(&t.Status.Repositories[i])
+	}
 	return e
+}
+
+// addRepository says what a check has found in a repository.
+func (e *Explanation) addRepository(r *v1alpha1.RepositoryTaskRepository) {
+	name := r.BackupStorageLocation + "/" + r.VolumeNamespace
+	if r.Result == v1alpha1.RepositoryDamaged || r.Result == v1alpha1.RepositoryFailed {
+		e.fact("repository %s is %s: %s", name, r.Result, r.Message)
+	}
+	for i := range r.Locks {
+		e.fact("repository %s is %s", name, LockText(&r.Locks[i]))
+	}
+	for _, remedy := range r.Remedies {
+		e.do(fmt.Sprintf("to repair repository %s: %s", name, remedy))
+	}
+}
+
+// LockText says who holds a lock, as in "locked exclusively by PID 7 on node-b as root since 2026-11-21T03:00:00Z".
+func LockText(l *v1alpha1.RepositoryLock) string {
+	how, stale := "locked", ""
+	if l.Exclusive {
+		how = "locked exclusively"
+	}
+	if l.Stale {
+		stale = ", stale: restic takes its owner for gone"
+	}
+	return fmt.Sprintf("%s by PID %d on %s as %s since %s%s", how, l.PID, l.Host, l.User, l.Since.UTC().Format(time.RFC3339), stale)
 }
 
 // taskSubject names what a task works on.

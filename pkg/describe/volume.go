@@ -53,6 +53,9 @@ type Volume struct {
 	SnapshotID   string `json:"snapshotID,omitempty"`
 	Location     string `json:"storageLocation,omitempty"` // the BackupStorageLocation that has the repository
 
+	// StepPercent is the share of a task whose progress is counted in steps in place of bytes; nil: it has none.
+	StepPercent *int32 `json:"-"`
+
 	// PluginSpecific is what else a plugin tells of its backup or restore.
 	PluginSpecific map[string]string `json:"pluginSpecific,omitempty"`
 
@@ -130,6 +133,9 @@ func OfRepositoryTask(t *v1alpha1.RepositoryTask) Volume {
 	v.Volume, v.Uploader = t.Name, strings.ToLower(string(t.Spec.Type))
 	v.setPluginStatus(&t.Status.VolumeOperationStatus)
 	v.Progress.Reason = t.Status.Reason
+	if t.Spec.Type == v1alpha1.TaskCheck {
+		v.StepPercent = t.Status.Percent
+	}
 	return v
 }
 
@@ -230,6 +236,8 @@ func (v *Volume) Percent() (int, bool) {
 	switch {
 	case v.Progress.State == progress.StateCompleted:
 		return 100, true
+	case v.Progress.TotalBytes <= 0 && v.StepPercent != nil:
+		return percent(int64(*v.StepPercent), 100), true
 	case v.Progress.TotalBytes <= 0:
 		return 0, false
 	}

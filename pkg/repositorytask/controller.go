@@ -1,8 +1,9 @@
-// Package repositorytask does what RepositoryTasks ask for: it proves that the volumes of a backup can be restored.
+// Package repositorytask does what RepositoryTasks ask for: it proves that the volumes of a backup can be restored, and checks the
+// repositories that they are in.
 //
 // One process of a namespace, which holds the lease, works on one task at a time, so no repository has two.
 // Each volume is read by a confined worker, as in a node agent. A task whose process ended is begun again; volumes that were
-// done stay done. The task is Completed only if every selected volume is proven.
+// done stay done. The task is Completed only if every selected volume is proven, or every repository is whole.
 package repositorytask
 
 import (
@@ -34,6 +35,7 @@ var ErrNoCRDs = errors.New("the CRDs of plimsoll.io are not installed: kubectl a
 type Config struct {
 	Namespace string                       // of the Backups
 	Verifiers map[string]uploader.Verifier // by uploaderType
+	Checkers  map[string]uploader.Checker  // by uploaderType; those that are missing cannot check a whole repository
 
 	MaxAttempts      int           // how often processes may begin with one task; default 10
 	Tries            int           // of one volume, after failures that may pass; default 3

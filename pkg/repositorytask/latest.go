@@ -86,7 +86,7 @@ func (r *run) selected(ctx context.Context) (selected []velerov1.PodVolumeBackup
 		return selected, int(status.Postponed), err
 	}
 	selected, err = selectionOf(spec).PodVolumeBackups(ctx, r.api, r.cfg.Namespace)
-	if err != nil || !spec.Latest || spec.MaxBytes == nil && len(selected) <= maxVolumes {
+	if err != nil || !spec.Latest || spec.Type != v1alpha1.TaskVerify || spec.MaxBytes == nil && len(selected) <= maxVolumes {
 		return selected, 0, err
 	}
 	var tasks v1alpha1.RepositoryTaskList

@@ -87,32 +87,49 @@ func selectionOf(spec *v1alpha1.RepositoryTaskSpec) Selection {
 	return Selection{Backup: spec.Backup, PodVolumeBackup: spec.PodVolumeBackup, Latest: spec.Latest, Volume: spec.Volume}
 }
 
-// work verifies the volumes that are not done yet.
+// work does what is not done yet.
 func (r *run) work(ctx context.Context) error {
 	spec := &r.object.Spec
-	if spec.Type != v1alpha1.TaskVerify {
+	if spec.Type != v1alpha1.TaskVerify && spec.Type != v1alpha1.TaskCheck {
 		return refuse(v1alpha1.ReasonUnsupported, "this version does not know tasks of type %q", spec.Type)
 	}
 	var err error
 	if r.backups, r.postponed, err = r.selected(ctx); err != nil {
 		return err
 	}
-	if r.note, err = selectionOf(spec).shortcoming(ctx, r.api, r.cfg.Namespace); err != nil {
+	if spec.Type == v1alpha1.TaskCheck {
+		return r.checkRepositories(ctx)
+	}
+	return r.verifyVolumes(ctx)
+}
+
+// reporting writes the progress until stop is called.
+func (r *run) reporting(ctx context.Context) (stop func()) {
+	r.tracker.Begin(int(r.object.Status.Attempts) + 1)
+	reporter := &progress.Reporter{Tracker: r.tracker, Publish: r.publish, Interval: r.cfg.ProgressInterval, Heartbeat: 3 * r.cfg.ProgressInterval}
+	reporting, cancel := context.WithCancel(ctx)
+	var reporters sync.WaitGroup
+	reporters.Go(func() { reporter.Run(reporting) })
+	return func() {
+		cancel()
+		reporters.Wait()
+	}
+}
+
+// verifyVolumes verifies the volumes that are not done yet.
+func (r *run) verifyVolumes(ctx context.Context) error {
+	var err error
+	if r.note, err = selectionOf(&r.object.Spec).shortcoming(ctx, r.api, r.cfg.Namespace); err != nil {
 		return err
 	}
 	if err := r.begin(ctx); err != nil {
 		return err
 	}
-	r.tracker.Begin(int(r.object.Status.Attempts) + 1)
-	reporter := &progress.Reporter{Tracker: r.tracker, Publish: r.publish, Interval: r.cfg.ProgressInterval, Heartbeat: 3 * r.cfg.ProgressInterval}
-	reporting, stop := context.WithCancel(ctx)
-	var reporters sync.WaitGroup
-	reporters.Go(func() { reporter.Run(reporting) })
-	defer reporters.Wait()
-	defer stop()
+	defer r.reporting(ctx)()
 	for i := range r.backups {
 		v := r.status().Volumes[i]
 		if v.Result == v1alpha1.VolumePending {
+			var err error
 			if v, err = r.verifyVolume(ctx, i, v); err != nil {
 				return err
 			}
@@ -146,6 +163,20 @@ func (r *run) begin(ctx context.Context) error {
 		}
 		total += max(r.sizes[i], volumes[i].Bytes)
 	}
+	err := r.beginWith(ctx, func(s *v1alpha1.RepositoryTaskStatus) {
+		s.Volumes, s.Progress.TotalBytes = volumes, max(total, s.Progress.TotalBytes)
+		s.Postponed = int32(r.postponed)
+	})
+	if err != nil {
+		return err
+	}
+	r.log.Info("Task started", "volumes", len(volumes), "bytes", total, "attempt", r.object.Status.Attempts+1)
+	r.emit(corev1.EventTypeNormal, v1alpha1.EventStarted, "task", "Verifying %s of %s, %s", text.Count(len(volumes), "volume", "volumes"), selectionOf(&r.object.Spec), text.Bytes(total))
+	return nil
+}
+
+// beginWith writes that a process begins with the task.
+func (r *run) beginWith(ctx context.Context, mutate func(*v1alpha1.RepositoryTaskStatus)) error {
 	if int(r.object.Status.Attempts) >= r.cfg.MaxAttempts {
 		if err := r.giveUp(ctx); err != nil {
 			return err
@@ -153,19 +184,16 @@ func (r *run) begin(ctx context.Context) error {
 		return refuse(v1alpha1.ReasonTooManyAttempts, "%d processes have begun with the task and ended before it did: look for out-of-memory kills and restarts of their pod", r.cfg.MaxAttempts)
 	}
 	err := r.write(ctx, func(s *v1alpha1.RepositoryTaskStatus) {
-		s.Phase, s.State, s.Volumes = v1alpha1.PhaseInProgress, string(v1alpha1.StateScanning), volumes
-		s.Postponed = int32(r.postponed)
+		s.Phase, s.State = v1alpha1.PhaseInProgress, string(v1alpha1.StateScanning)
 		s.Attempts++
-		s.Progress.TotalBytes = max(total, s.Progress.TotalBytes)
 		if s.StartTimestamp == nil {
 			s.StartTimestamp = new(metav1.Now())
 		}
+		mutate(s)
 	})
 	if err != nil {
 		return fmt.Errorf("begin the task: %w", err)
 	}
-	r.log.Info("Task started", "volumes", len(volumes), "bytes", total, "attempt", r.object.Status.Attempts+1)
-	r.emit(corev1.EventTypeNormal, v1alpha1.EventStarted, "task", "Verifying %s of %s, %s", text.Count(len(volumes), "volume", "volumes"), selectionOf(&r.object.Spec), text.Bytes(total))
 	return nil
 }
 
@@ -259,24 +287,39 @@ func (s *summary) String() string {
 // maxMessage is that of the CRD, in bytes.
 const maxMessage = 1000
 
-// finish ends a task of which every volume is done.
+// finish ends a task of which everything is done.
 func (r *run) finish(ctx context.Context) error {
+	if r.checks() {
+		s := summarizeCheck(r.status().Repositories)
+		if s.damaged+s.failed > 0 {
+			return r.fail(ctx, s.reason, s.String())
+		}
+		return r.complete(ctx, v1alpha1.ReasonWhole, s.String())
+	}
 	s := summarize(r.status())
 	s.note = r.note
 	if s.mismatched+s.failed > 0 {
 		return r.fail(ctx, s.reason, s.String())
 	}
+	return r.complete(ctx, v1alpha1.ReasonVerified, s.String())
+}
+
+// checks reports whether the task is a check: its progress is counted in steps, not in bytes.
+func (r *run) checks() bool { return r.object.Spec.Type == v1alpha1.TaskCheck }
+
+// complete ends a task that has found all to be well.
+func (r *run) complete(ctx context.Context, reason v1alpha1.Reason, message string) error {
 	snapshot := r.tracker.Complete(r.done, "")
 	err := r.write(ctx, func(status *v1alpha1.RepositoryTaskStatus) {
-		setProgress(status, &snapshot)
+		r.setProgress(status, &snapshot)
 		status.Message, status.Percent = "", new(int32(100))
-		end(status, v1alpha1.PhaseCompleted, metav1.ConditionTrue, v1alpha1.ReasonVerified, s.String())
+		r.end(status, v1alpha1.PhaseCompleted, metav1.ConditionTrue, reason, message)
 	})
 	if err != nil {
 		return fmt.Errorf("write the end of the task: %w", err)
 	}
-	r.log.Info("Task completed", "volumes", s.verified, "files", s.files, "bytes", s.bytes)
-	r.emit(corev1.EventTypeNormal, v1alpha1.EventCompleted, "end", "%s", &s)
+	r.log.Info("Task completed", "found", message)
+	r.emit(corev1.EventTypeNormal, v1alpha1.EventCompleted, "end", "%s", message)
 	return nil
 }
 
@@ -284,9 +327,9 @@ func (r *run) finish(ctx context.Context) error {
 func (r *run) fail(ctx context.Context, reason v1alpha1.Reason, message string) error {
 	snapshot := r.tracker.End(progress.StateFailed, reason, message)
 	err := r.write(ctx, func(status *v1alpha1.RepositoryTaskStatus) {
-		setProgress(status, &snapshot)
+		r.setProgress(status, &snapshot)
 		status.Message, status.Reason = message, reason
-		end(status, v1alpha1.PhaseFailed, metav1.ConditionFalse, reason, message)
+		r.end(status, v1alpha1.PhaseFailed, metav1.ConditionFalse, reason, message)
 	})
 	if err != nil {
 		return fmt.Errorf("write the end of the task: %w", err)
@@ -296,14 +339,25 @@ func (r *run) fail(ctx context.Context, reason v1alpha1.Reason, message string) 
 	return nil
 }
 
-func end(s *v1alpha1.RepositoryTaskStatus, phase v1alpha1.Phase, proven metav1.ConditionStatus, reason v1alpha1.Reason, message string) {
+func (r *run) end(s *v1alpha1.RepositoryTaskStatus, phase v1alpha1.Phase, proven metav1.ConditionStatus, reason v1alpha1.Reason, message string) {
 	s.Phase, s.CompletionTimestamp = phase, new(metav1.Now())
-	meta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: v1alpha1.ConditionVerified, Status: proven, Reason: string(reason), Message: message})
+	condition := v1alpha1.ConditionVerified
+	if r.checks() {
+		condition = v1alpha1.ConditionChecked
+	}
+	meta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: condition, Status: proven, Reason: string(reason), Message: message})
 }
 
 // publish shows how far the task is.
 func (r *run) publish(ctx context.Context, s progress.Snapshot) error {
-	return r.writeOnce(ctx, func(status *v1alpha1.RepositoryTaskStatus) { setProgress(status, &s) })
+	return r.writeOnce(ctx, func(status *v1alpha1.RepositoryTaskStatus) { r.setProgress(status, &s) })
+}
+
+func (r *run) setProgress(status *v1alpha1.RepositoryTaskStatus, s *progress.Snapshot) {
+	setProgress(status, s)
+	if r.checks() {
+		status.Progress, status.BytesPerSecond = v1alpha1.VolumeOperationProgress{}, 0
+	}
 }
 
 func setProgress(status *v1alpha1.RepositoryTaskStatus, s *progress.Snapshot) {

@@ -133,6 +133,7 @@ func classify(err error) (reason v1alpha1.Reason, mayPass bool) {
 		{uploader.ErrWrongPassword, v1alpha1.ReasonWrongPassword},
 		{uploader.ErrRepositoryLocked, v1alpha1.ReasonRepositoryLocked},
 		{uploader.ErrSnapshotNotFound, v1alpha1.ReasonSnapshotNotFound},
+		{uploader.ErrUnconfirmed, v1alpha1.ReasonUnconfirmed},
 		{uploader.ErrUnsupported, v1alpha1.ReasonUnsupported},
 	} {
 		if errors.Is(err, known.err) {

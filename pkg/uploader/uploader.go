@@ -42,6 +42,8 @@ var (
 	ErrVolumeIO = errors.New("the volume's file system failed")
 	// ErrNothingRead comes from Backup when the volume has entries and none of its files could be read.
 	ErrNothingRead = errors.New("none of the volume's files could be read")
+	// ErrUnconfirmed comes from Check when it has found something each time, and never the same twice: nothing is known.
+	ErrUnconfirmed = errors.New("damage could not be confirmed")
 	// ErrUnsupported comes when a request asks for what this data path, or the version of its program, cannot do.
 	ErrUnsupported = errors.New("not supported")
 )

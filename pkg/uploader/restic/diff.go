@@ -91,7 +91,7 @@ func startFeed[T any](ctx context.Context, u *Uploader, w *workspace, running *s
 		case <-ctx.Done():
 		}
 	}
-	i.warning = func(line string) {
+	i.said = func(line string) {
 		if strings.HasPrefix(line, "error: ") {
 			f.note(fmt.Errorf("restic %s goes on after an error: %s", i.command, printable(w.hide(line))))
 		}

@@ -24,14 +24,14 @@ import (
 const fakeProgram = "restic-fake"
 
 // fakeRestic does what the lines of the variable SCRIPT_<command>, or else SCRIPT, say: "out" and "err" print, the latter with variables, "long" prints a line that is too long, "torn" prints without a newline,
-// "exit" ends, "kill" ends by a signal, "hang" waits for one, "wait" for a file beside the calls. First it writes down how it was called.
+// "next" ends the part of a call: the following calls in one workspace do what follows, the last part repeats. "exit" ends, "kill" ends by a signal, "hang" waits for one, "wait" for a file beside the calls. First it writes down how it was called.
 func fakeRestic(args []string) int {
 	if args[0] == "version" {
 		fmt.Println("restic 0.18.1 compiled with go1.25.1 on linux/amd64")
 		return 0
 	}
 	writeCall(args)
-	for line := range strings.Lines(cmp.Or(os.Getenv("SCRIPT_"+args[0]), os.Getenv("SCRIPT"))) {
+	for line := range strings.Lines(scriptPart(args[0])) {
 		verb, text, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 		switch verb {
 		case "out":
@@ -64,6 +64,18 @@ type call struct {
 	Args, Env            []string
 	Password, Credential string
 	Mode                 os.FileMode
+}
+
+// scriptPart returns the part of the script for this call of a command.
+func scriptPart(command string) string {
+	parts := strings.Split(cmp.Or(os.Getenv("SCRIPT_"+command), os.Getenv("SCRIPT")), "\nnext\n")
+	if len(parts) == 1 {
+		return parts[0]
+	}
+	counter := filepath.Join(os.Getenv("HOME"), command+".calls")
+	calls, _ := os.ReadFile(counter)
+	_ = os.WriteFile(counter, append(calls, '.'), 0o600)
+	return parts[min(len(calls), len(parts)-1)]
 }
 
 func writeCall(args []string) {

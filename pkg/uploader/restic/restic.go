@@ -158,9 +158,9 @@ type invocation struct {
 	complete bool      // it is an error if a line is lost for its length
 	output   io.Writer // takes what is no text in place of stdout; may be nil, as the following
 	itemFail func(item, text string)
-	itemGone func() // the scan has met an entry that is not there any more
+	said     func(line string) // takes each line of stderr that is no JSON, with secrets
+	itemGone func()            // the scan has met an entry that is not there any more
 	fullDisk func()
-	warning  func(line string) // takes each line of stderr that is no JSON
 }
 
 // run runs restic once. The error is an *ExitError where restic says why, and wraps context.Cause(ctx) if ctx ended.
@@ -178,7 +178,7 @@ func (u *Uploader) run(ctx context.Context, w *workspace, i invocation) error {
 	access.Volume = i.mode
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	said := &stderr{itemFail: w.hiding(i.itemFail), itemGone: i.itemGone, fullDisk: i.fullDisk, warning: i.warning, fullRepository: func(line string) {
+	said := &stderr{itemFail: w.hiding(i.itemFail), itemGone: i.itemGone, said: i.said, fullDisk: i.fullDisk, fullRepository: func(line string) {
 		// It ends now, as a rule: one backup by 0.18.1 hung on a full disk, with nothing to tell why.
 		end := time.AfterFunc(cmp.Or(u.options.Grace.Interrupt, 10*time.Second), func() {
 			cancel(fmt.Errorf("%s: %w", w.hide(line), uploader.ErrNoSpace))

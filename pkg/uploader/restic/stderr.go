@@ -20,8 +20,8 @@ type stderr struct {
 	itemGone       func()            // may be nil
 	fullRepository func(line string) // called when a file of the repository cannot be stored for that reason; may be nil
 
+	said     func(line string) // takes each line of plain text; may be nil
 	fullDisk func()            // called once, when a write fails because the disk is full; may be nil
-	warning  func(line string) // takes each line of plain text; may be nil
 }
 
 // maxPlainLines bounds how many lines of plain text are kept. restic's longest fatal error, of a lock, has four.
@@ -29,12 +29,16 @@ const maxPlainLines = 8
 
 // line takes one line. restic clears the terminal's line before some of them, even in a pipe.
 func (e *stderr) line(line []byte) {
-	line = bytes.TrimSpace(bytes.TrimPrefix(bytes.TrimLeft(line, "\r"), []byte("\x1b[2K")))
+	whole := bytes.TrimPrefix(bytes.TrimLeft(line, "\r"), []byte("\x1b[2K"))
+	line = bytes.TrimSpace(whole)
 	if len(line) == 0 {
 		return
 	}
 	var m message
 	if !looksLikeJSON(line) || !m.decode(line) {
+		if e.said != nil {
+			e.said(string(whole))
+		}
 		e.text(string(line))
 		return
 	}
@@ -56,9 +60,6 @@ func (e *stderr) line(line []byte) {
 
 // text takes a line that is not JSON. Before 0.17.1 restore reports the errors of single items so.
 func (e *stderr) text(line string) {
-	if e.warning != nil {
-		e.warning(line)
-	}
 	if item, text, ok := strings.Cut(strings.TrimPrefix(line, ignoring), ": "); ok && strings.HasPrefix(line, ignoring) {
 		e.failed(item, text)
 		return

@@ -67,3 +67,6 @@ func (v Version) repairIndexCommand() (command string, args []string) {
 	}
 	return "rebuild-index", nil
 }
+
+// repairs reports whether "repair packs" and "repair snapshots" exist.
+func (v Version) repairs() bool { return v.atLeast(16) }

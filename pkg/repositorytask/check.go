@@ -1,0 +1,257 @@
+package repositorytask
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+)
+
+// stepsEach is the weight of one repository in the progress of a check.
+const stepsEach = 1_000_000
+
+// checkRepositories checks the repositories that are not done yet, one after the other.
+func (r *run) checkRepositories(ctx context.Context) error {
+	repositories, backups := repositoriesOf(r.backups)
+	if len(repositories) == 0 {
+		return refuse(v1alpha1.ReasonNoPodVolumes, "no selected volume of %s has a snapshot, so there is no repository to check", selectionOf(&r.object.Spec))
+	}
+	for i := range repositories {
+		for _, known := range r.object.Status.Repositories {
+			if sameRepository(&known, &repositories[i]) {
+				repositories[i] = known
+			}
+		}
+	}
+	if err := r.beginWith(ctx, func(s *v1alpha1.RepositoryTaskStatus) { s.Repositories = repositories }); err != nil {
+		return err
+	}
+	r.log.Info("Task started", "repositories", len(repositories), "attempt", r.object.Status.Attempts+1)
+	r.emit(corev1.EventTypeNormal, v1alpha1.EventStarted, "task", "Checking %s of %s", text.Count(int64(len(repositories)), "repository", "repositories"), selectionOf(&r.object.Spec))
+	defer r.reporting(ctx)()
+	for i := range repositories {
+		if repositories[i].Result != v1alpha1.RepositoryPending {
+			continue
+		}
+		done, err := r.checkRepository(ctx, i, len(repositories), backups[i], repositories[i])
+		if err != nil {
+			return err
+		}
+		if err := r.writeRepository(ctx, i, done); err != nil {
+			return err
+		}
+	}
+	r.done = int64(len(repositories)) * stepsEach
+	return nil
+}
+
+// repositoriesOf returns the repositories of volumes that have a snapshot, in a stable order, and the backups in each.
+func repositoriesOf(backups []velerov1.PodVolumeBackup) ([]v1alpha1.RepositoryTaskRepository, [][]*velerov1.PodVolumeBackup) {
+	var repositories []v1alpha1.RepositoryTaskRepository
+	var in [][]*velerov1.PodVolumeBackup
+	for i := range backups {
+		pvb := &backups[i]
+		repository := v1alpha1.RepositoryTaskRepository{
+			BackupStorageLocation: pvb.Spec.BackupStorageLocation, VolumeNamespace: pvb.Spec.Pod.Namespace, Uploader: cmp.Or(pvb.Spec.UploaderType, uploaderRestic),
+			Result: v1alpha1.RepositoryPending,
+		}
+		if pvb.Status.SnapshotID == "" {
+			continue
+		}
+		at := slices.IndexFunc(repositories, func(x v1alpha1.RepositoryTaskRepository) bool { return sameRepository(&x, &repository) })
+		if at < 0 {
+			at, repositories, in = len(repositories), append(repositories, repository), append(in, nil)
+		}
+		in[at] = append(in[at], pvb)
+	}
+	return repositories, in
+}
+
+func sameRepository(a, b *v1alpha1.RepositoryTaskRepository) bool {
+	return a.BackupStorageLocation == b.BackupStorageLocation && a.VolumeNamespace == b.VolumeNamespace && a.Uploader == b.Uploader
+}
+
+// checkRepository checks one repository, and again after failures that may pass. The error is that of ctx.
+func (r *run) checkRepository(ctx context.Context, i, n int, backups []*velerov1.PodVolumeBackup, entry v1alpha1.RepositoryTaskRepository) (v1alpha1.RepositoryTaskRepository, error) {
+	for try := 1; ; try++ {
+		result, err := r.checkOnce(ctx, i, n, backups, &entry)
+		if err == nil {
+			return withCheck(entry, &result), nil
+		}
+		if ctx.Err() != nil {
+			return entry, context.Cause(ctx)
+		}
+		reason, mayPass := classify(err)
+		entry.Result, entry.Reason, entry.Message = v1alpha1.RepositoryFailed, reason, messageOf(err.Error())
+		if !mayPass || try >= r.cfg.Tries {
+			return entry, nil
+		}
+		r.log.Warn("Repository was not checked; trying again", "location", entry.BackupStorageLocation, "namespace", entry.VolumeNamespace, "reason", reason, "after", r.cfg.RetryDelay, "error", err)
+		r.tracker.Report(progress.Reading{Stage: progress.StageWaiting, Reason: reason, Message: entry.Message})
+		if err := apiretry.Sleep(ctx, r.cfg.RetryDelay); err != nil {
+			return entry, err
+		}
+	}
+}
+
+func messageOf(said string) string {
+	return text.ShortenMiddle(text.Line(said, 4*maxMessage), maxMessage)
+}
+
+// checkOnce checks a repository, and notes its address.
+func (r *run) checkOnce(ctx context.Context, i, n int, backups []*velerov1.PodVolumeBackup, entry *v1alpha1.RepositoryTaskRepository) (uploader.CheckResult, error) {
+	checker := r.cfg.Checkers[entry.Uploader]
+	if checker == nil {
+		return uploader.CheckResult{}, fmt.Errorf("repositories of %s cannot be checked as a whole: %w; 'kubectl plimsoll repository verify' proves each backup in them", entry.Uploader, uploader.ErrUnsupported)
+	}
+	repository, err := r.repositories.Of(ctx, backups[0])
+	if err != nil {
+		return uploader.CheckResult{}, err
+	}
+	entry.Address = messageOf(repository.Hider()(repository.URL))
+	sink := progress.SinkFunc(func(reading progress.Reading) { r.tracker.Report(inSteps(reading, i, n)) })
+	req := uploader.CheckRequest{Repository: repository, ReadData: r.object.Spec.ReadData}
+	for _, pvb := range backups {
+		req.Snapshots = append(req.Snapshots, pvb.Status.SnapshotID)
+	}
+	return checker.Check(ctx, req, sink)
+}
+
+// inSteps makes a reading of repository i of n one of the task. The time left is known in the last repository only: nobody knows
+// how large the others are.
+func inSteps(reading progress.Reading, i, n int) progress.Reading {
+	done := 0.0
+	if reading.TotalBytes > 0 {
+		done = float64(reading.BytesDone) / float64(reading.TotalBytes)
+	}
+	reading.BytesDone, reading.TotalBytes = int64(i)*stepsEach+int64(done*stepsEach), int64(n)*stepsEach
+	reading.TotalFinal = reading.TotalFinal && i == n-1
+	if i > 0 && reading.Stage == progress.StageScanning {
+		reading.Stage = progress.StageTransferring
+	}
+	return reading
+}
+
+// withCheck takes what was found into the entry of a repository.
+func withCheck(entry v1alpha1.RepositoryTaskRepository, c *uploader.CheckResult) v1alpha1.RepositoryTaskRepository {
+	entry.Looks, entry.Snapshots, entry.Packs = int32(min(c.Looks, 1000)), c.Snapshots, c.Packs
+	entry.LocksUnknown = messageOf(c.LockError)
+	entry.Locks = nil
+	for _, l := range c.Locks[:min(len(c.Locks), uploader.MaxExamples)] {
+		entry.Locks = append(entry.Locks, v1alpha1.RepositoryLock{
+			Host: l.Host, User: l.User, PID: int64(l.PID), Exclusive: l.Exclusive, Since: metav1.NewTime(l.Since), Stale: l.Stale,
+		})
+	}
+	entry.Result, entry.Reason, entry.Message = v1alpha1.RepositoryWhole, "", ""
+	if c.Damaged == 0 {
+		return entry
+	}
+	entry.Result, entry.Reason = v1alpha1.RepositoryDamaged, v1alpha1.ReasonDamaged
+	entry.Damaged, entry.DamagedPacks, entry.Unread = c.Damaged, c.DamagedPacks, c.Unread
+	entry.TouchedSnapshots, entry.SnapshotIDs, entry.TouchedUnknown, entry.Remedies = c.Touched, c.TouchedSnapshots, messageOf(c.TouchError), c.Remedies
+	entry.Paths = nil
+	for _, path := range c.TouchedPaths {
+		entry.Paths = append(entry.Paths, text.Line(path, maxPath))
+	}
+	entry.Message = messageOf(damageMessage(c))
+	return entry
+}
+
+func damageMessage(c *uploader.CheckResult) string {
+	said := text.Count(c.Damaged, "object is", "objects are") + " damaged or missing, such as " + c.LastError
+	if c.Unread > 0 {
+		said += fmt.Sprintf("; %d more could not be read", c.Unread)
+	}
+	switch {
+	case c.TouchError != "" && c.Touched == 0:
+		said += "; which snapshots need it is not known: " + c.TouchError
+	case c.TouchError != "":
+		said += fmt.Sprintf("; at least %s it: %s", text.Count(c.Touched, "snapshot needs", "snapshots need"), c.TouchError)
+	case c.Touched == 0:
+		said += "; no snapshot needs it"
+	default:
+		said += "; " + text.Count(c.Touched, "snapshot needs", "snapshots need") + " it"
+	}
+	return said
+}
+
+// writeRepository records what became of a repository.
+func (r *run) writeRepository(ctx context.Context, i int, entry v1alpha1.RepositoryTaskRepository) error {
+	entry.CompletionTimestamp = new(metav1.NewTime(time.Now()))
+	if err := r.write(ctx, func(s *v1alpha1.RepositoryTaskStatus) { s.Repositories[i] = entry }); err != nil {
+		return fmt.Errorf("write the result of repository %s: %w", nameOf(&entry), err)
+	}
+	r.log.Info("Repository is done", "location", entry.BackupStorageLocation, "namespace", entry.VolumeNamespace, "result", entry.Result, "snapshots", entry.Snapshots, "packs", entry.Packs,
+		"damaged", entry.Damaged, "message", entry.Message)
+	kind, about := corev1.EventTypeNormal, text.Count(entry.Snapshots, "snapshot", "snapshots")+" checked"
+	if entry.Result != v1alpha1.RepositoryWhole {
+		kind, about = corev1.EventTypeWarning, entry.Message
+	}
+	r.emit(kind, string(entry.Result), nameOf(&entry), "Repository %s: %s", nameOf(&entry), about)
+	return nil
+}
+
+// nameOf names a repository for people.
+func nameOf(entry *v1alpha1.RepositoryTaskRepository) string {
+	return entry.BackupStorageLocation + "/" + entry.VolumeNamespace
+}
+
+// checkSummary counts the results of the repositories.
+type checkSummary struct {
+	whole, damaged, failed int64
+	snapshots, packs       int64
+	reason                 v1alpha1.Reason
+	example                *v1alpha1.RepositoryTaskRepository // the worst one
+}
+
+func summarizeCheck(repositories []v1alpha1.RepositoryTaskRepository) checkSummary {
+	var s checkSummary
+	for i := range repositories {
+		entry := &repositories[i]
+		s.snapshots, s.packs = s.snapshots+entry.Snapshots, s.packs+entry.Packs
+		switch entry.Result {
+		case v1alpha1.RepositoryWhole:
+			s.whole++
+		case v1alpha1.RepositoryDamaged:
+			if s.damaged++; s.damaged == 1 {
+				s.reason, s.example = entry.Reason, entry
+			}
+		case v1alpha1.RepositoryFailed, v1alpha1.RepositoryPending:
+			if s.failed++; s.example == nil {
+				s.reason, s.example = entry.Reason, entry
+			}
+		}
+	}
+	return s
+}
+
+// String says what was found.
+func (s *checkSummary) String() string {
+	var said strings.Builder
+	fmt.Fprintf(&said, "%s whole: %s checked", text.Count(s.whole, "repository is", "repositories are"), text.Count(s.snapshots, "snapshot", "snapshots"))
+	if s.packs > 0 {
+		fmt.Fprintf(&said, ", %s read", text.Count(s.packs, "pack", "packs"))
+	}
+	if s.damaged > 0 {
+		fmt.Fprintf(&said, "; %d damaged", s.damaged)
+	}
+	if s.failed > 0 {
+		fmt.Fprintf(&said, "; %d not checked", s.failed)
+	}
+	if s.example != nil {
+		fmt.Fprintf(&said, ". %s: %s", nameOf(s.example), s.example.Message)
+	}
+	return text.Line(said.String(), maxMessage)
+}

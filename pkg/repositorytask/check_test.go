@@ -1,0 +1,155 @@
+package repositorytask
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
+)
+
+func (s *site) checkTask(name, backup string, readData bool) *v1alpha1.RepositoryTask {
+	return &v1alpha1.RepositoryTask{ObjectMeta: s.Meta(name), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskCheck, Backup: backup, ReadData: readData}}
+}
+
+// TestCheck checks the repositories of a backup of two namespaces, and again when one of them is damaged.
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	b := s.backup("nightly")
+	shop := s.store(b, "restic", "shop", "web-0")
+	s.store(b, "restic", "bank", "db-0")
+	second := s.record(b, "restic", "shop", "web-1", shop.Status.SnapshotID, shop.Status.Phase)
+	other := s.backup("kopia")
+	s.record(other, "kopia", "shop", "k-0", strings.Repeat("a", 32), shop.Status.Phase)
+	cfg := s.config()
+	cfg.Checkers = map[string]uploader.Checker{"restic": s.restic}
+	s.start(cfg)
+
+	good := s.ended(s.checkTask("good", "nightly", false)).Status
+	condition := meta.FindStatusCondition(good.Conditions, v1alpha1.ConditionChecked)
+	if good.Phase != v1alpha1.PhaseCompleted || condition == nil || condition.Status != metav1.ConditionTrue || condition.Reason != string(v1alpha1.ReasonWhole) || *good.Percent != 100 {
+		t.Fatalf("%+v", good)
+	}
+	if good.Progress != (v1alpha1.VolumeOperationProgress{}) || len(good.Volumes) > 0 {
+		t.Errorf("a check moves no bytes of volumes: %+v", good)
+	}
+	for i, namespace := range []string{"bank", "shop"} {
+		if r := good.Repositories[i]; r.Result != v1alpha1.RepositoryWhole || r.VolumeNamespace != namespace || r.Snapshots != 1 || r.Looks != 1 || !strings.HasSuffix(r.Address, "/restic/"+namespace) {
+			t.Errorf("%+v", r)
+		}
+	}
+	if len(good.Repositories) != 2 {
+		t.Errorf("%s and %s share a repository: %+v", shop.Name, second.Name, good.Repositories)
+	}
+	s.Eventually("the Event", func() bool {
+		return strings.Contains(s.events("good"), "2 repositories are whole: 2 snapshots checked")
+	})
+
+	flip(t, filepath.Join(s.dir, "restic", "shop"), "data")
+	bad := s.ended(s.checkTask("bad", "nightly", true)).Status
+	condition = meta.FindStatusCondition(bad.Conditions, v1alpha1.ConditionChecked)
+	if bad.Phase != v1alpha1.PhaseFailed || bad.Reason != v1alpha1.ReasonDamaged || condition.Status != metav1.ConditionFalse || !strings.Contains(bad.Message, "1 repository is whole") {
+		t.Fatalf("%+v", bad)
+	}
+	if r := bad.Repositories[0]; r.Result != v1alpha1.RepositoryWhole || r.Packs == 0 {
+		t.Errorf("%+v", r)
+	}
+	r := bad.Repositories[1]
+	if r.Result != v1alpha1.RepositoryDamaged || r.Looks != 2 || r.Damaged != 1 || len(r.DamagedPacks) != 1 || r.TouchedSnapshots != 1 || r.SnapshotIDs[0] != shop.Status.SnapshotID ||
+		r.TouchedUnknown != "" || len(r.Paths) == 0 || !strings.HasPrefix(r.Paths[0], "file-") || !strings.Contains(strings.Join(r.Remedies, ";"), "restic repair packs "+r.DamagedPacks[0]) {
+		t.Errorf("%+v", r)
+	}
+	unsupported := s.ended(s.checkTask("kopia", "kopia", false)).Status
+	if unsupported.Reason != v1alpha1.ReasonUnsupported || !strings.Contains(unsupported.Message, "repository verify") || unsupported.Repositories[0].Result != v1alpha1.RepositoryFailed {
+		t.Errorf("%+v", unsupported)
+	}
+	invalid := s.task("invalid", "nightly")
+	invalid.Spec.ReadData = true
+	if err := s.Client.Create(t.Context(), invalid); !apierrors.IsInvalid(err) {
+		t.Errorf("readData of a verification: got %v", err)
+	}
+
+	metrics := NewMetrics(client.NewNamespacedClient(s.Client, s.Namespace), func(err error) { t.Error(err) })
+	want := `# HELP plimsoll_repository_damaged 1 if the last check of the repository that came to a result has found damaged or missing data, else 0.
+# TYPE plimsoll_repository_damaged gauge
+plimsoll_repository_damaged{location="default",uploader="restic",volume_namespace="bank"} 0
+plimsoll_repository_damaged{location="default",uploader="restic",volume_namespace="shop"} 1
+`
+	if err := testutil.CollectAndCompare(metrics, strings.NewReader(want), "plimsoll_repository_damaged"); err != nil {
+		t.Error(err)
+	}
+	if n := testutil.CollectAndCount(metrics, "plimsoll_repository_checked_timestamp_seconds"); n != 2 {
+		t.Errorf("%d repositories were whole once", n)
+	}
+	if problems, err := testutil.CollectAndLint(metrics); err != nil || len(problems) > 0 {
+		t.Errorf("%v, %v", problems, err)
+	}
+}
+
+// oneByOne is a data path whose checks end when they are told to, or with their context.
+type oneByOne struct {
+	begun  chan string // addresses
+	result chan error
+}
+
+func (o oneByOne) Check(ctx context.Context, req uploader.CheckRequest, p progress.Sink) (uploader.CheckResult, error) {
+	p.Report(progress.Reading{Stage: progress.StageTransferring, BytesDone: 1, TotalBytes: 2, TotalFinal: true})
+	o.begun <- filepath.Base(req.Repository.URL)
+	select {
+	case err := <-o.result:
+		return uploader.CheckResult{Looks: 1, Snapshots: 1}, err
+	case <-ctx.Done():
+		return uploader.CheckResult{}, context.Cause(ctx)
+	}
+}
+
+// TestCheckBegunAgain: repositories that were done stay done; an outage is tried again, and is no damage.
+func TestCheckBegunAgain(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	b := s.backup("nightly")
+	for _, namespace := range []string{"a", "b"} {
+		s.record(b, "restic", namespace, namespace+"-0", "12345678", "Completed")
+	}
+	cfg := s.config()
+	cfg.Tries = 2
+	checker := oneByOne{make(chan string), make(chan error)}
+	cfg.Checkers = map[string]uploader.Checker{"restic": checker}
+	stop := s.start(cfg)
+	task := s.checkTask("task", "nightly", false)
+	s.Create(task)
+	if first := <-checker.begun; first != "a" {
+		t.Fatalf("began with %s", first)
+	}
+	testenv.EventuallyGet(s.Env, task, "the progress", func(t *v1alpha1.RepositoryTask, err error) bool {
+		return err == nil && t.Status.Percent != nil && *t.Status.Percent == 25 && t.Status.State == string(v1alpha1.StateTransferring)
+	})
+	checker.result <- nil
+	<-checker.begun
+	stop()
+	s.start(cfg)
+	if next := <-checker.begun; next != "b" {
+		t.Errorf("begins again with %s", next)
+	}
+	outage := errors.New("dial tcp: connection refused")
+	checker.result <- outage
+	<-checker.begun
+	checker.result <- outage
+	done := testenv.EventuallyGet(s.Env, task, "the end", func(t *v1alpha1.RepositoryTask, err error) bool { return err == nil && t.Status.Phase.Terminal() }).Status
+	if done.Attempts != 2 || done.Phase != v1alpha1.PhaseFailed || done.Reason != v1alpha1.ReasonDataPath || done.Repositories[0].Result != v1alpha1.RepositoryWhole ||
+		done.Repositories[1].Result != v1alpha1.RepositoryFailed || !strings.Contains(done.Message, "connection refused") || strings.Contains(done.Message, "damaged") {
+		t.Errorf("%+v", done)
+	}
+}
