@@ -90,7 +90,7 @@ func TestRepositoryCheck(t *testing.T) {
 	if code != exitFailed || !strings.Contains(errOut, "not checked (RepositoryNotFound)") {
 		t.Errorf("without a repository: code %d: %s", code, errOut)
 	}
-	if _, errOut, code := c.run("repository", "check", "--volume", "shop"); code != 2 || !strings.Contains(errOut, "--backup NAME or --from PODVOLUMEBACKUP is missing") {
+	if _, errOut, code := c.run("repository", "check", "--volume", "shop"); code != 2 || !strings.Contains(errOut, "--backup NAME, --from PODVOLUMEBACKUP or") {
 		t.Errorf("code %d: %s", code, errOut)
 	}
 }
