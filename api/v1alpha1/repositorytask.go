@@ -150,11 +150,11 @@ type RepositoryTaskVolume struct {
 	// +nullable
 	BackupTimestamp *metav1.Time `json:"backupTimestamp,omitempty"`
 
-	// StorageLocation is the name of the BackupStorageLocation that the snapshot is in.
+	// BackupStorageLocation is the name of the location that the snapshot is in.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
-	StorageLocation string `json:"storageLocation,omitempty"`
+	BackupStorageLocation string `json:"backupStorageLocation,omitempty"`
 
 	// Uploader is restic or kopia.
 	//

@@ -84,7 +84,7 @@ func Of(tasks []v1alpha1.RepositoryTask) map[Volume]Proof {
 	for i := range tasks {
 		for j := range tasks[i].Status.Volumes {
 			if v := &tasks[i].Status.Volumes[j]; v.CompletionTimestamp != nil {
-				volume := Volume{v.Namespace, v.Pod, v.Volume, v.StorageLocation}
+				volume := Volume{v.Namespace, v.Pod, v.Volume, v.BackupStorageLocation}
 				results[volume] = append(results[volume], v)
 			}
 		}

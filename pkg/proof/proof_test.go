@@ -49,7 +49,7 @@ func TestOf(t *testing.T) {
 			var tasks []v1alpha1.RepositoryTask
 			task := func(location string, f found) {
 				v := v1alpha1.RepositoryTaskVolume{
-					Namespace: "shop", Pod: "db-0", Volume: "data", StorageLocation: location, Result: f.result, Reason: f.reason,
+					Namespace: "shop", Pod: "db-0", Volume: "data", BackupStorageLocation: location, Result: f.result, Reason: f.reason,
 					BackupTimestamp: new(metav1.NewTime(day(f.backup))),
 				}
 				if f.on > 0 {

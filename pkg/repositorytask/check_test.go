@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -82,7 +83,7 @@ func TestCheck(t *testing.T) {
 	}
 
 	metrics := NewMetrics(client.NewNamespacedClient(s.Client, s.Namespace), func(err error) { t.Error(err) })
-	want := `# HELP plimsoll_repository_damaged 1 if the last check of the repository that came to a result has found damaged or missing data, else 0.
+	want := `# HELP plimsoll_repository_damaged 1 if a check has found damaged or missing data in the repository, and none that looked as deep has found it whole since; else 0.
 # TYPE plimsoll_repository_damaged gauge
 plimsoll_repository_damaged{location="default",uploader="restic",volume_namespace="bank"} 0
 plimsoll_repository_damaged{location="default",uploader="restic",volume_namespace="shop"} 1
@@ -151,5 +152,27 @@ func TestCheckBegunAgain(t *testing.T) {
 	if done.Attempts != 2 || done.Phase != v1alpha1.PhaseFailed || done.Reason != v1alpha1.ReasonDataPath || done.Repositories[0].Result != v1alpha1.RepositoryWhole ||
 		done.Repositories[1].Result != v1alpha1.RepositoryFailed || !strings.Contains(done.Message, "connection refused") || strings.Contains(done.Message, "damaged") {
 		t.Errorf("%+v", done)
+	}
+}
+
+// TestDamageNeedsALookAsDeep: a check that reads no data does not see that what one with --read-data has found is gone.
+func TestDamageNeedsALookAsDeep(t *testing.T) {
+	t.Parallel()
+	at := func(second int64) time.Time { return time.Unix(second, 0) }
+	for name, test := range map[string]struct {
+		results checkResults
+		want    bool
+	}{
+		"whole":                         {checkResults{{at: at(1), whole: true}}, false},
+		"damaged":                       {checkResults{{at: at(1), whole: true, deep: true}, {at: at(2)}}, true},
+		"whole again":                   {checkResults{{at: at(2)}, {at: at(3), whole: true}}, false},
+		"deep damage, a look without":   {checkResults{{at: at(2), deep: true}, {at: at(3), whole: true}}, true},
+		"deep damage, a deep look":      {checkResults{{at: at(3), whole: true, deep: true}, {at: at(2), deep: true}}, false},
+		"damage, a deep look before it": {checkResults{{at: at(3)}, {at: at(2), whole: true, deep: true}}, true},
+		"in one moment":                 {checkResults{{at: at(2)}, {at: at(2), whole: true}}, true},
+	} {
+		if got := test.results.damaged(); got != test.want {
+			t.Errorf("%s: damaged is %v", name, got)
+		}
 	}
 }

@@ -121,19 +121,24 @@ func (c *Controller) reconcile(ctx context.Context, req reconcile.Request) (reco
 // damageDelay is how long after its TTL a task is looked at again that keeps open damage in mind.
 const damageDelay = time.Hour
 
-// hasOpenDamage reports whether a task has found damage in a volume of which no backup as new was proven since. Metric and alert of
+// hasOpenDamage reports whether a task has found damage in a volume of which no backup as new was proven since, or in a repository that
+// no check as deep has found whole since. Metric and alert of
 // the damage end with the task, so it is kept until then, or until somebody deletes it.
 func (c *Controller) hasOpenDamage(ctx context.Context, task *v1alpha1.RepositoryTask) (bool, error) {
-	if !slices.ContainsFunc(task.Status.Volumes, func(v v1alpha1.RepositoryTaskVolume) bool { return proof.Damage(&v) }) {
+	damagedVolume := func(v v1alpha1.RepositoryTaskVolume) bool { return proof.Damage(&v) }
+	damagedRepository := func(r v1alpha1.RepositoryTaskRepository) bool { return r.Result == v1alpha1.RepositoryDamaged }
+	if !slices.ContainsFunc(task.Status.Volumes, damagedVolume) && !slices.ContainsFunc(task.Status.Repositories, damagedRepository) {
 		return false, nil
 	}
 	var tasks v1alpha1.RepositoryTaskList
 	if err := c.api.List(ctx, &tasks, client.InNamespace(c.cfg.Namespace)); err != nil {
 		return false, fmt.Errorf("list the RepositoryTasks: %w", err)
 	}
-	proofs := proof.Of(tasks.Items)
+	proofs, checks := proof.Of(tasks.Items), checksOf(tasks.Items)
 	return slices.ContainsFunc(task.Status.Volumes, func(v v1alpha1.RepositoryTaskVolume) bool {
-		return proof.Damage(&v) && proofs[proof.Volume{Namespace: v.Namespace, Pod: v.Pod, Name: v.Volume, StorageLocation: v.StorageLocation}].Damaged
+		return damagedVolume(v) && proofs[proof.Volume{Namespace: v.Namespace, Pod: v.Pod, Name: v.Volume, StorageLocation: v.BackupStorageLocation}].Damaged
+	}) || slices.ContainsFunc(task.Status.Repositories, func(r v1alpha1.RepositoryTaskRepository) bool {
+		return damagedRepository(r) && checks[checkedRepositoryOf(&r)].damaged()
 	}), nil
 }
 

@@ -119,7 +119,7 @@ func (r *run) selectedBefore(ctx context.Context) ([]velerov1.PodVolumeBackup, e
 			*pvb = velerov1.PodVolumeBackup{Status: velerov1.PodVolumeBackupStatus{Phase: phaseDeleted}}
 			pvb.Status.StartTimestamp = v.BackupTimestamp
 			pvb.Name, pvb.Spec.Pod.Namespace, pvb.Spec.Pod.Name = v.PodVolumeBackup, v.Namespace, v.Pod
-			pvb.Spec.Volume, pvb.Spec.BackupStorageLocation, pvb.Spec.UploaderType = v.Volume, v.StorageLocation, v.Uploader
+			pvb.Spec.Volume, pvb.Spec.BackupStorageLocation, pvb.Spec.UploaderType = v.Volume, v.BackupStorageLocation, v.Uploader
 			if v.Result != v1alpha1.VolumePending { // what was found stays
 				pvb.Status.SnapshotID = v.SnapshotID
 			}

@@ -49,7 +49,7 @@ func TestLatest(t *testing.T) {
 		}
 		var all []string
 		for _, v := range task.Status.Volumes {
-			all = append(all, v.Namespace+":"+v.PodVolumeBackup+"@"+v.StorageLocation)
+			all = append(all, v.Namespace+":"+v.PodVolumeBackup+"@"+v.BackupStorageLocation)
 		}
 		return strings.Join(all, " ")
 	}

@@ -2,10 +2,10 @@ package repositorytask
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
@@ -38,7 +38,7 @@ func NewMetrics(api client.Reader, logError func(error)) *Metrics {
 		checked: prometheus.NewDesc("plimsoll_repository_checked_timestamp_seconds",
 			"When a check last found the repository of the namespace's volumes whole, in seconds since the epoch; absent if none has.", repository, nil),
 		broken: prometheus.NewDesc("plimsoll_repository_damaged",
-			"1 if the last check of the repository that came to a result has found damaged or missing data, else 0.", repository, nil),
+			"1 if a check has found damaged or missing data in the repository, and none that looked as deep has found it whole since; else 0.", repository, nil),
 		tasks: prometheus.NewDesc("plimsoll_repository_tasks", "Number of RepositoryTasks.", []string{"type", "phase"}, nil),
 	}
 }
@@ -61,7 +61,6 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		m.logError(err)
 		return
 	}
-	checks := map[repositoryLabels]*checkRecord{}
 	phases := map[[2]string]float64{}
 	for i := range list.Items {
 		task := &list.Items[i]
@@ -70,72 +69,82 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 			phase = v1alpha1.PhaseNew
 		}
 		phases[[2]string{string(task.Spec.Type), string(phase)}]++
-		addChecks(checks, task.Status.Repositories)
 	}
 	for v, p := range proof.Of(list.Items) {
 		if !p.Verified.IsZero() {
 			ch <- prometheus.MustNewConstMetric(m.verified, prometheus.GaugeValue, float64(p.Verified.Unix()), v.Namespace, v.Pod, v.Name, v.StorageLocation)
 		}
 		if p.Damaged || !p.Verified.IsZero() {
-			damaged := 0.0
-			if p.Damaged {
-				damaged = 1
-			}
-			ch <- prometheus.MustNewConstMetric(m.damaged, prometheus.GaugeValue, damaged, v.Namespace, v.Pod, v.Name, v.StorageLocation)
+			ch <- prometheus.MustNewConstMetric(m.damaged, prometheus.GaugeValue, gauge(p.Damaged), v.Namespace, v.Pod, v.Name, v.StorageLocation)
 		}
 	}
-	for x, record := range checks {
-		record.collect(ch, m.checked, m.broken, x.location, x.namespace, x.uploader)
+	for r, results := range checksOf(list.Items) {
+		if whole := results.lastWhole(); !whole.IsZero() {
+			ch <- prometheus.MustNewConstMetric(m.checked, prometheus.GaugeValue, float64(whole.Unix()), r.location, r.namespace, r.uploader)
+		}
+		ch <- prometheus.MustNewConstMetric(m.broken, prometheus.GaugeValue, gauge(results.damaged()), r.location, r.namespace, r.uploader)
 	}
 	for key, n := range phases {
 		ch <- prometheus.MustNewConstMetric(m.tasks, prometheus.GaugeValue, n, key[0], key[1])
 	}
 }
 
-// checkRecord is what the checks of a repository have found.
-type checkRecord struct {
-	whole, last time.Time
-	damaged     bool
+// checkedRepository tells repositories apart.
+type checkedRepository struct{ location, namespace, uploader string }
+
+// checkResult is what one check has found in a repository.
+type checkResult struct {
+	at    time.Time
+	whole bool // else it is damaged
+	deep  bool // it has read all data
 }
 
-// collect shows when all was last well, and whether damage was found last.
-func (c *checkRecord) collect(ch chan<- prometheus.Metric, well, damaged *prometheus.Desc, labels ...string) {
-	if !c.whole.IsZero() {
-		ch <- prometheus.MustNewConstMetric(well, prometheus.GaugeValue, float64(c.whole.Unix()), labels...)
-	}
-	if !c.last.IsZero() {
-		value := 0.0
-		if c.damaged {
-			value = 1
+// checkResults are what the checks of a repository have found, those that came to a result.
+type checkResults []checkResult
+
+// lastWhole returns when the repository was last found whole; zero: never.
+func (c checkResults) lastWhole() time.Time {
+	var last time.Time
+	for _, r := range c {
+		if r.whole && r.at.After(last) {
+			last = r.at
 		}
-		ch <- prometheus.MustNewConstMetric(damaged, prometheus.GaugeValue, value, labels...)
 	}
+	return last
 }
 
-// note takes a result into account, unless it is neither.
-func (c *checkRecord) note(well, damaged bool, completed *metav1.Time) {
-	if !well && !damaged || completed == nil {
-		return
-	}
-	at := completed.Time
-	if well && at.After(c.whole) {
-		c.whole = at
-	}
-	if at.After(c.last) {
-		c.last, c.damaged = at, damaged
-	}
+// damaged reports whether damage was found, and no check that looked as deep has found the repository whole since: one that reads no data
+// does not see what one that reads it has found.
+func (c checkResults) damaged() bool {
+	return slices.ContainsFunc(c, func(damage checkResult) bool {
+		return !damage.whole && !slices.ContainsFunc(c, func(r checkResult) bool { return r.whole && r.at.After(damage.at) && (r.deep || !damage.deep) })
+	})
 }
 
-// repositoryLabels tell repositories apart.
-type repositoryLabels struct{ location, namespace, uploader string }
-
-func addChecks(checks map[repositoryLabels]*checkRecord, repositories []v1alpha1.RepositoryTaskRepository) {
-	for i := range repositories {
-		entry := &repositories[i]
-		key := repositoryLabels{entry.BackupStorageLocation, entry.VolumeNamespace, entry.Uploader}
-		if checks[key] == nil {
-			checks[key] = &checkRecord{}
+// checksOf returns the results of all checks by repository.
+func checksOf(tasks []v1alpha1.RepositoryTask) map[checkedRepository]checkResults {
+	checks := map[checkedRepository]checkResults{}
+	for i := range tasks {
+		for j := range tasks[i].Status.Repositories {
+			entry := &tasks[i].Status.Repositories[j]
+			whole := entry.Result == v1alpha1.RepositoryWhole
+			if (whole || entry.Result == v1alpha1.RepositoryDamaged) && entry.CompletionTimestamp != nil {
+				checked := checkedRepositoryOf(entry)
+				checks[checked] = append(checks[checked], checkResult{entry.CompletionTimestamp.Time, whole, tasks[i].Spec.ReadData})
+			}
 		}
-		checks[key].note(entry.Result == v1alpha1.RepositoryWhole, entry.Result == v1alpha1.RepositoryDamaged, entry.CompletionTimestamp)
 	}
+	return checks
+}
+
+func checkedRepositoryOf(entry *v1alpha1.RepositoryTaskRepository) checkedRepository {
+	return checkedRepository{entry.BackupStorageLocation, entry.VolumeNamespace, entry.Uploader}
+}
+
+// gauge returns 1 for true.
+func gauge(value bool) float64 {
+	if value {
+		return 1
+	}
+	return 0
 }

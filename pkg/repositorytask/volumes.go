@@ -186,7 +186,7 @@ func (s Selection) nothing(ctx context.Context, api client.Reader, namespace str
 func newVolume(pvb *velerov1.PodVolumeBackup) v1alpha1.RepositoryTaskVolume {
 	v := v1alpha1.RepositoryTaskVolume{
 		Namespace: pvb.Spec.Pod.Namespace, Pod: pvb.Spec.Pod.Name, Volume: pvb.Spec.Volume, PodVolumeBackup: pvb.Name,
-		StorageLocation: pvb.Spec.BackupStorageLocation, Uploader: cmp.Or(pvb.Spec.UploaderType, uploaderRestic), SnapshotID: pvb.Status.SnapshotID, Result: v1alpha1.VolumePending,
+		BackupStorageLocation: pvb.Spec.BackupStorageLocation, Uploader: cmp.Or(pvb.Spec.UploaderType, uploaderRestic), SnapshotID: pvb.Status.SnapshotID, Result: v1alpha1.VolumePending,
 		BackupTimestamp: new(metav1.NewTime(proof.BackupTime(pvb))),
 	}
 	switch {
