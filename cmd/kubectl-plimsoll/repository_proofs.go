@@ -125,7 +125,7 @@ func (o *repositoryProofs) run(ctx context.Context, api client.Reader, namespace
 		return err
 	}
 	return &program.ExitError{Code: exitFailed, Err: fmt.Errorf("%s not proven within %s, of %d: 'kubectl plimsoll repository verify --latest' proves them",
-		text.Count(missing, "volume was", "volumes were"), o.within, len(newest))}
+		text.Count(missing, "volume was", "volumes were"), describe.Duration(o.within), len(newest))}
 }
 
 // state says what is known of a volume whose newest backup is empty or not.
