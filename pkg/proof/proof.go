@@ -121,10 +121,15 @@ func Damage(v *v1alpha1.RepositoryTaskVolume) bool {
 	case v1alpha1.VolumeMismatched:
 		return true
 	case v1alpha1.VolumeFailed:
-		return slices.Contains([]v1alpha1.Reason{v1alpha1.ReasonSnapshotNotFound, v1alpha1.ReasonRepositoryNotFound, v1alpha1.ReasonRepositoryIncomplete}, v.Reason)
+		return Lost(v.Reason)
 	default:
 		return false
 	}
+}
+
+// Lost reports whether a task has failed because the snapshot or the repository is gone.
+func Lost(reason v1alpha1.Reason) bool {
+	return slices.Contains([]v1alpha1.Reason{v1alpha1.ReasonSnapshotNotFound, v1alpha1.ReasonRepositoryNotFound, v1alpha1.ReasonRepositoryIncomplete}, reason)
 }
 
 // clears reports whether a proof came after damage, of the same backup or of a newer one of the volume. In objects a second is one

@@ -25,15 +25,18 @@ const stepsEach = 1_000_000
 // checkRepositories checks the repositories that are not done yet, one after the other.
 func (r *run) checkRepositories(ctx context.Context) error {
 	repositories, backups := repositoriesOf(r.backups)
-	if len(repositories) == 0 {
-		return refuse(v1alpha1.ReasonNoPodVolumes, "no selected volume of %s has a snapshot, so there is no repository to check", selectionOf(&r.object.Spec))
-	}
-	for i := range repositories {
-		for _, known := range r.object.Status.Repositories {
-			if sameRepository(&known, &repositories[i]) {
-				repositories[i] = known
+	for _, known := range r.object.Status.Repositories {
+		at := slices.IndexFunc(repositories, func(x v1alpha1.RepositoryTaskRepository) bool { return sameRepository(&x, &known) })
+		if at < 0 { // what an earlier process has found in it stays
+			at, repositories, backups = len(repositories), append(repositories, known), append(backups, nil)
+			if known.Result == v1alpha1.RepositoryPending {
+				known.Result, known.Reason, known.Message = v1alpha1.RepositoryFailed, v1alpha1.ReasonNotBackedUp, "the PodVolumeBackups in it were deleted before it was checked"
 			}
 		}
+		repositories[at] = known
+	}
+	if len(repositories) == 0 {
+		return refuse(v1alpha1.ReasonNoPodVolumes, "no selected volume of %s has a snapshot, so there is no repository to check", selectionOf(&r.object.Spec))
 	}
 	if err := r.beginWith(ctx, func(s *v1alpha1.RepositoryTaskStatus) { s.Repositories = repositories }); err != nil {
 		return err
@@ -57,7 +60,8 @@ func (r *run) checkRepositories(ctx context.Context) error {
 	return nil
 }
 
-// repositoriesOf returns the repositories of volumes that have a snapshot, in a stable order, and the backups in each.
+// repositoriesOf returns the repositories of volumes that were not empty, in a stable order, and the backups in each. A backup that has
+// failed may have done so because its repository is damaged.
 func repositoriesOf(backups []velerov1.PodVolumeBackup) ([]v1alpha1.RepositoryTaskRepository, [][]*velerov1.PodVolumeBackup) {
 	var repositories []v1alpha1.RepositoryTaskRepository
 	var in [][]*velerov1.PodVolumeBackup
@@ -67,7 +71,7 @@ func repositoriesOf(backups []velerov1.PodVolumeBackup) ([]v1alpha1.RepositoryTa
 			BackupStorageLocation: pvb.Spec.BackupStorageLocation, VolumeNamespace: pvb.Spec.Pod.Namespace, Uploader: cmp.Or(pvb.Spec.UploaderType, uploaderRestic),
 			Result: v1alpha1.RepositoryPending,
 		}
-		if pvb.Status.SnapshotID == "" {
+		if pvb.Status.SnapshotID == "" && pvb.Status.Phase == velerov1.PodVolumeBackupPhaseCompleted {
 			continue
 		}
 		at := slices.IndexFunc(repositories, func(x v1alpha1.RepositoryTaskRepository) bool { return sameRepository(&x, &repository) })
@@ -124,7 +128,9 @@ func (r *run) checkOnce(ctx context.Context, i, n int, backups []*velerov1.PodVo
 	sink := progress.SinkFunc(func(reading progress.Reading) { r.tracker.Report(inSteps(reading, i, n)) })
 	req := uploader.CheckRequest{Repository: repository, ReadData: r.object.Spec.ReadData}
 	for _, pvb := range backups {
-		req.Snapshots = append(req.Snapshots, pvb.Status.SnapshotID)
+		if pvb.Status.SnapshotID != "" {
+			req.Snapshots = append(req.Snapshots, pvb.Status.SnapshotID)
+		}
 	}
 	return checker.Check(ctx, req, sink)
 }
@@ -208,12 +214,23 @@ func nameOf(entry *v1alpha1.RepositoryTaskRepository) string {
 	return entry.BackupStorageLocation + "/" + entry.VolumeNamespace
 }
 
+// checkOutcome sums up a task that checks.
+func checkOutcome(status *v1alpha1.RepositoryTaskStatus, note string) outcome {
+	s := summarizeCheck(status.Repositories)
+	s.note = note
+	if s.damaged+s.failed > 0 {
+		return outcome{false, s.reason, s.String()}
+	}
+	return outcome{true, v1alpha1.ReasonWhole, s.String()}
+}
+
 // checkSummary counts the results of the repositories.
 type checkSummary struct {
 	whole, damaged, failed int64
 	snapshots, packs       int64
 	reason                 v1alpha1.Reason
 	example                *v1alpha1.RepositoryTaskRepository // the worst one
+	note                   string
 }
 
 func summarizeCheck(repositories []v1alpha1.RepositoryTaskRepository) checkSummary {
@@ -249,6 +266,9 @@ func (s *checkSummary) String() string {
 	}
 	if s.failed > 0 {
 		fmt.Fprintf(&said, "; %d not checked", s.failed)
+	}
+	if s.note != "" {
+		said.WriteString(". " + s.note)
 	}
 	if s.example != nil {
 		fmt.Fprintf(&said, ". %s: %s", nameOf(s.example), s.example.Message)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -140,6 +141,7 @@ func TestCheckBegunAgain(t *testing.T) {
 	checker.result <- nil
 	<-checker.begun
 	stop()
+	s.Delete(&velerov1.PodVolumeBackup{ObjectMeta: s.Meta("nightly-a-0")}) // what was found in its repository stays
 	s.start(cfg)
 	if next := <-checker.begun; next != "b" {
 		t.Errorf("begins again with %s", next)
@@ -149,9 +151,26 @@ func TestCheckBegunAgain(t *testing.T) {
 	<-checker.begun
 	checker.result <- outage
 	done := testenv.EventuallyGet(s.Env, task, "the end", func(t *v1alpha1.RepositoryTask, err error) bool { return err == nil && t.Status.Phase.Terminal() }).Status
-	if done.Attempts != 2 || done.Phase != v1alpha1.PhaseFailed || done.Reason != v1alpha1.ReasonDataPath || done.Repositories[0].Result != v1alpha1.RepositoryWhole ||
-		done.Repositories[1].Result != v1alpha1.RepositoryFailed || !strings.Contains(done.Message, "connection refused") || strings.Contains(done.Message, "damaged") {
+	if done.Attempts != 2 || done.Phase != v1alpha1.PhaseFailed || done.Reason != v1alpha1.ReasonDataPath || len(done.Repositories) != 2 || done.Repositories[1].Result != v1alpha1.RepositoryWhole ||
+		done.Repositories[0].Result != v1alpha1.RepositoryFailed || !strings.Contains(done.Message, "connection refused") || strings.Contains(done.Message, "damaged") {
 		t.Errorf("%+v", done)
+	}
+}
+
+// TestRepositoriesOf: a backup that has failed may have done so because its repository is damaged; that of an empty volume may have none.
+func TestRepositoriesOf(t *testing.T) {
+	t.Parallel()
+	backup := func(namespace string, phase velerov1.PodVolumeBackupPhase, snapshot string) velerov1.PodVolumeBackup {
+		var pvb velerov1.PodVolumeBackup
+		pvb.Spec.Pod.Namespace, pvb.Status.Phase, pvb.Status.SnapshotID = namespace, phase, snapshot
+		return pvb
+	}
+	repositories, in := repositoriesOf([]velerov1.PodVolumeBackup{
+		backup("a", velerov1.PodVolumeBackupPhaseCompleted, "1"), backup("b", velerov1.PodVolumeBackupPhaseFailed, ""),
+		backup("c", velerov1.PodVolumeBackupPhaseCompleted, ""), backup("a", velerov1.PodVolumeBackupPhaseCompleted, "2"),
+	})
+	if len(repositories) != 2 || repositories[0].VolumeNamespace != "a" || repositories[1].VolumeNamespace != "b" || len(in[0]) != 2 || len(in[1]) != 1 {
+		t.Errorf("%+v", repositories)
 	}
 }
 

@@ -118,28 +118,34 @@ func (c *Controller) reconcile(ctx context.Context, req reconcile.Request) (reco
 	return c.expire(ctx, &task)
 }
 
-// damageDelay is how long after its TTL a task is looked at again that keeps open damage in mind.
-const damageDelay = time.Hour
+// evidenceDelay is how long after its TTL a task is looked at again that is still needed.
+const evidenceDelay = time.Hour
 
-// hasOpenDamage reports whether a task has found damage in a volume of which no backup as new was proven since, or in a repository that
-// no check as deep has found whole since. Metric and alert of
-// the damage end with the task, so it is kept until then, or until somebody deletes it.
-func (c *Controller) hasOpenDamage(ctx context.Context, task *v1alpha1.RepositoryTask) (bool, error) {
-	damagedVolume := func(v v1alpha1.RepositoryTaskVolume) bool { return proof.Damage(&v) }
-	damagedRepository := func(r v1alpha1.RepositoryTaskRepository) bool { return r.Result == v1alpha1.RepositoryDamaged }
-	if !slices.ContainsFunc(task.Status.Volumes, damagedVolume) && !slices.ContainsFunc(task.Status.Repositories, damagedRepository) {
-		return false, nil
-	}
+// isEvidence reports whether a task has found damage of which nothing shows that it is gone, or shows alone that some is gone. Metrics
+// and alerts are made of the tasks that exist, so it is kept until then, or until somebody deletes it.
+func (c *Controller) isEvidence(ctx context.Context, task *v1alpha1.RepositoryTask) (bool, error) {
 	var tasks v1alpha1.RepositoryTaskList
 	if err := c.api.List(ctx, &tasks, client.InNamespace(c.cfg.Namespace)); err != nil {
 		return false, fmt.Errorf("list the RepositoryTasks: %w", err)
 	}
-	proofs, checks := proof.Of(tasks.Items), checksOf(tasks.Items)
-	return slices.ContainsFunc(task.Status.Volumes, func(v v1alpha1.RepositoryTaskVolume) bool {
-		return damagedVolume(v) && proofs[proof.Volume{Namespace: v.Namespace, Pod: v.Pod, Name: v.Volume, StorageLocation: v.BackupStorageLocation}].Damaged
-	}) || slices.ContainsFunc(task.Status.Repositories, func(r v1alpha1.RepositoryTaskRepository) bool {
-		return damagedRepository(r) && checks[checkedRepositoryOf(&r)].damaged()
-	}), nil
+	others := slices.DeleteFunc(slices.Clone(tasks.Items), func(other v1alpha1.RepositoryTask) bool { return other.UID == task.UID })
+	proofs, otherProofs := proof.Of(tasks.Items), proof.Of(others)
+	for i := range task.Status.Volumes {
+		v := &task.Status.Volumes[i]
+		volume := proof.Volume{Namespace: v.Namespace, Pod: v.Pod, Name: v.Volume, StorageLocation: v.BackupStorageLocation}
+		if damaged := proofs[volume].Damaged; damaged && proof.Damage(v) || !damaged && otherProofs[volume].Damaged {
+			return true, nil
+		}
+	}
+	checks, otherChecks := checksOf(tasks.Items), checksOf(others)
+	for i := range task.Status.Repositories {
+		entry := &task.Status.Repositories[i]
+		repository := checkedRepositoryOf(entry)
+		if damaged := checks[repository].damaged(); damaged && repositoryDamage(entry) || !damaged && otherChecks[repository].damaged() {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // expire deletes a task that has ended long enough ago.
@@ -154,8 +160,10 @@ func (c *Controller) expire(ctx context.Context, task *v1alpha1.RepositoryTask) 
 	if left := time.Until(task.Status.CompletionTimestamp.Add(ttl)); left > 0 {
 		return reconcile.Result{RequeueAfter: left}, nil
 	}
-	if damaged, err := c.hasOpenDamage(ctx, task); damaged || err != nil {
-		return reconcile.Result{RequeueAfter: damageDelay}, err
+	if needed, err := c.isEvidence(ctx, task); err != nil {
+		return reconcile.Result{}, err
+	} else if needed {
+		return reconcile.Result{RequeueAfter: evidenceDelay}, nil
 	}
 	c.cfg.Logger.Info("Deleting a task whose TTL has passed", "task", task.Name)
 	return reconcile.Result{}, client.IgnoreNotFound(c.client.Delete(ctx, task, client.Preconditions{UID: &task.UID}))

@@ -60,23 +60,24 @@ func TestJudgement(t *testing.T) {
 	if status := s.ended(bad).Status; status.Phase != v1alpha1.PhaseFailed || status.Volumes[0].Result != v1alpha1.VolumeMismatched {
 		t.Fatalf("%+v", status)
 	}
-	open := func() bool {
+	evidence := func(task *v1alpha1.RepositoryTask) bool {
 		t.Helper()
-		damage, err := (&Controller{cfg: cfg, api: s.Client}).hasOpenDamage(t.Context(), bad)
+		needed, err := (&Controller{cfg: cfg, api: s.Client}).isEvidence(t.Context(), task)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return damage
+		return needed
 	}
 	s.started(s.record(s.backup("old"), "restic", "shop", "twice", "older", velerov1.PodVolumeBackupPhaseCompleted), 1)
 	s.started(s.record(s.backup("new"), "restic", "shop", "twice", "newer", velerov1.PodVolumeBackupPhaseCompleted), 3)
 	for _, backup := range []string{"old", "new"} {
-		if task := s.ended(s.task(backup, backup)); task.Status.Phase != v1alpha1.PhaseCompleted {
+		task := s.ended(s.task(backup, backup))
+		if task.Status.Phase != v1alpha1.PhaseCompleted {
 			t.Fatalf("%+v", task.Status)
 		}
 		s.Get(bad) // whose TTL passed before the other tasks were begun
-		if open() != (backup == "old") {
-			t.Errorf("after the proof of the %s backup, open damage is %v", backup, open())
+		if proven := backup == "new"; evidence(bad) == proven || evidence(task) != proven {
+			t.Errorf("after the proof of the %s backup, the task that found the damage is needed: %v, and the one of the proof: %v", backup, evidence(bad), evidence(task))
 		}
 	}
 }

@@ -128,13 +128,19 @@ func checksOf(tasks []v1alpha1.RepositoryTask) map[checkedRepository]checkResult
 		for j := range tasks[i].Status.Repositories {
 			entry := &tasks[i].Status.Repositories[j]
 			whole := entry.Result == v1alpha1.RepositoryWhole
-			if (whole || entry.Result == v1alpha1.RepositoryDamaged) && entry.CompletionTimestamp != nil {
+			if (whole || repositoryDamage(entry)) && entry.CompletionTimestamp != nil {
 				checked := checkedRepositoryOf(entry)
-				checks[checked] = append(checks[checked], checkResult{entry.CompletionTimestamp.Time, whole, tasks[i].Spec.ReadData})
+				deep := tasks[i].Spec.ReadData && entry.Result != v1alpha1.RepositoryFailed // what is lost any check sees
+				checks[checked] = append(checks[checked], checkResult{entry.CompletionTimestamp.Time, whole, deep})
 			}
 		}
 	}
 	return checks
+}
+
+// repositoryDamage reports whether a check has found damage, or that the repository or a snapshot is gone.
+func repositoryDamage(entry *v1alpha1.RepositoryTaskRepository) bool {
+	return entry.Result == v1alpha1.RepositoryDamaged || entry.Result == v1alpha1.RepositoryFailed && proof.Lost(entry.Reason)
 }
 
 func checkedRepositoryOf(entry *v1alpha1.RepositoryTaskRepository) checkedRepository {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -29,6 +28,7 @@ var errDeleted = errors.New("the task was deleted")
 // run is the work on one task by this process.
 type run struct {
 	*Controller
+	kind
 
 	log       *slog.Logger
 	tracker   *progress.Tracker
@@ -90,17 +90,18 @@ func selectionOf(spec *v1alpha1.RepositoryTaskSpec) Selection {
 // work does what is not done yet.
 func (r *run) work(ctx context.Context) error {
 	spec := &r.object.Spec
-	if spec.Type != v1alpha1.TaskVerify && spec.Type != v1alpha1.TaskCheck {
+	var known bool
+	if r.kind, known = kindOf(spec.Type); !known {
 		return refuse(v1alpha1.ReasonUnsupported, "this version does not know tasks of type %q", spec.Type)
 	}
 	var err error
 	if r.backups, r.postponed, err = r.selected(ctx); err != nil {
 		return err
 	}
-	if spec.Type == v1alpha1.TaskCheck {
-		return r.checkRepositories(ctx)
+	if r.note, err = selectionOf(spec).shortcoming(ctx, r.api, r.cfg.Namespace); err != nil {
+		return err
 	}
-	return r.verifyVolumes(ctx)
+	return r.doWork(r, ctx)
 }
 
 // reporting writes the progress until stop is called.
@@ -118,10 +119,6 @@ func (r *run) reporting(ctx context.Context) (stop func()) {
 
 // verifyVolumes verifies the volumes that are not done yet.
 func (r *run) verifyVolumes(ctx context.Context) error {
-	var err error
-	if r.note, err = selectionOf(&r.object.Spec).shortcoming(ctx, r.api, r.cfg.Namespace); err != nil {
-		return err
-	}
 	if err := r.begin(ctx); err != nil {
 		return err
 	}
@@ -197,9 +194,16 @@ func (r *run) beginWith(ctx context.Context, mutate func(*v1alpha1.RepositoryTas
 	return nil
 }
 
-// giveUp records that the volume at which the processes ended was tried: the next task of a schedule begins with another one.
+// giveUp records that the volume or repository at which the processes ended was tried: the next task of a schedule begins with another
+// volume.
 func (r *run) giveUp(ctx context.Context) error {
-	volumes := r.status().Volumes
+	status := r.status()
+	if i := slices.IndexFunc(status.Repositories, func(x v1alpha1.RepositoryTaskRepository) bool { return x.Result == v1alpha1.RepositoryPending }); i >= 0 {
+		x := status.Repositories[i]
+		x.Result, x.Reason, x.Message = v1alpha1.RepositoryFailed, v1alpha1.ReasonTooManyAttempts, "each process that has checked it ended before it did"
+		return r.writeRepository(ctx, i, x)
+	}
+	volumes := status.Volumes
 	i := slices.IndexFunc(volumes, func(v v1alpha1.RepositoryTaskVolume) bool { return v.Result == v1alpha1.VolumePending })
 	if i < 0 {
 		return nil
@@ -224,88 +228,17 @@ func (r *run) writeVolume(ctx context.Context, i int, v v1alpha1.RepositoryTaskV
 	return nil
 }
 
-// summary counts the results of the volumes.
-type summary struct {
-	verified, mismatched, failed, skipped int
-	postponed                             int32
-	files, bytes, absent                  int64
-	reason                                v1alpha1.Reason
-	example                               *v1alpha1.RepositoryTaskVolume // the worst one
-	note                                  string
-}
-
-func summarize(status *v1alpha1.RepositoryTaskStatus) summary {
-	s := summary{postponed: status.Postponed}
-	for i := range status.Volumes {
-		v := &status.Volumes[i]
-		s.files, s.bytes, s.absent = s.files+v.Files, s.bytes+v.Bytes, s.absent+v.Absent
-		switch v.Result {
-		case v1alpha1.VolumeVerified:
-			s.verified++
-		case v1alpha1.VolumeSkipped:
-			s.skipped++
-		case v1alpha1.VolumeMismatched:
-			if s.mismatched++; s.mismatched == 1 {
-				s.reason, s.example = v.Reason, v
-			}
-		case v1alpha1.VolumeFailed, v1alpha1.VolumePending:
-			if s.failed++; s.example == nil {
-				s.reason, s.example = v.Reason, v
-			}
-		}
-	}
-	return s
-}
-
-// String says what was found.
-func (s *summary) String() string {
-	var said strings.Builder
-	fmt.Fprintf(&said, "%s verified: %s, %s compared", text.Count(s.verified, "pod volume", "pod volumes"), text.Count(s.files, "file", "files"), text.Bytes(s.bytes))
-	for _, other := range []struct {
-		n    int
-		what string
-	}{{s.mismatched, "damaged"}, {s.failed, "not verified"}, {s.skipped, "empty"}} {
-		if other.n > 0 {
-			fmt.Fprintf(&said, "; %d %s", other.n, other.what)
-		}
-	}
-	if s.absent > 0 {
-		fmt.Fprintf(&said, "; %s, because they could not be read when it was made", text.Count(s.absent, "file is not in its backup", "files are not in their backups"))
-	}
-	if s.postponed > 0 {
-		fmt.Fprintf(&said, "; %s left to later tasks", text.Count(int64(s.postponed), "volume is", "volumes are"))
-	}
-	if s.note != "" {
-		said.WriteString(". " + s.note)
-	}
-	if v := s.example; v != nil {
-		fmt.Fprintf(&said, ". %s/%s:%s: %s", v.Namespace, v.Pod, v.Volume, v.Message)
-	}
-	return text.Line(said.String(), maxMessage)
-}
-
 // maxMessage is that of the CRD, in bytes.
 const maxMessage = 1000
 
 // finish ends a task of which everything is done.
 func (r *run) finish(ctx context.Context) error {
-	if r.checks() {
-		s := summarizeCheck(r.status().Repositories)
-		if s.damaged+s.failed > 0 {
-			return r.fail(ctx, s.reason, s.String())
-		}
-		return r.complete(ctx, v1alpha1.ReasonWhole, s.String())
+	o := r.outcome(r.status(), r.note)
+	if !o.ok {
+		return r.fail(ctx, o.reason, o.message)
 	}
-	s := summarize(r.status())
-	s.note = r.note
-	if s.mismatched+s.failed > 0 {
-		return r.fail(ctx, s.reason, s.String())
-	}
-	return r.complete(ctx, v1alpha1.ReasonVerified, s.String())
+	return r.complete(ctx, o.reason, o.message)
 }
-
-// checks reports whether the task is a check: its progress is counted in steps, not in bytes.
-func (r *run) checks() bool { return r.object.Spec.Type == v1alpha1.TaskCheck }
 
 // complete ends a task that has found all to be well.
 func (r *run) complete(ctx context.Context, reason v1alpha1.Reason, message string) error {
@@ -341,11 +274,9 @@ func (r *run) fail(ctx context.Context, reason v1alpha1.Reason, message string) 
 
 func (r *run) end(s *v1alpha1.RepositoryTaskStatus, phase v1alpha1.Phase, proven metav1.ConditionStatus, reason v1alpha1.Reason, message string) {
 	s.Phase, s.CompletionTimestamp = phase, new(metav1.Now())
-	condition := v1alpha1.ConditionVerified
-	if r.checks() {
-		condition = v1alpha1.ConditionChecked
+	if r.condition != "" { // empty: a type that this version does not know
+		meta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: r.condition, Status: proven, Reason: string(reason), Message: message})
 	}
-	meta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: condition, Status: proven, Reason: string(reason), Message: message})
 }
 
 // publish shows how far the task is.
@@ -355,7 +286,7 @@ func (r *run) publish(ctx context.Context, s progress.Snapshot) error {
 
 func (r *run) setProgress(status *v1alpha1.RepositoryTaskStatus, s *progress.Snapshot) {
 	setProgress(status, s)
-	if r.checks() {
+	if r.inSteps {
 		status.Progress, status.BytesPerSecond = v1alpha1.VolumeOperationProgress{}, 0
 	}
 }

@@ -138,7 +138,7 @@ func (f finding) key() string { return f.kind + " " + f.id }
 
 // missing reports whether it is a pack that the storage does not list.
 func (f finding) missing() bool {
-	return f.kind == kindPack && strings.Contains(f.text, "does not exist")
+	return f.kind == kindPack && f.text == "does not exist" // of an object that cannot be read S3 says something alike
 }
 
 // checkLook is one run of restic check.

@@ -1,0 +1,39 @@
+package repositorytask
+
+import (
+	"context"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+)
+
+// kind is one type of task.
+type kind struct {
+	// condition of the task is True only if the outcome is well.
+	condition string
+	// inSteps says that progress is counted in steps and not in bytes: none are shown.
+	inSteps bool
+	// doWork does what no earlier process has done, one volume or repository after the other, each of which it writes. Its error is a
+	// *RefusedError, the API server's or that of ctx: what becomes of a volume or repository is a result.
+	doWork func(*run, context.Context) error
+	// outcome sums up the results. note is what else the end of the task has to say.
+	outcome func(status *v1alpha1.RepositoryTaskStatus, note string) outcome
+}
+
+// outcome is how a task ends.
+type outcome struct {
+	ok      bool // the task is Completed, else Failed
+	reason  v1alpha1.Reason
+	message string
+}
+
+// kindOf returns the kind of a type of tasks, and false for one that this version does not know.
+func kindOf(t v1alpha1.RepositoryTaskType) (kind, bool) {
+	switch t {
+	case v1alpha1.TaskVerify:
+		return kind{condition: v1alpha1.ConditionVerified, doWork: (*run).verifyVolumes, outcome: verifyOutcome}, true
+	case v1alpha1.TaskCheck:
+		return kind{condition: v1alpha1.ConditionChecked, inSteps: true, doWork: (*run).checkRepositories, outcome: checkOutcome}, true
+	default:
+		return kind{}, false
+	}
+}

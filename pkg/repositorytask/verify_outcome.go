@@ -1,0 +1,79 @@
+package repositorytask
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
+)
+
+// summary counts the results of the volumes.
+type summary struct {
+	verified, mismatched, failed, skipped int
+	postponed                             int32
+	files, bytes, absent                  int64
+	reason                                v1alpha1.Reason
+	example                               *v1alpha1.RepositoryTaskVolume // the worst one
+	note                                  string
+}
+
+func summarize(status *v1alpha1.RepositoryTaskStatus) summary {
+	s := summary{postponed: status.Postponed}
+	for i := range status.Volumes {
+		v := &status.Volumes[i]
+		s.files, s.bytes, s.absent = s.files+v.Files, s.bytes+v.Bytes, s.absent+v.Absent
+		switch v.Result {
+		case v1alpha1.VolumeVerified:
+			s.verified++
+		case v1alpha1.VolumeSkipped:
+			s.skipped++
+		case v1alpha1.VolumeMismatched:
+			if s.mismatched++; s.mismatched == 1 {
+				s.reason, s.example = v.Reason, v
+			}
+		case v1alpha1.VolumeFailed, v1alpha1.VolumePending:
+			if s.failed++; s.example == nil {
+				s.reason, s.example = v.Reason, v
+			}
+		}
+	}
+	return s
+}
+
+// verifyOutcome sums up a task that verifies.
+func verifyOutcome(status *v1alpha1.RepositoryTaskStatus, note string) outcome {
+	s := summarize(status)
+	s.note = note
+	if s.mismatched+s.failed > 0 {
+		return outcome{false, s.reason, s.String()}
+	}
+	return outcome{true, v1alpha1.ReasonVerified, s.String()}
+}
+
+// String says what was found.
+func (s *summary) String() string {
+	var said strings.Builder
+	fmt.Fprintf(&said, "%s verified: %s, %s compared", text.Count(s.verified, "pod volume", "pod volumes"), text.Count(s.files, "file", "files"), text.Bytes(s.bytes))
+	for _, other := range []struct {
+		n    int
+		what string
+	}{{s.mismatched, "damaged"}, {s.failed, "not verified"}, {s.skipped, "empty"}} {
+		if other.n > 0 {
+			fmt.Fprintf(&said, "; %d %s", other.n, other.what)
+		}
+	}
+	if s.absent > 0 {
+		fmt.Fprintf(&said, "; %s, because they could not be read when it was made", text.Count(s.absent, "file is not in its backup", "files are not in their backups"))
+	}
+	if s.postponed > 0 {
+		fmt.Fprintf(&said, "; %s left to later tasks", text.Count(int64(s.postponed), "volume is", "volumes are"))
+	}
+	if s.note != "" {
+		said.WriteString(". " + s.note)
+	}
+	if v := s.example; v != nil {
+		fmt.Fprintf(&said, ". %s/%s:%s: %s", v.Namespace, v.Pod, v.Volume, v.Message)
+	}
+	return text.Line(said.String(), maxMessage)
+}
