@@ -21,9 +21,12 @@ type output struct {
 	change func(uploader.Change) error // nil: none is expected
 	data   io.Writer                   // nil: none is expected
 
+	snapshot func(protocol.Snapshot) // nil: none is expected
+
 	last      progress.Reading
 	received  int64 // bytes of data
 	changes   int64
+	snapshots int64
 	refused   error // what entry or data returned
 	result    *protocol.Result
 	failure   *protocol.Failure
@@ -45,7 +48,7 @@ func (o *output) line(line []byte) {
 	case err != nil:
 	case o.result != nil || o.failure != nil:
 		err = errAfterEnd
-	case m.Entry != nil && o.entry == nil, m.Change != nil && o.change == nil, m.Data != nil && o.data == nil:
+	case m.Entry != nil && o.entry == nil, m.Change != nil && o.change == nil, m.Data != nil && o.data == nil, m.Snapshot != nil && o.snapshot == nil:
 		err = errUnasked
 	}
 	if err != nil {
@@ -69,6 +72,9 @@ func (o *output) line(line []byte) {
 		o.received += int64(len(m.Data))
 		_, err := o.data.Write(m.Data)
 		o.handOn(err)
+	case m.Snapshot != nil:
+		o.snapshots++
+		o.snapshot(*m.Snapshot)
 	case m.Result != nil:
 		o.result = m.Result
 	default:

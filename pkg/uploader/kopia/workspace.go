@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -26,7 +27,8 @@ type run struct {
 	sink       progress.Sink
 	entry      func(uploader.Entry) error // takes what a worker lists
 	change     func(uploader.Change) error
-	data       io.Writer        // takes what a worker reads
+	data       io.Writer               // takes what a worker reads
+	snapshot   func(protocol.Snapshot) // takes the snapshots of a repository
 	request    protocol.Request // what the caller decides of it
 }
 
@@ -79,7 +81,7 @@ func (u *Uploader) work(ctx context.Context, w *workspace, r run) (protocol.Resu
 	defer stop(nil)
 	secrets := r.repository.Hider()
 	hide := func(text string) string { return secrets(strings.ReplaceAll(text, w.dir, "(private)")) }
-	out := &output{sink: r.sink, logger: u.options.Logger, hide: hide, stop: stop, entry: r.entry, change: r.change, data: r.data}
+	out := &output{sink: r.sink, logger: u.options.Logger, hide: hide, stop: stop, entry: r.entry, change: r.change, data: r.data, snapshot: r.snapshot}
 	err := worker.Run(runCtx, worker.Command{
 		Path: u.options.Worker, Args: protocol.Args, Env: []string{"HOME=" + w.dir, "TMPDIR=" + w.dir}, Dir: r.volume, Access: w.access, Memory: u.options.Memory(),
 		Stdin: &stdin, Stdout: out.line,
@@ -97,6 +99,8 @@ func (u *Uploader) work(ctx context.Context, w *workspace, r run) (protocol.Resu
 		return protocol.Result{}, fmt.Errorf("kopia %s: %d bytes came of %d", r.request.Operation, out.received, out.result.TotalBytes)
 	case err == nil && out.result != nil && r.change != nil && out.changes != out.result.TotalFiles:
 		return protocol.Result{}, fmt.Errorf("kopia %s: %d changes came of %d", r.request.Operation, out.changes, out.result.TotalFiles)
+	case err == nil && out.result != nil && r.snapshot != nil && out.snapshots != out.result.TotalFiles:
+		return protocol.Result{}, fmt.Errorf("kopia %s: %d snapshots came of %d", r.request.Operation, out.snapshots, out.result.TotalFiles)
 	case err == nil && out.result != nil:
 		out.finish(r.request.Operation)
 		return *out.result, nil
@@ -141,7 +145,7 @@ func (u *Uploader) prepare(w *workspace, r *run) error {
 		req.CacheLimit = o.CacheLimit
 	}
 	// A cache would prove what it holds, and not what the repository has.
-	if o.CacheDir != "" && req.Operation != protocol.OpClear && req.Operation != protocol.OpVerify {
+	if o.CacheDir != "" && !slices.Contains([]protocol.Operation{protocol.OpClear, protocol.OpVerify, protocol.OpUsage, protocol.OpMeasure}, req.Operation) {
 		dir := filepath.Join(o.CacheDir, uploader.CacheName("kopia", repo))
 		switch release, err := o.Caches.Use(dir); {
 		case errors.Is(err, syscall.ENOSPC):

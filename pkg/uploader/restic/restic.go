@@ -43,6 +43,9 @@ type Options struct {
 	// repository that it cannot open. parts are how the names of its objects begin, unfinished how those begin that may be
 	// removed. Where it is nil or returns ErrUnsupported, restic itself looks for keys and snapshots, from 0.17 on.
 	ClearUnfinished func(ctx context.Context, repo uploader.Repository, parts []string, unfinished string) error
+	// MeasureStorage counts what lies in a bucket, whose Storage is set, for Usage: restic does not say it. parts are how the names of a
+	// repository's objects begin, packs how those of its packs do. Where it is nil or returns ErrUnsupported, that is not known.
+	MeasureStorage func(ctx context.Context, repo uploader.Repository, parts []string, packs string) (uploader.StorageSize, error)
 	// CreationQuiet is uploader.Remains.Quiet for a directory; default uploader.DefaultCreationQuiet.
 	CreationQuiet time.Duration
 

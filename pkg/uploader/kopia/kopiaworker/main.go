@@ -104,6 +104,10 @@ func (j *job) do(ctx, stop context.Context, abort func()) (protocol.Result, erro
 		return j.read(stop)
 	case protocol.OpDiff:
 		return j.diff(stop)
+	case protocol.OpUsage:
+		return j.usage(stop)
+	case protocol.OpMeasure:
+		return j.measureOther(stop)
 	case protocol.OpInitialize:
 		return protocol.Result{}, j.initialize(stop)
 	case protocol.OpOpen:

@@ -42,11 +42,27 @@ func (j *job) clear(ctx context.Context, st blob.Storage, parts []string, unfini
 // errEnough ends a listing.
 var errEnough = errors.New("enough")
 
-// remains lists the objects whose names begin with one of the parts, sorted, uploader.MaxRemains of them at most. kopia's S3 storage names a directory with a slash in
-// place of what is in it; consoles make an object of such a name, or of none, in the place of an empty directory.
+// remains lists the objects whose names begin with one of the parts, sorted, uploader.MaxRemains of them at most.
 func remains(ctx context.Context, st blob.Storage, parts []string) ([]string, error) {
 	var names []string
-	for len(parts) > 0 && len(names) < uploader.MaxRemains {
+	err := listObjects(ctx, st, parts, func(m blob.Metadata) error {
+		names = append(names, string(m.BlobID))
+		if len(names) >= uploader.MaxRemains {
+			return errEnough
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, errEnough) {
+		return nil, err
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// listObjects hands the objects whose names begin with one of the parts to found, until that returns an error. kopia's S3 storage names a directory with a slash in
+// place of what is in it; consoles make an object of such a name, or of none, in the place of an empty directory.
+func listObjects(ctx context.Context, st blob.Storage, parts []string, found func(blob.Metadata) error) error {
+	for len(parts) > 0 {
 		prefix := blob.ID(parts[0])
 		parts = parts[1:]
 		err := st.ListBlobs(ctx, prefix, func(m blob.Metadata) error {
@@ -55,19 +71,15 @@ func remains(ctx context.Context, st blob.Storage, parts []string) ([]string, er
 			case strings.HasSuffix(name, "/") && m.BlobID != prefix:
 				parts = append(parts, name)
 			case name != "" && !strings.HasSuffix(name, "/"):
-				names = append(names, name)
-			}
-			if len(names) >= uploader.MaxRemains {
-				return errEnough
+				return found(m)
 			}
 			return nil
 		})
-		if err != nil && !errors.Is(err, errEnough) {
-			return nil, err
+		if err != nil {
+			return err
 		}
 	}
-	slices.Sort(names)
-	return names, nil
+	return nil
 }
 
 // firstBlob is what kopia writes first when it creates a repository, and nothing else follows before the repository can be

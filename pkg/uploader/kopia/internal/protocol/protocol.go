@@ -35,6 +35,8 @@ const (
 	OpList       Operation = "list"
 	OpRead       Operation = "read"
 	OpDiff       Operation = "diff"
+	OpUsage      Operation = "usage"
+	OpMeasure    Operation = "measure"
 )
 
 // Request is all that a worker is told. It travels on stdin, secrets included, as gob because JSON would change bytes
@@ -71,7 +73,8 @@ type Request struct {
 	Recursive bool   // list
 	Offset    int64  // read
 
-	Parts      []string      // clear
+	Parts      []string      // clear, measure
+	PackPart   string        // measure: how the names of packs begin
 	Unfinished string        // clear
 	Quiet      time.Duration // initialize, clear: see uploader.Remains
 }
@@ -79,7 +82,7 @@ type Request struct {
 // Form describes the protocol. An agent and a worker of different versions may not have the same: a worker that does not know
 // a field would leave out silently what it asks for.
 func Form() string {
-	return fmt.Sprintf("%+v %+v %+v %+v", Request{}, Result{}, progress.Reading{}, Entry{}) + fmt.Sprintf(" %+v", Change{})
+	return fmt.Sprintf("%+v %+v %+v %+v", Request{}, Result{}, progress.Reading{}, Entry{}) + fmt.Sprintf(" %+v %+v", Change{}, Snapshot{})
 }
 
 // Message is one line of a worker's stdout. Exactly one of its fields is set; a result or a failure is the last one.
@@ -89,8 +92,27 @@ type Message struct {
 	Entry   *Entry            `json:"entry,omitempty"`  // list
 	Change  *Change           `json:"change,omitempty"` // diff
 	Data    []byte            `json:"data,omitempty"`   // read: at most MaxData bytes
-	Result  *Result           `json:"result,omitempty"`
-	Failure *Failure          `json:"failure,omitempty"`
+
+	Snapshot *Snapshot `json:"snapshot,omitempty"` // usage
+
+	Result  *Result  `json:"result,omitempty"`
+	Failure *Failure `json:"failure,omitempty"`
+}
+
+// Snapshot is one of a finished backup.
+type Snapshot struct {
+	ID    string    `json:"id"`
+	Time  time.Time `json:"time"`
+	Bytes *int64    `json:"bytes,omitempty"` // absent: not recorded
+}
+
+// Usage is what a repository holds, and what it takes.
+type Usage struct {
+	Unfinished int64                `json:"unfinished,omitempty"`
+	Pieces     int64                `json:"pieces,omitempty"`
+	DataBytes  int64                `json:"dataBytes,omitempty"`
+	RawBytes   int64                `json:"rawBytes,omitempty"`
+	Storage    uploader.StorageSize `json:"storage,omitzero"`
 }
 
 // Entry is one entry of a snapshot. Names are bytes, since JSON would change those that are no UTF-8.
@@ -131,6 +153,8 @@ type Result struct {
 
 	NotCompared int64 `json:"notCompared,omitempty"` // verify
 	Absent      int64 `json:"absent,omitempty"`      // verify
+
+	Usage Usage `json:"usage,omitzero"` // usage, measure; TotalFiles is the number of snapshots
 }
 
 var snapshotID = regexp.MustCompile(`^[0-9a-f]+$`)
@@ -143,6 +167,7 @@ const (
 	MaxFailedPaths = 20
 	MaxData        = 64 << 10
 	MaxText        = 16 << 10 // a path of PATH_MAX bytes, each of them quoted
+	maxSnapshotID  = 64
 )
 
 // Decode reads one line. It is strict: a worker that says anything unexpected is not to be trusted with the rest.
@@ -161,7 +186,7 @@ func Decode(line []byte) (Message, error) {
 
 func (m Message) check() error {
 	set := 0
-	for _, is := range []bool{m.Reading != nil, m.Note != nil, m.Entry != nil, m.Change != nil, m.Data != nil, m.Result != nil, m.Failure != nil} {
+	for _, is := range []bool{m.Reading != nil, m.Note != nil, m.Entry != nil, m.Change != nil, m.Data != nil, m.Snapshot != nil, m.Result != nil, m.Failure != nil} {
 		if is {
 			set++
 		}
@@ -180,6 +205,8 @@ func (m Message) check() error {
 		return m.Change.check()
 	case m.Data != nil:
 		return checkData(m.Data)
+	case m.Snapshot != nil:
+		return m.Snapshot.check()
 	case m.Failure != nil:
 		return checkText(m.Failure.Text, string(m.Failure.Cause))
 	default:
@@ -206,7 +233,18 @@ func (r *Result) check() error {
 	if err := checkText(append(slices.Clone(r.FailedPaths), r.SnapshotID, r.LastError)...); err != nil {
 		return err
 	}
-	return checkCounts(r.TotalBytes, r.TotalFiles, r.SizesOnDisk, r.BytesUploaded, r.Errors, r.Vanished, r.NotCompared, r.Absent)
+	return checkCounts(r.TotalBytes, r.TotalFiles, r.SizesOnDisk, r.BytesUploaded, r.Errors, r.Vanished, r.NotCompared, r.Absent,
+		r.Usage.Unfinished, r.Usage.Pieces, r.Usage.DataBytes, r.Usage.RawBytes, r.Usage.Storage.Objects, r.Usage.Storage.Bytes, r.Usage.Storage.Packs, r.Usage.Storage.PackBytes)
+}
+
+func (s *Snapshot) check() error {
+	if !IsSnapshotID(s.ID) || len(s.ID) > maxSnapshotID {
+		return fmt.Errorf("a snapshot with an id of %d bytes", len(s.ID))
+	}
+	if s.Bytes == nil {
+		return nil
+	}
+	return checkCounts(*s.Bytes)
 }
 
 func (e *Entry) check() error {
