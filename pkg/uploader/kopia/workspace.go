@@ -29,7 +29,7 @@ type run struct {
 	change     func(uploader.Change) error
 	data       io.Writer               // takes what a worker reads
 	snapshot   func(protocol.Snapshot) // takes the snapshots of a repository
-	request    protocol.Request // what the caller decides of it
+	request    protocol.Request        // what the caller decides of it
 }
 
 // workspace is the private directory of one run, and what the worker may use.

@@ -120,14 +120,22 @@ type resticStats struct {
 // stats runs restic stats over the named snapshots, or all. It says nothing until it has read all their directories.
 func (m *measurement) stats(ctx context.Context, n int, mode string, ids ...string) (resticStats, error) {
 	m.sink.Report(progress.Reading{Stage: progress.StageWaiting, Message: "for restic stats, which reads the directories of " + text.Count(n, "snapshot", "snapshots") + " and does not say how far it is"})
-	var last []byte // restic 0.19 prints text before the JSON
+	var last []byte  // restic 0.19 prints text before the JSON
+	var first string // what restic 0.16 says, before a stack trace
 	args := append(append([]string{jsonFlag, "--mode", mode}, lockArgs(m.repository)...), ids...)
 	err := m.Uploader.run(ctx, m.workspace, invocation{command: "stats", args: args, complete: true, stdout: func(line []byte) {
 		if len(line) > 0 {
 			last = append(last[:0], line...)
 		}
+	}, said: func(line string) {
+		if first == "" && !strings.Contains(line, "retrying") {
+			first = printable(m.hide(line))
+		}
 	}})
 	var s resticStats
+	if err != nil && !strings.Contains(err.Error(), first) {
+		err = fmt.Errorf("%s: %w", first, err)
+	}
 	if err != nil {
 		return s, err
 	}
