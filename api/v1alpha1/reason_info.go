@@ -98,6 +98,7 @@ func taskReasons() []ReasonInfo {
 			Reason: ReasonDamaged, Meaning: "a repository has lost data, or holds damaged data", Retried: retriedNo,
 			Remedy: "back the volumes up into another BackupStorageLocation at once, bring lost objects back from the bucket's versions, and only then run the commands that the task names; verify the backups that it names", Page: pageTasks,
 		},
+		{Reason: ReasonMeasured, Meaning: "every repository was measured", Page: pageTasks},
 		{
 			Reason: ReasonUnconfirmed, Meaning: "each look at the repository found something else", Detail: "each look at the repository found something else, as when backups and prune change it faster than it is read, or the storage answers differently each time", Retried: retriedNo,
 			Remedy: "check again when no backup and no maintenance runs; if it happens again, check the storage", Page: pageTasks,

@@ -57,6 +57,7 @@ const (
 	ReasonMismatched              Reason = "Mismatched"              // files of a backup are damaged or missing in the repository, or have another size
 	ReasonWhole                   Reason = "Whole"                   // every repository was checked, and is whole
 	ReasonDamaged                 Reason = "Damaged"                 // a repository has lost data, or holds damaged data
+	ReasonMeasured                Reason = "Measured"                // every repository was measured
 	ReasonUnconfirmed             Reason = "Unconfirmed"             // each look at a repository found something else
 	ReasonBackupNotFound          Reason = "BackupNotFound"          // the cluster has no such Backup
 	ReasonPodVolumeBackupNotFound Reason = "PodVolumeBackupNotFound" // the cluster has no such PodVolumeBackup

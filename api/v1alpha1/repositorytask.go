@@ -10,7 +10,7 @@ import (
 
 // RepositoryTaskType is what a RepositoryTask does.
 //
-// +kubebuilder:validation:Enum=Verify;Check
+// +kubebuilder:validation:Enum=Verify;Check;Usage
 type RepositoryTaskType string
 
 // TaskVerify proves that the volumes of a backup can be restored: it reads every file out of the repository and compares it
@@ -217,9 +217,9 @@ type RepositoryTaskVolume struct {
 	CompletionTimestamp *metav1.Time `json:"completionTimestamp,omitempty"`
 }
 
-// RepositoryResult is what became of the check of one repository.
+// RepositoryResult is what became of one repository.
 //
-// +kubebuilder:validation:Enum=Pending;Whole;Damaged;Failed
+// +kubebuilder:validation:Enum=Pending;Whole;Damaged;Failed;Measured
 type RepositoryResult string
 
 // The results. Only Whole says that nothing is damaged.
@@ -346,6 +346,11 @@ type RepositoryTaskRepository struct {
 	// +kubebuilder:validation:MaxLength=1024
 	LocksUnknown string `json:"locksUnknown,omitempty"`
 
+	// Usage is what a task of type Usage has measured.
+	//
+	// +optional
+	Usage *RepositoryUsage `json:"usage,omitempty"`
+
 	// Reason is one word for programs: why the result is Damaged or Failed.
 	//
 	// +optional
@@ -389,13 +394,13 @@ type RepositoryTaskStatus struct {
 	// +listType=atomic
 	Volumes []RepositoryTaskVolume `json:"volumes,omitempty"`
 
-	// Repositories are the repositories that a check works on, in their order.
+	// Repositories are the repositories that the task works on as a whole, in their order.
 	//
 	// +optional
 	// +listType=atomic
 	Repositories []RepositoryTaskRepository `json:"repositories,omitempty"`
 
-	// Conditions: Verified or Checked.
+	// Conditions: Verified, Checked or Measured.
 	//
 	// +optional
 	// +listType=map

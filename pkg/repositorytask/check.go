@@ -22,37 +22,54 @@ import (
 // stepsEach is the weight of one repository in the progress of a check.
 const stepsEach = 1_000_000
 
-// checkRepositories checks the repositories that are not done yet, one after the other.
+// checkRepositories checks the repositories that are not done yet.
 func (r *run) checkRepositories(ctx context.Context) error {
+	return r.eachRepository(ctx, repositoryWork{"Checking", "checked", r.checkOnce, func(entry *v1alpha1.RepositoryTaskRepository) string {
+		return text.Count(entry.Snapshots, "snapshot", "snapshots") + " checked"
+	}})
+}
+
+// repositoryWork is what a type of task does with each repository as a whole.
+type repositoryWork struct {
+	doing string // as in "Checking"
+	done  string // as in "checked"
+	// once does it for repository i of n, and writes the result into entry. The error says why there is none.
+	once func(ctx context.Context, i, n int, backups []*velerov1.PodVolumeBackup, entry *v1alpha1.RepositoryTaskRepository) error
+	// found says in the Event of a repository that is well what was found.
+	found func(entry *v1alpha1.RepositoryTaskRepository) string
+}
+
+// eachRepository does the work for the repositories that are not done yet, one after the other.
+func (r *run) eachRepository(ctx context.Context, w repositoryWork) error {
 	repositories, backups := repositoriesOf(r.backups)
 	for _, known := range r.object.Status.Repositories {
 		at := slices.IndexFunc(repositories, func(x v1alpha1.RepositoryTaskRepository) bool { return sameRepository(&x, &known) })
 		if at < 0 { // what an earlier process has found in it stays
 			at, repositories, backups = len(repositories), append(repositories, known), append(backups, nil)
 			if known.Result == v1alpha1.RepositoryPending {
-				known.Result, known.Reason, known.Message = v1alpha1.RepositoryFailed, v1alpha1.ReasonNotBackedUp, "the PodVolumeBackups in it were deleted before it was checked"
+				known.Result, known.Reason, known.Message = v1alpha1.RepositoryFailed, v1alpha1.ReasonNotBackedUp, "the PodVolumeBackups in it were deleted before it was "+w.done
 			}
 		}
 		repositories[at] = known
 	}
 	if len(repositories) == 0 {
-		return refuse(v1alpha1.ReasonNoPodVolumes, "no selected volume of %s has a snapshot, so there is no repository to check", selectionOf(&r.object.Spec))
+		return refuse(v1alpha1.ReasonNoPodVolumes, "no selected volume of %s has a snapshot, so there is no repository to be %s", selectionOf(&r.object.Spec), w.done)
 	}
 	if err := r.beginWith(ctx, func(s *v1alpha1.RepositoryTaskStatus) { s.Repositories = repositories }); err != nil {
 		return err
 	}
 	r.log.Info("Task started", "repositories", len(repositories), "attempt", r.object.Status.Attempts+1)
-	r.emit(corev1.EventTypeNormal, v1alpha1.EventStarted, "task", "Checking %s of %s", text.Count(int64(len(repositories)), "repository", "repositories"), selectionOf(&r.object.Spec))
+	r.emit(corev1.EventTypeNormal, v1alpha1.EventStarted, "task", "%s %s of %s", w.doing, text.Count(int64(len(repositories)), "repository", "repositories"), selectionOf(&r.object.Spec))
 	defer r.reporting(ctx)()
 	for i := range repositories {
 		if repositories[i].Result != v1alpha1.RepositoryPending {
 			continue
 		}
-		done, err := r.checkRepository(ctx, i, len(repositories), backups[i], repositories[i])
+		done, err := r.doRepository(ctx, w, i, len(repositories), backups[i], repositories[i])
 		if err != nil {
 			return err
 		}
-		if err := r.writeRepository(ctx, i, done); err != nil {
+		if err := r.writeRepository(ctx, i, done, w.found(&done)); err != nil {
 			return err
 		}
 	}
@@ -87,12 +104,12 @@ func sameRepository(a, b *v1alpha1.RepositoryTaskRepository) bool {
 	return a.BackupStorageLocation == b.BackupStorageLocation && a.VolumeNamespace == b.VolumeNamespace && a.Uploader == b.Uploader
 }
 
-// checkRepository checks one repository, and again after failures that may pass. The error is that of ctx.
-func (r *run) checkRepository(ctx context.Context, i, n int, backups []*velerov1.PodVolumeBackup, entry v1alpha1.RepositoryTaskRepository) (v1alpha1.RepositoryTaskRepository, error) {
+// doRepository does the work for one repository, and again after failures that may pass. The error is that of ctx.
+func (r *run) doRepository(ctx context.Context, w repositoryWork, i, n int, backups []*velerov1.PodVolumeBackup, entry v1alpha1.RepositoryTaskRepository) (v1alpha1.RepositoryTaskRepository, error) {
 	for try := 1; ; try++ {
-		result, err := r.checkOnce(ctx, i, n, backups, &entry)
+		err := w.once(ctx, i, n, backups, &entry)
 		if err == nil {
-			return withCheck(entry, &result), nil
+			return entry, nil
 		}
 		if ctx.Err() != nil {
 			return entry, context.Cause(ctx)
@@ -102,7 +119,7 @@ func (r *run) checkRepository(ctx context.Context, i, n int, backups []*velerov1
 		if !mayPass || try >= r.cfg.Tries {
 			return entry, nil
 		}
-		r.log.Warn("Repository was not checked; trying again", "location", entry.BackupStorageLocation, "namespace", entry.VolumeNamespace, "reason", reason, "after", r.cfg.RetryDelay, "error", err)
+		r.log.Warn("Repository was not done; trying again", "work", w.done, "location", entry.BackupStorageLocation, "namespace", entry.VolumeNamespace, "reason", reason, "after", r.cfg.RetryDelay, "error", err)
 		r.tracker.Report(progress.Reading{Stage: progress.StageWaiting, Reason: reason, Message: entry.Message})
 		if err := apiretry.Sleep(ctx, r.cfg.RetryDelay); err != nil {
 			return entry, err
@@ -115,14 +132,14 @@ func messageOf(said string) string {
 }
 
 // checkOnce checks a repository, and notes its address.
-func (r *run) checkOnce(ctx context.Context, i, n int, backups []*velerov1.PodVolumeBackup, entry *v1alpha1.RepositoryTaskRepository) (uploader.CheckResult, error) {
+func (r *run) checkOnce(ctx context.Context, i, n int, backups []*velerov1.PodVolumeBackup, entry *v1alpha1.RepositoryTaskRepository) error {
 	checker := r.cfg.Checkers[entry.Uploader]
 	if checker == nil {
-		return uploader.CheckResult{}, fmt.Errorf("repositories of %s cannot be checked as a whole: %w; 'kubectl plimsoll repository verify' proves each backup in them", entry.Uploader, uploader.ErrUnsupported)
+		return fmt.Errorf("repositories of %s cannot be checked as a whole: %w; 'kubectl plimsoll repository verify' proves each backup in them", entry.Uploader, uploader.ErrUnsupported)
 	}
 	repository, err := r.repositories.Of(ctx, backups[0])
 	if err != nil {
-		return uploader.CheckResult{}, err
+		return err
 	}
 	entry.Address = messageOf(repository.Hider()(repository.URL))
 	sink := progress.SinkFunc(func(reading progress.Reading) { r.tracker.Report(inSteps(reading, i, n)) })
@@ -132,7 +149,11 @@ func (r *run) checkOnce(ctx context.Context, i, n int, backups []*velerov1.PodVo
 			req.Snapshots = append(req.Snapshots, pvb.Status.SnapshotID)
 		}
 	}
-	return checker.Check(ctx, req, sink)
+	result, err := checker.Check(ctx, req, sink)
+	if err == nil {
+		*entry = withCheck(*entry, &result)
+	}
+	return err
 }
 
 // inSteps makes a reading of repository i of n one of the task. The time left is known in the last repository only: nobody knows
@@ -153,13 +174,7 @@ func inSteps(reading progress.Reading, i, n int) progress.Reading {
 // withCheck takes what was found into the entry of a repository.
 func withCheck(entry v1alpha1.RepositoryTaskRepository, c *uploader.CheckResult) v1alpha1.RepositoryTaskRepository {
 	entry.Looks, entry.Snapshots, entry.Packs = int32(min(c.Looks, 1000)), c.Snapshots, c.Packs
-	entry.LocksUnknown = messageOf(c.LockError)
-	entry.Locks = nil
-	for _, l := range c.Locks[:min(len(c.Locks), uploader.MaxExamples)] {
-		entry.Locks = append(entry.Locks, v1alpha1.RepositoryLock{
-			Host: l.Host, User: l.User, PID: int64(l.PID), Exclusive: l.Exclusive, Since: metav1.NewTime(l.Since), Stale: l.Stale,
-		})
-	}
+	setLocks(&entry, c.Locks, c.LockError)
 	entry.Result, entry.Reason, entry.Message = v1alpha1.RepositoryWhole, "", ""
 	if c.Damaged == 0 {
 		return entry
@@ -193,16 +208,16 @@ func damageMessage(c *uploader.CheckResult) string {
 	return said
 }
 
-// writeRepository records what became of a repository.
-func (r *run) writeRepository(ctx context.Context, i int, entry v1alpha1.RepositoryTaskRepository) error {
+// writeRepository records what became of a repository. found is what was found if it is well.
+func (r *run) writeRepository(ctx context.Context, i int, entry v1alpha1.RepositoryTaskRepository, found string) error {
 	entry.CompletionTimestamp = new(metav1.NewTime(time.Now()))
 	if err := r.write(ctx, func(s *v1alpha1.RepositoryTaskStatus) { s.Repositories[i] = entry }); err != nil {
 		return fmt.Errorf("write the result of repository %s: %w", nameOf(&entry), err)
 	}
 	r.log.Info("Repository is done", "location", entry.BackupStorageLocation, "namespace", entry.VolumeNamespace, "result", entry.Result, "snapshots", entry.Snapshots, "packs", entry.Packs,
 		"damaged", entry.Damaged, "message", entry.Message)
-	kind, about := corev1.EventTypeNormal, text.Count(entry.Snapshots, "snapshot", "snapshots")+" checked"
-	if entry.Result != v1alpha1.RepositoryWhole {
+	kind, about := corev1.EventTypeNormal, found
+	if entry.Result != v1alpha1.RepositoryWhole && entry.Result != v1alpha1.RepositoryMeasured {
 		kind, about = corev1.EventTypeWarning, entry.Message
 	}
 	r.emit(kind, string(entry.Result), nameOf(&entry), "Repository %s: %s", nameOf(&entry), about)

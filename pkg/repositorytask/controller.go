@@ -1,5 +1,5 @@
-// Package repositorytask does what RepositoryTasks ask for: it proves that the volumes of a backup can be restored, and checks the
-// repositories that they are in.
+// Package repositorytask does what RepositoryTasks ask for: it proves that the volumes of a backup can be restored, and checks and
+// measures the repositories that they are in.
 //
 // One process of a namespace, which holds the lease, works on one task at a time, so no repository has two.
 // Each volume is read by a confined worker, as in a node agent. A task whose process ended is begun again; volumes that were
@@ -36,6 +36,8 @@ type Config struct {
 	Namespace string                       // of the Backups
 	Verifiers map[string]uploader.Verifier // by uploaderType
 	Checkers  map[string]uploader.Checker  // by uploaderType; those that are missing cannot check a whole repository
+
+	UsageReaders map[string]uploader.UsageReader // by uploaderType; those that are missing cannot measure a repository
 
 	MaxAttempts      int           // how often processes may begin with one task; default 10
 	Tries            int           // of one volume, after failures that may pass; default 3
@@ -136,6 +138,9 @@ func (c *Controller) isEvidence(ctx context.Context, task *v1alpha1.RepositoryTa
 		if damaged := proofs[volume].Damaged; damaged && proof.Damage(v) || !damaged && otherProofs[volume].Damaged {
 			return true, nil
 		}
+	}
+	if task.Spec.Type != v1alpha1.TaskCheck {
+		return false, nil
 	}
 	checks, otherChecks := checksOf(tasks.Items), checksOf(others)
 	for i := range task.Status.Repositories {

@@ -33,6 +33,8 @@ func kindOf(t v1alpha1.RepositoryTaskType) (kind, bool) {
 		return kind{condition: v1alpha1.ConditionVerified, doWork: (*run).verifyVolumes, outcome: verifyOutcome}, true
 	case v1alpha1.TaskCheck:
 		return kind{condition: v1alpha1.ConditionChecked, inSteps: true, doWork: (*run).checkRepositories, outcome: checkOutcome}, true
+	case v1alpha1.TaskUsage:
+		return kind{condition: v1alpha1.ConditionMeasured, inSteps: true, doWork: (*run).measureRepositories, outcome: usageOutcome}, true
 	default:
 		return kind{}, false
 	}

@@ -21,6 +21,7 @@ type Metrics struct {
 	checked  *prometheus.Desc
 	broken   *prometheus.Desc
 	tasks    *prometheus.Desc
+	usage    usageMetrics
 }
 
 var _ prometheus.Collector = (*Metrics)(nil)
@@ -40,6 +41,7 @@ func NewMetrics(api client.Reader, logError func(error)) *Metrics {
 		broken: prometheus.NewDesc("plimsoll_repository_damaged",
 			"1 if a check has found damaged or missing data in the repository, and none that looked as deep has found it whole since; else 0.", repository, nil),
 		tasks: prometheus.NewDesc("plimsoll_repository_tasks", "Number of RepositoryTasks.", []string{"type", "phase"}, nil),
+		usage: newUsageMetrics(repository, labels),
 	}
 }
 
@@ -50,6 +52,7 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	ch <- m.checked
 	ch <- m.broken
 	ch <- m.tasks
+	m.usage.describe(ch)
 }
 
 // Collect implements prometheus.Collector.
@@ -84,6 +87,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		}
 		ch <- prometheus.MustNewConstMetric(m.broken, prometheus.GaugeValue, gauge(results.damaged()), r.location, r.namespace, r.uploader)
 	}
+	m.usage.collect(ch, list.Items)
 	for key, n := range phases {
 		ch <- prometheus.MustNewConstMetric(m.tasks, prometheus.GaugeValue, n, key[0], key[1])
 	}
@@ -125,6 +129,9 @@ func (c checkResults) damaged() bool {
 func checksOf(tasks []v1alpha1.RepositoryTask) map[checkedRepository]checkResults {
 	checks := map[checkedRepository]checkResults{}
 	for i := range tasks {
+		if tasks[i].Spec.Type != v1alpha1.TaskCheck {
+			continue
+		}
 		for j := range tasks[i].Status.Repositories {
 			entry := &tasks[i].Status.Repositories[j]
 			whole := entry.Result == v1alpha1.RepositoryWhole

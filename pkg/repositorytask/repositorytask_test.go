@@ -94,8 +94,24 @@ func (s *site) backup(name string) *velerov1.Backup {
 	return b
 }
 
-// store backs a volume up with a data path, and leaves the PodVolumeBackup that a Velero server and its node agent leave.
+// store backs a volume up with a data path into a new repository, and leaves the PodVolumeBackup that a Velero server and its node agent
+// leave.
 func (s *site) store(b *velerov1.Backup, kind, namespace, pod string) *velerov1.PodVolumeBackup {
+	s.t.Helper()
+	repository := s.repository(kind, namespace)
+	if err := os.MkdirAll(filepath.Dir(repository.URL), 0o700); err != nil {
+		s.t.Fatal(err)
+	}
+	if kind == "restic" {
+		resticrepo.Create(s.t, repository.URL)
+	} else if err := s.kopia.Initialize(s.t.Context(), repository); err != nil {
+		s.t.Fatal(err)
+	}
+	return s.record(b, kind, namespace, pod, s.storeIn(kind, namespace, b.Name), velerov1.PodVolumeBackupPhaseCompleted)
+}
+
+// storeIn backs a volume up into a repository that is there, and returns the snapshot's id.
+func (s *site) storeIn(kind, namespace, backup string) string {
 	s.t.Helper()
 	volume := s.t.TempDir()
 	for i := range 3 {
@@ -110,24 +126,16 @@ func (s *site) store(b *velerov1.Backup, kind, namespace, pod string) *velerov1.
 		s.t.Fatal(err)
 	}
 	defer dir.Close()
-	repository := s.repository(kind, namespace)
 	var data uploader.Uploader = s.kopia
 	if kind == "restic" {
 		data = s.restic
 	}
-	if err := os.MkdirAll(filepath.Dir(repository.URL), 0o700); err != nil {
-		s.t.Fatal(err)
-	}
-	if kind == "restic" {
-		resticrepo.Create(s.t, repository.URL)
-	} else if err := data.Initialize(s.t.Context(), repository); err != nil {
-		s.t.Fatal(err)
-	}
-	stored, err := data.Backup(s.t.Context(), uploader.BackupRequest{Repository: repository, Volume: dir, Source: volume, Tags: map[string]string{"backup": b.Name, "volume": "data"}}, nil)
+	request := uploader.BackupRequest{Repository: s.repository(kind, namespace), Volume: dir, Source: volume, Tags: map[string]string{"backup": backup, "volume": "data"}}
+	stored, err := data.Backup(s.t.Context(), request, nil)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return s.record(b, kind, namespace, pod, stored.SnapshotID, velerov1.PodVolumeBackupPhaseCompleted)
+	return stored.SnapshotID
 }
 
 func (s *site) record(b *velerov1.Backup, kind, namespace, pod, snapshot string, phase velerov1.PodVolumeBackupPhase) *velerov1.PodVolumeBackup {

@@ -200,8 +200,8 @@ func (r *run) giveUp(ctx context.Context) error {
 	status := r.status()
 	if i := slices.IndexFunc(status.Repositories, func(x v1alpha1.RepositoryTaskRepository) bool { return x.Result == v1alpha1.RepositoryPending }); i >= 0 {
 		x := status.Repositories[i]
-		x.Result, x.Reason, x.Message = v1alpha1.RepositoryFailed, v1alpha1.ReasonTooManyAttempts, "each process that has checked it ended before it did"
-		return r.writeRepository(ctx, i, x)
+		x.Result, x.Reason, x.Message = v1alpha1.RepositoryFailed, v1alpha1.ReasonTooManyAttempts, "each process that has worked on it ended before it was done"
+		return r.writeRepository(ctx, i, x, "")
 	}
 	volumes := status.Volumes
 	i := slices.IndexFunc(volumes, func(v v1alpha1.RepositoryTaskVolume) bool { return v.Result == v1alpha1.VolumePending })
