@@ -25,11 +25,11 @@ import (
 func repositoryCommand(c *connection) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "repository",
-		Short: "Prove that backups can be restored; check repositories; list, find, compare and get files",
+		Short: "Prove that backups can be restored; check and measure repositories; list, find, compare and get files",
 		Args:  program.NoArguments,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(repositoryVerifyCommand(c), repositoryCheckCommand(c), repositoryWatchCommand(c), repositoryProofsCommand(c),
+	cmd.AddCommand(repositoryVerifyCommand(c), repositoryCheckCommand(c), repositoryUsageCommand(c), repositoryWatchCommand(c), repositoryProofsCommand(c),
 		repositoryLsCommand(c), repositoryFindCommand(c), repositoryDiffCommand(c), repositoryGetCommand(c))
 	return cmd
 }
@@ -150,7 +150,7 @@ func (o *newTask) task(namespace string) (*v1alpha1.RepositoryTask, error) {
 		},
 	}
 	if o.latest {
-		task.GenerateName = "verify-latest-"
+		task.GenerateName = strings.ToLower(string(o.kind)) + "-latest-"
 	}
 	if o.maxBytes != "" {
 		task.Spec.MaxBytes = new(resource.MustParse(o.maxBytes)) // validated
@@ -175,10 +175,7 @@ func parseVolumeSelector(text string) (*v1alpha1.PodVolumeSelector, error) {
 
 func (o *newTask) run(cmd *cobra.Command, api client.Client, task *v1alpha1.RepositoryTask) error {
 	if err := api.Create(cmd.Context(), task); err != nil {
-		if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
-			return fmt.Errorf("this cluster does not know RepositoryTasks, or has no namespace %s: install deploy/repository-tasks (docs/repositories.md): %w", task.Namespace, err)
-		}
-		return fmt.Errorf("create the RepositoryTask: %w", err)
+		return explainTasksError("create the RepositoryTask", task.Namespace, err)
 	}
 	out := cmd.OutOrStdout()
 	if o.format != formatTable {
@@ -192,6 +189,14 @@ func (o *newTask) run(cmd *cobra.Command, api client.Client, task *v1alpha1.Repo
 		return o.report(cmd.OutOrStdout(), task)
 	}
 	return o.follow(cmd, api, task)
+}
+
+// explainTasksError tells a cluster without RepositoryTasks from any other error.
+func explainTasksError(doing, namespace string, err error) error {
+	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+		return fmt.Errorf("this cluster does not know RepositoryTasks, or has no namespace %s: install deploy/repository-tasks (docs/repositories.md): %w", namespace, err)
+	}
+	return fmt.Errorf("%s: %w", doing, err)
 }
 
 func repositoryWatchCommand(c *connection) *cobra.Command {
@@ -288,11 +293,13 @@ func (w *taskWait) ended(out io.Writer, task *v1alpha1.RepositoryTask) error {
 		message += ". " + remedy
 	}
 	what := "not proven"
-	if task.Spec.Type == v1alpha1.TaskCheck {
+	switch {
+	case task.Spec.Type == v1alpha1.TaskUsage:
+		what = "not measured"
+	case task.Spec.Type == v1alpha1.TaskCheck && task.Status.Reason == v1alpha1.ReasonDamaged:
 		what = "not whole"
-		if task.Status.Reason != v1alpha1.ReasonDamaged {
-			what = "not checked"
-		}
+	case task.Spec.Type == v1alpha1.TaskCheck:
+		what = "not checked"
 	}
 	return &program.ExitError{Code: exitFailed, Err: fmt.Errorf("%s (%s): %s", what, describe.Clean(string(task.Status.Reason)), message)}
 }
@@ -304,6 +311,9 @@ func (w *taskWait) report(out io.Writer, task *v1alpha1.RepositoryTask) error {
 	return w.print(out, task, func(out io.Writer) error {
 		if task.Spec.Type == v1alpha1.TaskCheck {
 			return printCheck(out, task)
+		}
+		if task.Spec.Type == v1alpha1.TaskUsage {
+			return printUsage(out, task, time.Now())
 		}
 		if len(task.Status.Volumes) == 0 {
 			return nil // the error says why

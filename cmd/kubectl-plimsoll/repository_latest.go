@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
@@ -37,14 +38,18 @@ func (o *newTask) validateLatest() error {
 	return checkSchedule(o.schedule)
 }
 
-// printSchedule prints a CronJob that creates such a task again and again, and fails if it does not prove all that it has selected.
+// printSchedule prints a CronJob that creates such a task again and again, and fails unless it has completed.
 func (o *newTask) printSchedule(cmd *cobra.Command, api client.Reader, task *v1alpha1.RepositoryTask) error {
 	image, err := o.tasksImage(cmd.Context(), api, task.Namespace)
 	if err != nil {
 		return err
 	}
-	args := []string{"repository", "verify", "--latest", "--namespace=" + task.Namespace, "--ttl=" + o.ttl.String()}
-	name := "plimsoll-verify-latest"
+	command := strings.ToLower(string(o.kind))
+	args := []string{"repository", command, "--latest", "--namespace=" + task.Namespace, "--ttl=" + o.ttl.String()}
+	name := "plimsoll-" + command + "-latest"
+	if o.kind == v1alpha1.TaskUsage {
+		args = append(args, "--refresh")
+	}
 	if o.volume != "" {
 		args = append(args, "--volume="+o.volume)
 		sum := sha256.Sum256([]byte(o.volume)) // the schedule of another volume must not replace this one

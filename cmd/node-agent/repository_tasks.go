@@ -107,7 +107,7 @@ func serveTasks(ctx context.Context, o tasksOptions) error {
 		return err
 	}
 	err = repositorytask.SetUp(mgr, repositorytask.Config{
-		Namespace: o.namespace, Verifiers: asVerifiers(data), Checkers: asCheckers(data), LockWait: o.lockWait, ProgressInterval: o.progressInterval, Logger: log,
+		Namespace: o.namespace, Verifiers: asVerifiers(data), Checkers: asCheckers(data), UsageReaders: asUsageReaders(data), LockWait: o.lockWait, ProgressInterval: o.progressInterval, Logger: log,
 	})
 	if err != nil {
 		return err
@@ -166,6 +166,7 @@ func setUpFiles(mgr ctrl.Manager, o tasksOptions, data map[string]repositoryData
 type repositoryData interface {
 	uploader.Verifier
 	uploader.Browser
+	uploader.UsageReader
 }
 
 func asVerifiers(data map[string]repositoryData) map[string]uploader.Verifier {
@@ -174,6 +175,14 @@ func asVerifiers(data map[string]repositoryData) map[string]uploader.Verifier {
 		verifiers[kind] = d
 	}
 	return verifiers
+}
+
+func asUsageReaders(data map[string]repositoryData) map[string]uploader.UsageReader {
+	readers := map[string]uploader.UsageReader{}
+	for kind, d := range data {
+		readers[kind] = d
+	}
+	return readers
 }
 
 // asCheckers returns the data paths that can check a whole repository.
@@ -201,7 +210,7 @@ func newRepositoryData(ctx context.Context, o tasksOptions, log *slog.Logger) (m
 	if err != nil {
 		return nil, err
 	}
-	resticData, err := restic.New(ctx, path, restic.Options{DownloadLimit: o.downloadLimit, Logger: log})
+	resticData, err := restic.New(ctx, path, restic.Options{DownloadLimit: o.downloadLimit, MeasureStorage: kopiaData.MeasureStorage, Logger: log})
 	if err != nil {
 		return nil, err
 	}

@@ -23,12 +23,18 @@ func ExplainTask(t *v1alpha1.RepositoryTask, events []Event, at time.Time) Expla
 	switch {
 	case s.State == progress.StateCompleted && t.Spec.Type == v1alpha1.TaskCheck:
 		e.Why, e.See = "every repository was checked, and is whole", ""
+	case s.State == progress.StateCompleted && t.Spec.Type == v1alpha1.TaskUsage:
+		e.Why, e.See = "every repository was measured", ""
 	case s.State == progress.StateCompleted:
 		e.Why, e.See = "every file of every volume was compared, and is what it should be", ""
 	case s.State == progress.StateFailed:
 		e.Why = "nothing, or not everything, is proven: " + v.Message
-		if t.Spec.Type == v1alpha1.TaskCheck {
+		switch t.Spec.Type {
+		case v1alpha1.TaskCheck:
 			e.Why = "not every repository is whole: " + v.Message
+		case v1alpha1.TaskUsage:
+			e.Why = "not every repository was measured: " + v.Message
+		case v1alpha1.TaskVerify:
 		}
 		if remedy := t.Status.Reason.Remedy(); remedy != "" {
 			e.do(remedy)
@@ -46,6 +52,8 @@ func ExplainTask(t *v1alpha1.RepositoryTask, events []Event, at time.Time) Expla
 		e.do("look at the storage of the repository, and at the network to it")
 	case t.Spec.Type == v1alpha1.TaskCheck:
 		e.Why = fmt.Sprintf("it checks: %s, time left %s", PercentOf(v.Percent()), ETA(s.ETASeconds))
+	case t.Spec.Type == v1alpha1.TaskUsage:
+		e.Why = fmt.Sprintf("it measures: %s", PercentOf(v.Percent()))
 	default:
 		e.Why = fmt.Sprintf("it reads: %s, %s, time left %s", v.done(), Rate(s.BytesPerSecond), ETA(s.ETASeconds))
 	}
