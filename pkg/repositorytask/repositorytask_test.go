@@ -107,11 +107,18 @@ func (s *site) store(b *velerov1.Backup, kind, namespace, pod string) *velerov1.
 	} else if err := s.kopia.Initialize(s.t.Context(), repository); err != nil {
 		s.t.Fatal(err)
 	}
-	return s.record(b, kind, namespace, pod, s.storeIn(kind, namespace, b.Name), velerov1.PodVolumeBackupPhaseCompleted)
+	return s.storeInto(b, kind, namespace, pod)
 }
 
-// storeIn backs a volume up into a repository that is there, and returns the snapshot's id.
-func (s *site) storeIn(kind, namespace, backup string) string {
+// storeInto is store with a repository that is there.
+func (s *site) storeInto(b *velerov1.Backup, kind, namespace, pod string) *velerov1.PodVolumeBackup {
+	s.t.Helper()
+	snapshot := s.backUp(kind, s.repository(kind, namespace), map[string]string{"backup": b.Name, "volume": "data"})
+	return s.record(b, kind, namespace, pod, snapshot, velerov1.PodVolumeBackupPhaseCompleted)
+}
+
+// backUp backs a volume of three files up, and returns the snapshot's id.
+func (s *site) backUp(kind string, repository uploader.Repository, tags map[string]string) string {
 	s.t.Helper()
 	volume := s.t.TempDir()
 	for i := range 3 {
@@ -130,8 +137,7 @@ func (s *site) storeIn(kind, namespace, backup string) string {
 	if kind == "restic" {
 		data = s.restic
 	}
-	request := uploader.BackupRequest{Repository: s.repository(kind, namespace), Volume: dir, Source: volume, Tags: map[string]string{"backup": backup, "volume": "data"}}
-	stored, err := data.Backup(s.t.Context(), request, nil)
+	stored, err := data.Backup(s.t.Context(), uploader.BackupRequest{Repository: repository, Volume: dir, Source: volume, Tags: tags}, nil)
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -148,12 +148,6 @@ plimsoll_repository_missing_snapshots{location="default",uploader="restic",volum
 	}
 }
 
-// storeInto backs a volume up into a repository that is there.
-func (s *site) storeInto(b *velerov1.Backup, kind, namespace, pod string) *velerov1.PodVolumeBackup {
-	s.t.Helper()
-	return s.record(b, kind, namespace, pod, s.storeIn(kind, namespace, b.Name), velerov1.PodVolumeBackupPhaseCompleted)
-}
-
 func (s *site) update(pvb *velerov1.PodVolumeBackup) {
 	s.t.Helper()
 	if err := s.Client.Update(s.t.Context(), pvb); err != nil {
