@@ -114,7 +114,7 @@ func printUsage(out io.Writer, task *v1alpha1.RepositoryTask, now time.Time) err
 		return nil // the error says why
 	}
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "REPOSITORY\tUPLOADER\tRESULT\tSTORED\tGROWTH\tSNAPSHOTS\tOLDEST\tNEWEST\tFILES\tDEDUPLICATION\tCOMPRESSION\tCHECKED")
+	fmt.Fprintln(table, "REPOSITORY\tUPLOADER\tRESULT\tSTORED\tGROWTH\tSNAPSHOTS\tOLDEST\tNEWEST\tLOGICAL\tDEDUPLICATION\tCOMPRESSION\tCHECKED")
 	volumes := false
 	for i := range task.Status.Repositories {
 		r := &task.Status.Repositories[i]
@@ -129,7 +129,7 @@ func printUsage(out io.Writer, task *v1alpha1.RepositoryTask, now time.Time) err
 			knownRatio(u.DeduplicationRatio()), knownRatio(u.CompressionRatio()), proven(now, u.CheckedTimestamp, u.Damaged))
 	}
 	if volumes {
-		fmt.Fprintln(table, "\nVOLUME\tLOCATION\tUPLOADER\tSNAPSHOTS\tNEWEST\tSIZE\tGROWTH\tADDED\tFILES\tPROVEN")
+		fmt.Fprintln(table, "\nVOLUME\tLOCATION\tUPLOADER\tSNAPSHOTS\tNEWEST\tSIZE\tGROWTH\tADDED\tLOGICAL\tPROVEN")
 	}
 	for i := range task.Status.Repositories {
 		r := &task.Status.Repositories[i]
@@ -146,7 +146,7 @@ func printUsage(out io.Writer, task *v1alpha1.RepositoryTask, now time.Time) err
 		return err
 	}
 	for i := range task.Status.Repositories {
-		printUsageNotes(out, &task.Status.Repositories[i], now)
+		printUsageNotes(out, &task.Status.Repositories[i])
 	}
 	if c := meta.FindStatusCondition(task.Status.Conditions, v1alpha1.ConditionMeasured); c != nil && c.Status == metav1.ConditionTrue {
 		fmt.Fprintln(out, describe.Clean(c.Message))
@@ -155,17 +155,17 @@ func printUsage(out io.Writer, task *v1alpha1.RepositoryTask, now time.Time) err
 }
 
 // printUsageNotes prints what the table has no room for.
-func printUsageNotes(out io.Writer, r *v1alpha1.RepositoryTaskRepository, now time.Time) {
+func printUsageNotes(out io.Writer, r *v1alpha1.RepositoryTaskRepository) {
 	printRepository(out, r)
 	u, name := r.Usage, nameOfRepository(r)
 	if u == nil {
 		return
 	}
 	if u.PackBytes != nil {
-		fmt.Fprintf(out, "%s: %s with %s of data in packs of %s\n", name, text.Count(*u.StoredObjects, "object", "objects"), describe.Bytes(u.DataBytes), describe.Bytes(*u.PackBytes))
+		fmt.Fprintf(out, "%s: %s; packs of %s hold %s of data\n", name, text.Count(*u.StoredObjects, "object", "objects"), describe.Bytes(*u.PackBytes), describe.Bytes(u.DataBytes))
 	}
 	if u.GrowthSince != nil {
-		fmt.Fprintf(out, "%s: growth is that of the last %s\n", name, describe.Age(now, u.GrowthSince.Time))
+		fmt.Fprintf(out, "%s: growth is that since %s\n", name, u.GrowthSince.UTC().Format(time.RFC3339))
 	}
 	if u.UnknownSnapshots > 0 {
 		fmt.Fprintf(out, "%s: %s\n", name, text.Count(u.UnknownSnapshots, "snapshot is", "snapshots are")+" of no PodVolumeBackup in this namespace")

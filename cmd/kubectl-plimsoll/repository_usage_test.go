@@ -120,12 +120,12 @@ func TestPrintUsage(t *testing.T) {
 	if err := printUsage(&out, &task, now); err != nil {
 		t.Fatal(err)
 	}
-	want := `REPOSITORY    UPLOADER  RESULT    STORED  GROWTH    SNAPSHOTS  OLDEST  NEWEST  FILES  DEDUPLICATION  COMPRESSION  CHECKED
-default/shop  restic    Measured  -       -1.0 KiB  3          -       -       -      -              -            Damaged
-default/bank  kopia     Failed    ?       ?         ?          ?       ?       ?      ?              ?            ?
+	want := `REPOSITORY    UPLOADER  RESULT    STORED  GROWTH    SNAPSHOTS  OLDEST  NEWEST  LOGICAL  DEDUPLICATION  COMPRESSION  CHECKED
+default/shop  restic    Measured  -       -1.0 KiB  3          -       -       -        -              -            Damaged
+default/bank  kopia     Failed    ?       ?         ?          ?       ?       ?        ?              ?            ?
 
-VOLUME          LOCATION  UPLOADER  SNAPSHOTS  NEWEST  SIZE  GROWTH  ADDED  FILES  PROVEN
-shop/db-0:data  default   restic    0          -       -     -       -      -      -
+VOLUME          LOCATION  UPLOADER  SNAPSHOTS  NEWEST  SIZE  GROWTH  ADDED  LOGICAL  PROVEN
+shop/db-0:data  default   restic    0          -       -     -       -      -        -
 default/shop: 1 snapshot is of no PodVolumeBackup in this namespace
 default/shop: 2 more snapshots are of unfinished backups
 default/shop: 2 snapshots of completed PodVolumeBackups are not there

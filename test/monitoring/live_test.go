@@ -140,8 +140,9 @@ func awaitAlerts(t *testing.T, s *server, names ...string) {
 	})
 }
 
-// elsewhere are queries about what other exporters measure; there is no kubelet here.
-var elsewhere = regexp.MustCompile(`container_memory|kube_pod_|kubelet_`)
+// elsewhere are queries about what other exporters measure: there is no kubelet here, and TestDashboardOfUsage looks at those about
+// repositories.
+var elsewhere = regexp.MustCompile(`container_memory|kube_pod_|kubelet_|plimsoll_repository_|plimsoll_backup_`)
 
 // checkDashboard waits until every query of the dashboard has brought numbers, as Grafana would ask it.
 func checkDashboard(t *testing.T, s *server) {

@@ -1,0 +1,77 @@
+package monitoring
+
+import (
+	"context"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/repositorytask"
+)
+
+// finished is a namespace with one of each task that has ended.
+type finished struct{ client.Reader }
+
+func (finished) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	end := new(metav1.Now())
+	one := new(int64(1))
+	repository := v1alpha1.RepositoryTaskRepository{BackupStorageLocation: "default", VolumeNamespace: "shop", Uploader: "restic", CompletionTimestamp: end}
+	checked, measured := repository, repository
+	checked.Result, measured.Result = v1alpha1.RepositoryWhole, v1alpha1.RepositoryMeasured
+	measured.Usage = &v1alpha1.RepositoryUsage{
+		StoredBytes: one, StoredObjects: one, PackBytes: one, DataBytes: 1, RawBytes: one, LogicalBytes: one,
+		Volumes: []v1alpha1.VolumeUsage{{Namespace: "shop", Pod: "db-0", Volume: "data", NewestBytes: one, AddedBytes: one, LogicalBytes: one}},
+	}
+	verified := v1alpha1.RepositoryTaskVolume{Namespace: "shop", Pod: "db-0", Volume: "data", BackupStorageLocation: "default", Result: v1alpha1.VolumeVerified, CompletionTimestamp: end}
+	list.(*v1alpha1.RepositoryTaskList).Items = []v1alpha1.RepositoryTask{
+		{Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskCheck}, Status: v1alpha1.RepositoryTaskStatus{Repositories: []v1alpha1.RepositoryTaskRepository{checked}}},
+		{Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskUsage}, Status: v1alpha1.RepositoryTaskStatus{Repositories: []v1alpha1.RepositoryTaskRepository{measured}}},
+		{Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskVerify}, Status: v1alpha1.RepositoryTaskStatus{Volumes: []v1alpha1.RepositoryTaskVolume{verified}}},
+	}
+	return nil
+}
+
+// TestDashboardOfUsage: each metric of repositories that the dashboard asks for is served, with the labels that it groups by.
+func TestDashboardOfUsage(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(repositorytask.NewMetrics(finished{}, func(err error) { t.Error(err) }))
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	labels := map[string][]string{}
+	for _, family := range families {
+		for _, label := range family.GetMetric()[0].GetLabel() {
+			labels[family.GetName()] = append(labels[family.GetName()], label.GetName())
+		}
+	}
+	grouped := regexp.MustCompile(`max by \(([a-z_, ]+)\) \((plimsoll_(?:repository|backup)_\w+)\{(\w+)=~"\$namespace"\}\)`)
+	name := regexp.MustCompile(`plimsoll_(?:repository|backup)_\w+`)
+	found := 0
+	for _, p := range readDashboard(t).Panels {
+		for _, q := range p.Targets {
+			groups := grouped.FindAllStringSubmatch(q.Expr, -1)
+			if len(groups) != len(name.FindAllString(q.Expr, -1)) {
+				t.Errorf("panel %q: not every metric is grouped by its labels: two pods may serve it: %s", p.Title, q.Expr)
+			}
+			for _, m := range groups {
+				found++
+				for _, label := range append(strings.Split(m[1], ", "), m[3]) {
+					if !slices.Contains(labels[m[2]], label) {
+						t.Errorf("panel %q: metric %s has labels %v, and not %s", p.Title, m[2], labels[m[2]], label)
+					}
+				}
+			}
+		}
+	}
+	if found < 15 {
+		t.Errorf("the dashboard asks for %d metrics of repositories", found)
+	}
+}
