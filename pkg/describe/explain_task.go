@@ -53,7 +53,7 @@ func ExplainTask(t *v1alpha1.RepositoryTask, events []Event, at time.Time) Expla
 	case t.Spec.Type == v1alpha1.TaskCheck:
 		e.Why = fmt.Sprintf("it checks: %s, time left %s", PercentOf(v.Percent()), ETA(s.ETASeconds))
 	case t.Spec.Type == v1alpha1.TaskUsage:
-		e.Why = fmt.Sprintf("it measures: %s", PercentOf(v.Percent()))
+		e.Why = "it measures: " + PercentOf(v.Percent())
 	default:
 		e.Why = fmt.Sprintf("it reads: %s, %s, time left %s", v.done(), Rate(s.BytesPerSecond), ETA(s.ETASeconds))
 	}

@@ -260,7 +260,7 @@ func summarizeCheck(repositories []v1alpha1.RepositoryTaskRepository) checkSumma
 			if s.damaged++; s.damaged == 1 {
 				s.reason, s.example = entry.Reason, entry
 			}
-		case v1alpha1.RepositoryFailed, v1alpha1.RepositoryPending:
+		case v1alpha1.RepositoryFailed, v1alpha1.RepositoryPending, v1alpha1.RepositoryMeasured: // the last is no result of a check
 			if s.failed++; s.example == nil {
 				s.reason, s.example = entry.Reason, entry
 			}

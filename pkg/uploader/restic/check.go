@@ -91,9 +91,8 @@ func (u *Uploader) withoutListed(ctx context.Context, w *workspace, agreed []fin
 			missing[f.id] = true
 		}
 	}
-	list := invocation{command: "list", args: append([]string{"packs"}, lockArgs(w.repository)...), stdout: func(line []byte) { delete(missing, string(line)) }}
-	if err := u.run(ctx, w, list); err != nil {
-		return nil, fmt.Errorf("list the packs: %w", err)
+	if err := u.listIDs(ctx, w, "packs", func(id string) { delete(missing, id) }); err != nil {
+		return nil, err
 	}
 	return slices.DeleteFunc(agreed, func(f finding) bool { return f.missing() && !missing[f.id] }), nil
 }
@@ -101,14 +100,14 @@ func (u *Uploader) withoutListed(ctx context.Context, w *workspace, agreed []fin
 // hasSnapshots returns uploader.ErrSnapshotNotFound unless the repository has all of them. A repository without any is whole, too.
 func (u *Uploader) hasSnapshots(ctx context.Context, w *workspace, wanted []string) error {
 	left := slices.Clone(wanted)
-	list := invocation{command: "list", args: append([]string{"snapshots"}, lockArgs(w.repository)...), stdout: func(line []byte) {
-		left = slices.DeleteFunc(left, func(id string) bool { return strings.HasPrefix(string(line), id) })
-	}}
 	if len(left) == 0 {
 		return nil
 	}
-	if err := u.run(ctx, w, list); err != nil {
-		return fmt.Errorf("list the snapshots: %w", err)
+	err := u.listIDs(ctx, w, "snapshots", func(found string) {
+		left = slices.DeleteFunc(left, func(id string) bool { return strings.HasPrefix(found, id) })
+	})
+	if err != nil {
+		return err
 	}
 	if len(left) > 0 {
 		return fmt.Errorf("%w: what the repository has is whole, but %d of %d snapshots of the backup are not there, such as %s", uploader.ErrSnapshotNotFound, len(left), len(wanted), printable(left[0]))

@@ -304,11 +304,6 @@ func (u *Uploader) locks(ctx context.Context, w *workspace) (found []uploader.Lo
 func (u *Uploader) lock(ctx context.Context, w *workspace, id string) (uploader.Lock, error) {
 	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
-	var content strings.Builder
-	read := invocation{command: "cat", args: append([]string{"lock", id}, lockArgs(w.repository)...), stdout: func(line []byte) { content.Write(line) }}
-	if err := u.run(ctx, w, read); err != nil {
-		return uploader.Lock{}, err
-	}
 	var l struct {
 		Time      time.Time `json:"time"`
 		Exclusive bool      `json:"exclusive"`
@@ -316,7 +311,7 @@ func (u *Uploader) lock(ctx context.Context, w *workspace, id string) (uploader.
 		Username  string    `json:"username"`
 		PID       int       `json:"pid"`
 	}
-	if err := json.Unmarshal([]byte(content.String()), &l); err != nil {
+	if err := u.readObject(ctx, w, &l, "lock", id); err != nil {
 		return uploader.Lock{}, err
 	}
 	return uploader.Lock{

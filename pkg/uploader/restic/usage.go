@@ -152,15 +152,10 @@ func (m *measurement) addRawBytes(ctx context.Context, result *uploader.UsageRes
 		result.RawBytes = new(count(raw.TotalUncompressed))
 		return nil
 	}
-	var content strings.Builder
-	read := invocation{command: "cat", args: append([]string{"config"}, lockArgs(m.repository)...), stdout: func(line []byte) { content.Write(line) }}
-	if err := m.Uploader.run(ctx, m.workspace, read); err != nil {
-		return fmt.Errorf("read the repository's configuration: %w", err)
-	}
 	var config struct {
 		Version int `json:"version"`
 	}
-	if err := json.Unmarshal([]byte(content.String()), &config); err != nil {
+	if err := m.readObject(ctx, m.workspace, &config, "config"); err != nil {
 		return fmt.Errorf("read the repository's configuration: %w", err)
 	}
 	if config.Version == 1 {

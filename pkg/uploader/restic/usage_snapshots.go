@@ -74,13 +74,8 @@ func (m *measurement) snapshots(ctx context.Context) ([]listedSnapshot, error) {
 // snapshotFiles returns the ids of all snapshots that the storage lists.
 func (m *measurement) snapshotFiles(ctx context.Context) (map[string]bool, error) {
 	files := map[string]bool{}
-	list := invocation{command: "list", args: append([]string{"snapshots"}, lockArgs(m.repository)...), complete: true, stdout: func(line []byte) {
-		if snapshotID.Match(line) {
-			files[string(line)] = true
-		}
-	}}
-	if err := m.Uploader.run(ctx, m.workspace, list); err != nil {
-		return nil, fmt.Errorf("list the snapshots: %w", err)
+	if err := m.listIDs(ctx, m.workspace, "snapshots", func(id string) { files[id] = true }); err != nil {
+		return nil, err
 	}
 	return files, nil
 }

@@ -38,27 +38,7 @@ const overhead = 64 << 10
 // RunUsage backs a volume up twice, and compares what Usage says with the volume and with the files of the repository.
 func RunUsage(t *testing.T, s UsageSubject) {
 	t.Helper()
-	dir := t.TempDir()
-	content := make([]byte, randomBytes)
-	_, _ = rand.Read(content)
-	for name, content := range map[string][]byte{"random": content, "same": content, "repetitive": []byte(strings.Repeat("abc\n", repetitiveBytes/4))} {
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	volume, err := os.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer volume.Close()
-	var ids []string
-	for range 2 {
-		stored, err := s.Data.Backup(t.Context(), uploader.BackupRequest{Repository: s.Repository, Volume: volume, Source: dir}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ids = append(ids, stored.SnapshotID)
-	}
+	ids := s.backUpTwice(t)
 	before := storedFiles(t, s.Dir)
 	var seen Recorder
 	got, err := s.Data.Usage(t.Context(), uploader.UsageRequest{Repository: s.Repository}, &seen)
@@ -96,6 +76,32 @@ func RunUsage(t *testing.T, s UsageSubject) {
 	case got.RawBytes == nil || *got.RawBytes < uniqueBytes || *got.RawBytes > uniqueBytes+overhead || len(got.NotKnown) > 0:
 		t.Errorf("the size before compression is %v, want about %d; not known: %q", got.RawBytes, int64(uniqueBytes), got.NotKnown)
 	}
+}
+
+// backUpTwice returns the snapshots' ids.
+func (s *UsageSubject) backUpTwice(t *testing.T) (ids []string) {
+	t.Helper()
+	dir := t.TempDir()
+	content := make([]byte, randomBytes)
+	_, _ = rand.Read(content)
+	for name, content := range map[string][]byte{"random": content, "same": content, "repetitive": []byte(strings.Repeat("abc\n", repetitiveBytes/4))} {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	volume, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer volume.Close()
+	for range 2 {
+		stored, err := s.Data.Backup(t.Context(), uploader.BackupRequest{Repository: s.Repository, Volume: volume, Source: dir}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, stored.SnapshotID)
+	}
+	return ids
 }
 
 // storedFiles returns the sizes of the files in a directory.
