@@ -164,7 +164,7 @@ func printUsageNotes(out io.Writer, r *v1alpha1.RepositoryTaskRepository) {
 	if u.PackBytes != nil {
 		fmt.Fprintf(out, "%s: %s; packs of %s hold %s of data\n", name, text.Count(*u.StoredObjects, "object", "objects"), describe.Bytes(*u.PackBytes), describe.Bytes(u.DataBytes))
 	}
-	if u.GrowthSince != nil {
+	if u.GrowthBytes != nil && u.GrowthSince != nil {
 		fmt.Fprintf(out, "%s: growth is that since %s\n", name, u.GrowthSince.UTC().Format(time.RFC3339))
 	}
 	if u.UnknownSnapshots > 0 {

@@ -16,6 +16,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/test/loopback"
 	"github.com/plimsoll-io/plimsoll/test/parts"
+	"github.com/plimsoll-io/plimsoll/test/resticrepo"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
@@ -37,9 +38,12 @@ func TestRightsOfRepositoryTasks(t *testing.T) {
 	account := accountIn(t, objects)
 	c.apply(objects)
 	completed := velerov1.BackupStatus{Phase: velerov1.BackupPhaseCompleted}
-	c.CreateSecret("velero-repo-credentials", map[string]string{"repository-password": "p"})
+	c.CreateSecret("velero-repo-credentials", map[string]string{"repository-password": resticrepo.Password})
+	store := t.TempDir()
+	measured := filepath.Join(store, "restic", "bank")
+	resticrepo.Create(t, measured)
 	c.Create(
-		c.DirectoryLocation("default", t.TempDir()),
+		c.DirectoryLocation("default", store),
 		&velerov1.Backup{ObjectMeta: c.Meta("lost"), Status: completed}, &velerov1.Backup{ObjectMeta: c.Meta("empty"), Status: completed},
 	)
 	pvb := &velerov1.PodVolumeBackup{
@@ -50,7 +54,10 @@ func TestRightsOfRepositoryTasks(t *testing.T) {
 		Status: velerov1.PodVolumeBackupStatus{Phase: velerov1.PodVolumeBackupPhaseCompleted, SnapshotID: strings.Repeat("a", 32)},
 	}
 	pvb.Labels = map[string]string{velerov1.BackupNameLabel: "lost"}
-	c.Create(pvb)
+	inRestic := pvb.DeepCopy()
+	inRestic.Name, inRestic.Spec.Pod.Namespace, inRestic.Spec.UploaderType, inRestic.Spec.RepoIdentifier = "measured-1", "bank", "restic", measured
+	inRestic.Labels = nil
+	c.Create(pvb, inRestic)
 
 	// The second one fills its caches as one does whose API server is older than Kubernetes 1.34.
 	for name, variable := range map[string]string{"t1": "", "t2": "KUBE_FEATURE_WatchListClient=false"} {
@@ -70,6 +77,11 @@ func TestRightsOfRepositoryTasks(t *testing.T) {
 		c.Create(from)
 		testenv.EventuallyGet(c.Env, from, "the end of the task", func(task *v1alpha1.RepositoryTask, err error) bool {
 			return err == nil && task.Status.Reason == v1alpha1.ReasonRepositoryNotFound
+		})
+		usage := &v1alpha1.RepositoryTask{ObjectMeta: c.Meta(name + "-usage"), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskUsage, PodVolumeBackup: "measured-1"}}
+		c.Create(usage)
+		testenv.EventuallyGet(c.Env, usage, "the numbers of a repository that lacks a snapshot", func(task *v1alpha1.RepositoryTask, err error) bool {
+			return err == nil && task.Status.Phase == v1alpha1.PhaseCompleted && task.Status.Repositories[0].Usage.MissingSnapshots == 1
 		})
 		brief := &v1alpha1.RepositoryTask{ObjectMeta: c.Meta(name + "-brief"), Spec: v1alpha1.RepositoryTaskSpec{
 			Type: v1alpha1.TaskVerify, Backup: "empty", TTL: &metav1.Duration{Duration: time.Nanosecond},
