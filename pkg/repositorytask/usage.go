@@ -16,8 +16,15 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
+// maxUsageRepositories is how many repositories the object of one task has room for, beside maxUsageVolumes: each has an entry of about
+// 1 KiB, and the API server refuses objects of more than 1.5 MiB.
+const maxUsageRepositories = 700
+
 // measureRepositories measures the repositories that are not done yet.
 func (r *run) measureRepositories(ctx context.Context) error {
+	if repositories, _ := repositoriesOf(r.backups); len(repositories) > maxUsageRepositories {
+		return refuse(v1alpha1.ReasonUnsupported, "%s are in %d repositories, and one task measures %d at most: select the volumes of one namespace", selectionOf(&r.object.Spec), len(repositories), maxUsageRepositories)
+	}
 	return r.eachRepository(ctx, repositoryWork{"Measuring", "measured", r.measureOnce, func(entry *v1alpha1.RepositoryTaskRepository) string {
 		if entry.Usage == nil {
 			return ""

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -244,5 +245,20 @@ func TestTrimVolumes(t *testing.T) {
 	trimVolumes(&u, 2)
 	if len(u.Volumes) != 2 || u.Volumes[0].Pod != "a" || u.Volumes[1].Pod != "c" || u.OmittedVolumes != 1 {
 		t.Errorf("%+v", u)
+	}
+}
+
+// TestUsageOfTooManyRepositories: the API server would refuse the object.
+func TestUsageOfTooManyRepositories(t *testing.T) {
+	t.Parallel()
+	r := run{object: &v1alpha1.RepositoryTask{Spec: v1alpha1.RepositoryTaskSpec{Latest: true}}}
+	for i := range maxUsageRepositories + 1 {
+		pvb := velerov1.PodVolumeBackup{Status: velerov1.PodVolumeBackupStatus{SnapshotID: "1"}}
+		pvb.Spec.Pod.Namespace = strconv.Itoa(i)
+		r.backups = append(r.backups, pvb)
+	}
+	err := r.measureRepositories(t.Context())
+	if refused, ok := errors.AsType[*RefusedError](err); !ok || refused.Reason != v1alpha1.ReasonUnsupported || !strings.Contains(err.Error(), "the latest backups are in 701 repositories") {
+		t.Errorf("got %v", err)
 	}
 }
