@@ -99,6 +99,13 @@ func taskReasons() []ReasonInfo {
 			Remedy: "back the volumes up into another BackupStorageLocation at once, bring lost objects back from the bucket's versions, and only then run the commands that the task names; verify the backups that it names", Page: pageTasks,
 		},
 		{Reason: ReasonMeasured, Meaning: "every repository was measured", Page: pageTasks},
+		{Reason: ReasonPlanned, Meaning: "the task says what it would forget, and has changed nothing", Page: pageTasks},
+		{Reason: ReasonForgotten, Meaning: "the snapshots that the policy does not keep are gone, and the others are there", Page: pageTasks},
+		{
+			Reason: ReasonNotAcknowledged, Meaning: "more would be forgotten than new backups explain", Retried: retriedNo,
+			Detail: "more snapshots would be forgotten than new backups explain since the same policy was last applied, or other ones than were acknowledged. Nothing was forgotten",
+			Remedy: "look at the snapshots that the task lists as Pending; if they may go, run 'kubectl plimsoll repository forget' with the same policy and --yes --acknowledge WAVE", Page: pageTasks,
+		},
 		{
 			Reason: ReasonUnconfirmed, Meaning: "each look at the repository found something else", Detail: "each look at the repository found something else, as when backups and prune change it faster than it is read, or the storage answers differently each time", Retried: retriedNo,
 			Remedy: "check again when no backup and no maintenance runs; if it happens again, check the storage", Page: pageTasks,

@@ -58,6 +58,9 @@ const (
 	ReasonWhole                   Reason = "Whole"                   // every repository was checked, and is whole
 	ReasonDamaged                 Reason = "Damaged"                 // a repository has lost data, or holds damaged data
 	ReasonMeasured                Reason = "Measured"                // every repository was measured
+	ReasonPlanned                 Reason = "Planned"                 // the task says what it would forget
+	ReasonForgotten               Reason = "Forgotten"               // what the policy does not keep is gone
+	ReasonNotAcknowledged         Reason = "NotAcknowledged"         // more would be forgotten than new backups explain, or something else than was acknowledged
 	ReasonUnconfirmed             Reason = "Unconfirmed"             // each look at a repository found something else
 	ReasonBackupNotFound          Reason = "BackupNotFound"          // the cluster has no such Backup
 	ReasonPodVolumeBackupNotFound Reason = "PodVolumeBackupNotFound" // the cluster has no such PodVolumeBackup

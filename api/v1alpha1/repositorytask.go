@@ -10,7 +10,7 @@ import (
 
 // RepositoryTaskType is what a RepositoryTask does.
 //
-// +kubebuilder:validation:Enum=Verify;Check;Usage
+// +kubebuilder:validation:Enum=Verify;Check;Usage;Forget
 type RepositoryTaskType string
 
 // TaskVerify proves that the volumes of a backup can be restored: it reads every file out of the repository and compares it
@@ -30,7 +30,10 @@ const ConditionChecked = "Checked"
 // RepositoryTaskSpec says what to do, and with which volumes.
 //
 // +kubebuilder:validation:XValidation:rule="self == oldSelf",message="is immutable"
-// +kubebuilder:validation:XValidation:rule="[has(self.backup), has(self.podVolumeBackup), has(self.latest)].filter(set, set).size() == 1",message="exactly one of backup, podVolumeBackup and latest must be set"
+// +kubebuilder:validation:XValidation:rule="self.type == 'Forget' || [has(self.backup), has(self.podVolumeBackup), has(self.latest)].filter(set, set).size() == 1",message="exactly one of backup, podVolumeBackup and latest must be set"
+// +kubebuilder:validation:XValidation:rule="self.type != 'Forget' || !has(self.backup) && !has(self.podVolumeBackup) && !has(self.latest)",message="a task of type Forget works on all PodVolumeBackups without a Backup: only volume selects some"
+// +kubebuilder:validation:XValidation:rule="has(self.keep) == (self.type == 'Forget')",message="keep is needed by tasks of type Forget, and only by those"
+// +kubebuilder:validation:XValidation:rule="self.type == 'Forget' || !has(self.apply) && !has(self.acknowledge) && !has(self.backupStorageLocation)",message="apply, acknowledge and backupStorageLocation are for tasks of type Forget"
 // +kubebuilder:validation:XValidation:rule="!has(self.readData) || self.type == 'Check'",message="readData is for tasks of type Check"
 // +kubebuilder:validation:XValidation:rule="!has(self.podVolumeBackup) || !has(self.volume)",message="volume selects volumes of a backup: it cannot be set with podVolumeBackup"
 // +kubebuilder:validation:XValidation:rule="!has(self.maxBytes) || has(self.latest) && self.type == 'Verify'",message="maxBytes can only be set with latest, and not for a check"
@@ -76,6 +79,29 @@ type RepositoryTaskSpec struct {
 	//
 	// +optional
 	ReadData bool `json:"readData,omitempty"`
+
+	// Keep is the policy of a task of type Forget, for each claim, or volume without one, in each repository.
+	//
+	// +optional
+	Keep *RetentionPolicy `json:"keep,omitempty"`
+
+	// BackupStorageLocation selects the repositories of one location for a task of type Forget. Empty: all.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	BackupStorageLocation string `json:"backupStorageLocation,omitempty"`
+
+	// Apply has a task of type Forget remove what the policy does not keep. Otherwise it only says what that is.
+	//
+	// +optional
+	Apply bool `json:"apply,omitempty"`
+
+	// Acknowledge is status.retention.wave of a task before: the wave of deletions may be larger than new backups explain. A task
+	// that would forget anything else forgets nothing.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Acknowledge string `json:"acknowledge,omitempty"`
 
 	// TTL is how long the task is kept after it has ended. The time of a volume's last proof is kept with it, and its metric
 	// ends with it.
@@ -219,7 +245,7 @@ type RepositoryTaskVolume struct {
 
 // RepositoryResult is what became of one repository.
 //
-// +kubebuilder:validation:Enum=Pending;Whole;Damaged;Failed;Measured
+// +kubebuilder:validation:Enum=Pending;Whole;Damaged;Failed;Measured;Forgotten
 type RepositoryResult string
 
 // The results. Only Whole says that nothing is damaged.
@@ -278,7 +304,7 @@ type RepositoryTaskRepository struct {
 	// +optional
 	Looks int32 `json:"looks,omitempty"`
 
-	// Snapshots is how many snapshots were followed to their directories and files.
+	// Snapshots is how many snapshots were followed to their directories and files, or how many were forgotten.
 	//
 	// +optional
 	Snapshots int64 `json:"snapshots,omitempty"`
@@ -400,7 +426,12 @@ type RepositoryTaskStatus struct {
 	// +listType=atomic
 	Repositories []RepositoryTaskRepository `json:"repositories,omitempty"`
 
-	// Conditions: Verified, Checked or Measured.
+	// Retention is what a task of type Forget does with each snapshot.
+	//
+	// +optional
+	Retention *RepositoryRetention `json:"retention,omitempty"`
+
+	// Conditions: Verified, Checked, Measured, Planned or Forgotten.
 	//
 	// +optional
 	// +listType=map

@@ -25,11 +25,11 @@ import (
 func repositoryCommand(c *connection) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "repository",
-		Short: "Prove that backups can be restored; check and measure repositories; list, find, compare and get files",
+		Short: "Prove that backups can be restored; check and measure repositories; forget backups; list, find, compare and get files",
 		Args:  program.NoArguments,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(repositoryVerifyCommand(c), repositoryCheckCommand(c), repositoryUsageCommand(c), repositoryWatchCommand(c), repositoryProofsCommand(c),
+	cmd.AddCommand(repositoryVerifyCommand(c), repositoryCheckCommand(c), repositoryUsageCommand(c), repositoryForgetCommand(c), repositoryWatchCommand(c), repositoryProofsCommand(c),
 		repositoryLsCommand(c), repositoryFindCommand(c), repositoryDiffCommand(c), repositoryGetCommand(c))
 	return cmd
 }
@@ -296,6 +296,8 @@ func (w *taskWait) ended(out io.Writer, task *v1alpha1.RepositoryTask) error {
 	switch {
 	case task.Spec.Type == v1alpha1.TaskUsage:
 		what = "not measured"
+	case task.Spec.Type == v1alpha1.TaskForget:
+		what = "not forgotten"
 	case task.Spec.Type == v1alpha1.TaskCheck && task.Status.Reason == v1alpha1.ReasonDamaged:
 		what = "not whole"
 	case task.Spec.Type == v1alpha1.TaskCheck:
@@ -314,6 +316,9 @@ func (w *taskWait) report(out io.Writer, task *v1alpha1.RepositoryTask) error {
 		}
 		if task.Spec.Type == v1alpha1.TaskUsage {
 			return printUsage(out, task, time.Now())
+		}
+		if task.Spec.Type == v1alpha1.TaskForget {
+			return printRetention(out, task)
 		}
 		if len(task.Status.Volumes) == 0 {
 			return nil // the error says why

@@ -14,6 +14,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
 	"github.com/plimsoll-io/plimsoll/pkg/describe"
 )
@@ -69,6 +70,7 @@ type storedVolume struct {
 	describe.Volume
 	Claim           string `json:"claim,omitempty"`
 	StorageLocation string `json:"storageLocation"`
+	Forgetting      bool   `json:"forgetting,omitempty"` // the snapshot may be gone
 }
 
 func (o *volumeList) run(cmd *cobra.Command, v *volumes) error {
@@ -79,7 +81,7 @@ func (o *volumeList) run(cmd *cobra.Command, v *volumes) error {
 	stored := []storedVolume{}
 	for i := range list.Items {
 		if b := &list.Items[i]; o.wants(b) {
-			stored = append(stored, storedVolume{describe.OfPodVolumeBackup(b), b.Annotations[pvcNameAnnotation], b.Spec.BackupStorageLocation})
+			stored = append(stored, storedVolume{describe.OfPodVolumeBackup(b), b.Annotations[pvcNameAnnotation], b.Spec.BackupStorageLocation, b.Annotations[v1alpha1.AnnotationForgetting] != ""})
 		}
 	}
 	slices.SortFunc(stored, func(a, b storedVolume) int {
@@ -103,6 +105,8 @@ func (o *volumeList) wants(b *velerov1.PodVolumeBackup) bool {
 // end is the phase, with a mark where a backup has completed and may lack files.
 func (s *storedVolume) end() string {
 	switch {
+	case s.Forgetting:
+		return s.Phase + ", being forgotten"
 	case s.Phase != string(velerov1.PodVolumeBackupPhaseCompleted):
 		return s.Phase
 	case s.Progress.Errors == 1:

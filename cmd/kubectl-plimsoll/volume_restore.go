@@ -177,6 +177,8 @@ func (o *volumeRestore) snapshot(ctx context.Context, v *volumes) (snapshot, err
 	case pvb != nil && pvb.Status.SnapshotID == "":
 		return s, fmt.Errorf("PodVolumeBackup %s has no snapshot: it is %s: %s", pvb.Name, cmp.Or(string(pvb.Status.Phase), "New"),
 			cmp.Or(describe.Clean(pvb.Status.Message), "nothing more is known"))
+	case pvb != nil && pvb.Annotations[v1alpha1.AnnotationForgetting] != "":
+		return s, fmt.Errorf("the snapshot of PodVolumeBackup %s is being forgotten by a RepositoryTask", pvb.Name)
 	case pvb != nil:
 		s = snapshot{
 			id: pvb.Status.SnapshotID, bytes: pvb.Status.Progress.TotalBytes, uploader: cmp.Or(pvb.Spec.UploaderType, uploaderRestic),

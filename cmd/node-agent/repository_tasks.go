@@ -52,9 +52,9 @@ func repositoryTasksCommand() *cobra.Command {
 	var o tasksOptions
 	cmd := &cobra.Command{
 		Use:   "repository-tasks",
-		Short: "Do the RepositoryTasks of a namespace: verify backups, check repositories; answer FileRequests",
+		Short: "Do the RepositoryTasks of a namespace: verify backups, check repositories, forget backups; answer FileRequests",
 		Long: `Do the RepositoryTasks of a namespace, one at a time: read the volumes of backups out of their repositories, and compare
-them with the repositories' records, or check whole repositories. Answer FileRequests: list and read files of backups for who has a request's token, at the
+them with the repositories' records, or check whole repositories, or forget backups. Answer FileRequests: list and read files of backups for who has a request's token, at the
 loopback address, which a port-forward reaches. It runs beside a Velero server or a restore controller, and needs no node's files.
 
 The namespace comes from VELERO_NAMESPACE (default velero).
@@ -107,7 +107,7 @@ func serveTasks(ctx context.Context, o tasksOptions) error {
 		return err
 	}
 	err = repositorytask.SetUp(mgr, repositorytask.Config{
-		Namespace: o.namespace, Verifiers: asVerifiers(data), Checkers: asCheckers(data), UsageReaders: asUsageReaders(data), LockWait: o.lockWait, ProgressInterval: o.progressInterval, Logger: log,
+		Namespace: o.namespace, Verifiers: asVerifiers(data), Checkers: asCheckers(data), UsageReaders: asUsageReaders(data), Forgetters: asForgetters(data), LockWait: o.lockWait, ProgressInterval: o.progressInterval, Logger: log,
 	})
 	if err != nil {
 		return err
@@ -162,11 +162,12 @@ func setUpFiles(mgr ctrl.Manager, o tasksOptions, data map[string]repositoryData
 	})
 }
 
-// repositoryData is a data path, as far as it reads repositories.
+// repositoryData is a data path, as far as it reads repositories and removes snapshots.
 type repositoryData interface {
 	uploader.Verifier
 	uploader.Browser
 	uploader.UsageReader
+	uploader.Forgetter
 }
 
 func asVerifiers(data map[string]repositoryData) map[string]uploader.Verifier {
@@ -183,6 +184,14 @@ func asUsageReaders(data map[string]repositoryData) map[string]uploader.UsageRea
 		readers[kind] = d
 	}
 	return readers
+}
+
+func asForgetters(data map[string]repositoryData) map[string]uploader.Forgetter {
+	forgetters := map[string]uploader.Forgetter{}
+	for kind, d := range data {
+		forgetters[kind] = d
+	}
+	return forgetters
 }
 
 // asCheckers returns the data paths that can check a whole repository.

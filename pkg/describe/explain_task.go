@@ -25,6 +25,8 @@ func ExplainTask(t *v1alpha1.RepositoryTask, events []Event, at time.Time) Expla
 		e.Why, e.See = "every repository was checked, and is whole", ""
 	case s.State == progress.StateCompleted && t.Spec.Type == v1alpha1.TaskUsage:
 		e.Why, e.See = "every repository was measured", ""
+	case s.State == progress.StateCompleted && t.Spec.Type == v1alpha1.TaskForget:
+		e.Why, e.See = forgottenText(t.Spec.Apply), ""
 	case s.State == progress.StateCompleted:
 		e.Why, e.See = "every file of every volume was compared, and is what it should be", ""
 	case s.State == progress.StateFailed:
@@ -34,6 +36,8 @@ func ExplainTask(t *v1alpha1.RepositoryTask, events []Event, at time.Time) Expla
 			e.Why = "not every repository is whole: " + v.Message
 		case v1alpha1.TaskUsage:
 			e.Why = "not every repository was measured: " + v.Message
+		case v1alpha1.TaskForget:
+			e.Why = "not all that the policy does not keep was forgotten: " + v.Message
 		case v1alpha1.TaskVerify:
 		}
 		if remedy := t.Status.Reason.Remedy(); remedy != "" {
@@ -54,6 +58,8 @@ func ExplainTask(t *v1alpha1.RepositoryTask, events []Event, at time.Time) Expla
 		e.Why = fmt.Sprintf("it checks: %s, time left %s", PercentOf(v.Percent()), ETA(s.ETASeconds))
 	case t.Spec.Type == v1alpha1.TaskUsage:
 		e.Why = "it measures: " + PercentOf(v.Percent())
+	case t.Spec.Type == v1alpha1.TaskForget:
+		e.Why = "it forgets: " + PercentOf(v.Percent())
 	default:
 		e.Why = fmt.Sprintf("it reads: %s, %s, time left %s", v.done(), Rate(s.BytesPerSecond), ETA(s.ETASeconds))
 	}
@@ -66,6 +72,13 @@ func ExplainTask(t *v1alpha1.RepositoryTask, events []Event, at time.Time) Expla
 		e.addRepository(&t.Status.Repositories[i])
 	}
 	return e
+}
+
+func forgottenText(apply bool) string {
+	if apply {
+		return "the snapshots that the policy does not keep are gone"
+	}
+	return "it says what it would forget, and has changed nothing"
 }
 
 // addRepository says what a check has found in a repository.
@@ -101,6 +114,9 @@ func taskSubject(spec *v1alpha1.RepositoryTaskSpec) string {
 	}
 	if spec.Latest {
 		return "the latest backups"
+	}
+	if spec.Type == v1alpha1.TaskForget {
+		return "backups of volumes without a Backup"
 	}
 	return "backup " + spec.Backup
 }

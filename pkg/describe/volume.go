@@ -133,7 +133,7 @@ func OfRepositoryTask(t *v1alpha1.RepositoryTask) Volume {
 	v.Volume, v.Uploader = t.Name, strings.ToLower(string(t.Spec.Type))
 	v.setPluginStatus(&t.Status.VolumeOperationStatus)
 	v.Progress.Reason = t.Status.Reason
-	if t.Spec.Type == v1alpha1.TaskCheck || t.Spec.Type == v1alpha1.TaskUsage {
+	if t.Spec.Type != v1alpha1.TaskVerify { // they move no bytes of volumes
 		v.StepPercent = t.Status.Percent
 	}
 	return v

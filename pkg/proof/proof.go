@@ -27,12 +27,13 @@ func BackupTime(pvb *velerov1.PodVolumeBackup) time.Time {
 	return pvb.CreationTimestamp.Time
 }
 
-// Newest returns the newest completed backup of each selected volume in each location, sorted by volume.
+// Newest returns the newest completed backup of each selected volume in each location, sorted by volume. One whose snapshot is being
+// removed does not count.
 func Newest(all []velerov1.PodVolumeBackup, selector *v1alpha1.PodVolumeSelector) []velerov1.PodVolumeBackup {
 	newest := map[Volume]*velerov1.PodVolumeBackup{}
 	for i := range all {
 		pvb := &all[i]
-		if pvb.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted || !selector.Selects(&pvb.Spec.Pod, pvb.Spec.Volume) {
+		if pvb.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted || pvb.Annotations[v1alpha1.AnnotationForgetting] != "" || !selector.Selects(&pvb.Spec.Pod, pvb.Spec.Volume) {
 			continue
 		}
 		if known := newest[VolumeOf(pvb)]; known == nil || BackupTime(known).Before(BackupTime(pvb)) {

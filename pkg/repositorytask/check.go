@@ -106,7 +106,8 @@ func sameRepository(a, b *v1alpha1.RepositoryTaskRepository) bool {
 
 // doRepository does the work for one repository, and again after failures that may pass. The error is that of ctx.
 func (r *run) doRepository(ctx context.Context, w repositoryWork, i, n int, backups []*velerov1.PodVolumeBackup, entry v1alpha1.RepositoryTaskRepository) (v1alpha1.RepositoryTaskRepository, error) {
-	for try := 1; ; try++ {
+	began := time.Now()
+	for try := 1; ; {
 		err := w.once(ctx, i, n, backups, &entry)
 		if err == nil {
 			return entry, nil
@@ -116,12 +117,18 @@ func (r *run) doRepository(ctx context.Context, w repositoryWork, i, n int, back
 		}
 		reason, mayPass := classify(err)
 		entry.Result, entry.Reason, entry.Message = v1alpha1.RepositoryFailed, reason, messageOf(err.Error())
-		if !mayPass || try >= r.cfg.Tries {
+		pause := r.cfg.RetryDelay
+		switch {
+		case reason == v1alpha1.ReasonRepositoryLocked && time.Since(began) < r.cfg.LockWait:
+			pause = r.cfg.LockDelay
+		case mayPass && try < r.cfg.Tries:
+			try++
+		default:
 			return entry, nil
 		}
-		r.log.Warn("Repository was not done; trying again", "work", w.done, "location", entry.BackupStorageLocation, "namespace", entry.VolumeNamespace, "reason", reason, "after", r.cfg.RetryDelay, "error", err)
+		r.log.Warn("Repository was not done; trying again", "work", w.done, "location", entry.BackupStorageLocation, "namespace", entry.VolumeNamespace, "reason", reason, "after", pause, "error", err)
 		r.tracker.Report(progress.Reading{Stage: progress.StageWaiting, Reason: reason, Message: entry.Message})
-		if err := apiretry.Sleep(ctx, r.cfg.RetryDelay); err != nil {
+		if err := apiretry.Sleep(ctx, pause); err != nil {
 			return entry, err
 		}
 	}
@@ -217,7 +224,7 @@ func (r *run) writeRepository(ctx context.Context, i int, entry v1alpha1.Reposit
 	r.log.Info("Repository is done", "location", entry.BackupStorageLocation, "namespace", entry.VolumeNamespace, "result", entry.Result, "snapshots", entry.Snapshots, "packs", entry.Packs,
 		"damaged", entry.Damaged, "message", entry.Message)
 	kind, about := corev1.EventTypeNormal, found
-	if entry.Result != v1alpha1.RepositoryWhole && entry.Result != v1alpha1.RepositoryMeasured {
+	if entry.Result == v1alpha1.RepositoryDamaged || entry.Result == v1alpha1.RepositoryFailed {
 		kind, about = corev1.EventTypeWarning, entry.Message
 	}
 	r.emit(kind, string(entry.Result), nameOf(&entry), "Repository %s: %s", nameOf(&entry), about)
@@ -260,7 +267,7 @@ func summarizeCheck(repositories []v1alpha1.RepositoryTaskRepository) checkSumma
 			if s.damaged++; s.damaged == 1 {
 				s.reason, s.example = entry.Reason, entry
 			}
-		case v1alpha1.RepositoryFailed, v1alpha1.RepositoryPending, v1alpha1.RepositoryMeasured: // the last is no result of a check
+		case v1alpha1.RepositoryFailed, v1alpha1.RepositoryPending, v1alpha1.RepositoryMeasured, v1alpha1.RepositoryForgotten: // the last two are no results of a check
 			if s.failed++; s.example == nil {
 				s.reason, s.example = entry.Reason, entry
 			}

@@ -1,5 +1,5 @@
-// Package repositorytask does what RepositoryTasks ask for: it proves that the volumes of a backup can be restored, and checks and
-// measures the repositories that they are in.
+// Package repositorytask does what RepositoryTasks ask for: it proves that the volumes of a backup can be restored, checks and
+// measures the repositories that they are in, and forgets snapshots that a policy does not keep.
 //
 // One process of a namespace, which holds the lease, works on one task at a time, so no repository has two.
 // Each volume is read by a confined worker, as in a node agent. A task whose process ended is begun again; volumes that were
@@ -38,6 +38,7 @@ type Config struct {
 	Checkers  map[string]uploader.Checker  // by uploaderType; those that are missing cannot check a whole repository
 
 	UsageReaders map[string]uploader.UsageReader // by uploaderType; those that are missing cannot measure a repository
+	Forgetters   map[string]uploader.Forgetter   // by uploaderType; those that are missing cannot forget snapshots
 
 	MaxAttempts      int           // how often processes may begin with one task; default 10
 	Tries            int           // of one volume, after failures that may pass; default 3

@@ -12,6 +12,8 @@ type kind struct {
 	condition string
 	// inSteps says that progress is counted in steps and not in bytes: none are shown.
 	inSteps bool
+	// selects says that the task works on the PodVolumeBackups that its selection names, or on the repositories that they are in.
+	selects bool
 	// doWork does what no earlier process has done, one volume or repository after the other, each of which it writes. Its error is a
 	// *RefusedError, the API server's or that of ctx: what becomes of a volume or repository is a result.
 	doWork func(*run, context.Context) error
@@ -26,15 +28,21 @@ type outcome struct {
 	message string
 }
 
-// kindOf returns the kind of a type of tasks, and false for one that this version does not know.
-func kindOf(t v1alpha1.RepositoryTaskType) (kind, bool) {
-	switch t {
+// kindOf returns the kind of a task, and false for one that this version does not know.
+func kindOf(spec *v1alpha1.RepositoryTaskSpec) (kind, bool) {
+	switch spec.Type {
 	case v1alpha1.TaskVerify:
-		return kind{condition: v1alpha1.ConditionVerified, doWork: (*run).verifyVolumes, outcome: verifyOutcome}, true
+		return kind{condition: v1alpha1.ConditionVerified, selects: true, doWork: (*run).verifyVolumes, outcome: verifyOutcome}, true
 	case v1alpha1.TaskCheck:
-		return kind{condition: v1alpha1.ConditionChecked, inSteps: true, doWork: (*run).checkRepositories, outcome: checkOutcome}, true
+		return kind{condition: v1alpha1.ConditionChecked, inSteps: true, selects: true, doWork: (*run).checkRepositories, outcome: checkOutcome}, true
 	case v1alpha1.TaskUsage:
-		return kind{condition: v1alpha1.ConditionMeasured, inSteps: true, doWork: (*run).measureRepositories, outcome: usageOutcome}, true
+		return kind{condition: v1alpha1.ConditionMeasured, inSteps: true, selects: true, doWork: (*run).measureRepositories, outcome: usageOutcome}, true
+	case v1alpha1.TaskForget:
+		condition := v1alpha1.ConditionPlanned
+		if spec.Apply {
+			condition = v1alpha1.ConditionForgotten
+		}
+		return kind{condition: condition, inSteps: true, doWork: (*run).forgetSnapshots, outcome: forgetOutcome(spec.Apply)}, true
 	default:
 		return kind{}, false
 	}

@@ -1,13 +1,15 @@
 package repositorytask
 
 // The rights of the service account, from which `make generate` makes deploy/repository-tasks/rbac.yaml. Which Secrets the
-// locations name for their credentials and certificates is not known before. Nothing but the tasks' status is written.
+// locations name for their credentials and certificates is not known before. Nothing but the tasks' status is written, and
+// PodVolumeBackups of no Backup: a task of type Forget marks and deletes them.
 //
 // +kubebuilder:rbac:groups=plimsoll.io,namespace=velero,resources=repositorytasks,verbs=get;list;watch;delete
 // +kubebuilder:rbac:groups=plimsoll.io,namespace=velero,resources=repositorytasks/status,verbs=patch
 // +kubebuilder:rbac:groups=plimsoll.io,namespace=velero,resources=volumepluginbackups,verbs=list
 // +kubebuilder:rbac:groups=velero.io,namespace=velero,resources=backups;backupstoragelocations,verbs=get
-// +kubebuilder:rbac:groups=velero.io,namespace=velero,resources=podvolumebackups,verbs=get;list
+// +kubebuilder:rbac:groups=velero.io,namespace=velero,resources=podvolumebackups,verbs=get;list;patch;delete
+// +kubebuilder:rbac:groups=velero.io,namespace=velero,resources=podvolumerestores,verbs=list
 // +kubebuilder:rbac:groups="",namespace=velero,resources=secrets,verbs=get
 // +kubebuilder:rbac:groups=events.k8s.io,namespace=velero,resources=events,verbs=create
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=velero,resources=leases,verbs=get;create;update

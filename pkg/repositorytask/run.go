@@ -91,8 +91,11 @@ func selectionOf(spec *v1alpha1.RepositoryTaskSpec) Selection {
 func (r *run) work(ctx context.Context) error {
 	spec := &r.object.Spec
 	var known bool
-	if r.kind, known = kindOf(spec.Type); !known {
+	if r.kind, known = kindOf(spec); !known {
 		return refuse(v1alpha1.ReasonUnsupported, "this version does not know tasks of type %q", spec.Type)
+	}
+	if !r.selects {
+		return r.doWork(r, ctx)
 	}
 	var err error
 	if r.backups, r.postponed, err = r.selected(ctx); err != nil {

@@ -47,6 +47,9 @@ func (s Selection) String() string {
 	if s.Latest {
 		return "the latest backups"
 	}
+	if s.Backup == "" {
+		return "backups without a Backup"
+	}
 	return "backup " + s.Backup
 }
 

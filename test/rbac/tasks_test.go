@@ -2,6 +2,7 @@ package rbac
 
 import (
 	"net/http"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -58,6 +59,7 @@ func TestRightsOfRepositoryTasks(t *testing.T) {
 	inRestic.Name, inRestic.Spec.Pod.Namespace, inRestic.Spec.UploaderType, inRestic.Spec.RepoIdentifier = "measured-1", "bank", "restic", measured
 	inRestic.Labels = nil
 	c.Create(pvb, inRestic)
+	stored := backUp(t, restic, measured)
 
 	// The second one fills its caches as one does whose API server is older than Kubernetes 1.34.
 	for name, variable := range map[string]string{"t1": "", "t2": "KUBE_FEATURE_WatchListClient=false"} {
@@ -83,6 +85,7 @@ func TestRightsOfRepositoryTasks(t *testing.T) {
 		testenv.EventuallyGet(c.Env, usage, "the numbers of a repository that lacks a snapshot", func(task *v1alpha1.RepositoryTask, err error) bool {
 			return err == nil && task.Status.Phase == v1alpha1.PhaseCompleted && task.Status.Repositories[0].Usage.MissingSnapshots == 1
 		})
+		c.forgetInterrupted(t, name, inRestic, stored)
 		brief := &v1alpha1.RepositoryTask{ObjectMeta: c.Meta(name + "-brief"), Spec: v1alpha1.RepositoryTaskSpec{
 			Type: v1alpha1.TaskVerify, Backup: "empty", TTL: &metav1.Duration{Duration: time.Nanosecond},
 		}}
@@ -106,4 +109,40 @@ func TestRightsOfRepositoryTasks(t *testing.T) {
 		stop()
 	}
 	judge(t, granted(t, roles), readRequests(t, audit, "system:serviceaccount:"+account.Namespace+":"+account.Name))
+}
+
+// backUp makes a snapshot with restic, and returns its id.
+func backUp(t *testing.T, restic, repository string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), restic, "-r", repository, "--no-cache", "backup", "--json", t.TempDir())
+	cmd.Env = []string{"RESTIC_PASSWORD=" + resticrepo.Password, "HOME=" + t.TempDir()}
+	output, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, id, found := strings.Cut(string(output), `"snapshot_id":"`)
+	if !found {
+		t.Fatalf("restic says %s", output)
+	}
+	return id[:64]
+}
+
+// forgetInterrupted has a task end what another one has begun: one snapshot is there, and its record loses the mark; the other is not, and
+// its record is deleted.
+func (c *cluster) forgetInterrupted(t *testing.T, name string, like *velerov1.PodVolumeBackup, stored string) {
+	t.Helper()
+	for suffix, id := range map[string]string{"-there": stored, "-gone": strings.Repeat("b", 64)} {
+		pvb := like.DeepCopy()
+		pvb.ObjectMeta = c.Meta(name + suffix)
+		pvb.Annotations = map[string]string{v1alpha1.AnnotationForgetting: "another task"}
+		pvb.Spec.Pod.Name, pvb.Status.SnapshotID = name, id
+		c.Create(pvb)
+	}
+	task := &v1alpha1.RepositoryTask{ObjectMeta: c.Meta(name + "-forget"), Spec: v1alpha1.RepositoryTaskSpec{
+		Type: v1alpha1.TaskForget, Apply: true, Keep: &v1alpha1.RetentionPolicy{Last: 1}, Volume: &v1alpha1.PodVolumeSelector{Namespace: "bank", Pod: name},
+	}}
+	c.Create(task)
+	testenv.EventuallyGet(c.Env, task, "the end of the task", func(task *v1alpha1.RepositoryTask, err error) bool {
+		return err == nil && task.Status.Phase == v1alpha1.PhaseCompleted && task.Status.Repositories[0].Snapshots == 1
+	})
 }

@@ -21,7 +21,8 @@ type output struct {
 	change func(uploader.Change) error // nil: none is expected
 	data   io.Writer                   // nil: none is expected
 
-	snapshot func(protocol.Snapshot) // nil: none is expected
+	snapshot  func(protocol.Snapshot)  // nil: none is expected
+	forgotten func(protocol.Forgotten) // nil: none is expected
 
 	last      progress.Reading
 	received  int64 // bytes of data
@@ -48,7 +49,7 @@ func (o *output) line(line []byte) {
 	case err != nil:
 	case o.result != nil || o.failure != nil:
 		err = errAfterEnd
-	case m.Entry != nil && o.entry == nil, m.Change != nil && o.change == nil, m.Data != nil && o.data == nil, m.Snapshot != nil && o.snapshot == nil:
+	case m.Entry != nil && o.entry == nil, m.Change != nil && o.change == nil, m.Data != nil && o.data == nil, m.Snapshot != nil && o.snapshot == nil, m.Forgotten != nil && o.forgotten == nil:
 		err = errUnasked
 	}
 	if err != nil {
@@ -75,6 +76,8 @@ func (o *output) line(line []byte) {
 	case m.Snapshot != nil:
 		o.snapshots++
 		o.snapshot(*m.Snapshot)
+	case m.Forgotten != nil:
+		o.forgotten(*m.Forgotten)
 	case m.Result != nil:
 		o.result = m.Result
 	default:

@@ -29,7 +29,8 @@ type run struct {
 	change     func(uploader.Change) error
 	data       io.Writer               // takes what a worker reads
 	snapshot   func(protocol.Snapshot) // takes the snapshots of a repository
-	request    protocol.Request        // what the caller decides of it
+	forgotten  func(protocol.Forgotten)
+	request    protocol.Request // what the caller decides of it
 }
 
 // workspace is the private directory of one run, and what the worker may use.
@@ -81,7 +82,7 @@ func (u *Uploader) work(ctx context.Context, w *workspace, r run) (protocol.Resu
 	defer stop(nil)
 	secrets := r.repository.Hider()
 	hide := func(text string) string { return secrets(strings.ReplaceAll(text, w.dir, "(private)")) }
-	out := &output{sink: r.sink, logger: u.options.Logger, hide: hide, stop: stop, entry: r.entry, change: r.change, data: r.data, snapshot: r.snapshot}
+	out := &output{sink: r.sink, logger: u.options.Logger, hide: hide, stop: stop, entry: r.entry, change: r.change, data: r.data, snapshot: r.snapshot, forgotten: r.forgotten}
 	err := worker.Run(runCtx, worker.Command{
 		Path: u.options.Worker, Args: protocol.Args, Env: []string{"HOME=" + w.dir, "TMPDIR=" + w.dir}, Dir: r.volume, Access: w.access, Memory: u.options.Memory(),
 		Stdin: &stdin, Stdout: out.line,

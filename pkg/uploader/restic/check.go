@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -26,10 +25,8 @@ const maxLooks = 4
 // looks in succession find the same. It returns uploader.ErrUnconfirmed if neither comes about.
 func (u *Uploader) Check(ctx context.Context, req uploader.CheckRequest, p progress.Sink) (uploader.CheckResult, error) {
 	req.Repository.ReadOnly = true
-	if dir, local := req.Repository.Local(); local {
-		if _, err := os.Stat(dir); os.IsNotExist(err) { // a worker cannot be confined to what does not exist
-			return uploader.CheckResult{}, fmt.Errorf("check: %w", uploader.ErrRepositoryNotFound)
-		}
+	if err := repositoryExists(req.Repository); err != nil {
+		return uploader.CheckResult{}, fmt.Errorf("check: %w", err)
 	}
 	var result uploader.CheckResult
 	err := u.inWorkspace(req.Repository, func(w *workspace) error {

@@ -13,10 +13,18 @@ var _ uploader.Opener = (*Uploader)(nil)
 // Backup.
 func (u *Uploader) Open(ctx context.Context, repo uploader.Repository) error {
 	repo.ReadOnly = true
+	if err := repositoryExists(repo); err != nil {
+		return err
+	}
+	return u.inWorkspace(repo, func(w *workspace) error { return u.checkPassword(ctx, w) })
+}
+
+// repositoryExists looks for the directory of a repository in the file system: a worker cannot be confined to what does not exist.
+func repositoryExists(repo uploader.Repository) error {
 	if dir, local := repo.Local(); local {
-		if _, err := os.Stat(dir); os.IsNotExist(err) { // a worker cannot be confined to what does not exist
+		if _, err := os.Stat(dir); os.IsNotExist(err) {
 			return uploader.ErrRepositoryNotFound
 		}
 	}
-	return u.inWorkspace(repo, func(w *workspace) error { return u.checkPassword(ctx, w) })
+	return nil
 }

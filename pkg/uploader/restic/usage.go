@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
@@ -22,10 +21,8 @@ var _ uploader.UsageReader = (*Uploader)(nil)
 // of one set of snapshots, and are asked for again otherwise. The error is uploader.ErrUnconfirmed if that never comes about.
 func (u *Uploader) Usage(ctx context.Context, req uploader.UsageRequest, p progress.Sink) (uploader.UsageResult, error) {
 	req.Repository.ReadOnly = true
-	if dir, local := req.Repository.Local(); local {
-		if _, err := os.Stat(dir); os.IsNotExist(err) { // a worker cannot be confined to what does not exist
-			return uploader.UsageResult{}, fmt.Errorf("measure: %w", uploader.ErrRepositoryNotFound)
-		}
+	if err := repositoryExists(req.Repository); err != nil {
+		return uploader.UsageResult{}, fmt.Errorf("measure: %w", err)
 	}
 	var result uploader.UsageResult
 	err := u.inWorkspace(req.Repository, func(w *workspace) error {

@@ -20,6 +20,7 @@ import (
 type listedSnapshot struct {
 	ID      string    `json:"id"`
 	Time    time.Time `json:"time"`
+	Tags    []string  `json:"tags"`
 	Summary *struct {
 		TotalBytesProcessed uint64 `json:"total_bytes_processed"`
 	} `json:"summary"` // of snapshots that restic 0.17 or later has made

@@ -108,6 +108,8 @@ func (j *job) do(ctx, stop context.Context, abort func()) (protocol.Result, erro
 		return j.usage(stop)
 	case protocol.OpMeasure:
 		return j.measureOther(stop)
+	case protocol.OpForget:
+		return j.forget(stop)
 	case protocol.OpInitialize:
 		return protocol.Result{}, j.initialize(stop)
 	case protocol.OpOpen:

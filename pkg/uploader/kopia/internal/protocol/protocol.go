@@ -37,6 +37,7 @@ const (
 	OpDiff       Operation = "diff"
 	OpUsage      Operation = "usage"
 	OpMeasure    Operation = "measure"
+	OpForget     Operation = "forget"
 )
 
 // Request is all that a worker is told. It travels on stdin, secrets included, as gob because JSON would change bytes
@@ -73,6 +74,8 @@ type Request struct {
 	Recursive bool   // list
 	Offset    int64  // read
 
+	Forget []uploader.ForgetSnapshot // forget
+
 	Parts      []string      // clear, measure
 	PackPart   string        // measure: how the names of packs begin
 	Unfinished string        // clear
@@ -82,7 +85,7 @@ type Request struct {
 // Form describes the protocol. An agent and a worker of different versions may not have the same: a worker that does not know
 // a field would leave out silently what it asks for.
 func Form() string {
-	return fmt.Sprintf("%+v %+v %+v %+v", Request{}, Result{}, progress.Reading{}, Entry{}) + fmt.Sprintf(" %+v %+v", Change{}, Snapshot{})
+	return fmt.Sprintf("%+v %+v %+v %+v", Request{}, Result{}, progress.Reading{}, Entry{}) + fmt.Sprintf(" %+v %+v %+v %+v", Change{}, Snapshot{}, uploader.ForgetSnapshot{}, Forgotten{})
 }
 
 // Message is one line of a worker's stdout. Exactly one of its fields is set; a result or a failure is the last one.
@@ -93,7 +96,8 @@ type Message struct {
 	Change  *Change           `json:"change,omitempty"` // diff
 	Data    []byte            `json:"data,omitempty"`   // read: at most MaxData bytes
 
-	Snapshot *Snapshot `json:"snapshot,omitempty"` // usage
+	Snapshot  *Snapshot  `json:"snapshot,omitempty"`  // usage
+	Forgotten *Forgotten `json:"forgotten,omitempty"` // forget: one for each snapshot of the request, in its order
 
 	Result  *Result  `json:"result,omitempty"`
 	Failure *Failure `json:"failure,omitempty"`
@@ -104,6 +108,12 @@ type Snapshot struct {
 	ID    string    `json:"id"`
 	Time  time.Time `json:"time"`
 	Bytes *int64    `json:"bytes,omitempty"` // absent: not recorded
+}
+
+// Forgotten is what became of a snapshot that was to be removed.
+type Forgotten struct {
+	State uploader.ForgetState `json:"state"`
+	Why   string               `json:"why,omitempty"`
 }
 
 // Usage is what a repository holds, and what it takes.
@@ -154,6 +164,8 @@ type Result struct {
 	NotCompared int64 `json:"notCompared,omitempty"` // verify
 	Absent      int64 `json:"absent,omitempty"`      // verify
 
+	Lost []string `json:"lost,omitempty"` // forget; TotalFiles is the number of snapshots of the request
+
 	Usage Usage `json:"usage,omitzero"` // usage, measure; TotalFiles is the number of snapshots
 }
 
@@ -186,7 +198,7 @@ func Decode(line []byte) (Message, error) {
 
 func (m Message) check() error {
 	set := 0
-	for _, is := range []bool{m.Reading != nil, m.Note != nil, m.Entry != nil, m.Change != nil, m.Data != nil, m.Snapshot != nil, m.Result != nil, m.Failure != nil} {
+	for _, is := range []bool{m.Reading != nil, m.Note != nil, m.Entry != nil, m.Change != nil, m.Data != nil, m.Snapshot != nil, m.Forgotten != nil, m.Result != nil, m.Failure != nil} {
 		if is {
 			set++
 		}
@@ -207,6 +219,8 @@ func (m Message) check() error {
 		return checkData(m.Data)
 	case m.Snapshot != nil:
 		return m.Snapshot.check()
+	case m.Forgotten != nil:
+		return m.Forgotten.check()
 	case m.Failure != nil:
 		return checkText(m.Failure.Text, string(m.Failure.Cause))
 	default:
@@ -227,10 +241,10 @@ func checkReading(r progress.Reading) error {
 }
 
 func (r *Result) check() error {
-	if len(r.FailedPaths) > MaxFailedPaths {
-		return fmt.Errorf("%d failed paths", len(r.FailedPaths))
+	if len(r.FailedPaths) > MaxFailedPaths || len(r.Lost) > uploader.MaxExamples {
+		return fmt.Errorf("%d failed paths, %d lost snapshots", len(r.FailedPaths), len(r.Lost))
 	}
-	if err := checkText(append(slices.Clone(r.FailedPaths), r.SnapshotID, r.LastError)...); err != nil {
+	if err := checkText(append(append(slices.Clone(r.FailedPaths), r.SnapshotID, r.LastError), r.Lost...)...); err != nil {
 		return err
 	}
 	return checkCounts(r.TotalBytes, r.TotalFiles, r.SizesOnDisk, r.BytesUploaded, r.Errors, r.Vanished, r.NotCompared, r.Absent,
@@ -245,6 +259,15 @@ func (s *Snapshot) check() error {
 		return nil
 	}
 	return checkCounts(*s.Bytes)
+}
+
+func (f *Forgotten) check() error {
+	switch f.State {
+	case uploader.ForgetRemoved, uploader.ForgetNotFound, uploader.ForgetRefused, uploader.ForgetPresent:
+		return checkText(f.Why)
+	default:
+		return errors.New("unknown state of a snapshot")
+	}
 }
 
 func (e *Entry) check() error {

@@ -82,6 +82,8 @@ func TestMessagesSurviveTheWay(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"reading":{"Stage":"Transferring","BytesDone":1,"TotalBytes":2}}`))
 	f.Add([]byte(`{"note":{"level":"WARN","text":"x"}}`))
+	f.Add([]byte(`{"forgotten":{"state":"refused","why":"it has the pin \"legal\""}}`))
+	f.Add([]byte(`{"result":{"totalBytes":0,"totalFiles":2,"lost":["0a"]}}`))
 	f.Add([]byte(`{"result":{"snapshotID":"0a","totalBytes":1,"failedPaths":["a"]}}`))
 	f.Add([]byte(`{"failure":{"cause":"no space","text":"x"}}`))
 	f.Add([]byte(`{"entry":{"path":"YQ==","mode":420,"size":1,"modTime":"2026-01-02T03:04:05Z","target":"Yg=="}}`))

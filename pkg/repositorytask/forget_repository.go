@@ -1,0 +1,369 @@
+package repositorytask
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/retention"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+)
+
+// forgetting is the work on the snapshots of one repository that are open.
+//
+// A record must not claim a snapshot that is gone, and no snapshot may be left that nobody knows. So the record is marked first, then the
+// snapshot is removed and looked for, and then the record is deleted. Whoever begins again after a kill at any moment finds the
+// mark, and goes on; of a record without it nothing was removed.
+type forgetting struct {
+	*run
+
+	entry      *v1alpha1.RepositoryTaskRepository
+	forgetter  uploader.Forgetter
+	repository uploader.Repository
+	sink       progress.Sink
+	open       []*openSnapshot
+	lost       []string
+}
+
+// openSnapshot is a snapshot of the plan, and its record.
+type openSnapshot struct {
+	v1alpha1.RetentionSnapshot
+
+	volume, at int                       // where it stands in the plan
+	record     *velerov1.PodVolumeBackup // nil: it was deleted
+	marked     bool
+}
+
+// forgetOnce does what is open in a repository, and writes what became of each snapshot.
+func (r *run) forgetOnce(ctx context.Context, i, n int, _ []*velerov1.PodVolumeBackup, entry *v1alpha1.RepositoryTaskRepository) error {
+	f := &forgetting{run: r, entry: entry, forgetter: r.cfg.Forgetters[entry.Uploader]}
+	f.sink = progress.SinkFunc(func(reading progress.Reading) { r.tracker.Report(inSteps(reading, i, n)) })
+	if f.forgetter == nil {
+		return fmt.Errorf("snapshots of %s cannot be forgotten: %w", entry.Uploader, uploader.ErrUnsupported)
+	}
+	err := f.readOpen(ctx)
+	if err == nil {
+		err = f.work(ctx)
+	}
+	err = errors.Join(err, f.writeResults(ctx))
+	if err != nil || len(f.lost) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w: snapshot %s, which was not to be forgotten, was there before and is not there now. Velero's server may have deleted its Backup meanwhile; otherwise check the repository at once",
+		uploader.ErrUnconfirmed, f.lost[0])
+}
+
+// readOpen reads the snapshots that are open, and their records.
+func (f *forgetting) readOpen(ctx context.Context) error {
+	records, err := f.records(ctx)
+	if err != nil {
+		return err
+	}
+	byName := map[string]*velerov1.PodVolumeBackup{}
+	for i := range records.Backups {
+		byName[records.Backups[i].Name] = &records.Backups[i]
+	}
+	plan := f.status().Retention
+	for i := range plan.Volumes {
+		v := &plan.Volumes[i]
+		if v.BackupStorageLocation != f.entry.BackupStorageLocation || v.Namespace != f.entry.VolumeNamespace || v.Uploader != f.entry.Uploader {
+			continue
+		}
+		for j := range v.Snapshots {
+			s := &openSnapshot{RetentionSnapshot: v.Snapshots[j], volume: i, at: j, record: byName[v.Snapshots[j].PodVolumeBackup]}
+			if !isOpen(&s.RetentionSnapshot) {
+				continue
+			}
+			if s.record != nil {
+				s.marked = s.record.Annotations[v1alpha1.AnnotationForgetting] != ""
+			}
+			f.open = append(f.open, s)
+		}
+	}
+	return nil
+}
+
+// work looks which snapshots are there, marks the records, and removes the snapshots.
+func (f *forgetting) work(ctx context.Context) error {
+	var err error
+	if f.repository, err = f.address(ctx); err != nil {
+		return err
+	}
+	f.entry.Address = messageOf(f.repository.Hider()(f.repository.URL))
+	if f.repository.ReadOnly {
+		return fmt.Errorf("the BackupStorageLocation is read-only, so nothing in it is forgotten: %w", uploader.ErrUnsupported)
+	}
+	if err := f.look(ctx); err != nil {
+		return err
+	}
+	if err := f.markAll(ctx); err != nil {
+		return err
+	}
+	if err := f.keepNeeded(ctx); err != nil {
+		return err
+	}
+	if err := f.remove(ctx); err != nil {
+		if ctx.Err() == nil {
+			f.unmarkPresent(ctx)
+		}
+		return err
+	}
+	return nil
+}
+
+// address returns the repository of the records, or, if all are deleted, of the plan.
+func (f *forgetting) address(ctx context.Context) (uploader.Repository, error) {
+	like := &velerov1.PodVolumeBackup{}
+	for _, s := range f.open {
+		if s.record != nil {
+			like = s.record
+			break
+		}
+	}
+	if like.Name == "" {
+		like.Spec.BackupStorageLocation, like.Spec.UploaderType, like.Spec.Pod.Namespace = f.entry.BackupStorageLocation, f.entry.Uploader, f.entry.VolumeNamespace
+	}
+	return f.repositories.Of(ctx, like)
+}
+
+// look finds out which snapshots are there, with the repository's password and without any change. Records of snapshots that this or an
+// earlier task has removed are deleted.
+func (f *forgetting) look(ctx context.Context) error {
+	outcomes, err := f.forget(ctx, f.open, true)
+	if err != nil {
+		return err
+	}
+	for i, s := range f.open {
+		there := outcomes[i].State != uploader.ForgetNotFound
+		switch {
+		case outcomes[i].State == uploader.ForgetRefused:
+			s.keep(retention.RuleAnother, outcomes[i].Why)
+		case s.record == nil && there:
+			s.fail("its PodVolumeBackup was deleted meanwhile, and not by this task: the snapshot is left in the repository")
+		case s.record == nil:
+			s.Result, s.Rules, s.Message = v1alpha1.RetentionForgotten, nil, ""
+		case !there && s.marked:
+			if err := f.deleteRecord(ctx, s); err != nil {
+				return err
+			}
+		case !there:
+			s.fail("the repository does not have the snapshot, and no task has removed it: 'kubectl plimsoll repository verify' says more")
+		case isInterrupted(&s.RetentionSnapshot):
+			if err := f.unmark(ctx, s); err != nil {
+				return err
+			}
+			s.Message = "an earlier task has begun to forget it, and it is there: the next task decides by its policy"
+		}
+	}
+	return nil
+}
+
+// markAll marks the records of the snapshots that are to be removed. A record that somebody changes at the same time is kept.
+func (f *forgetting) markAll(ctx context.Context) error {
+	for _, s := range f.open {
+		if s.Result != v1alpha1.RetentionPending || s.marked {
+			continue
+		}
+		if s.record.Status.SnapshotID != s.SnapshotID || !retention.IsCandidate(s.record) {
+			s.keep(retention.RuleAnother, "its PodVolumeBackup was changed meanwhile")
+			continue
+		}
+		err := f.annotate(ctx, s.record, string(f.object.UID))
+		switch {
+		case err == nil:
+			s.marked = true
+		case apierrors.IsConflict(err) || apierrors.IsNotFound(err):
+			s.keep(retention.RuleAnother, "its PodVolumeBackup was changed or deleted meanwhile")
+		default:
+			return fmt.Errorf("mark PodVolumeBackup %s: %w", s.PodVolumeBackup, err)
+		}
+	}
+	return nil
+}
+
+// annotate sets the mark, or removes it with an empty value, if nobody has changed the record since it was read.
+func (f *forgetting) annotate(ctx context.Context, record *velerov1.PodVolumeBackup, value string) error {
+	changed := record.DeepCopy()
+	if value == "" {
+		delete(changed.Annotations, v1alpha1.AnnotationForgetting)
+	} else {
+		if changed.Annotations == nil {
+			changed.Annotations = map[string]string{}
+		}
+		changed.Annotations[v1alpha1.AnnotationForgetting] = value
+	}
+	err := apiretry.Policy{Retry: mayBeRepeated}.Do(ctx, func() error {
+		return f.client.Patch(ctx, changed, client.MergeFromWithOptions(record, client.MergeFromWithOptimisticLock{}))
+	})
+	if err == nil {
+		*record = *changed
+	}
+	return err
+}
+
+// mayBeRepeated reports whether the API server has not answered. A conflict or a refusal is an answer: the record is kept as it is.
+func mayBeRepeated(err error) bool { return apiretry.Unreachable(err) || apiretry.Overloaded(err) }
+
+// keepNeeded reads again what needs snapshots: what has begun after the marks does not take a marked record.
+func (f *forgetting) keepNeeded(ctx context.Context) error {
+	records, err := f.records(ctx)
+	if err != nil {
+		return err
+	}
+	protection := retention.NewProtection(records)
+	for _, s := range f.open {
+		if s.Result != v1alpha1.RetentionPending {
+			continue
+		}
+		if rule, why := protection.Of(s.record); rule != "" {
+			if err := f.unmark(ctx, s); err != nil {
+				return err
+			}
+			s.keep(rule, why)
+		}
+	}
+	return nil
+}
+
+// remove removes the snapshots, and the records of those that are gone.
+func (f *forgetting) remove(ctx context.Context) error {
+	var pending []*openSnapshot
+	for _, s := range f.open {
+		if s.Result == v1alpha1.RetentionPending {
+			pending = append(pending, s)
+		}
+	}
+	if len(pending) == 0 {
+		return nil
+	}
+	outcomes, err := f.forget(ctx, pending, false)
+	if err != nil {
+		return err
+	}
+	for i, s := range pending {
+		switch outcomes[i].State {
+		case uploader.ForgetRemoved, uploader.ForgetNotFound: // it was there when the record was marked
+			err = f.deleteRecord(ctx, s)
+		case uploader.ForgetRefused, uploader.ForgetPresent:
+			s.keep(retention.RuleAnother, outcomes[i].Why)
+			err = f.unmark(ctx, s)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// forget has the data path remove snapshots, or only look for them.
+func (f *forgetting) forget(ctx context.Context, snapshots []*openSnapshot, look bool) ([]uploader.ForgetOutcome, error) {
+	req := uploader.ForgetRequest{Repository: f.repository}
+	for _, s := range snapshots {
+		wanted := uploader.ForgetSnapshot{ID: s.SnapshotID, Look: look}
+		if pvb := s.record; pvb != nil {
+			wanted.Volume = uploader.SnapshotVolume{
+				Namespace: pvb.Spec.Pod.Namespace, Pod: pvb.Spec.Pod.Name, PodUID: string(pvb.Spec.Pod.UID), Name: pvb.Spec.Volume, Claim: pvb.Annotations[claimAnnotation],
+			}
+		}
+		req.Snapshots = append(req.Snapshots, wanted)
+	}
+	result, err := f.forgetter.Forget(ctx, req, f.sink)
+	if err != nil {
+		return nil, err
+	}
+	if !look {
+		f.lost = append(f.lost, result.Lost...)
+	}
+	return result.Snapshots, nil
+}
+
+// claimAnnotation names the claim of a PodVolumeBackup (docs/contracts/velero-node-agent.md 1.5).
+const claimAnnotation = "velero.io/pvc-name"
+
+// unmarkPresent removes the marks of snapshots that are there after an error. Where that cannot be found out the marks stay, and the next
+// task looks.
+func (f *forgetting) unmarkPresent(ctx context.Context) {
+	var pending []*openSnapshot
+	for _, s := range f.open {
+		if s.Result == v1alpha1.RetentionPending {
+			pending = append(pending, s)
+		}
+	}
+	outcomes, err := f.forget(ctx, pending, true)
+	for i := range outcomes {
+		if outcomes[i].State == uploader.ForgetPresent {
+			err = errors.Join(err, f.unmark(ctx, pending[i]))
+		}
+	}
+	if err != nil {
+		f.log.Warn("Marks of PodVolumeBackups are left; the next task of type Forget looks for their snapshots", "error", err)
+	}
+}
+
+func (f *forgetting) unmark(ctx context.Context, s *openSnapshot) error {
+	if err := f.annotate(ctx, s.record, ""); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("remove the mark of PodVolumeBackup %s: %w", s.PodVolumeBackup, err)
+	}
+	s.marked = false
+	return nil
+}
+
+// deleteRecord deletes the record of a snapshot that is gone, but no other of its name.
+func (f *forgetting) deleteRecord(ctx context.Context, s *openSnapshot) error {
+	err := apiretry.Policy{Retry: mayBeRepeated}.Do(ctx, func() error {
+		return client.IgnoreNotFound(f.client.Delete(ctx, s.record, client.Preconditions{UID: &s.record.UID}))
+	})
+	if err != nil {
+		return fmt.Errorf("delete PodVolumeBackup %s, whose snapshot is gone: %w", s.PodVolumeBackup, err)
+	}
+	s.Result, s.Rules, s.Message = v1alpha1.RetentionForgotten, nil, ""
+	return nil
+}
+
+func (s *openSnapshot) keep(rule, why string) {
+	s.Result, s.Rules, s.Message = v1alpha1.RetentionKept, []string{rule}, messageOf(why)
+}
+
+func (s *openSnapshot) fail(why string) {
+	s.Result, s.Message = v1alpha1.RetentionFailed, messageOf(why)
+}
+
+// writeResults writes what became of the snapshots, also of those that were done before an error.
+func (f *forgetting) writeResults(ctx context.Context) error {
+	if len(f.open) == 0 {
+		return nil
+	}
+	err := f.write(ctx, func(s *v1alpha1.RepositoryTaskStatus) {
+		for _, x := range f.open {
+			s.Retention.Volumes[x.volume].Snapshots[x.at] = x.RetentionSnapshot
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("write what became of the snapshots: %w", err)
+	}
+	f.entry.Snapshots = 0
+	f.entry.Result, f.entry.Reason, f.entry.Message = v1alpha1.RepositoryForgotten, "", ""
+	for _, volume := range f.status().Retention.Volumes {
+		if volume.BackupStorageLocation != f.entry.BackupStorageLocation || volume.Namespace != f.entry.VolumeNamespace || volume.Uploader != f.entry.Uploader {
+			continue
+		}
+		for _, s := range volume.Snapshots {
+			if s.Result == v1alpha1.RetentionForgotten {
+				f.entry.Snapshots++
+			}
+		}
+	}
+	return nil
+}
+
+func uploaderOf(pvb *velerov1.PodVolumeBackup) string {
+	return cmp.Or(pvb.Spec.UploaderType, uploaderRestic)
+}

@@ -1,0 +1,303 @@
+package retention
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+)
+
+// now is the night of a Sunday.
+func now() time.Time { return time.Date(2026, 3, 1, 4, 0, 0, 0, time.UTC) }
+
+// record is one of 'volume backup' that began at a time.
+func record(name string, at time.Time) velerov1.PodVolumeBackup {
+	return velerov1.PodVolumeBackup{
+		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(at), Labels: map[string]string{velerov1.PVCUIDLabel: "claim"}},
+		Spec: velerov1.PodVolumeBackupSpec{
+			Pod: corev1.ObjectReference{Namespace: "shop", Name: "db-0"}, Volume: "data", BackupStorageLocation: "default", UploaderType: "kopia",
+			Tags: map[string]string{"ns": "shop", "pod": "db-0", "volume": "data"},
+		},
+		Status: velerov1.PodVolumeBackupStatus{Phase: velerov1.PodVolumeBackupPhaseCompleted, SnapshotID: "id-of-" + name, StartTimestamp: new(metav1.NewTime(at))},
+	}
+}
+
+// nights are records of n nights, the last one first. Each has an id of its own from its first digits on.
+func nights(n int) []velerov1.PodVolumeBackup {
+	var all []velerov1.PodVolumeBackup
+	for i := range n {
+		pvb := record(fmt.Sprintf("night-%03d", i), now().Add(-time.Hour).AddDate(0, 0, -i))
+		pvb.Status.SnapshotID = fmt.Sprintf("%08x", i)
+		all = append(all, pvb)
+	}
+	return all
+}
+
+// results are the results of a plan by the names of the records, with the rules.
+func results(plan *v1alpha1.RepositoryRetention) map[string]string {
+	got := map[string]string{}
+	for _, v := range plan.Volumes {
+		for _, s := range v.Snapshots {
+			got[s.PodVolumeBackup] = strings.TrimSpace(string(s.Result) + " " + strings.Join(s.Rules, " "))
+		}
+	}
+	return got
+}
+
+func plan(records *Records, policy v1alpha1.RetentionPolicy) *v1alpha1.RepositoryRetention {
+	return Plan(records, Request{Policy: &policy, Now: now()})
+}
+
+// TestPolicy: which nights of 100 each rule keeps, counted by hand. The newest is of Sunday, 1 March.
+func TestPolicy(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		policy v1alpha1.RetentionPolicy
+		want   []int // days before the newest
+	}{
+		"last":    {v1alpha1.RetentionPolicy{Last: 3}, []int{0, 1, 2}},
+		"daily":   {v1alpha1.RetentionPolicy{Daily: 2}, []int{0, 1}},
+		"hourly":  {v1alpha1.RetentionPolicy{Hourly: 2}, []int{0, 1}}, // of the last hours that have one
+		"weekly":  {v1alpha1.RetentionPolicy{Weekly: 3}, []int{0, 7, 14}},
+		"monthly": {v1alpha1.RetentionPolicy{Monthly: 3}, []int{0, 1, 29}}, // 1 March, 28 February, 31 January
+		"yearly":  {v1alpha1.RetentionPolicy{Yearly: 5}, []int{0, 60}},     // 31 December
+		"within":  {v1alpha1.RetentionPolicy{Within: &metav1.Duration{Duration: 49 * time.Hour}}, []int{0, 1, 2}},
+		"several": {v1alpha1.RetentionPolicy{Last: 1, Daily: 3, Weekly: 2, Monthly: 2}, []int{0, 1, 2, 7}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := results(plan(&Records{Backups: nights(100)}, test.policy))
+			for day := range 100 {
+				result := got[fmt.Sprintf("night-%03d", day)]
+				if strings.HasPrefix(result, "Kept ") != slices.Contains(test.want, day) {
+					t.Errorf("day %d: %s", day, result)
+				}
+			}
+		})
+	}
+	got := results(plan(&Records{Backups: nights(10)}, v1alpha1.RetentionPolicy{Last: 1, Daily: 3, Weekly: 2}))
+	if got["night-000"] != "Kept Last Daily Weekly" || got["night-007"] != "Kept Weekly" || got["night-008"] != "Pending" {
+		t.Errorf("%v", got)
+	}
+}
+
+// TestVolumes: the policy is for each claim in each repository, and for the volume of each pod without one.
+func TestVolumes(t *testing.T) {
+	t.Parallel()
+	var all []velerov1.PodVolumeBackup
+	add := func(name string, change func(*velerov1.PodVolumeBackup)) {
+		for i := range 2 {
+			pvb := record(fmt.Sprintf("%s-%d", name, i), now().AddDate(0, 0, -i))
+			pvb.Status.SnapshotID = fmt.Sprintf("%08x", len(all))
+			change(&pvb)
+			all = append(all, pvb)
+		}
+	}
+	add("same", func(*velerov1.PodVolumeBackup) {})
+	add("anew", func(pvb *velerov1.PodVolumeBackup) { pvb.Labels[velerov1.PVCUIDLabel] = "claim of the same name" })
+	add("elsewhere", func(pvb *velerov1.PodVolumeBackup) { pvb.Spec.BackupStorageLocation = "second" })
+	add("restic", func(pvb *velerov1.PodVolumeBackup) { pvb.Spec.UploaderType = "" })
+	add("no-claim", func(pvb *velerov1.PodVolumeBackup) { pvb.Labels = nil })
+	add("no-claim-1", func(pvb *velerov1.PodVolumeBackup) { pvb.Labels, pvb.Spec.Volume = nil, "other" })
+	made := plan(&Records{Backups: all}, v1alpha1.RetentionPolicy{Last: 1})
+	got := results(made)
+	for name, result := range got {
+		if want := map[bool]string{true: "Kept Last", false: "Pending"}[strings.HasSuffix(name, "-0")]; result != want {
+			t.Errorf("%s: %s", name, result)
+		}
+	}
+	if len(got) != 12 || len(made.Volumes) != 6 || made.Unexplained != 6 {
+		t.Errorf("%d records of %d volumes, %d unexplained", len(got), len(made.Volumes), made.Unexplained)
+	}
+	selected := Plan(&Records{Backups: all}, Request{
+		Policy: &v1alpha1.RetentionPolicy{Last: 1}, Volume: &v1alpha1.PodVolumeSelector{Namespace: "shop", Pod: "db-0", Volume: "other"}, StorageLocation: "default", Now: now(),
+	})
+	if got := results(selected); len(got) != 2 {
+		t.Errorf("%v", got)
+	}
+}
+
+// TestNotOurs: a record with any trace of a Backup, or that has not completed, is not looked at.
+func TestNotOurs(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*velerov1.PodVolumeBackup){
+		"owner":       func(pvb *velerov1.PodVolumeBackup) { pvb.OwnerReferences = []metav1.OwnerReference{{Kind: "Backup"}} },
+		"label":       func(pvb *velerov1.PodVolumeBackup) { pvb.Labels[velerov1.BackupNameLabel] = "" },
+		"UID":         func(pvb *velerov1.PodVolumeBackup) { pvb.Labels[velerov1.BackupUIDLabel] = "u" },
+		"tag":         func(pvb *velerov1.PodVolumeBackup) { pvb.Spec.Tags["backup"] = "nightly" },
+		"tag of UID":  func(pvb *velerov1.PodVolumeBackup) { pvb.Spec.Tags["backup-uid"] = "u" },
+		"running":     func(pvb *velerov1.PodVolumeBackup) { pvb.Status.Phase = velerov1.PodVolumeBackupPhaseInProgress },
+		"failed":      func(pvb *velerov1.PodVolumeBackup) { pvb.Status.Phase = velerov1.PodVolumeBackupPhaseFailed },
+		"new":         func(pvb *velerov1.PodVolumeBackup) { pvb.Status.Phase = "" },
+		"no snapshot": func(pvb *velerov1.PodVolumeBackup) { pvb.Status.SnapshotID = "" },
+		"deleted":     func(pvb *velerov1.PodVolumeBackup) { pvb.DeletionTimestamp = new(metav1.Now()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			all := nights(3)
+			change(&all[1])
+			got := results(plan(&Records{Backups: all}, v1alpha1.RetentionPolicy{Last: 1}))
+			if _, has := got["night-001"]; has || len(got) != 2 || got["night-002"] != "Pending" {
+				t.Errorf("%v", got)
+			}
+		})
+	}
+}
+
+// TestProtection: what something else needs is kept, with the reason, and the others go.
+func TestProtection(t *testing.T) {
+	t.Parallel()
+	damage := v1alpha1.RepositoryTask{Status: v1alpha1.RepositoryTaskStatus{Volumes: []v1alpha1.RepositoryTaskVolume{{
+		Namespace: "shop", Pod: "db-0", Volume: "data", BackupStorageLocation: "default", Result: v1alpha1.VolumeMismatched, CompletionTimestamp: new(metav1.NewTime(now())),
+	}}}}
+	for name, test := range map[string]struct {
+		change func(*Records)
+		want   string // of the second night; the third and the fourth go
+		all    string // of them, if not
+	}{
+		"nothing":  {func(*Records) {}, "Pending", ""},
+		"keep":     {func(r *Records) { r.Backups[1].Annotations = map[string]string{v1alpha1.AnnotationKeep: "true"} }, "Kept Keep", ""},
+		"not keep": {func(r *Records) { r.Backups[1].Annotations = map[string]string{v1alpha1.AnnotationKeep: "false"} }, "Pending", ""},
+		"restore": {func(r *Records) {
+			r.Restores = []velerov1.PodVolumeRestore{{Spec: velerov1.PodVolumeRestoreSpec{SnapshotID: "00000001aaaa"}}}
+			r.Restores[0].Name = "r"
+		}, "Kept InUse", ""},
+		"ended restore": {func(r *Records) {
+			r.Restores = []velerov1.PodVolumeRestore{{Spec: velerov1.PodVolumeRestoreSpec{SnapshotID: "00000001"}, Status: velerov1.PodVolumeRestoreStatus{Phase: velerov1.PodVolumeRestorePhaseCompleted}}}
+		}, "Pending", ""},
+		"task": {func(r *Records) {
+			r.Tasks = []v1alpha1.RepositoryTask{{ObjectMeta: metav1.ObjectMeta{Name: "verify"}, Spec: v1alpha1.RepositoryTaskSpec{PodVolumeBackup: "night-001"}}}
+		}, "Kept InUse", ""},
+		"files": {func(r *Records) {
+			r.Files = []v1alpha1.FileRequest{{ObjectMeta: metav1.ObjectMeta{Name: "f"}, Spec: v1alpha1.FileRequestSpec{Other: &v1alpha1.FileSelection{PodVolumeBackup: "night-001"}}}}
+		}, "Kept InUse", ""},
+		"a Backup's record of the same snapshot": {func(r *Records) {
+			other := record("velero", now())
+			other.OwnerReferences, other.Status.SnapshotID = []metav1.OwnerReference{{Kind: "Backup"}}, "00000001"+strings.Repeat("f", 56)
+			r.Backups = append(r.Backups, other)
+		}, "Kept Shared", ""},
+		"a damaged backup of the volume": {func(r *Records) { r.Tasks = []v1alpha1.RepositoryTask{damage} }, "Kept Damaged", "Kept Damaged"},
+		"a damaged repository":           {func(r *Records) { r.DamagedRepository = func(*velerov1.PodVolumeBackup) bool { return true } }, "Kept Damaged", "Kept Damaged"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			records := &Records{Backups: nights(4)}
+			test.change(records)
+			got := results(plan(records, v1alpha1.RetentionPolicy{Last: 1}))
+			if test.all == "" {
+				test.all = "Pending"
+			}
+			if got["night-001"] != test.want || got["night-002"] != test.all || got["night-003"] != test.all {
+				t.Errorf("%v", got)
+			}
+		})
+	}
+}
+
+// TestClocks: a time in the future pushes nothing out, and the record that was created last stays, whatever its node's clock said.
+func TestClocks(t *testing.T) {
+	t.Parallel()
+	all := nights(4)
+	all[0].Status.StartTimestamp = new(metav1.NewTime(now().AddDate(10, 0, 0)))
+	got := results(plan(&Records{Backups: all}, v1alpha1.RetentionPolicy{Within: &metav1.Duration{Duration: 25 * time.Hour}}))
+	if got["night-000"] != "Kept InFuture" || got["night-001"] != "Kept Within" || got["night-002"] != "Kept Within" || got["night-003"] != "Pending" {
+		t.Errorf("%v", got)
+	}
+	all = nights(4)
+	all[0].Status.StartTimestamp = new(metav1.NewTime(time.Unix(0, 0)))
+	got = results(plan(&Records{Backups: all}, v1alpha1.RetentionPolicy{Last: 1}))
+	if got["night-000"] != "Kept Newest" || got["night-001"] != "Kept Last" || got["night-002"] != "Pending" {
+		t.Errorf("%v", got)
+	}
+}
+
+// TestNewestWhole: backups that lack files do not push out the last one that has all.
+func TestNewestWhole(t *testing.T) {
+	t.Parallel()
+	all := nights(5)
+	for i := range 3 {
+		all[i].Annotations = map[string]string{v1alpha1.AnnotationProgress: `{"state":"Completed","errors":2}`}
+	}
+	got := results(plan(&Records{Backups: all}, v1alpha1.RetentionPolicy{Last: 2}))
+	if got["night-001"] != "Kept Last" || got["night-002"] != "Pending" || got["night-003"] != "Kept NewestWhole" || got["night-004"] != "Pending" {
+		t.Errorf("%v", got)
+	}
+}
+
+// TestInterrupted: what an earlier task has begun to forget may be gone, so it does not count among those that are kept.
+func TestInterrupted(t *testing.T) {
+	t.Parallel()
+	all := nights(4)
+	all[1].Annotations = map[string]string{v1alpha1.AnnotationForgetting: "task"}
+	got := results(plan(&Records{Backups: all}, v1alpha1.RetentionPolicy{Last: 2}))
+	if got["night-001"] != "Kept Interrupted" || got["night-002"] != "Kept Last" || got["night-003"] != "Pending" {
+		t.Errorf("%v", got)
+	}
+}
+
+// TestGuard: new backups explain what goes where the same policy was carried out before, and nothing else does.
+func TestGuard(t *testing.T) {
+	t.Parallel()
+	policy := v1alpha1.RetentionPolicy{Last: 3}
+	before := plan(&Records{Backups: nights(10)[2:]}, policy)
+	task := v1alpha1.RepositoryTask{Spec: v1alpha1.RepositoryTaskSpec{Keep: &policy, Apply: true}, Status: v1alpha1.RepositoryTaskStatus{Retention: before}}
+	task.Status.Phase = v1alpha1.PhaseCompleted
+	for name, test := range map[string]struct {
+		nights int
+		change func(*v1alpha1.RepositoryTask)
+		want   int32
+	}{
+		"as many as are new":       {5, func(*v1alpha1.RepositoryTask) {}, 0},
+		"one more":                 {6, func(*v1alpha1.RepositoryTask) {}, 1},
+		"another policy":           {5, func(t *v1alpha1.RepositoryTask) { t.Spec.Keep = &v1alpha1.RetentionPolicy{Last: 4} }, 2},
+		"a task that has failed":   {5, func(t *v1alpha1.RepositoryTask) { t.Status.Phase = v1alpha1.PhaseFailed }, 2},
+		"a task that only planned": {5, func(t *v1alpha1.RepositoryTask) { t.Spec.Apply = false }, 2},
+		"another volume":           {5, func(t *v1alpha1.RepositoryTask) { t.Status.Retention = nil }, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			earlier := *task.DeepCopy()
+			test.change(&earlier)
+			got := plan(&Records{Backups: nights(test.nights), Tasks: []v1alpha1.RepositoryTask{earlier}}, policy)
+			if got.Unexplained != test.want {
+				t.Errorf("%d unexplained, want %d", got.Unexplained, test.want)
+			}
+		})
+	}
+}
+
+// TestWave: the name of a wave is that of exactly its snapshots.
+func TestWave(t *testing.T) {
+	t.Parallel()
+	wave := func(n int, change func(*Records)) string {
+		records := &Records{Backups: nights(n)}
+		change(records)
+		return plan(records, v1alpha1.RetentionPolicy{Last: 2}).Wave
+	}
+	same := func(*Records) {}
+	first := wave(5, same)
+	if first == "" || first != wave(5, func(r *Records) { slices.Reverse(r.Backups) }) || wave(2, same) != "" {
+		t.Errorf("got %q", first)
+	}
+	for name, other := range map[string]string{
+		"one more":         wave(6, same),
+		"one less":         wave(4, same),
+		"another snapshot": wave(5, func(r *Records) { r.Backups[4].Status.SnapshotID = "ffffffff" }),
+		"another location": wave(5, func(r *Records) {
+			for i := range r.Backups {
+				r.Backups[i].Spec.BackupStorageLocation = "second"
+			}
+		}),
+	} {
+		if other == first {
+			t.Errorf("%s: the same wave", name)
+		}
+	}
+}

@@ -1,0 +1,59 @@
+package uploader
+
+import (
+	"context"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+)
+
+// Forgetter is a data path that can remove snapshots from a repository.
+type Forgetter interface {
+	// Forget removes exactly the named snapshots, one by one by their ids, and looks at the repository again afterwards. The data that
+	// only they need stays until it is pruned. After an error some of them may be gone: the same call with the same snapshots goes on.
+	// The error is ErrUnsupported for a read-only repository. p gets steps in place of bytes.
+	Forget(ctx context.Context, req ForgetRequest, p progress.Sink) (ForgetResult, error)
+}
+
+// ForgetRequest names the snapshots of one repository.
+type ForgetRequest struct {
+	Repository Repository
+	Snapshots  []ForgetSnapshot
+}
+
+// ForgetSnapshot is a snapshot, and the volume that it must be of.
+type ForgetSnapshot struct {
+	ID     string // of a restic snapshot also its beginning
+	Look   bool   // only find out whether it is there
+	Volume SnapshotVolume
+}
+
+// SnapshotVolume is the volume of a pod that a snapshot is of. Where the repository says another one, the snapshot is not removed.
+type SnapshotVolume struct {
+	Namespace, Pod, PodUID, Name string
+	Claim                        string // empty: it has none, or that is not known
+}
+
+// ForgetResult is what became of the snapshots.
+type ForgetResult struct {
+	Snapshots []ForgetOutcome // in the order of the request
+	// Lost are some of the snapshots that were not to be removed, and were there before and not afterwards: somebody else has removed
+	// them meanwhile, or something went wrong.
+	Lost []string
+}
+
+// ForgetState is what became of a snapshot.
+type ForgetState string
+
+// The states.
+const (
+	ForgetRemoved  ForgetState = "removed"  // was there, and is not there any more
+	ForgetNotFound ForgetState = "notFound" // was not there
+	ForgetRefused  ForgetState = "refused"  // is there, and is not what the request takes it for
+	ForgetPresent  ForgetState = "present"  // is there, and was only to be looked for
+)
+
+// ForgetOutcome is what became of a snapshot, and why it was refused.
+type ForgetOutcome struct {
+	State ForgetState
+	Why   string
+}

@@ -1,0 +1,40 @@
+package kopia
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia/internal/protocol"
+)
+
+var _ uploader.Forgetter = (*Uploader)(nil)
+
+// Forget deletes the manifests of the snapshots. kopia has no locks: backups go on meanwhile.
+func (u *Uploader) Forget(ctx context.Context, req uploader.ForgetRequest, p progress.Sink) (uploader.ForgetResult, error) {
+	if req.Repository.ReadOnly {
+		return uploader.ForgetResult{}, fmt.Errorf("forget snapshots of a read-only repository: %w", uploader.ErrUnsupported)
+	}
+	if dir, local := req.Repository.Local(); local {
+		if _, err := os.Stat(dir); os.IsNotExist(err) { // a worker cannot be confined to what does not exist
+			return uploader.ForgetResult{}, fmt.Errorf("forget snapshots: %w", uploader.ErrRepositoryNotFound)
+		}
+	}
+	var result uploader.ForgetResult
+	r, err := u.run(ctx, run{
+		repository: req.Repository, sink: orDiscard(p), request: protocol.Request{Operation: protocol.OpForget, Forget: req.Snapshots},
+		forgotten: func(f protocol.Forgotten) {
+			result.Snapshots = append(result.Snapshots, uploader.ForgetOutcome{State: f.State, Why: f.Why})
+		},
+	})
+	if err == nil && len(result.Snapshots) != len(req.Snapshots) {
+		err = fmt.Errorf("the worker tells what became of %d snapshots, not of %d", len(result.Snapshots), len(req.Snapshots))
+	}
+	if err != nil {
+		return uploader.ForgetResult{}, fmt.Errorf("forget snapshots: %w", err)
+	}
+	result.Lost = r.Lost
+	return result, nil
+}
