@@ -21,6 +21,16 @@ const (
 	LabelSynced = "plimsoll.io/synced"
 )
 
+// Labels that node agents set on PodVolumeBackups and PodVolumeRestores, so that each agent watches its own objects and those that
+// no agent has taken. Their values are names of nodes, which have gone through LabelValue. An object without them is in
+// the watch of every agent: whoever doubts a label removes it.
+const (
+	// LabelNode has the node whose agent has taken the object, from that agent's first write to the end.
+	LabelNode = "plimsoll.io/node"
+	// LabelEndedOn has the node of an object that has ended, empty if it had none. It takes the place of LabelNode.
+	LabelEndedOn = "plimsoll.io/ended-on"
+)
+
 // hashLength is how many hexadecimal digits of the SHA-256 end a value that was too long.
 const hashLength = 6
 

@@ -19,10 +19,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -65,8 +64,10 @@ const shutdownGrace = 45 * time.Second
 type Agent struct {
 	cfg     Config
 	env     *podvolume.Environment
-	client  client.Client // reads through the cache: PodVolumeBackups, PodVolumeRestores, the node's pods
+	client  client.Client // reads from the watches: PodVolumeBackups and PodVolumeRestores of no agent and this one, the node's pods
 	api     client.Reader // reads from the API server: everything else
+	own     cache.Cache   // the objects that this agent has taken
+	rest    *rest.Config
 	queue   *queue
 	started atomic.Bool
 	locked  chan struct{} // closed when this agent has the node lock
@@ -96,22 +97,6 @@ type Agent struct {
 	markersBusy   sync.Map // UIDs of the pods whose markers are reconciled now
 }
 
-// CacheOptions restrict a manager's cache to what an agent may see: one namespace, and the pods of one node.
-func CacheOptions(namespace, nodeName string) cache.Options {
-	own := map[string]cache.Config{namespace: {}}
-	return cache.Options{
-		DefaultTransform: cache.TransformStripManagedFields(),
-		ByObject: map[client.Object]cache.ByObject{
-			&velerov1.PodVolumeBackup{}:  {Namespaces: own},
-			&velerov1.PodVolumeRestore{}: {Namespaces: own},
-			&corev1.Pod{}: {
-				Field:     fields.OneTermEqualSelector("spec.nodeName", nodeName),
-				Transform: stripPod,
-			},
-		},
-	}
-}
-
 // stripPod removes from a pod what reconcileRestore does not read. A node's pods are most of the agent's cache.
 func stripPod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
@@ -137,12 +122,19 @@ func stripPod(object any) (any, error) {
 func SetUp(ctx context.Context, mgr ctrl.Manager, cfg Config) (*Agent, error) {
 	cfg.setDefaults()
 	slots := newQueue(cfg.Concurrency)
+	own, err := addOwnCache(mgr, cfg.Namespace, cfg.NodeName)
+	if err != nil {
+		return nil, err
+	}
 	env := podvolume.NewEnvironment(mgr, cfg.Config, slots)
+	env.Client = watches{env.Client, own}
 	a := &Agent{
 		cfg:           cfg,
 		env:           env,
 		client:        env.Client,
 		api:           env.API,
+		own:           own,
+		rest:          mgr.GetConfig(),
 		queue:         slots,
 		locked:        make(chan struct{}),
 		startTime:     time.Now(),
@@ -195,6 +187,9 @@ func (a *Agent) Start(ctx context.Context) error {
 	if a.cfg.ReadConcurrency != nil {
 		a.running.Go(func() { a.followConcurrency(ctx) })
 	}
+	var lookout sync.WaitGroup
+	lookout.Go(func() { a.followLostAgents(ctx, a.rest) })
+	defer lookout.Wait()
 	<-ctx.Done()
 	a.started.Store(false)
 	grace := time.AfterFunc(shutdownGrace, func() { a.cancelShutdown(podvolume.ErrShutdown) })
@@ -241,17 +236,18 @@ func (a *Agent) start(ctx context.Context, pv podvolume.PodVolume) *podvolume.Op
 	a.running.Go(func() {
 		defer stop(context.Canceled)
 		op.Run(ctx, a.shutdownCtx)
-		a.forget(op)
+		a.forget(ctx, op)
 	})
 	return op
 }
 
-// forget removes an operation that has ended.
-func (a *Agent) forget(op *podvolume.Operation) {
+// forget removes an operation that has ended. Its object is remembered until it has left the watches.
+func (a *Agent) forget(ctx context.Context, op *podvolume.Operation) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.operations, op.Key())
-	if !op.ObjectGone() {
+	watched := a.client.Get(ctx, client.ObjectKeyFromObject(op.Object), op.Object.DeepCopyObject().(client.Object)) == nil
+	if watched && !op.ObjectGone() {
 		a.ended[op.Key()] = op.Object.GetUID()
 	}
 }

@@ -42,7 +42,7 @@ func (a *Agent) reconcileBackupElsewhere(ctx context.Context, pv podvolume.PodVo
 	case missing != nil && seen.noteVersion != "" && seen.answeredChecks >= minChecks:
 		return reconcile.Result{}, a.env.FailOrphan(ctx, pv, podvolume.Permanent(v1alpha1.ReasonAgentLost, missing))
 	}
-	a.reportWaiting(ctx, pv, v1alpha1.ReasonAgentLost, silentAgent(pv.Node))
+	a.reportWaiting(ctx, pv, v1alpha1.ReasonAgentLost, silentAgent(pv.Node), false)
 	return reconcile.Result{RequeueAfter: min(a.checkInterval(), late)}, nil
 }
 
@@ -80,7 +80,7 @@ func (a *Agent) untilDeadline(ctx context.Context, pv podvolume.PodVolume, seen 
 	a.mu.Unlock()
 	if !known {
 		// The agents of all nodes would ask at once, and most backups have ended before that matters.
-		if wait := a.cfg.AbandonedAfter + a.cfg.Stagger(owner, a.cfg.AbandonedAfter) - time.Since(seen.firstSeen); wait > 0 {
+		if wait := a.cfg.AbandonedAfter + a.stagger(pv, owner, a.cfg.AbandonedAfter) - time.Since(seen.firstSeen); wait > 0 {
 			return nil, wait, nil
 		}
 		var err error
@@ -93,7 +93,7 @@ func (a *Agent) untilDeadline(ctx context.Context, pv podvolume.PodVolume, seen 
 		return nil, never, nil
 	}
 	spread := podvolume.DeadlineMargin(d.Timeout) / 4
-	left = max(time.Until(d.Local)-2*spread+a.cfg.Stagger(seen.uid, spread), a.cfg.AbandonedAfter/2-time.Since(seen.lastChange))
+	left = max(time.Until(d.Local)-2*spread+a.stagger(pv, seen.uid, spread), a.cfg.AbandonedAfter/2-time.Since(seen.lastChange))
 	missed = d.Missed(v1alpha1.ReasonAgentLost, fmt.Sprintf("the node agent of node %s does not report, and the volume is not done shortly before", pv.Node))
 	return missed, left, nil
 }

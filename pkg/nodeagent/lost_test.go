@@ -29,16 +29,19 @@ import (
 type network struct {
 	mu   sync.Mutex
 	down chan struct{} // closed while nothing gets through
-	next http.RoundTripper
 }
+
+// roundTrip is a function that is a RoundTripper.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
 // behind lets all agents that are started in do reach the API server through n.
 func (c *cluster) behind(n *network, do func()) {
 	direct := c.Config
 	c.Config = rest.CopyConfig(direct)
 	c.Config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		n.next = next
-		return n
+		return roundTrip(func(req *http.Request) (*http.Response, error) { return n.roundTrip(next, req) })
 	})
 	do()
 	c.Config = direct
@@ -46,7 +49,7 @@ func (c *cluster) behind(n *network, do func()) {
 
 func newNetwork() *network { return &network{down: make(chan struct{})} }
 
-func (n *network) RoundTrip(req *http.Request) (*http.Response, error) {
+func (n *network) roundTrip(next http.RoundTripper, req *http.Request) (*http.Response, error) {
 	n.mu.Lock()
 	down := n.down
 	n.mu.Unlock()
@@ -63,7 +66,7 @@ func (n *network) RoundTrip(req *http.Request) (*http.Response, error) {
 		case <-req.Context().Done():
 		}
 	}()
-	return n.next.RoundTrip(req.WithContext(ctx))
+	return next.RoundTrip(req.WithContext(ctx))
 }
 
 func (n *network) cut() {
@@ -172,8 +175,9 @@ func TestAgentThatWasCutOffGivesWay(t *testing.T) {
 			}
 			n := newNetwork()
 			var agent *Agent
-			c.behind(n, func() { agent, _ = c.startAgent(data, nil) })
-			c.startAgentOn("other-"+c.Namespace, uploadertest.NewFake(t.TempDir()), func(cfg *Config) { cfg.AbandonedAfter = 3 * time.Second })
+			soon := func(cfg *Config) { cfg.AbandonedAfter = 3 * time.Second }
+			c.behind(n, func() { agent, _ = c.startAgent(data, soon) })
+			c.startAgentOn("other-"+c.Namespace, uploadertest.NewFake(t.TempDir()), soon)
 			pvb := c.newBackup(c.pod("source", "data"), "data") // of a node that the API server does not know
 			c.Create(pvb)
 			c.history.until(t, pvb, "begun", func(s podvolume.PodVolume) bool { return s.BytesDone > 20 })

@@ -10,12 +10,15 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/plimsoll-io/plimsoll/pkg/donefile"
 	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
@@ -30,14 +33,29 @@ func (a *Agent) watchPods(mgr ctrl.Manager) error {
 	waits := predicate.NewPredicateFuncs(func(o client.Object) bool { return podvolume.HasRestoreWait(o.(*corev1.Pod)) })
 	return ctrl.NewControllerManagedBy(mgr).Named("handover").
 		For(&corev1.Pod{}, builder.WithPredicates(waits)).
-		Watches(&velerov1.PodVolumeRestore{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
-			s := podvolume.FromRestore(o.(*velerov1.PodVolumeRestore))
-			if !s.Terminal() {
-				return nil
-			}
-			return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: s.Pod.Namespace, Name: s.Pod.Name}}}
-		})).
+		Watches(&velerov1.PodVolumeRestore{}, podsOfEndedRestores()).
+		WatchesRawSource(source.Kind[client.Object](a.own, &velerov1.PodVolumeRestore{}, podsOfEndedRestores())).
 		Complete(a.requireNodeLock(a.reconcilePod))
+}
+
+// podsOfEndedRestores queues the pods of restores that have ended. A restore that ends leaves the watches, which looks like a deletion.
+func podsOfEndedRestores() handler.EventHandler {
+	add := func(o client.Object, left bool, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		if pv := podvolume.FromObject(o); left || pv.Terminal() {
+			q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: pv.Pod.Namespace, Name: pv.Pod.Name}})
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			add(e.Object, false, q)
+		},
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			add(e.ObjectNew, false, q)
+		},
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			add(e.Object, true, q)
+		},
+	}
 }
 
 // reconcilePod lets the markers lie in a pod's volumes while its init container runs, and only then.

@@ -86,15 +86,24 @@ func (a *Agent) ownerGrace(pv podvolume.PodVolume) time.Duration {
 	}
 }
 
-// untilOwnTurn returns how long this agent leaves an object to others. The agents of all nodes see each object, and so they take
-// turns: the first one leaves a note on the object, and the others see that they need not check it.
+// untilOwnTurn returns how long this agent leaves an object to others. The agents of all nodes see each object that no agent has taken,
+// and so they take turns: the first one leaves a note on the object, and the others see that they need not check it.
 func (a *Agent) untilOwnTurn(pv podvolume.PodVolume, seen observation) time.Duration {
 	switch {
-	case pv.Kind == podvolume.Restore && (pv.Node == a.cfg.NodeName || a.knows(a.orphaned, pv.Key())):
+	case pv.Kind == podvolume.Restore && (pv.Node == a.cfg.NodeName || pv.TakenFor(a.cfg.NodeName) || a.knows(a.orphaned, pv.Key())):
 		return 0
 	case seen.noteVersion != "": // this agent has the turn
 		return a.checkInterval() - time.Since(seen.lastCheck)
 	default:
-		return a.ownerGrace(pv) + a.cfg.Stagger(seen.uid, a.cfg.AbandonedAfter) - time.Since(seen.lastChange)
+		return a.ownerGrace(pv) + a.stagger(pv, seen.uid, a.cfg.AbandonedAfter) - time.Since(seen.lastChange)
 	}
+}
+
+// stagger returns this agent's own delay for an object that no agent has taken. Of the others' only one agent sees those that an agent
+// has taken.
+func (a *Agent) stagger(pv podvolume.PodVolume, uid types.UID, limit time.Duration) time.Duration {
+	if pv.Taken() {
+		return 0
+	}
+	return a.cfg.Stagger(uid, limit)
 }

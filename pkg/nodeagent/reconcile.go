@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
@@ -27,19 +28,23 @@ const (
 func (a *Agent) watchBackups(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("podvolumebackup").
 		For(&velerov1.PodVolumeBackup{}).
+		WatchesRawSource(source.Kind[client.Object](a.own, &velerov1.PodVolumeBackup{}, &handler.EnqueueRequestForObject{})).
 		Complete(a.requireNodeLock(a.reconcileBackup))
 }
 
 func (a *Agent) watchRestores(ctx context.Context, mgr ctrl.Manager) error {
-	err := mgr.GetFieldIndexer().IndexField(ctx, &velerov1.PodVolumeRestore{}, podIndex, func(o client.Object) []string {
-		pod := o.(*velerov1.PodVolumeRestore).Spec.Pod
-		return []string{pod.Namespace + "/" + pod.Name}
-	})
-	if err != nil {
-		return fmt.Errorf("index by pod: %w", err)
+	for _, watched := range []client.FieldIndexer{mgr.GetFieldIndexer(), a.own} {
+		err := watched.IndexField(ctx, &velerov1.PodVolumeRestore{}, podIndex, func(o client.Object) []string {
+			pod := o.(*velerov1.PodVolumeRestore).Spec.Pod
+			return []string{pod.Namespace + "/" + pod.Name}
+		})
+		if err != nil {
+			return fmt.Errorf("index by pod: %w", err)
+		}
 	}
 	return ctrl.NewControllerManagedBy(mgr).Named("podvolumerestore").
 		For(&velerov1.PodVolumeRestore{}).
+		WatchesRawSource(source.Kind[client.Object](a.own, &velerov1.PodVolumeRestore{}, &handler.EnqueueRequestForObject{})).
 		Watches(&corev1.Pod{}, handler.Funcs{
 			CreateFunc: func(ctx context.Context, e event.CreateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 				a.enqueueRestores(ctx, e.Object, q)
@@ -94,13 +99,16 @@ func (a *Agent) knows(set map[podvolume.Key]struct{}, k podvolume.Key) bool {
 
 func (a *Agent) reconcileBackup(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var pvb velerov1.PodVolumeBackup
-	if err := a.client.Get(ctx, req.NamespacedName, &pvb); err != nil {
-		return a.reconcileGone(podvolume.Key{Kind: podvolume.Backup, Name: req.Name}, err)
+	key := podvolume.Key{Kind: podvolume.Backup, Name: req.Name}
+	if err := a.find(ctx, key, &pvb); err != nil {
+		return a.reconcileGone(key, err)
 	}
 	pv := podvolume.FromBackup(&pvb)
 	switch {
 	case pv.Terminal():
 		return a.reconcileEnded(ctx, pv)
+	case pv.Misplaced():
+		return reconcile.Result{}, a.giveUp(ctx, pv)
 	case pv.Node != a.cfg.NodeName:
 		return a.reconcileBackupElsewhere(ctx, pv)
 	}
@@ -116,8 +124,9 @@ func (a *Agent) reconcileEnded(ctx context.Context, pv podvolume.PodVolume) (rec
 
 func (a *Agent) reconcileRestore(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var pvr velerov1.PodVolumeRestore
-	if err := a.client.Get(ctx, req.NamespacedName, &pvr); err != nil {
-		return a.reconcileGone(podvolume.Key{Kind: podvolume.Restore, Name: req.Name}, err)
+	key := podvolume.Key{Kind: podvolume.Restore, Name: req.Name}
+	if err := a.find(ctx, key, &pvr); err != nil {
+		return a.reconcileGone(key, err)
 	}
 	pv := podvolume.FromRestore(&pvr)
 	if pv.Terminal() {
@@ -177,10 +186,10 @@ func (a *Agent) handedOverBefore(pvr *velerov1.PodVolumeRestore, pod types.UID) 
 	return rec != nil
 }
 
-// reconcileGone handles an object that is not in the cache any more.
+// reconcileGone handles an object that is in no watch any more.
 func (a *Agent) reconcileGone(k podvolume.Key, err error) (reconcile.Result, error) {
 	if !apierrors.IsNotFound(err) {
-		return reconcile.Result{}, fmt.Errorf("get %s from the cache: %w", k.Kind, err)
+		return reconcile.Result{}, fmt.Errorf("get %s: %w", k.Kind, err)
 	}
 	a.interrupt(k, podvolume.ErrDeleted)
 	a.forgetEnded(k)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
@@ -20,8 +19,7 @@ func (a *Agent) release(ctx context.Context, pv podvolume.PodVolume) (reconcile.
 	if left := a.releaseDelay(pv); left > 0 {
 		return reconcile.Result{RequeueAfter: left}, nil
 	}
-	err := a.env.RemoveFinalizers(ctx, pv)
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // the watch brings a change
+	if err := exceptChanged(a.env.RemoveFinalizers(ctx, pv)); err != nil {
 		return reconcile.Result{}, fmt.Errorf("remove the finalizers of a deleted object: %w", err)
 	}
 	return reconcile.Result{}, nil
@@ -33,5 +31,5 @@ func (a *Agent) releaseDelay(pv podvolume.PodVolume) time.Duration {
 		return 0
 	}
 	seen := a.observe(pv)
-	return a.cfg.AbandonedAfter + a.cfg.Stagger(seen.uid, a.cfg.AbandonedAfter) - time.Since(seen.deletionSeen)
+	return a.cfg.AbandonedAfter + a.stagger(pv, seen.uid, a.cfg.AbandonedAfter) - time.Since(seen.deletionSeen)
 }

@@ -31,7 +31,7 @@ func (a *Agent) reconcileRestoreBeforePod(ctx context.Context, pv podvolume.PodV
 	if young := a.cfg.ProgressInterval - waited; young > 0 { // most pods are there in a moment
 		return reconcile.Result{RequeueAfter: min(left, young)}, nil
 	}
-	a.reportWaiting(ctx, pv, v1alpha1.ReasonPodNotReady, why)
+	a.reportWaiting(ctx, pv, v1alpha1.ReasonPodNotReady, why, true)
 	return reconcile.Result{RequeueAfter: min(left, time.Minute)}, nil
 }
 
@@ -72,8 +72,8 @@ func notReadyReason(pod *corev1.Pod) string {
 }
 
 // reportWaiting writes on an object without an operation what it waits for. By that note this agent takes the turn to check the
-// object.
-func (a *Agent) reportWaiting(ctx context.Context, pv podvolume.PodVolume, reason v1alpha1.Reason, why string) {
+// object, or with take the object itself, if its pod is on this node.
+func (a *Agent) reportWaiting(ctx context.Context, pv podvolume.PodVolume, reason v1alpha1.Reason, why string, take bool) {
 	seen, told := a.observe(pv), pv.LastSnapshot()
 	now := progress.NewTracker(progress.Options{Previous: told})
 	now.Report(progress.Reading{Stage: progress.StageWaiting, Reason: reason, Message: why})
@@ -82,7 +82,7 @@ func (a *Agent) reportWaiting(ctx context.Context, pv podvolume.PodVolume, reaso
 	if told.State == snapshot.State && told.Message == snapshot.Message && fresh {
 		return
 	}
-	written, err := a.env.WriteSnapshot(ctx, pv, snapshot)
+	written, err := a.env.WriteSnapshot(ctx, pv, snapshot, take)
 	if err != nil {
 		a.cfg.Logger.Debug("Cannot report what an object waits for", "name", pv.Object.GetName(), "error", err)
 		return
@@ -96,6 +96,11 @@ func (a *Agent) reconcileRestoreWithoutPod(ctx context.Context, pv podvolume.Pod
 	if a.interrupt(pv.Key(), podvolume.ErrPodGone) {
 		return reconcile.Result{}, nil
 	}
+	return a.reconcileRestoreElsewhere(ctx, pv)
+}
+
+// reconcileRestoreElsewhere handles a restore for which there is no operation here.
+func (a *Agent) reconcileRestoreElsewhere(ctx context.Context, pv podvolume.PodVolume) (reconcile.Result, error) {
 	seen := a.observe(pv)
 	if left := a.untilOwnTurn(pv, seen); left > 0 {
 		return reconcile.Result{RequeueAfter: left}, nil
@@ -113,11 +118,13 @@ func (a *Agent) reconcileRestoreWithoutPod(ctx context.Context, pv podvolume.Pod
 	case pod.Spec.NodeName == "" && time.Since(seen.firstSeen) > a.cfg.PrepareTimeout: // a pod that has had a node keeps it
 		return reconcile.Result{}, a.env.FailOrphan(ctx, pv, a.podNotReady(notReadyReason(&pod)))
 	case pod.Spec.NodeName == "":
-		a.reportWaiting(ctx, pv, v1alpha1.ReasonPodNotReady, notReadyReason(&pod))
+		a.reportWaiting(ctx, pv, v1alpha1.ReasonPodNotReady, notReadyReason(&pod), false)
+	case pv.Taken() && !pv.TakenFor(pod.Spec.NodeName):
+		return reconcile.Result{}, a.giveUp(ctx, pv)
 	case pod.Spec.NodeName == a.cfg.NodeName:
 		return reconcile.Result{RequeueAfter: time.Second}, nil // the cache is late
 	default: // its node's agent may be away for a while; node and agent may also go together, and then the pod
-		a.reportWaiting(ctx, pv, v1alpha1.ReasonAgentLost, silentAgent(pod.Spec.NodeName))
+		a.reportWaiting(ctx, pv, v1alpha1.ReasonAgentLost, silentAgent(pod.Spec.NodeName), false)
 	}
 	return reconcile.Result{RequeueAfter: a.checkInterval()}, nil
 }

@@ -7,6 +7,7 @@ import (
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
@@ -74,7 +75,9 @@ func (op *Operation) parent(ctx context.Context, pvb *velerov1.PodVolumeBackup) 
 		return "", nil
 	}
 	var list velerov1.PodVolumeBackupList
-	err := op.env.Client.List(ctx, &list, client.InNamespace(op.env.Namespace), client.MatchingLabels{velerov1.PVCUIDLabel: claim})
+	// No watch has objects that have ended. The API server answers from its own watch cache: a list that is a moment old will do.
+	err := op.env.patientAPI.List(ctx, &list, client.InNamespace(op.env.Namespace), client.MatchingLabels{velerov1.PVCUIDLabel: claim},
+		&client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: "0"}})
 	if err != nil {
 		return "", fmt.Errorf("list earlier backups of the volume's claim: %w", err)
 	}

@@ -40,10 +40,11 @@ type patch struct {
 }
 
 type patchMetadata struct {
-	UID             types.UID         `json:"uid,omitempty"` // the API server rejects a patch of a later object of the same name
-	Annotations     map[string]string `json:"annotations,omitempty"`
-	Finalizers      *[]string         `json:"finalizers,omitempty"`      // nil: not changed
-	ResourceVersion string            `json:"resourceVersion,omitempty"` // only where two agents may write
+	UID             types.UID          `json:"uid,omitempty"` // the API server rejects a patch of a later object of the same name
+	Annotations     map[string]string  `json:"annotations,omitempty"`
+	Labels          map[string]*string `json:"labels,omitempty"`          // nil: removed
+	Finalizers      *[]string          `json:"finalizers,omitempty"`      // nil: not changed
+	ResourceVersion string             `json:"resourceVersion,omitempty"` // only where two agents may write
 }
 
 // newPatch returns a patch with s as the annotation and, once the total is known, as status.progress, which Velero's CLI reads.
@@ -86,9 +87,13 @@ func (e *Environment) send(ctx context.Context, object client.Object, p patch) (
 	return written, err
 }
 
-// WriteSnapshot writes s on pv's version of its object, once, and returns the object as it is afterwards.
-func (e *Environment) WriteSnapshot(ctx context.Context, pv PodVolume, s progress.Snapshot) (client.Object, error) {
+// WriteSnapshot writes s on pv's version of its object, once, and returns the object as it is afterwards. With take the object
+// comes into the watch of this node's agent.
+func (e *Environment) WriteSnapshot(ctx context.Context, pv PodVolume, s progress.Snapshot, take bool) (client.Object, error) {
 	p := newPatch(s)
+	if take {
+		p.Metadata.Labels = pv.takeLabels(e.NodeName)
+	}
 	p.Metadata.ResourceVersion = pv.Object.GetResourceVersion()
 	return e.send(ctx, pv.Object, p)
 }
@@ -158,7 +163,7 @@ func (op *Operation) claim(ctx context.Context) error {
 		}
 		op.resumed = fresh.Phase == PhaseInProgress // or our own claim, if its answer was lost: harmless
 		p := newPatch(op.tracker.Snapshot())
-		p.Metadata.Finalizers = withFinalizer(fresh.Object)
+		p.Metadata.Finalizers, p.Metadata.Labels = withFinalizer(fresh.Object), fresh.takeLabels(op.env.NodeName)
 		if fresh.Phase != PhaseInProgress || fresh.Started == nil {
 			p.Status["phase"] = PhaseInProgress
 			p.Status["startTimestamp"] = metav1.Now()
@@ -203,10 +208,12 @@ func (op *Operation) writeProgressOnVersion(ctx context.Context, reader client.R
 	if err := reader.Get(ctx, client.ObjectKeyFromObject(op.Object), object); err != nil {
 		return fmt.Errorf("get the object: %w", err)
 	}
-	if FromObject(object).Terminal() {
+	known := FromObject(object)
+	if known.Terminal() {
 		return ErrEnded
 	}
 	p := newPatch(s)
+	p.Metadata.Labels = known.takeLabels(op.env.NodeName)
 	p.Metadata.ResourceVersion = object.GetResourceVersion()
 	_, err := op.env.send(ctx, op.Object, p)
 	return err

@@ -135,8 +135,10 @@ func (s terminalStatus) patch(fresh PodVolume) patch {
 		p.Status["snapshotID"] = s.result.snapshotID
 		p.Status["incrementalBytes"] = s.result.newBytes // since Velero 1.18; older CRDs prune it
 	}
-	if fresh.Object.GetDeletionTimestamp() == nil { // else it would vanish with this write, and nobody would see how it ended
-		p.Metadata.Finalizers = withoutFinalizers(fresh.Object)
+	// Without the finalizers an object that is being deleted would vanish with this write, and nobody would see how it ended. It stays in
+	// the watch of its agent, which removes them.
+	if fresh.Object.GetDeletionTimestamp() == nil {
+		p.Metadata.Finalizers, p.Metadata.Labels = withoutFinalizers(fresh.Object), fresh.endLabels()
 	}
 	return p
 }
@@ -144,7 +146,7 @@ func (s terminalStatus) patch(fresh PodVolume) patch {
 // minimalPatch returns a terminal write with the required fields only, which every version of the CRDs accepts.
 func (s terminalStatus) minimalPatch(fresh PodVolume) patch {
 	full := s.patch(fresh)
-	p := patch{Metadata: patchMetadata{Finalizers: full.Metadata.Finalizers}, Status: map[string]any{}}
+	p := patch{Metadata: patchMetadata{Finalizers: full.Metadata.Finalizers, Labels: full.Metadata.Labels}, Status: map[string]any{}}
 	for _, field := range []string{"phase", "message", "completionTimestamp", "snapshotID"} {
 		if value, ok := full.Status[field]; ok {
 			p.Status[field] = value
