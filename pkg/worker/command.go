@@ -39,6 +39,9 @@ type Command struct {
 	// Memory is how many bytes a worker that is a Go program, as restic and kopia are, tries to keep within (GOMEMLIMIT); 0:
 	// as many as there are. It takes more where it has to: a large index then costs time, not the volume.
 	Memory int64
+	// Yields is for a worker that helps another one, which can do without: it is killed before memory gets short for the others,
+	// however large they are.
+	Yields bool
 
 	// Stdin is the place for secrets that a worker of our own needs; nil: empty. Its Read must not block for longer than
 	// the worker lives, so it is something like a strings.Reader.
@@ -114,8 +117,8 @@ var ErrLineTooLong = errors.New("a line of its output is too long")
 // if the worker ended in another way, and wraps context.Cause(ctx) too if ctx ended before that. Any other error means
 // that the program never ran; it wraps fs.ErrNotExist if there is no such program.
 //
-// A worker that is the largest one when the memory limit of the agent's container is nearly reached is killed: see
-// ExitError.OutOfMemory.
+// A worker that is the largest one when the memory limit of the agent's container is nearly reached is killed, one that yields
+// earlier: see ExitError.OutOfMemory.
 //
 // Run keeps its goroutine on one thread and uses four more goroutines, one more with Stdin, and one more with a guard.
 func Run(ctx context.Context, c Command) error {

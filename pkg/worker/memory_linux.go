@@ -2,7 +2,6 @@ package worker
 
 import (
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -101,37 +100,43 @@ const (
 	memoryInterval = 100 * time.Millisecond
 )
 
-// threshold is how many bytes the group may use.
-func (g memoryGroup) threshold() int64 { return g.limit - min(memoryReserve, g.limit/8) }
+// threshold is how many bytes the group may use. A worker that yields is killed when twice the reserve is left.
+func (g memoryGroup) threshold(yields bool) int64 {
+	reserve := min(memoryReserve, g.limit/8)
+	if yields {
+		reserve *= 2
+	}
+	return g.limit - reserve
+}
 
-// watchMemory kills the worker if it is the largest one when the container's memory is nearly used up, and reports whether it
-// did. It returns when ended is closed. Without it the kernel would choose, which ends the whole container where kubelet has set
-// memory.oom.group (cgroup version 2, Kubernetes 1.28 and later): one huge volume would end all volumes of the node.
-func (p *process) watchMemory(log *slog.Logger, ended <-chan struct{}) (killed bool) {
+// watchMemory kills the worker if it is the largest one when the container's memory is nearly used up, or if it yields when that
+// is near, and reports whether it did. It returns when ended is closed. Without it the kernel would choose, which ends the whole
+// container where kubelet has set memory.oom.group (cgroup version 2, Kubernetes 1.28 and later): one huge volume would end all
+// volumes of the node.
+func (p *process) watchMemory(c *Command, ended <-chan struct{}) (killed bool) {
 	group := ownMemoryGroup()
 	if group.limit == 0 {
 		<-ended
 		return false
 	}
+	threshold := group.threshold(c.Yields)
 	ticker := time.NewTicker(memoryInterval)
 	defer ticker.Stop()
 	for {
+		if group.used() >= threshold && (c.Yields || p.pid == largestWorker()) {
+			// Again: a larger one may have ended since, and then its memory is free.
+			if used := group.used(); used >= threshold {
+				c.Logger.Warn("killing worker: the container is nearly out of memory", "pid", p.pid, "usedBytes", used, "limitBytes", group.limit, "yields", c.Yields)
+				p.signalGroup(syscall.SIGKILL)
+				<-ended
+				return true
+			}
+		}
 		select {
 		case <-ended:
 			return false
 		case <-ticker.C:
 		}
-		if group.used() < group.threshold() || p.pid != largestWorker() {
-			continue
-		}
-		used := group.used() // again: a larger one may have ended since, and then its memory is free
-		if used < group.threshold() {
-			continue
-		}
-		log.Warn("killing worker: the container is nearly out of memory", "pid", p.pid, "usedBytes", used, "limitBytes", group.limit)
-		p.signalGroup(syscall.SIGKILL)
-		<-ended
-		return true
 	}
 }
 

@@ -143,6 +143,16 @@ func TestWorkerOutOfMemory(t *testing.T) { //nolint:paralleltest // see above
 // The largest worker is killed before the container runs out of memory. The kernel does not help: version 1 is told not to kill,
 // and with version 2 it would kill the agent, too, as kubelet has it. Not parallel for the reason above.
 func TestLargestWorkerIsKilledInTime(t *testing.T) { //nolint:paralleltest // see TestWorkerOutOfMemory
+	runInSmallMemory(t, "script-two", "large: exe: killed: out of memory\nsmall: <nil>\n")
+}
+
+// A worker that yields is killed in time for a larger one to go on. Not parallel for the reason above.
+func TestYieldingWorkerIsKilledFirst(t *testing.T) { //nolint:paralleltest // see TestWorkerOutOfMemory
+	runInSmallMemory(t, "script-yield", "small: exe: killed: out of memory\nlarge: <nil>\n")
+}
+
+func runInSmallMemory(t *testing.T, script, want string) {
+	t.Helper()
 	cgroup := limitedCgroup(t, 512<<20)
 	if setCgroup(filepath.Join(cgroup, "memory.oom.group"), "1") != nil {
 		if err := setCgroup(filepath.Join(cgroup, "memory.oom_control"), "1"); err != nil {
@@ -151,10 +161,9 @@ func TestLargestWorkerIsKilledInTime(t *testing.T) { //nolint:paralleltest // se
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	agent := exec.CommandContext(ctx, executable(t), "script-two", cgroup, strconv.Itoa(2<<30))
+	agent := exec.CommandContext(ctx, executable(t), script, cgroup, strconv.Itoa(2<<30))
 	agent.Dir = t.TempDir()
 	out, err := agent.CombinedOutput()
-	want := "large: exe: killed: out of memory\nsmall: <nil>\n"
 	if diff := cmp.Diff(want, string(out)); err != nil || diff != "" {
 		t.Errorf("agent: %v, its output (-want +got):\n%s", err, diff)
 	}

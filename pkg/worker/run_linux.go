@@ -72,7 +72,7 @@ func (p *process) supervise(ctx context.Context, c *Command) (lastSignal syscall
 	sent := make(chan syscall.Signal)
 	go func() { sent <- p.terminate(ctx, c, ended) }()
 	memory := make(chan bool)
-	go func() { memory <- p.watchMemory(c.Logger, ended) }()
+	go func() { memory <- p.watchMemory(c, ended) }()
 
 	// Until cmd.Wait the worker is a zombie. So its pid, and the number of its process group, cannot belong to others.
 	p.awaitEnd()

@@ -35,6 +35,7 @@ var scripts = map[string]func(args []string) int{
 	"script-grow":     growSlowly,
 	"script-keep":     keepMemory,
 	"script-two":      runTwoWorkers,
+	"script-yield":    runYieldingWorker,
 
 	"script-metadata":    changeMetadata,
 	"script-directories": useDirectories,
@@ -300,7 +301,16 @@ func keepMemory(args []string) int {
 // runTwoWorkers enters the cgroup that its first argument names, runs a worker that keeps 40 MiB and another that grows to the
 // bytes of the second argument, and writes how they end.
 func runTwoWorkers(args []string) int {
-	if err := enterCgroup(args[0]); err != nil {
+	return runBesideKeeper(args[0], 40<<20, "small", Command{Args: []string{"script-grow", strconv.Itoa(256 << 20), args[1]}}, "large")
+}
+
+// runYieldingWorker does the same with one that keeps 290 MiB and a smaller one that yields.
+func runYieldingWorker(args []string) int {
+	return runBesideKeeper(args[0], 290<<20, "large", Command{Args: []string{"script-grow", strconv.Itoa(16 << 20), args[1]}, Yields: true}, "small")
+}
+
+func runBesideKeeper(cgroup string, keep int, keeper string, other Command, name string) int {
+	if err := enterCgroup(cgroup); err != nil {
 		fmt.Println(err)
 		return 1
 	}
@@ -311,17 +321,16 @@ func runTwoWorkers(args []string) int {
 	}
 	ctx, interrupt := context.WithCancel(context.Background()) //nolint:forbidigo // the main function of a process
 	defer interrupt()
-	ready, small := make(chan struct{}), make(chan error)
-	command := Command{Path: self, Dir: dir, Access: Access{ReadOnly: bin}, Logger: discard}
+	ready, kept := make(chan struct{}), make(chan error)
+	other.Path, other.Dir, other.Access, other.Logger = self, dir, Access{ReadOnly: bin}, discard
 	go func() {
-		c := command
-		c.Args, c.Stdout = []string{"script-keep", strconv.Itoa(40 << 20)}, func([]byte) { close(ready) }
-		small <- Run(ctx, c)
+		c := other
+		c.Args, c.Yields, c.Stdout = []string{"script-keep", strconv.Itoa(keep)}, false, func([]byte) { close(ready) }
+		kept <- Run(ctx, c)
 	}()
 	<-ready
-	command.Args = []string{"script-grow", strconv.Itoa(256 << 20), args[1]}
-	fmt.Println("large:", Run(context.Background(), command)) //nolint:forbidigo // the main function of a process
+	fmt.Println(name+":", Run(context.Background(), other)) //nolint:forbidigo // the main function of a process
 	interrupt()
-	fmt.Println("small:", <-small)
+	fmt.Println(keeper+":", <-kept)
 	return 0
 }

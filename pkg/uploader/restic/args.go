@@ -42,8 +42,9 @@ func (u *Uploader) restoreArgs(req uploader.RestoreRequest) []string {
 	return append(args, lockArgs(req.Repository)...)
 }
 
+// statsArgs needs no lock: the size of one snapshot never changes. Without its directories restic stats fails.
 func statsArgs(req uploader.RestoreRequest) []string {
-	return append([]string{jsonFlag, "--mode", "restore-size", req.SnapshotID}, lockArgs(req.Repository)...)
+	return []string{jsonFlag, "--mode", "restore-size", req.SnapshotID, "--no-lock"}
 }
 
 func listArgs(req uploader.RestoreRequest) []string {

@@ -29,6 +29,7 @@ func TestRestoreThatComparesIsNotIdle(t *testing.T) {
 		"of a larger snapshot":   {present: 100 * gib, total: 900 * gib, line: still, busy: limit},
 		"an empty volume":        {total: 100 * gib, line: still},
 		"all files are compared": {present: 100 * gib, total: 100 * gib, line: `{"message_type":"status","total_files":1,"total_bytes":107374182400}`},
+		"of an unknown size":     {present: 100 * gib, line: still, busy: limit},
 		"files are written":      {present: 100 * gib, total: 900 * gib, line: `{"message_type":"status","total_files":1,"total_bytes":107374182400,"bytes_restored":7}`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -36,8 +37,8 @@ func TestRestoreThatComparesIsNotIdle(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				tracker := progress.NewTracker(progress.Options{})
 				tracker.Begin(1)
-				s := newRestoreStream(tracker, "/volume", test.total)
-				s.present = test.present
+				s := newRestoreStream(tracker, "/volume")
+				s.present, s.total = test.present, test.total
 				began := time.Now()
 				for s.stdout([]byte(test.line)); time.Since(began) < test.busy-time.Minute; s.stdout([]byte(test.line)) {
 					<-time.After(time.Minute) // the clock of the bubble, nobody waits

@@ -72,14 +72,14 @@ func TestRecordings(t *testing.T) {
 			if !v.reportsRestore() {
 				return outcome{Malformed: 1}
 			}
-			return outcome{TotalBytes: source, Done: source - 1}
+			return outcome{TotalBytes: source, Done: source - 1, Final: true}
 		},
 		// From 0.17 on the total lacks what is there already.
 		"restore-again": func(v Version) outcome {
 			if !v.reportsRestore() {
 				return outcome{Malformed: 1}
 			}
-			return outcome{TotalBytes: source, Done: source - 1}
+			return outcome{TotalBytes: source, Done: source - 1, Final: true}
 		},
 	}
 	for _, version := range parts.ResticVersions(t) {
@@ -113,7 +113,7 @@ func replay(t *testing.T, v Version, name string) (outcome, string) {
 	t.Helper()
 	out := newBackupStream(progress.Discard, "/tmp/recording/unreadable")
 	if strings.HasPrefix(name, "restore") {
-		out = newRestoreStream(progress.Discard, "/tmp/recording/target", 0)
+		out = newRestoreStream(progress.Discard, "/tmp/recording/target")
 	}
 	said := &stderr{itemFail: out.itemFailed}
 	var exit int

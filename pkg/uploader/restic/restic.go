@@ -156,6 +156,7 @@ type invocation struct {
 	args    []string
 	volume  *os.File // the working directory; nil: that of the workspace
 	mode    worker.Mode
+	beside  bool // it is not worth memory that the worker beside it needs
 
 	stdout   func(line []byte)
 	complete bool      // it is an error if a line is lost for its length
@@ -179,6 +180,10 @@ func (u *Uploader) run(ctx context.Context, w *workspace, i invocation) error {
 	}
 	access := w.access
 	access.Volume = i.mode
+	memory := u.options.Memory()
+	if i.beside {
+		memory /= 4
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	said := &stderr{itemFail: w.hiding(i.itemFail), itemGone: i.itemGone, said: i.said, fullDisk: i.fullDisk, fullRepository: func(line string) {
@@ -190,7 +195,7 @@ func (u *Uploader) run(ctx context.Context, w *workspace, i invocation) error {
 	}}
 	err := worker.Run(ctx, worker.Command{
 		Path: u.path, Args: append(append([]string{i.command}, u.globalArgs(w)...), i.args...),
-		Env: w.env, Dir: dir, Access: access, Memory: u.options.Memory(),
+		Env: w.env, Dir: dir, Access: access, Memory: memory, Yields: i.beside,
 		Stdout: i.stdout, Complete: i.complete, Output: i.output, Stderr: said.line,
 		Grace: u.options.Grace, Logger: u.options.Logger,
 	})

@@ -30,18 +30,10 @@ func (u *Uploader) Restore(ctx context.Context, req uploader.RestoreRequest, p p
 	sink := orDiscard(p)
 	var result uploader.RestoreResult
 	err := u.inWorkspace(req.Repository, func(w *workspace) error {
-		total, known, err := u.total(ctx, w, req, sink)
-		if err != nil {
-			return err
-		}
-		err = u.pastDeadLocks(ctx, w, func() error {
-			result, err = u.restore(ctx, w, req, total, sink)
+		return u.pastDeadLocks(ctx, w, func() (err error) {
+			result, err = u.restore(ctx, w, req, sink)
 			return err
 		})
-		if known && result.Errors == 0 {
-			result.SizesOnDisk = total
-		}
-		return err
 	})
 	if err != nil {
 		return uploader.RestoreResult{}, fmt.Errorf("restore snapshot %s: %w", req.SnapshotID, err)
@@ -49,32 +41,19 @@ func (u *Uploader) Restore(ctx context.Context, req uploader.RestoreRequest, p p
 	return result, nil
 }
 
-// total finds out how many bytes a restore writes. What the caller knows is only taken where restic cannot say it, known is false
-// then.
-func (u *Uploader) total(ctx context.Context, w *workspace, req uploader.RestoreRequest, sink progress.Sink) (total int64, known bool, err error) {
-	err = u.pastDeadLocks(ctx, w, func() error {
-		sink.Report(progress.Reading{Stage: progress.StageScanning, TotalBytes: max(req.TotalBytes, 0)})
-		var err error
-		total, err = u.restoreSize(ctx, w, req)
-		return err
-	})
-	if errors.Is(err, errNoStats) && req.TotalBytes > 0 {
-		u.options.Logger.Info("take the snapshot's size as the caller knows it", "bytes", req.TotalBytes, "error", err)
-		return req.TotalBytes, false, nil
-	}
-	return total, err == nil, err
-}
-
 // restore runs restic restore once.
-func (u *Uploader) restore(ctx context.Context, w *workspace, req uploader.RestoreRequest, total int64, sink progress.Sink) (uploader.RestoreResult, error) {
+func (u *Uploader) restore(ctx context.Context, w *workspace, req uploader.RestoreRequest, sink progress.Sink) (uploader.RestoreResult, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	sink.Report(progress.Reading{Stage: progress.StageScanning, TotalBytes: max(req.TotalBytes, 0)})
+	out := newRestoreStream(sink, pathOf(req.Volume))
+	size := u.startSizing(ctx, w, req, out)
+	defer size.end()
 	present, err := u.clear(ctx, w, req)
 	if err != nil {
 		return uploader.RestoreResult{}, err
 	}
-	out := newRestoreStream(sink, pathOf(req.Volume), total)
-	out.present = present
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+	out.expect(present)
 	stop, err := u.measure(ctx, req.Volume, out)
 	if err != nil {
 		return uploader.RestoreResult{}, err
@@ -96,12 +75,17 @@ func (u *Uploader) restore(ctx context.Context, w *workspace, req uploader.Resto
 	if err != nil && !out.wentOn(err) {
 		return uploader.RestoreResult{}, out.explain(err)
 	}
+	total, known := u.finalTotal(ctx, w, req, out, size)
 	out.finish(total, 0)
 	slices.Sort(out.failed) // many files are written at the same time, and two attempts that fail alike are to say the same
-	return uploader.RestoreResult{
+	result := uploader.RestoreResult{
 		TotalBytes: total, TotalFiles: out.reading.FilesTotal,
 		Errors: out.reading.Errors, FailedPaths: out.failed, LastError: out.reading.LastError,
-	}, nil
+	}
+	if known && result.Errors == 0 {
+		result.SizesOnDisk = total
+	}
+	return result, nil
 }
 
 // errorCount is how a restore ends that has written all that could be written (restic 0.14 to 0.19).

@@ -10,11 +10,11 @@ import (
 )
 
 // restoreSize asks restic how many bytes a restore of the snapshot writes, hard links once. The PodVolumeBackup's own
-// total counts them once for each link (docs/contracts/restic-kopia.md 3).
-func (u *Uploader) restoreSize(ctx context.Context, w *workspace, req uploader.RestoreRequest) (int64, error) {
+// total counts them once for each link (docs/contracts/restic-kopia.md 3). beside is set while a restore runs.
+func (u *Uploader) restoreSize(ctx context.Context, w *workspace, req uploader.RestoreRequest, beside bool) (int64, error) {
 	var last []byte // restic 0.19.0 prints text before the JSON
 	err := u.run(ctx, w, invocation{
-		command: "stats", args: statsArgs(req), stdout: func(line []byte) {
+		command: "stats", args: statsArgs(req), beside: beside, stdout: func(line []byte) {
 			if len(line) > 0 {
 				last = append(last[:0], line...)
 			}

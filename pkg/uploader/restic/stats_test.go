@@ -35,7 +35,7 @@ func TestStats(t *testing.T) {
 			repository := scripted(script...)
 			var got int64
 			err := u.inWorkspace(repository, func(w *workspace) (err error) {
-				got, err = u.restoreSize(t.Context(), w, uploader.RestoreRequest{Repository: repository, SnapshotID: "12345678"})
+				got, err = u.restoreSize(t.Context(), w, uploader.RestoreRequest{Repository: repository, SnapshotID: "12345678"}, false)
 				return err
 			})
 			if got != test.want || !errors.Is(err, test.err) {

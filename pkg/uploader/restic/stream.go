@@ -46,8 +46,10 @@ type stream struct {
 	// interpret takes a status or summary line into the reading.
 	interpret func(*stream, *message)
 	summary   *summary
-	// total is the size of the snapshot to restore in bytes, where it is known beforehand.
+	// total is the size of the snapshot to restore in bytes, as restic stats says it; 0 until it does. plan is the same as the restore
+	// itself says it, once it has looked through the whole snapshot.
 	total int64
+	plan  *int64
 	// present is how many bytes lay in the volume before the restore, compared how many of the snapshot restic has got past in
 	// its comparison with them, and since is when it last got further.
 	present, compared int64
@@ -64,8 +66,8 @@ func newBackupStream(sink progress.Sink, volume string) *stream {
 	return &stream{sink: sink, volume: volume, interpret: (*stream).backupLine, backsUp: true}
 }
 
-func newRestoreStream(sink progress.Sink, volume string, total int64) *stream {
-	return &stream{sink: sink, volume: volume, interpret: (*stream).restoreLine, total: total}
+func newRestoreStream(sink progress.Sink, volume string) *stream {
+	return &stream{sink: sink, volume: volume, interpret: (*stream).restoreLine, reading: progress.Reading{Stage: progress.StageScanning}}
 }
 
 // stdout takes one line of restic's output.
@@ -272,59 +274,6 @@ func added(m *message) uint64 {
 		return m.DataAddedPacked
 	}
 	return m.DataAdded
-}
-
-// restoreLine takes a line of a restore. From restic 0.17 on, bytes of files that were there already are left out of
-// the total; they are counted again here. On a full disk restic goes on to 100 % (docs/contracts/restic-kopia.md 2): the
-// last byte is only reported when restic has exited without an error.
-func (s *stream) restoreLine(m *message) {
-	r := &s.reading
-	total := s.total
-	if total == 0 {
-		total = count(m.TotalBytes + m.BytesSkipped)
-	}
-	r.TotalBytes, r.TotalFinal = total, s.total > 0
-	r.FilesDone, r.FilesTotal = count(m.FilesRestored+m.FilesSkipped), count(m.TotalFiles+m.FilesSkipped)
-	r.Next = s.comparing(m)
-	s.restored(count(m.BytesRestored + m.BytesSkipped))
-}
-
-// slowestRead is at how many bytes a second restic reads what is in a volume, at least.
-const slowestRead = 20 << 20
-
-// comparing is how long it may be until a number moves. From restic 0.17 on a restore begins with a comparison of all files
-// that are there with the snapshot, and counts each at its end: in one large file that an earlier attempt has left no
-// number moves for hours.
-func (s *stream) comparing(m *message) time.Duration {
-	compared := count(m.TotalBytes + m.BytesSkipped)
-	if compared != s.compared || s.since.IsZero() {
-		s.compared, s.since = compared, time.Now()
-	}
-	left := min(s.present, s.total-compared)
-	if m.BytesRestored > 0 || left <= 0 {
-		return 0
-	}
-	return max(time.Duration(left/slowestRead)*time.Second-time.Since(s.since), 0)
-}
-
-// measured takes a measurement of the volume in place of a line, for a restic that prints none.
-func (s *stream) measured(done int64, next time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.reading.TotalBytes, s.reading.TotalFinal, s.reading.Next = s.total, s.total > 0, next
-	s.restored(done)
-}
-
-// restored reports how many bytes lie in the volume.
-func (s *stream) restored(done int64) {
-	r := &s.reading
-	r.Stage = progress.StageTransferring
-	if r.TotalBytes > 0 && done >= r.TotalBytes {
-		r.Stage = progress.StageFinishing
-		done = r.TotalBytes - 1
-	}
-	r.BytesDone = done
-	s.report()
 }
 
 // count makes a number of restic's a count: what does not fit is one of its underflows, and not known.

@@ -98,16 +98,31 @@ func TestStreamOfRestore(t *testing.T) {
 			`{"message_type":"summary","total_files":1,"files_restored":1,"total_bytes":100,"bytes_restored":100}`, 100,
 			progress.Reading{Stage: progress.StageFinishing, BytesDone: 99, TotalBytes: 100, TotalFinal: true, FilesDone: 1, FilesTotal: 1},
 		},
-		"size unknown": {
-			`{"message_type":"status","total_bytes":10,"bytes_restored":4}`, 0,
-			progress.Reading{Stage: progress.StageTransferring, BytesDone: 4, TotalBytes: 10},
+		"restic's own total, once it writes": {
+			`{"message_type":"status","total_bytes":10,"bytes_restored":4,"bytes_skipped":5}`, 0,
+			progress.Reading{Stage: progress.StageTransferring, BytesDone: 9, TotalBytes: 15, TotalFinal: true},
+		},
+		"it still grows in the first pass": {
+			`{"message_type":"status","total_bytes":10}`, 0,
+			progress.Reading{Stage: progress.StageTransferring, TotalBytes: 10},
+		},
+		"all that was compared so far is not all": {
+			`{"message_type":"status","files_skipped":2,"bytes_skipped":100}`, 0,
+			progress.Reading{Stage: progress.StageTransferring, BytesDone: 99, TotalBytes: 100, FilesDone: 2, FilesTotal: 2},
+		},
+		"all was there": {
+			`{"message_type":"summary","files_skipped":2,"bytes_skipped":100}`, 0,
+			progress.Reading{Stage: progress.StageFinishing, BytesDone: 99, TotalBytes: 100, TotalFinal: true, FilesDone: 2, FilesTotal: 2},
 		},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var last progress.Reading
-			s := newRestoreStream(progress.SinkFunc(func(r progress.Reading) { last = r }), "/volume", test.total)
+			s := newRestoreStream(progress.SinkFunc(func(r progress.Reading) { last = r }), "/volume")
+			if test.total > 0 {
+				s.setTotal(test.total)
+			}
 			s.stdout([]byte(test.line))
 			if diff := cmp.Diff(test.want, last); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
@@ -165,7 +180,9 @@ func FuzzStream(f *testing.F) {
 				t.Errorf("not fit to be shown: %+v", r)
 			}
 		})
-		for _, s := range []*stream{newBackupStream(check, "/volume"), newRestoreStream(check, "/volume", 0), newRestoreStream(check, "/volume", 100)} {
+		known := newRestoreStream(check, "/volume")
+		known.setTotal(100)
+		for _, s := range []*stream{newBackupStream(check, "/volume"), newRestoreStream(check, "/volume"), known} {
 			said := &stderr{itemFail: s.itemFailed}
 			for line := range strings.SplitSeq(string(input), "\n") {
 				s.stdout([]byte(line))
