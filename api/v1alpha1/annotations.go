@@ -30,6 +30,9 @@ const (
 	// AnnotationSynced is on a Backup whose records have all been brought into the cluster: how many there are, as JSON. A
 	// Backup with fewer is repaired.
 	AnnotationSynced = "plimsoll.io/synced"
+
+	// AnnotationMigratedFrom names, on the copy of a Backup whose volumes were migrated to kopia, the Backup that it is a copy of.
+	AnnotationMigratedFrom = "plimsoll.io/migrated-from"
 )
 
 // FinalizerPodVolume keeps a PodVolumeBackup or PodVolumeRestore that a node agent has claimed until its end is written: a

@@ -106,6 +106,11 @@ func taskReasons() []ReasonInfo {
 			Detail: "more snapshots would be forgotten than new backups explain since the same policy was last applied, or other ones than were acknowledged. Nothing was forgotten",
 			Remedy: "look at the snapshots that the task lists as Pending; if they may go, run 'kubectl plimsoll repository forget' with the same policy and --yes --acknowledge WAVE", Page: pageTasks,
 		},
+		{Reason: ReasonMigrated, Meaning: "every selected snapshot is in the kopia repository, and each of its entries was compared", Page: pageTasks},
+		{
+			Reason: ReasonNotMigrated, Meaning: "the backup has volumes that are not migrated, so there is no copy of it", Retried: retriedNo,
+			Remedy: "migrate all volumes of the backup", Page: pageTasks,
+		},
 		{
 			Reason: ReasonUnconfirmed, Meaning: "each look at the repository found something else", Detail: "each look at the repository found something else, as when backups and prune change it faster than it is read, or the storage answers differently each time", Retried: retriedNo,
 			Remedy: "check again when no backup and no maintenance runs; if it happens again, check the storage", Page: pageTasks,

@@ -61,6 +61,8 @@ const (
 	ReasonPlanned                 Reason = "Planned"                 // the task says what it would forget
 	ReasonForgotten               Reason = "Forgotten"               // what the policy does not keep is gone
 	ReasonNotAcknowledged         Reason = "NotAcknowledged"         // more would be forgotten than new backups explain, or something else than was acknowledged
+	ReasonMigrated                Reason = "Migrated"                // every selected snapshot is in the kopia repository, and was compared
+	ReasonNotMigrated             Reason = "NotMigrated"             // a backup has volumes that are not migrated yet, so it has no copy
 	ReasonUnconfirmed             Reason = "Unconfirmed"             // each look at a repository found something else
 	ReasonBackupNotFound          Reason = "BackupNotFound"          // the cluster has no such Backup
 	ReasonPodVolumeBackupNotFound Reason = "PodVolumeBackupNotFound" // the cluster has no such PodVolumeBackup

@@ -10,7 +10,7 @@ import (
 
 // RepositoryTaskType is what a RepositoryTask does.
 //
-// +kubebuilder:validation:Enum=Verify;Check;Usage;Forget
+// +kubebuilder:validation:Enum=Verify;Check;Usage;Forget;Migrate
 type RepositoryTaskType string
 
 // TaskVerify proves that the volumes of a backup can be restored: it reads every file out of the repository and compares it
@@ -30,10 +30,12 @@ const ConditionChecked = "Checked"
 // RepositoryTaskSpec says what to do, and with which volumes.
 //
 // +kubebuilder:validation:XValidation:rule="self == oldSelf",message="is immutable"
-// +kubebuilder:validation:XValidation:rule="self.type == 'Forget' || [has(self.backup), has(self.podVolumeBackup), has(self.latest)].filter(set, set).size() == 1",message="exactly one of backup, podVolumeBackup and latest must be set"
+// +kubebuilder:validation:XValidation:rule="self.type == 'Forget' || [has(self.backup), has(self.podVolumeBackup), has(self.latest), has(self.all)].filter(set, set).size() == 1",message="exactly one of backup, podVolumeBackup, latest and all must be set"
 // +kubebuilder:validation:XValidation:rule="self.type != 'Forget' || !has(self.backup) && !has(self.podVolumeBackup) && !has(self.latest)",message="a task of type Forget works on all PodVolumeBackups without a Backup: only volume selects some"
 // +kubebuilder:validation:XValidation:rule="has(self.keep) == (self.type == 'Forget')",message="keep is needed by tasks of type Forget, and only by those"
 // +kubebuilder:validation:XValidation:rule="self.type == 'Forget' || !has(self.apply) && !has(self.acknowledge) && !has(self.backupStorageLocation)",message="apply, acknowledge and backupStorageLocation are for tasks of type Forget"
+// +kubebuilder:validation:XValidation:rule="!has(self.all) && !has(self.dryRun) || self.type == 'Migrate'",message="all and dryRun are for tasks of type Migrate"
+// +kubebuilder:validation:XValidation:rule="self.type != 'Migrate' || has(self.backup) || has(self.all)",message="a task of type Migrate works on a backup or on all"
 // +kubebuilder:validation:XValidation:rule="!has(self.readData) || self.type == 'Check'",message="readData is for tasks of type Check"
 // +kubebuilder:validation:XValidation:rule="!has(self.podVolumeBackup) || !has(self.volume)",message="volume selects volumes of a backup: it cannot be set with podVolumeBackup"
 // +kubebuilder:validation:XValidation:rule="!has(self.maxBytes) || has(self.latest) && self.type == 'Verify'",message="maxBytes can only be set with latest, and not for a check"
@@ -74,6 +76,18 @@ type RepositoryTaskSpec struct {
 	//
 	// +optional
 	Volume *PodVolumeSelector `json:"volume,omitempty"`
+
+	// All selects, in place of a backup, the completed restic backups of all volumes that belong to a Backup: 300 at most that are not
+	// migrated yet, oldest first.
+	//
+	// +optional
+	// +kubebuilder:validation:Enum=true
+	All bool `json:"all,omitempty"`
+
+	// DryRun has a migration only say what it would copy.
+	//
+	// +optional
+	DryRun bool `json:"dryRun,omitempty"`
 
 	// ReadData has a check read all data of the repositories, too, and compare its hashes.
 	//
@@ -144,7 +158,7 @@ func (s *PodVolumeSelector) String() string {
 
 // VolumeResult is what became of one volume.
 //
-// +kubebuilder:validation:Enum=Pending;Verified;Mismatched;Failed;Skipped
+// +kubebuilder:validation:Enum=Pending;Verified;Mismatched;Failed;Skipped;Migrated;Planned
 type VolumeResult string
 
 // The results. Only Verified is a proof.
@@ -191,6 +205,22 @@ type RepositoryTaskVolume struct {
 	//
 	// +optional
 	SnapshotID string `json:"snapshotID,omitempty"`
+
+	// MigratedSnapshotID is the snapshot in the kopia repository that a migration has made of it.
+	//
+	// +optional
+	MigratedSnapshotID string `json:"migratedSnapshotID,omitempty"`
+
+	// UploadedBytes is how much a migration has sent to the storage for it.
+	//
+	// +optional
+	UploadedBytes int64 `json:"uploadedBytes,omitempty"`
+
+	// NotStored is how many FIFOs, sockets and devices a migration has left out, and how many entries have lost extended attributes: kopia
+	// stores none of these.
+	//
+	// +optional
+	NotStored int64 `json:"notStored,omitempty"`
 
 	Result VolumeResult `json:"result"`
 
@@ -409,7 +439,7 @@ type RepositoryTaskStatus struct {
 	// +optional
 	Attempts int32 `json:"attempts,omitempty"`
 
-	// Postponed is how many of the latest backups are left to later tasks.
+	// Postponed is how many of the backups are left to later tasks.
 	//
 	// +optional
 	Postponed int32 `json:"postponed,omitempty"`
@@ -431,7 +461,13 @@ type RepositoryTaskStatus struct {
 	// +optional
 	Retention *RepositoryRetention `json:"retention,omitempty"`
 
-	// Conditions: Verified, Checked, Measured, Planned or Forgotten.
+	// Backups are the Backups of a migration, in the order of their names.
+	//
+	// +optional
+	// +listType=atomic
+	Backups []MigratedBackup `json:"backups,omitempty"`
+
+	// Conditions: Verified, Checked, Measured, Planned, Forgotten or Migrated.
 	//
 	// +optional
 	// +listType=map

@@ -25,11 +25,11 @@ import (
 func repositoryCommand(c *connection) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "repository",
-		Short: "Prove that backups can be restored; check and measure repositories; forget backups; list, find, compare and get files",
+		Short: "Prove that backups can be restored; check and measure repositories; forget backups; migrate restic to kopia; list, find, compare and get files",
 		Args:  program.NoArguments,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(repositoryVerifyCommand(c), repositoryCheckCommand(c), repositoryUsageCommand(c), repositoryForgetCommand(c), repositoryWatchCommand(c), repositoryProofsCommand(c),
+	cmd.AddCommand(repositoryVerifyCommand(c), repositoryCheckCommand(c), repositoryUsageCommand(c), repositoryForgetCommand(c), repositoryMigrateCommand(c), repositoryWatchCommand(c), repositoryProofsCommand(c),
 		repositoryLsCommand(c), repositoryFindCommand(c), repositoryDiffCommand(c), repositoryGetCommand(c))
 	return cmd
 }
@@ -59,6 +59,8 @@ type newTask struct {
 	backup   string
 	from     string
 	latest   bool
+	all      bool
+	dryRun   bool
 	maxBytes string
 	volume   string
 	noWait   bool
@@ -133,7 +135,7 @@ func (o *newTask) task(namespace string) (*v1alpha1.RepositoryTask, error) {
 		return nil, err
 	}
 	switch {
-	case o.backup == "" && o.from == "" && !o.latest:
+	case o.backup == "" && o.from == "" && !o.latest && !o.all:
 		return nil, program.Misused(errors.New("--backup NAME, --from PODVOLUMEBACKUP or --latest is missing"))
 	case o.from != "" && (o.backup != "" || o.volume != ""):
 		return nil, program.Misused(errors.New("--from cannot be combined with --backup or --volume"))
@@ -146,11 +148,14 @@ func (o *newTask) task(namespace string) (*v1alpha1.RepositoryTask, error) {
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: describe.KindRepositoryTask},
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: strings.ToLower(string(o.kind)) + "-" + o.backup + o.from + "-"},
 		Spec: v1alpha1.RepositoryTaskSpec{
-			Type: o.kind, Backup: o.backup, PodVolumeBackup: o.from, Latest: o.latest, ReadData: o.readData, TTL: &metav1.Duration{Duration: o.ttl},
+			Type: o.kind, Backup: o.backup, PodVolumeBackup: o.from, Latest: o.latest, All: o.all, DryRun: o.dryRun, ReadData: o.readData, TTL: &metav1.Duration{Duration: o.ttl},
 		},
 	}
 	if o.latest {
 		task.GenerateName = strings.ToLower(string(o.kind)) + "-latest-"
+	}
+	if o.all {
+		task.GenerateName = strings.ToLower(string(o.kind)) + "-all-"
 	}
 	if o.maxBytes != "" {
 		task.Spec.MaxBytes = new(resource.MustParse(o.maxBytes)) // validated
@@ -298,6 +303,8 @@ func (w *taskWait) ended(out io.Writer, task *v1alpha1.RepositoryTask) error {
 		what = "not measured"
 	case task.Spec.Type == v1alpha1.TaskForget:
 		what = "not forgotten"
+	case task.Spec.Type == v1alpha1.TaskMigrate:
+		what = "not migrated"
 	case task.Spec.Type == v1alpha1.TaskCheck && task.Status.Reason == v1alpha1.ReasonDamaged:
 		what = "not whole"
 	case task.Spec.Type == v1alpha1.TaskCheck:
@@ -319,6 +326,9 @@ func (w *taskWait) report(out io.Writer, task *v1alpha1.RepositoryTask) error {
 		}
 		if task.Spec.Type == v1alpha1.TaskForget {
 			return printRetention(out, task)
+		}
+		if task.Spec.Type == v1alpha1.TaskMigrate {
+			return printMigration(out, task)
 		}
 		if len(task.Status.Volumes) == 0 {
 			return nil // the error says why

@@ -43,6 +43,7 @@ type tasksOptions struct {
 	leaderElection   bool
 	resticPath       string
 	downloadLimit    int64
+	uploadLimit      int64
 	lockWait         time.Duration
 	progressInterval time.Duration
 	fileTimeout      time.Duration
@@ -52,9 +53,9 @@ func repositoryTasksCommand() *cobra.Command {
 	var o tasksOptions
 	cmd := &cobra.Command{
 		Use:   "repository-tasks",
-		Short: "Do the RepositoryTasks of a namespace: verify backups, check repositories, forget backups; answer FileRequests",
+		Short: "Do the RepositoryTasks of a namespace: verify backups, check repositories, forget backups, migrate restic snapshots; answer FileRequests",
 		Long: `Do the RepositoryTasks of a namespace, one at a time: read the volumes of backups out of their repositories, and compare
-them with the repositories' records, or check whole repositories, or forget backups. Answer FileRequests: list and read files of backups for who has a request's token, at the
+them with the repositories' records, or check whole repositories, forget backups, or copy restic snapshots into kopia's repositories. Answer FileRequests: list and read files of backups for who has a request's token, at the
 loopback address, which a port-forward reaches. It runs beside a Velero server or a restore controller, and needs no node's files.
 
 The namespace comes from VELERO_NAMESPACE (default velero).
@@ -75,6 +76,7 @@ The API server is the one of --kubeconfig, of KUBECONFIG, or of the pod's servic
 	f.BoolVar(&o.leaderElection, "leader-elect", true, "work only while holding the Lease, so that one of several processes works")
 	f.StringVar(&o.resticPath, "restic-path", "restic", "the restic program: a path, or a name in PATH")
 	f.Int64Var(&o.downloadLimit, "download-limit", 0, "read at most this many bytes per second; 0: no limit")
+	f.Int64Var(&o.uploadLimit, "upload-limit", 0, "send at most this many bytes per second; 0: no limit")
 	f.DurationVar(&o.lockWait, "lock-wait", time.Hour, "wait this long for a locked repository")
 	f.DurationVar(&o.progressInterval, "progress-interval", progress.DefaultInterval, "write progress to the API server this often")
 	f.DurationVar(&o.fileTimeout, "file-request-timeout", time.Hour, "delete a FileRequest after this time; an answer that has begun may end later")
@@ -82,8 +84,8 @@ The API server is the one of --kubeconfig, of KUBECONFIG, or of the pod's servic
 }
 
 func (o *tasksOptions) validate() error {
-	if o.downloadLimit < 0 {
-		return fmt.Errorf("--download-limit=%d is negative", o.downloadLimit)
+	if o.downloadLimit < 0 || o.uploadLimit < 0 {
+		return fmt.Errorf("--download-limit=%d or --upload-limit=%d is negative", o.downloadLimit, o.uploadLimit)
 	}
 	if o.progressInterval <= 0 || o.lockWait <= 0 || o.fileTimeout <= 0 {
 		return errors.New("--progress-interval, --lock-wait and --file-request-timeout must be positive")
@@ -107,7 +109,8 @@ func serveTasks(ctx context.Context, o tasksOptions) error {
 		return err
 	}
 	err = repositorytask.SetUp(mgr, repositorytask.Config{
-		Namespace: o.namespace, Verifiers: asVerifiers(data), Checkers: asCheckers(data), UsageReaders: asUsageReaders(data), Forgetters: asForgetters(data), LockWait: o.lockWait, ProgressInterval: o.progressInterval, Logger: log,
+		Namespace: o.namespace, Verifiers: asVerifiers(data), Checkers: asCheckers(data), UsageReaders: asUsageReaders(data), Forgetters: asForgetters(data),
+		Exporter: asExporter(data), Importer: asImporter(data), LockWait: o.lockWait, ProgressInterval: o.progressInterval, Logger: log,
 	})
 	if err != nil {
 		return err
@@ -194,6 +197,18 @@ func asForgetters(data map[string]repositoryData) map[string]uploader.Forgetter 
 	return forgetters
 }
 
+// asExporter returns the data path whose snapshots are migrated.
+func asExporter(data map[string]repositoryData) uploader.Exporter {
+	exporter, _ := data["restic"].(uploader.Exporter)
+	return exporter
+}
+
+// asImporter returns the data path that they are migrated to.
+func asImporter(data map[string]repositoryData) repositorytask.Importer {
+	importer, _ := data["kopia"].(repositorytask.Importer)
+	return importer
+}
+
 // asCheckers returns the data paths that can check a whole repository.
 func asCheckers(data map[string]repositoryData) map[string]uploader.Checker {
 	checkers := map[string]uploader.Checker{}
@@ -211,7 +226,7 @@ func newRepositoryData(ctx context.Context, o tasksOptions, log *slog.Logger) (m
 	if err != nil {
 		return nil, err
 	}
-	kopiaData, err := kopia.New(kopia.Options{Worker: workerPath, DownloadLimit: o.downloadLimit, Logger: log})
+	kopiaData, err := kopia.New(kopia.Options{Worker: workerPath, DownloadLimit: o.downloadLimit, UploadLimit: o.uploadLimit, Logger: log})
 	if err != nil {
 		return nil, err
 	}

@@ -75,7 +75,7 @@ func CheckRestorable(backup *velerov1.Backup) error {
 
 // PodVolumeBackups are the records of what restic and kopia have stored, in the cluster's namespace and with its UIDs.
 func (b Backup) PodVolumeBackups(ctx context.Context) ([]Object[velerov1.PodVolumeBackup], error) {
-	return records[Object[velerov1.PodVolumeBackup]](ctx, b.directory, b.name+"-podvolumebackups.json.gz")
+	return records[Object[velerov1.PodVolumeBackup]](ctx, b.directory, b.name+podVolumeBackups)
 }
 
 // VolumePluginBackups are the records of volume snapshotter plugins that report progress, plimsoll.io's own addition.
@@ -110,7 +110,7 @@ func (b Backup) NativeSnapshots(ctx context.Context) ([]NativeSnapshot, error) {
 
 // VolumeInfos say how each volume was backed up, since Velero 1.13.
 func (b Backup) VolumeInfos(ctx context.Context) ([]volumeinfo.BackupVolume, error) {
-	return records[volumeinfo.BackupVolume](ctx, b.directory, b.name+"-volumeinfo.json.gz")
+	return records[volumeinfo.BackupVolume](ctx, b.directory, b.name+volumeInfos)
 }
 
 // CSIVolumeSnapshots are the CSI objects that Velero 1.4 to 1.16 stored beside the archive.

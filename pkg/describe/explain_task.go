@@ -27,6 +27,10 @@ func ExplainTask(t *v1alpha1.RepositoryTask, events []Event, at time.Time) Expla
 		e.Why, e.See = "every repository was measured", ""
 	case s.State == progress.StateCompleted && t.Spec.Type == v1alpha1.TaskForget:
 		e.Why, e.See = forgottenText(t.Spec.Apply), ""
+	case s.State == progress.StateCompleted && t.Spec.Type == v1alpha1.TaskMigrate && t.Spec.DryRun:
+		e.Why, e.See = "it says what a migration would copy; nothing was copied", ""
+	case s.State == progress.StateCompleted && t.Spec.Type == v1alpha1.TaskMigrate:
+		e.Why, e.See = "every snapshot is in the kopia repository, each of its entries was compared, and every Backup has its copy", ""
 	case s.State == progress.StateCompleted:
 		e.Why, e.See = "every file of every volume was compared, and is what it should be", ""
 	case s.State == progress.StateFailed:
@@ -38,6 +42,8 @@ func ExplainTask(t *v1alpha1.RepositoryTask, events []Event, at time.Time) Expla
 			e.Why = "not every repository was measured: " + v.Message
 		case v1alpha1.TaskForget:
 			e.Why = "not all that the policy does not keep was forgotten: " + v.Message
+		case v1alpha1.TaskMigrate:
+			e.Why = "not everything was migrated: " + v.Message
 		case v1alpha1.TaskVerify:
 		}
 		if remedy := t.Status.Reason.Remedy(); remedy != "" {
@@ -60,12 +66,19 @@ func ExplainTask(t *v1alpha1.RepositoryTask, events []Event, at time.Time) Expla
 		e.Why = "it measures: " + PercentOf(v.Percent())
 	case t.Spec.Type == v1alpha1.TaskForget:
 		e.Why = "it forgets: " + PercentOf(v.Percent())
+	case t.Spec.Type == v1alpha1.TaskMigrate:
+		e.Why = fmt.Sprintf("it copies and compares: %s, %s, time left %s", v.done(), Rate(s.BytesPerSecond), ETA(s.ETASeconds))
 	default:
 		e.Why = fmt.Sprintf("it reads: %s, %s, time left %s", v.done(), Rate(s.BytesPerSecond), ETA(s.ETASeconds))
 	}
 	for i := range t.Status.Volumes {
-		if x := &t.Status.Volumes[i]; !slices.Contains([]v1alpha1.VolumeResult{v1alpha1.VolumeVerified, v1alpha1.VolumePending}, x.Result) {
+		if x := &t.Status.Volumes[i]; !slices.Contains([]v1alpha1.VolumeResult{v1alpha1.VolumeVerified, v1alpha1.VolumePending, v1alpha1.VolumeMigrated, v1alpha1.VolumePlanned}, x.Result) {
 			e.fact("%s/%s:%s is %s: %s", x.Namespace, x.Pod, x.Volume, x.Result, x.Message)
+		}
+	}
+	for i := range t.Status.Backups {
+		if b := &t.Status.Backups[i]; b.Result == v1alpha1.VolumeFailed {
+			e.fact("Backup %s has no copy: %s", b.Backup, b.Message)
 		}
 	}
 	for i := range t.Status.Repositories {
@@ -117,6 +130,9 @@ func taskSubject(spec *v1alpha1.RepositoryTaskSpec) string {
 	}
 	if spec.Type == v1alpha1.TaskForget {
 		return "backups of volumes without a Backup"
+	}
+	if spec.All {
+		return "all restic backups"
 	}
 	return "backup " + spec.Backup
 }

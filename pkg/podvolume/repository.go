@@ -2,23 +2,17 @@ package podvolume
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"sync/atomic"
-	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
-	"k8s.io/client-go/tools/leaderelection"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/creation"
 	"github.com/plimsoll-io/plimsoll/pkg/repository"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
@@ -74,57 +68,10 @@ func (op *Operation) repositoryConfig(ctx context.Context) map[string]string {
 	return list.Items[0].Spec.RepositoryConfig
 }
 
-// createRepository creates a missing repository under a Lease. Two processes that create one restic repository at the same time
-// leave a broken one: both keys open with the password, and only one of them decrypts the repository's configuration.
+// createRepository creates a missing repository.
 func (op *Operation) createRepository(ctx context.Context, up uploader.Uploader, repo uploader.Repository) error {
 	op.tracker.Report(waitFor(v1alpha1.ReasonRepositoryInitializing, "creating the repository"))
-	leases, err := coordinationv1.NewForConfig(op.env.rest)
-	if err != nil {
-		return fmt.Errorf("make a client for Leases: %w", err)
-	}
-	name := fmt.Sprintf("plimsoll-init-%x", sha256.Sum256([]byte(repo.URL)))[:len("plimsoll-init-")+20]
-	ctx, cancel := context.WithTimeout(ctx, op.env.ResourceTimeout)
-	defer cancel()
-	holding, release := context.WithCancel(ctx)
-	defer release()
-	var began atomic.Bool
-	result := make(chan error, 1)
-	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Name: name,
-		Lock: &resourcelock.LeaseLock{
-			LeaseMeta:  metav1.ObjectMeta{Namespace: op.env.Namespace, Name: name},
-			Client:     leases,
-			LockConfig: resourcelock.ResourceLockConfig{Identity: op.env.NodeName + "/" + string(op.Object.GetUID())},
-		},
-		LeaseDuration: 30 * time.Second,
-		RenewDeadline: 20 * time.Second,
-		RetryPeriod:   2 * time.Second,
-		// Not released on cancel: a canceled worker may still write for a while. It expires, or is deleted below.
-		ReleaseOnCancel: false,
-		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(ctx context.Context) {
-				defer release()
-				began.Store(true)
-				op.log.Info("Creating the repository")
-				result <- up.Initialize(ctx, repo)
-			},
-			OnStoppedLeading: func() {},
-		},
-	})
-	if err != nil {
-		return fmt.Errorf("prepare the lease for creating the repository: %w", err)
-	}
-	elector.Run(holding)
-	// The callback runs in a goroutine of its own. If it has not begun by now, it finds its context ended.
-	if !began.Load() {
-		return errors.Join(errors.New("lost the lease for creating the repository"), context.Cause(ctx))
-	}
-	if err := <-result; err != nil {
-		return fmt.Errorf("create repository: %w", err)
-	}
-	// From now on every agent finds the repository, also one that holds the Lease by now.
-	if err := leases.Leases(op.env.Namespace).Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-		op.log.Debug("Lease was not removed", "lease", name, "error", err)
-	}
-	return nil
+	return creation.Creator{
+		REST: op.env.rest, Namespace: op.env.Namespace, Identity: op.env.NodeName + "/" + string(op.Object.GetUID()), Timeout: op.env.ResourceTimeout, Logger: op.log,
+	}.Create(ctx, up, repo)
 }

@@ -83,6 +83,9 @@ type Proof struct {
 func Of(tasks []v1alpha1.RepositoryTask) map[Volume]Proof {
 	results := map[Volume][]*v1alpha1.RepositoryTaskVolume{}
 	for i := range tasks {
+		if tasks[i].Spec.Type == v1alpha1.TaskMigrate { // it compares a copy, and says nothing of the repository that it reads
+			continue
+		}
 		for j := range tasks[i].Status.Volumes {
 			if v := &tasks[i].Status.Volumes[j]; v.CompletionTimestamp != nil {
 				volume := Volume{v.Namespace, v.Pod, v.Volume, v.BackupStorageLocation}

@@ -1,5 +1,5 @@
 // Package repositorytask does what RepositoryTasks ask for: it proves that the volumes of a backup can be restored, checks and
-// measures the repositories that they are in, and forgets snapshots that a policy does not keep.
+// measures the repositories that they are in, forgets snapshots that a policy does not keep, and migrates restic snapshots to kopia.
 //
 // One process of a namespace, which holds the lease, works on one task at a time, so no repository has two.
 // Each volume is read by a confined worker, as in a node agent. A task whose process ended is begun again; volumes that were
@@ -16,6 +16,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -40,6 +41,9 @@ type Config struct {
 	UsageReaders map[string]uploader.UsageReader // by uploaderType; those that are missing cannot measure a repository
 	Forgetters   map[string]uploader.Forgetter   // by uploaderType; those that are missing cannot forget snapshots
 
+	Exporter uploader.Exporter // restic; nil: nothing can be migrated
+	Importer Importer          // kopia
+
 	MaxAttempts      int           // how often processes may begin with one task; default 10
 	Tries            int           // of one volume, after failures that may pass; default 3
 	RetryDelay       time.Duration // between two of them; default 30 s
@@ -49,6 +53,12 @@ type Config struct {
 	StallAfter       time.Duration // default progress.DefaultStallAfter
 
 	Logger *slog.Logger // default: discards
+}
+
+// Importer is a data path that stores snapshots of another one, and creates the repository that it needs.
+type Importer interface {
+	uploader.Importer
+	Initialize(ctx context.Context, repo uploader.Repository) error
 }
 
 func (c *Config) setDefaults() {
@@ -77,6 +87,7 @@ type Controller struct {
 	api          client.Reader // reads what must be fresh, and what is not watched
 	events       events.EventRecorder
 	repositories *Repositories
+	rest         *rest.Config
 }
 
 // SetUp adds a Controller to mgr, whose cache must be restricted to the namespace, and whose scheme must know velero.io/v1,
@@ -90,7 +101,7 @@ func SetUp(mgr ctrl.Manager, cfg Config) error {
 		return fmt.Errorf("look for the CRDs of plimsoll.io: %w", err)
 	}
 	cfg.setDefaults()
-	c := &Controller{cfg: cfg, client: mgr.GetClient(), api: mgr.GetAPIReader(), events: mgr.GetEventRecorder("plimsoll-repository-tasks")}
+	c := &Controller{cfg: cfg, client: mgr.GetClient(), api: mgr.GetAPIReader(), rest: mgr.GetConfig(), events: mgr.GetEventRecorder("plimsoll-repository-tasks")}
 	c.repositories = NewRepositories(c.api, cfg.Namespace)
 	err = ctrl.NewControllerManagedBy(mgr).For(&v1alpha1.RepositoryTask{}).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 1}).
@@ -132,6 +143,9 @@ func (c *Controller) isEvidence(ctx context.Context, task *v1alpha1.RepositoryTa
 		return false, fmt.Errorf("list the RepositoryTasks: %w", err)
 	}
 	others := slices.DeleteFunc(slices.Clone(tasks.Items), func(other v1alpha1.RepositoryTask) bool { return other.UID == task.UID })
+	if task.Spec.Type == v1alpha1.TaskMigrate {
+		return false, nil
+	}
 	proofs, otherProofs := proof.Of(tasks.Items), proof.Of(others)
 	for i := range task.Status.Volumes {
 		v := &task.Status.Volumes[i]

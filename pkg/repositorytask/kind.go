@@ -43,6 +43,8 @@ func kindOf(spec *v1alpha1.RepositoryTaskSpec) (kind, bool) {
 			condition = v1alpha1.ConditionForgotten
 		}
 		return kind{condition: condition, inSteps: true, doWork: (*run).forgetSnapshots, outcome: forgetOutcome(spec.Apply)}, true
+	case v1alpha1.TaskMigrate:
+		return kind{condition: v1alpha1.ConditionMigrated, doWork: (*run).migrate, outcome: migrateOutcome}, true
 	default:
 		return kind{}, false
 	}

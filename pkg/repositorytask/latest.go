@@ -86,6 +86,9 @@ func (r *run) selected(ctx context.Context) (selected []velerov1.PodVolumeBackup
 		return selected, int(status.Postponed), err
 	}
 	selected, err = selectionOf(spec).PodVolumeBackups(ctx, r.api, r.cfg.Namespace)
+	if err == nil && spec.Type == v1alpha1.TaskMigrate {
+		return r.toMigrate(ctx, selected)
+	}
 	if err != nil || !spec.Latest || spec.Type != v1alpha1.TaskVerify || spec.MaxBytes == nil && len(selected) <= maxVolumes {
 		return selected, 0, err
 	}

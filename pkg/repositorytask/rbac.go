@@ -12,4 +12,4 @@ package repositorytask
 // +kubebuilder:rbac:groups=velero.io,namespace=velero,resources=podvolumerestores,verbs=list
 // +kubebuilder:rbac:groups="",namespace=velero,resources=secrets,verbs=get
 // +kubebuilder:rbac:groups=events.k8s.io,namespace=velero,resources=events,verbs=create
-// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=velero,resources=leases,verbs=get;create;update
+// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=velero,resources=leases,verbs=get;create;update;delete

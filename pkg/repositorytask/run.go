@@ -41,6 +41,8 @@ type run struct {
 	note      string                     // what the end of the task has to say besides
 	object    *v1alpha1.RepositoryTask   // as it was when the run began, for what does not change
 
+	imported map[checkedRepository]map[string]string // by kopia repository: the new snapshots by the ids of restic's
+
 	mu    sync.Mutex
 	task  *v1alpha1.RepositoryTask // as it was last written
 	stale bool                     // a write has failed: it may have landed
@@ -84,7 +86,7 @@ func (r *run) do(ctx context.Context) error {
 }
 
 func selectionOf(spec *v1alpha1.RepositoryTaskSpec) Selection {
-	return Selection{Backup: spec.Backup, PodVolumeBackup: spec.PodVolumeBackup, Latest: spec.Latest, Volume: spec.Volume}
+	return Selection{Backup: spec.Backup, PodVolumeBackup: spec.PodVolumeBackup, Latest: spec.Latest, All: spec.All, Volume: spec.Volume}
 }
 
 // work does what is not done yet.
@@ -122,7 +124,7 @@ func (r *run) reporting(ctx context.Context) (stop func()) {
 
 // verifyVolumes verifies the volumes that are not done yet.
 func (r *run) verifyVolumes(ctx context.Context) error {
-	if err := r.begin(ctx); err != nil {
+	if err := r.begin(ctx, "Verifying"); err != nil {
 		return err
 	}
 	defer r.reporting(ctx)()
@@ -145,7 +147,7 @@ func (r *run) verifyVolumes(ctx context.Context) error {
 }
 
 // begin writes that the work begins, and on what. Volumes that an earlier process has done stay done.
-func (r *run) begin(ctx context.Context) error {
+func (r *run) begin(ctx context.Context, doing string) error {
 	before := map[string]v1alpha1.RepositoryTaskVolume{}
 	for _, v := range r.object.Status.Volumes {
 		before[v.PodVolumeBackup] = v
@@ -171,7 +173,7 @@ func (r *run) begin(ctx context.Context) error {
 		return err
 	}
 	r.log.Info("Task started", "volumes", len(volumes), "bytes", total, "attempt", r.object.Status.Attempts+1)
-	r.emit(corev1.EventTypeNormal, v1alpha1.EventStarted, "task", "Verifying %s of %s, %s", text.Count(len(volumes), "volume", "volumes"), selectionOf(&r.object.Spec), text.Bytes(total))
+	r.emit(corev1.EventTypeNormal, v1alpha1.EventStarted, "task", "%s %s of %s, %s", doing, text.Count(len(volumes), "volume", "volumes"), selectionOf(&r.object.Spec), text.Bytes(total))
 	return nil
 }
 
@@ -224,7 +226,7 @@ func (r *run) writeVolume(ctx context.Context, i int, v v1alpha1.RepositoryTaskV
 	}
 	r.log.Info("Volume is done", "namespace", v.Namespace, "pod", v.Pod, "volume", v.Volume, "result", v.Result, "files", v.Files, "bytes", v.Bytes, "mismatched", v.Mismatched, "message", v.Message)
 	kind, about := corev1.EventTypeNormal, fmt.Sprintf("%s, %s compared", text.Count(v.Files, "file", "files"), text.Bytes(v.Bytes))
-	if v.Result != v1alpha1.VolumeVerified {
+	if v.Result != v1alpha1.VolumeVerified && v.Result != v1alpha1.VolumeMigrated && v.Result != v1alpha1.VolumePlanned {
 		kind, about = corev1.EventTypeWarning, v.Message
 	}
 	r.emit(kind, string(v.Result), v.PodVolumeBackup, "Volume %s/%s:%s: %s", v.Namespace, v.Pod, v.Volume, about)

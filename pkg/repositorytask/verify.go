@@ -140,6 +140,12 @@ func classify(err error) (reason v1alpha1.Reason, mayPass bool) {
 			return known.reason, false
 		}
 	}
+	switch {
+	case errors.Is(err, uploader.ErrDamaged):
+		return v1alpha1.ReasonMismatched, true
+	case errors.Is(err, uploader.ErrNoSpace):
+		return v1alpha1.ReasonNoSpace, true
+	}
 	if exit, ok := errors.AsType[*worker.ExitError](err); ok && exit.OutOfMemory {
 		return v1alpha1.ReasonOutOfMemory, true
 	}

@@ -36,6 +36,7 @@ type Selection struct {
 	Backup          string                      // the name of a Velero Backup; empty: PodVolumeBackup or Latest is set
 	PodVolumeBackup string                      // the name of a PodVolumeBackup, which need not belong to a Backup
 	Latest          bool                        // the newest completed one of each volume in each location
+	All             bool                        // the restic ones of all Backups
 	Volume          *v1alpha1.PodVolumeSelector // of the volumes; nil: all
 }
 
@@ -46,6 +47,9 @@ func (s Selection) String() string {
 	}
 	if s.Latest {
 		return "the latest backups"
+	}
+	if s.All {
+		return "all restic backups"
 	}
 	if s.Backup == "" {
 		return "backups without a Backup"
@@ -62,6 +66,8 @@ func (s Selection) PodVolumeBackups(ctx context.Context, api client.Reader, name
 		return s.single(ctx, api, namespace)
 	case s.Latest:
 		return s.latest(ctx, api, namespace)
+	case s.All:
+		return s.allRestic(ctx, api, namespace)
 	}
 	var backup velerov1.Backup
 	err := api.Get(ctx, types.NamespacedName{Namespace: namespace, Name: s.Backup}, &backup)

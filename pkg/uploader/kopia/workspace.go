@@ -1,9 +1,7 @@
 package kopia
 
 import (
-	"bytes"
 	"context"
-	"encoding/gob"
 	"errors"
 	"fmt"
 	"io"
@@ -30,6 +28,7 @@ type run struct {
 	data       io.Writer               // takes what a worker reads
 	snapshot   func(protocol.Snapshot) // takes the snapshots of a repository
 	forgotten  func(protocol.Forgotten)
+	feed       feed             // what follows the request; nil: nothing
 	request    protocol.Request // what the caller decides of it
 }
 
@@ -73,25 +72,29 @@ func (u *Uploader) run(ctx context.Context, r run) (protocol.Result, error) {
 // work starts the worker and waits for its end.
 func (u *Uploader) work(ctx context.Context, w *workspace, r run) (protocol.Result, error) {
 	r.request.Form = protocol.Form()
-	var stdin bytes.Buffer
-	if err := gob.NewEncoder(&stdin).Encode(r.request); err != nil {
-		return protocol.Result{}, fmt.Errorf("prepare a run of kopia: %w", err)
-	}
 	w.access.Volume = r.mode
 	runCtx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
+	stdin, err := newInput(runCtx, &r)
+	if err != nil {
+		return protocol.Result{}, fmt.Errorf("prepare a run of kopia: %w", err)
+	}
 	secrets := r.repository.Hider()
 	hide := func(text string) string { return secrets(strings.ReplaceAll(text, w.dir, "(private)")) }
 	out := &output{sink: r.sink, logger: u.options.Logger, hide: hide, stop: stop, entry: r.entry, change: r.change, data: r.data, snapshot: r.snapshot, forgotten: r.forgotten}
-	err := worker.Run(runCtx, worker.Command{
+	err = worker.Run(runCtx, worker.Command{
 		Path: u.options.Worker, Args: protocol.Args, Env: []string{"HOME=" + w.dir, "TMPDIR=" + w.dir}, Dir: r.volume, Access: w.access, Memory: u.options.Memory(),
-		Stdin: &stdin, Stdout: out.line,
+		Stdin: stdin.reader, Stdout: out.line,
 		Grace: u.options.Grace, Logger: u.options.Logger,
 	})
+	stop(errWorkerEnded)
+	feedErr := stdin.end()
 	if exit, ok := errors.AsType[*worker.ExitError](err); ok {
 		exit.Stderr = hide(exit.Stderr)
 	}
 	switch {
+	case feedErr != nil && ctx.Err() == nil:
+		return protocol.Result{}, feedErr
 	case out.malformed != nil:
 		return protocol.Result{}, fmt.Errorf("kopia %s: the worker's output makes no sense: %w", r.request.Operation, out.malformed)
 	case out.refused != nil:
@@ -146,7 +149,7 @@ func (u *Uploader) prepare(w *workspace, r *run) error {
 		req.CacheLimit = o.CacheLimit
 	}
 	// A cache would prove what it holds, and not what the repository has.
-	if o.CacheDir != "" && !slices.Contains([]protocol.Operation{protocol.OpClear, protocol.OpVerify, protocol.OpUsage, protocol.OpMeasure}, req.Operation) {
+	if o.CacheDir != "" && !slices.Contains([]protocol.Operation{protocol.OpClear, protocol.OpVerify, protocol.OpUsage, protocol.OpMeasure, protocol.OpImport, protocol.OpImported}, req.Operation) {
 		dir := filepath.Join(o.CacheDir, uploader.CacheName("kopia", repo))
 		switch release, err := o.Caches.Use(dir); {
 		case errors.Is(err, syscall.ENOSPC):

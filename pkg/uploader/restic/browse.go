@@ -54,11 +54,18 @@ type listing struct {
 	stop  context.CancelCauseFunc
 
 	found   bool // restic has named the snapshot
+	time    time.Time
 	entries int
 	failed  error // the first line that could not be read, or what entry returned
 }
 
 func (u *Uploader) list(ctx context.Context, w *workspace, req uploader.BrowseRequest, entry func(uploader.Entry) error) error {
+	_, err := u.listSnapshot(ctx, w, req, entry)
+	return err
+}
+
+// listSnapshot is list, and returns when the snapshot was made.
+func (u *Uploader) listSnapshot(ctx context.Context, w *workspace, req uploader.BrowseRequest, entry func(uploader.Entry) error) (time.Time, error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	l := &listing{entry: entry, stop: stop}
@@ -70,15 +77,15 @@ func (u *Uploader) list(ctx context.Context, w *workspace, req uploader.BrowseRe
 	err := u.run(ctx, w, invocation{command: "ls", args: args, stdout: l.line, complete: true})
 	switch {
 	case l.failed != nil:
-		return l.failed
+		return l.time, l.failed
 	case err != nil:
-		return explainList(err, l.found)
+		return l.time, explainList(err, l.found)
 	case !l.found:
-		return uploader.ErrSnapshotNotFound
+		return l.time, uploader.ErrSnapshotNotFound
 	case l.entries == 0 && req.Inner() != "":
-		return fmt.Errorf("%w: %s", uploader.ErrPathNotFound, printable(req.Path))
+		return l.time, fmt.Errorf("%w: %s", uploader.ErrPathNotFound, printable(req.Path))
 	}
-	return nil
+	return l.time, nil
 }
 
 // explainList tells a snapshot that is not there from any other error. found: restic has named the snapshot before.
@@ -100,7 +107,9 @@ func (l *listing) line(line []byte) {
 		return
 	}
 	if node.Path == nil {
-		l.found = l.found || node.ID != ""
+		if node.ID != "" {
+			l.found, l.time = true, node.Time
+		}
 		return
 	}
 	l.entries++
@@ -113,6 +122,7 @@ func (l *listing) line(line []byte) {
 type listedNode struct {
 	ID         string      `json:"id"`
 	Path       *string     `json:"path"` // absent: it is the snapshot
+	Time       time.Time   `json:"time"` // of a snapshot
 	Mode       os.FileMode `json:"mode"`
 	UID        uint32      `json:"uid"`
 	GID        uint32      `json:"gid"`

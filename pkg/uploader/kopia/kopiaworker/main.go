@@ -35,8 +35,8 @@ func Main() {
 
 // serve does what the request on stdin says, and returns the exit code.
 func serve(stdin io.Reader, stdout io.Writer) int {
-	j := &job{out: json.NewEncoder(stdout)}
-	if err := gob.NewDecoder(stdin).Decode(&j.Request); err != nil {
+	j := &job{out: json.NewEncoder(stdout), in: gob.NewDecoder(stdin)}
+	if err := j.in.Decode(&j.Request); err != nil {
 		fmt.Fprintln(os.Stderr, "This is a part of the node agent and cannot be run by hand:", err)
 		return 2
 	}
@@ -82,7 +82,8 @@ func heedSignals(first, second func()) {
 type job struct {
 	protocol.Request
 	meter    meter
-	complain lastError // of the library's log
+	complain lastError    // of the library's log
+	in       *gob.Decoder // of what follows the request
 
 	mu  sync.Mutex
 	out *json.Encoder
@@ -106,6 +107,10 @@ func (j *job) do(ctx, stop context.Context, abort func()) (protocol.Result, erro
 		return j.diff(stop)
 	case protocol.OpUsage:
 		return j.usage(stop)
+	case protocol.OpImport:
+		return j.importSnapshot(stop)
+	case protocol.OpImported:
+		return j.imported(stop)
 	case protocol.OpMeasure:
 		return j.measureOther(stop)
 	case protocol.OpForget:

@@ -57,31 +57,39 @@ const maxLoaded = 1000
 
 // snapshots sends the snapshots of finished backups, and returns how many those and the others are.
 func (j *job) snapshots(ctx context.Context, r repo.Repository, counted *atomic.Int64) (finished, unfinished int64, err error) {
+	err = eachSnapshot(ctx, r, func(man *snapshot.Manifest) {
+		counted.Add(1)
+		if man.IncompleteReason != "" {
+			unfinished++
+			return
+		}
+		finished++
+		j.say(protocol.Message{Snapshot: &protocol.Snapshot{ID: string(man.ID), Time: man.StartTime.ToTime(), Bytes: recordedSize(man)}})
+	})
+	return finished, unfinished, err
+}
+
+// eachSnapshot reads the manifests of a repository, those of unfinished backups, too.
+func eachSnapshot(ctx context.Context, r repo.Repository, do func(*snapshot.Manifest)) error {
 	ids, err := snapshot.ListSnapshotManifests(ctx, r, nil, nil)
 	if err != nil {
-		return 0, 0, fmt.Errorf("list the snapshots: %w", err)
+		return fmt.Errorf("list the snapshots: %w", err)
 	}
 	for len(ids) > 0 {
 		chunk := ids[:min(len(ids), maxLoaded)]
 		ids = ids[len(chunk):]
 		loaded, err := snapshot.LoadSnapshots(ctx, r, chunk)
 		if err != nil {
-			return 0, 0, fmt.Errorf("read the snapshots: %w", err)
+			return fmt.Errorf("read the snapshots: %w", err)
 		}
 		if len(loaded) != len(chunk) { // the library leaves out what it cannot read, and goes on
-			return 0, 0, fmt.Errorf("%d of %d snapshots cannot be read", len(chunk)-len(loaded), len(chunk))
+			return fmt.Errorf("%d of %d snapshots cannot be read", len(chunk)-len(loaded), len(chunk))
 		}
 		for _, man := range loaded {
-			counted.Add(1)
-			if man.IncompleteReason != "" {
-				unfinished++
-				continue
-			}
-			finished++
-			j.say(protocol.Message{Snapshot: &protocol.Snapshot{ID: string(man.ID), Time: man.StartTime.ToTime(), Bytes: recordedSize(man)}})
+			do(man)
 		}
 	}
-	return finished, unfinished, nil
+	return nil
 }
 
 // recordedSize returns nil where the snapshot does not say its size.

@@ -38,6 +38,8 @@ const (
 	OpUsage      Operation = "usage"
 	OpMeasure    Operation = "measure"
 	OpForget     Operation = "forget"
+	OpImport     Operation = "import"
+	OpImported   Operation = "imported"
 )
 
 // Request is all that a worker is told. It travels on stdin, secrets included, as gob because JSON would change bytes
@@ -62,12 +64,13 @@ type Request struct {
 	CheckpointInterval time.Duration
 	Parallel           int
 
-	Source, Parent string            // backup
-	Tags           map[string]string // backup
+	Source, Parent string            // backup; import: Source
+	Tags           map[string]string // backup, import
+	Origin         string            // import
 
 	Snapshot   string // restore, verify, list, read, diff
 	Other      string // diff: the newer snapshot
-	TotalBytes int64  // restore, verify
+	TotalBytes int64  // restore, verify, import
 	Sparse     bool   // restore
 
 	Path      string // list, read: relative to the snapshot's root
@@ -85,7 +88,21 @@ type Request struct {
 // Form describes the protocol. An agent and a worker of different versions may not have the same: a worker that does not know
 // a field would leave out silently what it asks for.
 func Form() string {
-	return fmt.Sprintf("%+v %+v %+v %+v", Request{}, Result{}, progress.Reading{}, Entry{}) + fmt.Sprintf(" %+v %+v %+v %+v", Change{}, Snapshot{}, uploader.ForgetSnapshot{}, Forgotten{})
+	return fmt.Sprintf("%+v %+v %+v %+v", Request{}, Result{}, progress.Reading{}, Entry{}) + fmt.Sprintf(" %+v %+v %+v %+v %+v", Change{}, Snapshot{}, Frame{}, uploader.ForgetSnapshot{}, Forgotten{})
+}
+
+// Frame is a part of what follows the Request of an import on stdin, as gob, too: an Entry, then a file's content in pieces of Data
+// that have its size together. End is the last one: without it the worker must not take what came for all.
+type Frame struct {
+	Entry *Entry
+	Data  []byte
+	End   *End
+}
+
+// End says that everything has come.
+type End struct {
+	Time       time.Time // when the snapshot was made
+	Attributes int64     // entries with extended attributes, which have not come
 }
 
 // Message is one line of a worker's stdout. Exactly one of its fields is set; a result or a failure is the last one.
@@ -96,7 +113,7 @@ type Message struct {
 	Change  *Change           `json:"change,omitempty"` // diff
 	Data    []byte            `json:"data,omitempty"`   // read: at most MaxData bytes
 
-	Snapshot  *Snapshot  `json:"snapshot,omitempty"`  // usage
+	Snapshot  *Snapshot  `json:"snapshot,omitempty"`  // usage, imported
 	Forgotten *Forgotten `json:"forgotten,omitempty"` // forget: one for each snapshot of the request, in its order
 
 	Result  *Result  `json:"result,omitempty"`
@@ -108,6 +125,8 @@ type Snapshot struct {
 	ID    string    `json:"id"`
 	Time  time.Time `json:"time"`
 	Bytes *int64    `json:"bytes,omitempty"` // absent: not recorded
+
+	Origin string `json:"origin,omitempty"` // imported
 }
 
 // Forgotten is what became of a snapshot that was to be removed.
@@ -166,7 +185,10 @@ type Result struct {
 
 	Lost []string `json:"lost,omitempty"` // forget; TotalFiles is the number of snapshots of the request
 
-	Usage Usage `json:"usage,omitzero"` // usage, measure; TotalFiles is the number of snapshots
+	Special    int64 `json:"special,omitempty"`    // import
+	Attributes int64 `json:"attributes,omitempty"` // import
+
+	Usage Usage `json:"usage,omitzero"` // usage, measure; of usage and imported, TotalFiles is the number of snapshots
 }
 
 var snapshotID = regexp.MustCompile(`^[0-9a-f]+$`)
@@ -247,7 +269,7 @@ func (r *Result) check() error {
 	if err := checkText(append(append(slices.Clone(r.FailedPaths), r.SnapshotID, r.LastError), r.Lost...)...); err != nil {
 		return err
 	}
-	return checkCounts(r.TotalBytes, r.TotalFiles, r.SizesOnDisk, r.BytesUploaded, r.Errors, r.Vanished, r.NotCompared, r.Absent,
+	return checkCounts(r.TotalBytes, r.TotalFiles, r.SizesOnDisk, r.BytesUploaded, r.Errors, r.Vanished, r.NotCompared, r.Absent, r.Special, r.Attributes,
 		r.Usage.Unfinished, r.Usage.Pieces, r.Usage.DataBytes, r.Usage.RawBytes, r.Usage.Storage.Objects, r.Usage.Storage.Bytes, r.Usage.Storage.Packs, r.Usage.Storage.PackBytes)
 }
 
@@ -256,9 +278,9 @@ func (s *Snapshot) check() error {
 		return fmt.Errorf("a snapshot with an id of %d bytes", len(s.ID))
 	}
 	if s.Bytes == nil {
-		return nil
+		return checkText(s.Origin)
 	}
-	return checkCounts(*s.Bytes)
+	return errors.Join(checkText(s.Origin), checkCounts(*s.Bytes))
 }
 
 func (f *Forgotten) check() error {

@@ -1,0 +1,442 @@
+package repositorytask
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/test/resticrepo"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
+	"github.com/plimsoll-io/plimsoll/test/tree"
+)
+
+func (s *site) migrating() Config {
+	cfg := s.config()
+	cfg.Exporter, cfg.Importer = s.restic, s.kopia
+	return cfg
+}
+
+func (s *site) migration(name string) *v1alpha1.RepositoryTask {
+	return &v1alpha1.RepositoryTask{ObjectMeta: s.Meta(name), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskMigrate, All: true}}
+}
+
+// nightly is a Backup as a Velero server leaves it in the cluster and in the bucket, with the restic snapshot of one volume.
+type nightly struct {
+	*velerov1.Backup
+
+	pvb    *velerov1.PodVolumeBackup
+	volume string // a copy of the volume as it was
+}
+
+// nightlyBackup backs a volume up with restic, hours after the first backup.
+func (s *site) nightlyBackup(name, volume string, hours int) nightly {
+	s.t.Helper()
+	n := nightly{Backup: s.backup(name), volume: s.t.TempDir()}
+	dir, err := os.Open(volume)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer dir.Close()
+	stored, err := s.restic.Backup(s.t.Context(), uploader.BackupRequest{Repository: s.repository("restic", "shop"), Volume: dir}, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	n.pvb = s.record(n.Backup, "restic", "shop", "db-0", stored.SnapshotID, velerov1.PodVolumeBackupPhaseCompleted)
+	at := metav1.NewTime(time.Date(2026, 3, 1, hours, 0, 0, 0, time.UTC))
+	n.pvb.Status.StartTimestamp, n.pvb.Status.Progress.TotalBytes = &at, stored.TotalBytes
+	n.pvb.Annotations = map[string]string{"velero.io/pvc-name": "orders"}
+	s.update(n.pvb)
+	s.storeBackup(n.Backup, n.pvb)
+	restored, err := os.Open(n.volume)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer restored.Close()
+	if _, err := s.restic.Restore(s.t.Context(), uploader.RestoreRequest{Repository: s.repository("restic", "shop"), Volume: restored, SnapshotID: stored.SnapshotID}, nil); err != nil {
+		s.t.Fatal(err)
+	}
+	return n
+}
+
+// storeBackup writes the files of a Backup into the bucket.
+func (s *site) storeBackup(b *velerov1.Backup, pvbs ...*velerov1.PodVolumeBackup) {
+	s.t.Helper()
+	metadata := b.DeepCopy()
+	metadata.TypeMeta = metav1.TypeMeta{APIVersion: "velero.io/v1", Kind: "Backup"}
+	infos := []map[string]any{}
+	for _, pvb := range pvbs {
+		infos = append(infos, map[string]any{"backupMethod": "PodVolumeBackup", "novelty": 1, "pvbInfo": map[string]any{"uploaderType": "restic", "snapshotHandle": pvb.Status.SnapshotID}})
+	}
+	for file, value := range map[string]any{
+		"velero-backup.json": metadata, b.Name + "-podvolumebackups.json.gz": pvbs, b.Name + "-volumeinfo.json.gz": infos,
+		b.Name + "-volumesnapshots.json.gz": []string{}, b.Name + ".tar.gz": "the items", b.Name + "-logs.gz": "the log",
+	} {
+		s.storeFile(b.Name, file, value)
+	}
+}
+
+func (s *site) storeFile(backup, file string, value any) {
+	s.t.Helper()
+	content, err := json.Marshal(value)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if strings.HasSuffix(file, ".gz") {
+		var packed bytes.Buffer
+		w := gzip.NewWriter(&packed)
+		_, _ = w.Write(content)
+		_ = w.Close()
+		content = packed.Bytes()
+	}
+	path := filepath.Join(s.dir, "backups", backup, file)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// stored reads a file of a Backup from the bucket.
+func stored[T any](s *site, backup, file string) (value T) {
+	s.t.Helper()
+	content, err := os.ReadFile(filepath.Join(s.dir, "backups", backup, file))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if strings.HasSuffix(file, ".gz") {
+		r, err := gzip.NewReader(bytes.NewReader(content))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		if content, err = io.ReadAll(r); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	if err := json.Unmarshal(content, &value); err != nil {
+		s.t.Fatal(err)
+	}
+	return value
+}
+
+// checkCopy compares the copy of a Backup in the bucket with the Backup, and what kopia restores of it with the volume.
+func (s *site) checkCopy(n nightly) {
+	s.t.Helper()
+	name := n.Name + "-kopia"
+	pvbs := stored[[]velerov1.PodVolumeBackup](s, name, name+"-podvolumebackups.json.gz")
+	if len(pvbs) != 1 {
+		s.t.Fatalf("%+v", pvbs)
+	}
+	pvb := pvbs[0]
+	if pvb.Name == n.pvb.Name || !strings.HasPrefix(pvb.Name, name+"-") || pvb.Spec.UploaderType != "kopia" || pvb.Spec.RepoIdentifier != "" || pvb.Status.SnapshotID == n.pvb.Status.SnapshotID ||
+		pvb.Labels[velerov1.BackupNameLabel] != name || len(pvb.OwnerReferences) != 1 || pvb.OwnerReferences[0].Name != name || pvb.OwnerReferences[0].UID != "" ||
+		!pvb.Status.StartTimestamp.Equal(n.pvb.Status.StartTimestamp) || pvb.Spec.Pod != n.pvb.Spec.Pod || pvb.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted {
+		s.t.Errorf("%+v", pvb)
+	}
+	metadata := stored[velerov1.Backup](s, name, "velero-backup.json")
+	if metadata.Name != name || metadata.Kind != "Backup" || metadata.UID != "" || metadata.Annotations[v1alpha1.AnnotationMigratedFrom] != n.Name || metadata.Status.Phase != velerov1.BackupPhaseCompleted {
+		s.t.Errorf("%+v", metadata)
+	}
+	infos := stored[[]map[string]any](s, name, name+"-volumeinfo.json.gz")
+	if want := map[string]any{"uploaderType": "kopia", "snapshotHandle": pvb.Status.SnapshotID}; len(infos) != 1 || infos[0]["novelty"] != 1.0 || !maps.Equal(infos[0]["pvbInfo"].(map[string]any), want) {
+		s.t.Errorf("%+v", infos)
+	}
+	if items := stored[string](s, name, name+".tar.gz"); items != "the items" {
+		s.t.Errorf("the archive of the copy has %q", items)
+	}
+	path := s.t.TempDir()
+	dir, err := os.Open(path)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer dir.Close()
+	restored, err := s.kopia.Restore(s.t.Context(), uploader.RestoreRequest{Repository: s.repository("kopia", "shop"), Volume: dir, SnapshotID: pvb.Status.SnapshotID}, nil)
+	if err != nil || restored.Errors > 0 {
+		s.t.Fatalf("%+v, %v", restored, err)
+	}
+	if differences, err := tree.Compare(n.volume, path, tree.Options{Plain: true}); err != nil || len(differences) > 0 {
+		s.t.Errorf("%s: %v\n%s", n.Name, err, strings.Join(differences, "\n"))
+	}
+}
+
+// history backs a volume up three times, with changes, a deletion, a new name and a link in between.
+func (s *site) history() []nightly {
+	s.t.Helper()
+	resticrepo.Create(s.t, s.repository("restic", "shop").URL)
+	volume := rareVolume(s.t)
+	nights := []nightly{s.nightlyBackup("night-1", volume, 1)}
+	for _, change := range []func() error{
+		func() error {
+			return os.WriteFile(filepath.Join(volume, "new file"), bytes.Repeat([]byte("new"), 10_000), 0o640)
+		},
+		func() error { return os.RemoveAll(filepath.Join(volume, "small")) },
+	} {
+		if err := change(); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	nights = append(nights, s.nightlyBackup("night-2", volume, 2))
+	for _, err := range []error{
+		os.Rename(filepath.Join(volume, "big"), filepath.Join(volume, "renamed")), os.Symlink("new file", filepath.Join(volume, "link to it")),
+		os.Chmod(filepath.Join(volume, "new file"), 0o600),
+	} {
+		if err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	return append(nights, s.nightlyBackup("night-3", volume, 3))
+}
+
+func untouched(t *testing.T, s *site) map[string]string {
+	t.Helper()
+	all := contents(t, filepath.Join(s.dir, "restic"))
+	maps.Copy(all, contents(t, filepath.Join(s.dir, "backups")))
+	maps.DeleteFunc(all, func(path, _ string) bool { return strings.Contains(path, "-kopia/") })
+	return all
+}
+
+// TestMigrate: the history of a volume comes into a new kopia repository, oldest first, each piece of data once, and each Backup gets a
+// copy that leads there. A second migration finds that all is done. What was there before is not changed.
+func TestMigrate(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	nights := s.history()
+	before := untouched(t, s)
+	s.start(s.migrating())
+
+	plan := s.migration("plan")
+	plan.Spec.DryRun = true
+	planned := s.ended(plan).Status
+	if planned.Phase != v1alpha1.PhaseCompleted || len(planned.Volumes) != 3 || planned.Volumes[0].Result != v1alpha1.VolumePlanned || planned.Volumes[0].Bytes < 1<<20 {
+		t.Errorf("%+v", planned)
+	}
+	if _, err := os.Stat(s.repository("kopia", "shop").URL); err == nil {
+		t.Error("a dry run has made a repository")
+	}
+
+	status := s.ended(s.migration("first")).Status
+	if status.Phase != v1alpha1.PhaseCompleted || len(status.Volumes) != 3 || *status.Percent != 100 {
+		t.Fatalf("%+v", status)
+	}
+	for i, v := range status.Volumes {
+		if v.Result != v1alpha1.VolumeMigrated || v.PodVolumeBackup != nights[i].pvb.Name || v.MigratedSnapshotID == "" || v.Mismatched != 0 || v.NotStored != 3 || v.Files == 0 {
+			t.Errorf("%+v", v)
+		}
+		if i > 0 && v.UploadedBytes > status.Volumes[0].UploadedBytes/3 {
+			t.Errorf("snapshot %d has sent %d bytes, the first one %d", i, v.UploadedBytes, status.Volumes[0].UploadedBytes)
+		}
+		s.checkCopy(nights[i])
+	}
+	for i, b := range status.Backups {
+		if b.Result != v1alpha1.VolumeMigrated || b.Copy != fmt.Sprintf("night-%d-kopia", i+1) {
+			t.Errorf("%+v", b)
+		}
+	}
+	copies := contents(t, filepath.Join(s.dir, "backups"))
+
+	again := s.ended(s.migration("second")).Status
+	for i, v := range again.Volumes {
+		if v.Result != v1alpha1.VolumeMigrated || v.UploadedBytes != 0 || v.MigratedSnapshotID != status.Volumes[i].MigratedSnapshotID {
+			t.Errorf("%+v", v)
+		}
+	}
+	if again.Phase != v1alpha1.PhaseCompleted || !maps.Equal(copies, contents(t, filepath.Join(s.dir, "backups"))) {
+		t.Errorf("a second migration has changed something: %+v", again)
+	}
+	s.wantSnapshots(3)
+	if !maps.Equal(before, untouched(t, s)) {
+		t.Error("the restic repository or a Backup has changed")
+	}
+}
+
+// wantSnapshots looks for snapshots that are there twice, or unfinished.
+func (s *site) wantSnapshots(n int) {
+	s.t.Helper()
+	usage, err := s.kopia.Usage(s.t.Context(), uploader.UsageRequest{Repository: s.repository("kopia", "shop")}, nil)
+	if err != nil || len(usage.Snapshots) != n || usage.Unfinished != 0 {
+		s.t.Errorf("%+v, %v; want %d snapshots", usage, err, n)
+	}
+	for i, snapshot := range usage.Snapshots {
+		if i > 0 && !snapshot.Time.After(usage.Snapshots[i-1].Time) {
+			s.t.Errorf("the snapshots do not have the times of the originals: %+v", usage.Snapshots)
+		}
+	}
+}
+
+// stopping is an Importer whose second import stops in the middle of the snapshot until its process ends.
+type stopping struct {
+	Importer
+
+	imports atomic.Int32
+	stopped chan struct{}
+}
+
+func (i *stopping) Import(ctx context.Context, req uploader.ImportRequest, export uploader.ExportFunc, p progress.Sink) (uploader.ImportResult, error) {
+	if i.imports.Add(1) != 2 {
+		return i.Importer.Import(ctx, req, export, p)
+	}
+	return i.Importer.Import(ctx, req, func(ctx context.Context, each func(uploader.Exported) error) (uploader.ExportResult, error) {
+		entries := 0
+		return export(ctx, func(e uploader.Exported) error {
+			if entries++; entries == 20 {
+				close(i.stopped)
+				<-ctx.Done()
+			}
+			return each(e)
+		})
+	}, p)
+}
+
+// TestMigrateContinues: a migration whose process ends in the middle of the second of three snapshots is continued by the next one.
+func TestMigrateContinues(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	nights := s.history()
+	cfg := s.migrating()
+	importer := &stopping{Importer: s.kopia, stopped: make(chan struct{})}
+	cfg.Importer = importer
+	stop := s.start(cfg)
+	task := s.migration("task")
+	s.Create(task)
+	<-importer.stopped
+	stop()
+	s.wantSnapshots(1)
+	s.start(s.migrating())
+	status := testenv.EventuallyGet(s.Env, task, "the end of the task", func(t *v1alpha1.RepositoryTask, err error) bool { return err == nil && t.Status.Phase.Terminal() }).Status
+	if status.Phase != v1alpha1.PhaseCompleted || status.Attempts != 2 {
+		t.Errorf("%+v", status)
+	}
+	s.wantSnapshots(3)
+	for _, n := range nights {
+		s.checkCopy(n)
+	}
+}
+
+// TestMigrateDamaged: a snapshot that cannot be read is named, leaves nothing, and its Backup has no copy. The others are migrated.
+func TestMigrateDamaged(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	resticrepo.Create(t, s.repository("restic", "shop").URL)
+	volume := t.TempDir()
+	if err := os.WriteFile(filepath.Join(volume, "good"), []byte("good"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	good := s.nightlyBackup("good", volume, 1)
+	if err := os.WriteFile(filepath.Join(volume, "large"), bytes.Repeat([]byte("0123456789abcdef\x00\xff"), 200_000), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.nightlyBackup("bad", volume, 2)
+	flip(t, s.repository("restic", "shop").URL, "data/")
+	s.start(s.migrating())
+	status := s.ended(s.migration("task")).Status
+	if status.Phase != v1alpha1.PhaseFailed || status.Reason != v1alpha1.ReasonMismatched || len(status.Volumes) != 2 {
+		t.Fatalf("%+v", status)
+	}
+	if v := status.Volumes[1]; v.Result != v1alpha1.VolumeMismatched || v.MigratedSnapshotID != "" || !strings.Contains(v.Message, "large") {
+		t.Errorf("%+v", v)
+	}
+	if b := status.Backups; len(b) != 2 || b[0].Result != v1alpha1.VolumeFailed || b[0].Reason != v1alpha1.ReasonNotMigrated || b[1].Result != v1alpha1.VolumeMigrated {
+		t.Errorf("%+v", b)
+	}
+	if _, err := os.Stat(filepath.Join(s.dir, "backups", "bad-kopia")); err == nil {
+		t.Error("a backup with a damaged volume has a copy")
+	}
+	s.checkCopy(good)
+	s.wantSnapshots(1)
+}
+
+// TestMigrateRefuses: nothing is written where the password is wrong, the location is read-only, or a Backup must not be copied.
+func TestMigrateRefuses(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	resticrepo.Create(t, s.repository("restic", "shop").URL)
+	volume := t.TempDir()
+	if err := os.WriteFile(filepath.Join(volume, "file"), []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n := s.nightlyBackup("night", volume, 1)
+	before := untouched(t, s)
+	s.start(s.migrating())
+
+	location := s.DirectoryLocation("default", s.dir)
+	testenv.EventuallyGet(s.Env, location, "the location", func(_ *velerov1.BackupStorageLocation, err error) bool { return err == nil })
+	location.Spec.AccessMode = velerov1.BackupStorageLocationAccessModeReadOnly
+	if err := s.Client.Update(t.Context(), location); err != nil {
+		t.Fatal(err)
+	}
+	status := s.ended(s.migration("read-only")).Status
+	if status.Phase != v1alpha1.PhaseFailed || status.Reason != v1alpha1.ReasonInvalidLocation || !strings.Contains(status.Message, "read-only") {
+		t.Errorf("%+v", status)
+	}
+	location.Spec.AccessMode = velerov1.BackupStorageLocationAccessModeReadWrite
+	if err := s.Client.Update(t.Context(), location); err != nil {
+		t.Fatal(err)
+	}
+
+	if _, err := os.Stat(s.repository("kopia", "shop").URL); err == nil {
+		t.Error("a refused migration has made a repository")
+	}
+
+	// Another volume of the backup, which nobody migrates, and then a snapshot of another kind.
+	other := n.pvb.DeepCopy()
+	other.Name, other.Spec.Volume, other.Status.SnapshotID = "other", "other", "0123456789abcdef"
+	s.storeBackup(n.Backup, n.pvb, other)
+	status = s.ended(s.migration("part")).Status
+	if status.Phase != v1alpha1.PhaseFailed || status.Reason != v1alpha1.ReasonNotMigrated || status.Volumes[0].Result != v1alpha1.VolumeMigrated {
+		t.Errorf("%+v", status)
+	}
+	s.storeBackup(n.Backup, n.pvb)
+	s.storeFile("night", "night-volumesnapshots.json.gz", []map[string]any{{"spec": map[string]any{"backupName": "night"}, "status": map[string]any{"providerSnapshotID": "snap-1"}}})
+	status = s.ended(s.migration("native")).Status
+	if status.Phase != v1alpha1.PhaseFailed || status.Reason != v1alpha1.ReasonUnsupported || !strings.Contains(status.Message, "volume snapshots") {
+		t.Errorf("%+v", status)
+	}
+	s.storeBackup(n.Backup, n.pvb)
+	foreign := s.backup("night-kopia")
+	s.storeBackup(foreign)
+	status = s.ended(s.migration("foreign")).Status
+	if status.Phase != v1alpha1.PhaseFailed || status.Reason != v1alpha1.ReasonUnsupported || !strings.Contains(status.Message, "no copy of") {
+		t.Errorf("%+v", status)
+	}
+	if err := os.RemoveAll(filepath.Join(s.dir, "backups", "night-kopia")); err != nil {
+		t.Fatal(err)
+	}
+	if status = s.ended(s.migration("well")).Status; status.Phase != v1alpha1.PhaseCompleted {
+		t.Errorf("%+v", status)
+	}
+	if now := untouched(t, s); !slices.Equal(slices.Sorted(maps.Keys(before)), slices.Sorted(maps.Keys(now))) {
+		t.Error("the restic repository or a Backup has other files than before")
+	}
+}
+
+// TestMigrateWrongPassword: nothing is copied, and nothing made.
+func TestMigrateWrongPassword(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	resticrepo.Create(t, s.repository("restic", "shop").URL)
+	s.storeInto(s.backup("night"), "restic", "shop", "db-0")
+	if err := s.kopia.Initialize(t.Context(), uploader.Repository{URL: s.repository("kopia", "shop").URL, Password: "another one"}); err != nil {
+		t.Fatal(err)
+	}
+	s.start(s.migrating())
+	if status := s.ended(s.migration("task")).Status; status.Phase != v1alpha1.PhaseFailed || status.Reason != v1alpha1.ReasonWrongPassword || status.Volumes[0].Result != v1alpha1.VolumeFailed {
+		t.Errorf("%+v", status)
+	}
+}

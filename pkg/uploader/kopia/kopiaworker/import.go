@@ -1,0 +1,319 @@
+package kopiaworker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync/atomic"
+	"time"
+
+	kopiafs "github.com/kopia/kopia/fs"
+	"github.com/kopia/kopia/repo"
+	"github.com/kopia/kopia/snapshot"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia/internal/protocol"
+)
+
+// originTag is the tag of a snapshot that names the snapshot of another data path which it was made of. A snapshot has it only if every
+// entry was compared.
+const originTag = "plimsoll-origin"
+
+// importSnapshot stores what comes on stdin, reads it back, and only if all of it is there saves the snapshot. Until then nothing in the
+// repository refers to what was stored. kopia's maintenance lets such contents be for a day, so the next try finds them.
+func (j *job) importSnapshot(ctx context.Context) (_ protocol.Result, err error) {
+	r, err := j.open(ctx)
+	if err != nil {
+		return protocol.Result{}, err
+	}
+	defer func() { err = errors.Join(err, r.Close(context.WithoutCancel(ctx))) }()
+	p := &importProgress{job: j}
+	defer j.reportOnTimer(p.reading)()
+	source := snapshot.SourceInfo{UserName: identity, Host: identity, Path: j.Source}
+	i := &importer{job: j, progress: p}
+	err = repo.WriteSession(ctx, r, repo.WriteSessionOptions{Purpose: description}, func(ctx context.Context, w repo.RepositoryWriter) error {
+		return i.store(ctx, w, source)
+	})
+	if err != nil {
+		return protocol.Result{}, err
+	}
+	c := &importComparison{importer: i, repository: r}
+	if err := c.run(ctx); err != nil {
+		return protocol.Result{}, err
+	}
+	result := protocol.Result{
+		TotalBytes: c.bytes, TotalFiles: c.files, Errors: c.mismatched, FailedPaths: c.failed, LastError: c.lastError,
+		Special: i.special, Attributes: i.end.Attributes,
+	}
+	if c.mismatched > 0 {
+		return result, nil
+	}
+	err = repo.WriteSession(ctx, r, repo.WriteSessionOptions{Purpose: description}, func(ctx context.Context, w repo.RepositoryWriter) error {
+		id, err := snapshot.SaveSnapshot(ctx, w, i.manifest(source))
+		result.SnapshotID = string(id)
+		return err
+	})
+	if err != nil {
+		return protocol.Result{}, fmt.Errorf("save the snapshot: %w", err)
+	}
+	result.BytesUploaded = j.meter.uploaded.Load()
+	return result, nil
+}
+
+// importer stores the entries that come on stdin.
+type importer struct {
+	job      *job
+	progress *importProgress
+
+	writer  repo.RepositoryWriter
+	tree    *treeWriter
+	root    *snapshot.DirEntry
+	prints  []fingerprint // of the entries, in their order
+	special int64
+	end     protocol.End
+	flushed time.Time
+}
+
+// errShort comes when stdin ends before the last frame.
+var errShort = errors.New("the source ended before all of the snapshot had come")
+
+// store reads frames until the last one.
+func (i *importer) store(ctx context.Context, w repo.RepositoryWriter, source snapshot.SourceInfo) error {
+	policies, err := setPolicy(ctx, w, source, i.job.Parallel)
+	if err != nil {
+		return err
+	}
+	i.writer, i.flushed = w, time.Now()
+	i.tree = newTreeWriter(w, policies.EffectivePolicy().MetadataCompressionPolicy.MetadataCompressor())
+	for {
+		frame, err := i.next(ctx)
+		switch {
+		case err != nil:
+			return err
+		case frame.End != nil:
+			i.end = *frame.End
+			i.root, err = i.tree.finish(ctx, i.end.Time)
+			return err
+		case frame.Entry == nil:
+			return errors.New("data came that belongs to no file")
+		}
+		if err := i.entry(ctx, frame.Entry); err != nil {
+			return fmt.Errorf("%s: %w", protocol.Printable(string(frame.Entry.Path)), err)
+		}
+	}
+}
+
+// next reads one frame.
+func (i *importer) next(ctx context.Context) (protocol.Frame, error) {
+	var frame protocol.Frame
+	err := i.job.in.Decode(&frame)
+	switch {
+	case ctx.Err() != nil:
+		return frame, context.Cause(ctx)
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return frame, errShort
+	}
+	return frame, err
+}
+
+// entry stores one entry.
+func (i *importer) entry(ctx context.Context, e *protocol.Entry) error {
+	if !isStored(e.Mode) {
+		i.special++
+		return nil
+	}
+	stored, err := newStoredEntry(e)
+	if err != nil {
+		return err
+	}
+	if err := i.tree.leave(ctx, parentOf(string(e.Path))); err != nil {
+		return err
+	}
+	if err := i.tree.checkOrder(stored.Name); err != nil {
+		return err
+	}
+	var hash []byte
+	switch stored.Type {
+	case snapshot.EntryTypeDirectory:
+		i.tree.enter(string(e.Path), stored)
+	case snapshot.EntryTypeSymlink:
+		if err := i.tree.symlink(ctx, stored, e.Target); err != nil {
+			return err
+		}
+	default:
+		if hash, err = i.file(ctx, stored, e); err != nil {
+			return err
+		}
+	}
+	i.prints = append(i.prints, fingerprintOf(string(e.Path), stored, string(e.Target), hash))
+	return nil
+}
+
+// file stores the content of a file, and returns its hash.
+func (i *importer) file(ctx context.Context, stored *snapshot.DirEntry, e *protocol.Entry) ([]byte, error) {
+	path := protocol.Printable(string(e.Path))
+	i.progress.current.Store(&path)
+	writer := i.tree.fileWriter(ctx, stored.Name)
+	defer writer.Close()
+	sum := newContentHash()
+	for left := e.Size; left > 0; {
+		frame, err := i.next(ctx)
+		switch {
+		case err != nil:
+			return nil, err
+		case len(frame.Data) == 0, int64(len(frame.Data)) > left:
+			return nil, errSize
+		}
+		if _, err := writer.Write(frame.Data); err != nil {
+			return nil, err
+		}
+		sum.Write(frame.Data)
+		left -= int64(len(frame.Data))
+		i.progress.copied.Add(int64(len(frame.Data)))
+		if err := i.flush(ctx); err != nil {
+			return nil, err
+		}
+	}
+	id, err := writer.Result()
+	if err != nil {
+		return nil, err
+	}
+	stored.ObjectID = id
+	i.tree.add(stored)
+	i.progress.files.Add(1)
+	return sum.Sum(nil), nil
+}
+
+// flush makes what was stored so far findable for the next try, now and then.
+func (i *importer) flush(ctx context.Context) error {
+	if time.Since(i.flushed) < i.job.CheckpointInterval {
+		return nil
+	}
+	i.flushed = time.Now()
+	return i.writer.Flush(ctx)
+}
+
+// manifest is what Velero's uploader writes, with the time of the original.
+func (i *importer) manifest(source snapshot.SourceInfo) *snapshot.Manifest {
+	tags := map[string]string{originTag: i.job.Origin}
+	for key, value := range i.job.Tags {
+		tags[key] = value
+	}
+	summary := i.root.DirSummary
+	at := kopiafs.UTCTimestampFromTime(i.end.Time)
+	return &snapshot.Manifest{
+		Source: source, Description: description, StartTime: at, EndTime: at, RootEntry: i.root, Tags: tags, Pins: []string{pin},
+		Stats: snapshot.Stats{
+			TotalFileCount: int32(min(summary.TotalFileCount, 1<<31-1)), TotalFileSize: summary.TotalFileSize,
+			TotalDirectoryCount: int32(min(summary.TotalDirCount, 1<<31-1)),
+		},
+	}
+}
+
+// importProgress counts. A byte is done when it was stored and compared: each counts half.
+type importProgress struct {
+	job              *job
+	copied, compared atomic.Int64
+	files            atomic.Int64
+	current          atomic.Pointer[string]
+}
+
+func (p *importProgress) reading() progress.Reading {
+	total := max(p.job.TotalBytes, p.copied.Load())
+	done := (p.copied.Load() + p.compared.Load()) / 2
+	if total > 0 {
+		done = min(done, total-1)
+	}
+	return progress.Reading{
+		Stage: progress.StageTransferring, BytesDone: done, TotalBytes: total, TotalFinal: p.job.TotalBytes > 0,
+		BytesUploaded: p.job.meter.uploaded.Load(), FilesDone: p.files.Load(), CurrentItem: load(&p.current),
+	}
+}
+
+// imported sends the snapshots that imports have made.
+func (j *job) imported(ctx context.Context) (_ protocol.Result, err error) {
+	r, err := j.open(ctx)
+	if err != nil {
+		return protocol.Result{}, err
+	}
+	defer func() { err = errors.Join(err, r.Close(context.WithoutCancel(ctx))) }()
+	var sent int64
+	err = eachSnapshot(ctx, r, func(man *snapshot.Manifest) {
+		if origin := man.Tags[originTag]; origin != "" && man.IncompleteReason == "" {
+			sent++
+			j.say(protocol.Message{Snapshot: &protocol.Snapshot{ID: string(man.ID), Time: man.StartTime.ToTime(), Origin: origin}})
+		}
+	})
+	return protocol.Result{TotalFiles: sent}, err
+}
+
+// importComparison compares what can be read out of the repository with what came on stdin.
+type importComparison struct {
+	*importer
+
+	repository repo.Repository
+	at         int // in prints
+	files      int64
+	bytes      int64
+	mismatched int64
+	failed     []string
+	lastError  string
+}
+
+func (c *importComparison) run(ctx context.Context) error {
+	err := walk(ctx, c.repository, newNode(c.repository, "", c.root), func(n node) (bool, error) {
+		if n.path == "" {
+			return true, nil
+		}
+		return true, c.entry(ctx, n)
+	})
+	if err != nil {
+		return fmt.Errorf("read back what was stored: %w", err)
+	}
+	if c.at != len(c.prints) {
+		c.mismatch(".", fmt.Errorf("%d entries were stored, and %d can be read", len(c.prints), c.at))
+	}
+	return nil
+}
+
+func (c *importComparison) entry(ctx context.Context, n node) error {
+	target, err := linkTarget(ctx, n)
+	if err != nil {
+		return err
+	}
+	var hash []byte
+	file, isFile := n.Entry.(kopiafs.File)
+	if isFile {
+		path := protocol.Printable(n.path)
+		c.progress.current.Store(&path)
+		sum := newContentHash()
+		if err := copyFile(ctx, io.MultiWriter(sum, countWriter{&c.progress.compared}), file, 0); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		hash = sum.Sum(nil)
+	}
+	if c.at >= len(c.prints) || c.prints[c.at] != fingerprintOf(n.path, n.stored, target, hash) {
+		c.mismatch(n.path, errors.New("what was read back is not what came from the other repository"))
+	} else if isFile {
+		c.files, c.bytes = c.files+1, c.bytes+file.Size()
+	}
+	c.at++
+	return nil
+}
+
+func (c *importComparison) mismatch(path string, err error) {
+	c.mismatched++
+	c.lastError = protocol.Printable(path + ": " + err.Error())
+	if len(c.failed) < protocol.MaxFailedPaths {
+		c.failed = append(c.failed, protocol.Printable(path))
+	}
+}
+
+// countWriter counts bytes.
+type countWriter struct{ n *atomic.Int64 }
+
+func (w countWriter) Write(p []byte) (int, error) {
+	w.n.Add(int64(len(p)))
+	return len(p), nil
+}
