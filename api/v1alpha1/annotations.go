@@ -27,6 +27,10 @@ const (
 	// which says the same, may be gone before the Restore.
 	AnnotationStorageLocation = "plimsoll.io/storage-location"
 
+	// AnnotationRestorePaths of a PodVolumeRestore has the paths to restore, in place of the whole volume: a RestorePaths, as JSON. Its
+	// spec.snapshotID begins with SnapshotIDPathsPrefix.
+	AnnotationRestorePaths = "plimsoll.io/restore-paths"
+
 	// AnnotationSynced is on a Backup whose records have all been brought into the cluster: how many there are, as JSON. A
 	// Backup with fewer is repaired.
 	AnnotationSynced = "plimsoll.io/synced"

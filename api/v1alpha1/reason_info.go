@@ -27,6 +27,8 @@ const (
 	pageStates   = "node-agent.md#states"
 	pageMessages = "node-agent.md#troubleshooting"
 	pageTasks    = "repositories.md#reasons"
+
+	pageRestorePaths = "kubectl.md#restore-single-paths"
 )
 
 // Info returns what people are told about r; false for a reason of a later version.
@@ -185,6 +187,10 @@ func volumeFailures() []ReasonInfo {
 			Remedy: "make room, or use a larger volume, and try again", Page: pageFails,
 		},
 		{
+			Reason: ReasonPathConflict, Meaning: "something that cannot be replaced lies where a path was to be restored", Detail: "a link, a file or a mount of the volume lies where a directory was to be restored, or a directory where a file was; unless the volume changed meanwhile, nothing was written",
+			Retried: retriedNo, Remedy: "rename or remove what the message names, or restore into another claim", Page: pageRestorePaths,
+		},
+		{
 			Reason: ReasonFlush, Meaning: "the volume's disk has lost what was restored", Detail: "the volume's disk has lost restored data (fsync failed)", Retried: retriedNo,
 			Remedy: "restore into a new volume: this one's disk has lost data, or has no room behind it", Page: pageMessages,
 		},
@@ -241,6 +247,10 @@ func repositoryFailures() []ReasonInfo {
 		{
 			Reason: ReasonSnapshotNotFound, Meaning: "the repository does not have the snapshot", Detail: "the snapshot was forgotten or pruned, or is in another repository", Retried: retriedNo,
 			Remedy: "it may have been forgotten or pruned; 'restic snapshots' lists what is there", Page: pageFails,
+		},
+		{
+			Reason: ReasonPathNotFound, Meaning: "the snapshot does not have a path that was to be restored", Detail: "the snapshot does not have a path that was to be restored; nothing was written", Retried: retriedNo,
+			Remedy: "'kubectl plimsoll repository ls' and 'find' list what the backup has", Page: pageRestorePaths,
 		},
 		{Reason: ReasonDataPath, Meaning: "restic or kopia failed", Detail: "any other error: network, storage, no space for temporary files, other errors of restic or kopia", Retried: retriedYes, Page: pageFails},
 	}

@@ -38,6 +38,8 @@ const (
 	ReasonWrongPassword        Reason = "WrongPassword"        // the repository's password is another one
 	ReasonRepositoryLocked     Reason = "RepositoryLocked"     // somebody else held the lock for too long
 	ReasonSnapshotNotFound     Reason = "SnapshotNotFound"     // the repository does not know the snapshot
+	ReasonPathNotFound         Reason = "PathNotFound"         // the snapshot does not have a path that was to be restored
+	ReasonPathConflict         Reason = "PathConflict"         // something that cannot be replaced lies in the volume where a path was to be restored
 	ReasonNoSpace              Reason = "NoSpace"              // the volume or the repository is full
 	ReasonFlush                Reason = "Flush"                // the volume's disk has lost what was written
 	ReasonOutOfMemory          Reason = "OutOfMemory"          // the worker was killed for its memory

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -34,6 +35,8 @@ type volumeRestore struct {
 	sourceNamespace string
 	claim           string // NAMESPACE/NAME; empty: into the target
 	sparse          bool
+	paths           v1alpha1.RestorePaths
+	overwrite       string
 	helper          helper
 }
 
@@ -51,11 +54,15 @@ NAMESPACE/POD is a pod that waits in its init container restore-wait, see docs/s
 --into-claim restores into a PersistentVolumeClaim that no pod uses: scale down its workload, restore, scale up again. The
 command creates a small pod that mounts the claim, and deletes it at the end.
 
+--path restores single files and directories in place of the whole volume, also into a pod that runs. Files that exist stay, unless
+--overwrite says otherwise; each file appears whole. The restore fails, before it writes anything, if the snapshot does not have a path.
+
 The command waits until the restore has ended; the exit code is 3 if it is not Completed. If interrupted, the restore continues.`,
 		Example: `  kubectl plimsoll volume list shop
   kubectl plimsoll volume restore --into-claim shop/data-database-0 --from database-0-data-x7k2p
   kubectl plimsoll volume restore --into-claim shop/data-database-0 --from latest
   kubectl plimsoll volume restore shop/database-0 data --from database-0-data-x7k2p
+  kubectl plimsoll volume restore shop/database-0 data --from latest --path dump.sql --path conf/ --overwrite if-newer
   kubectl plimsoll volume restore --into-claim shop/data-database-0 --from 4f2c1a9b --source-namespace shop --uploader restic`,
 		Args: func(_ *cobra.Command, args []string) error { return o.parse(args) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -74,6 +81,8 @@ The command waits until the restore has ended; the exit code is 3 if it is not C
 	f := cmd.Flags()
 	f.StringVar(&o.from, "from", "", "the name of a PodVolumeBackup, the id of a snapshot, or latest: the newest PodVolumeBackup of this volume")
 	f.StringVar(&o.claim, "into-claim", "", "restore into this PersistentVolumeClaim, NAMESPACE/NAME")
+	f.StringArrayVar(&o.paths.Paths, "path", nil, "restore only this file or directory, relative to the volume; may be repeated")
+	f.StringVar(&o.overwrite, "overwrite", string(v1alpha1.OverwriteNever), "with --path, what happens with files that exist: never (they stay), if-newer (replaced if the backup's has a later time of modification) or always")
 	f.BoolVar(&o.sparse, "write-sparse-files", false, "restore blocks of zeros as holes")
 	f.StringVar(&o.location, "location", "", "with latest, or a snapshot without a PodVolumeBackup: its BackupStorageLocation (default: the default location)")
 	f.StringVar(&o.uploader, "uploader", "", "with latest, or a snapshot without a PodVolumeBackup: restic or kopia (default restic)")
@@ -106,7 +115,26 @@ func (o *volumeRestore) validate() error {
 			return err
 		}
 	}
+	if err := o.validatePaths(); err != nil {
+		return err
+	}
 	return o.waitOptions.validate()
+}
+
+func (o *volumeRestore) validatePaths() error {
+	if len(o.paths.Paths) == 0 {
+		if o.overwrite != string(v1alpha1.OverwriteNever) {
+			return program.Misused(errors.New("--overwrite needs --path: without it the whole volume is restored, over what is there"))
+		}
+		return nil
+	}
+	o.paths.Overwrite = v1alpha1.Overwrite(o.overwrite)
+	paths, err := o.paths.Clean()
+	if err != nil {
+		return program.Misused(fmt.Errorf("--path: %w", err))
+	}
+	o.paths = paths
+	return nil
 }
 
 func (o *volumeRestore) run(cmd *cobra.Command, v *volumes) error {
@@ -289,6 +317,9 @@ func (o *volumeRestore) prepare(ctx context.Context, v *volumes, from snapshot) 
 	if err != nil {
 		return nil, err
 	}
+	if len(o.paths.Paths) > 0 && !waitsInInit(pod) {
+		return o.prepareForRunning(ctx, v, pod, vol, from)
+	}
 	uid, err := waitsFor(pod, vol)
 	if err != nil {
 		return nil, err
@@ -309,6 +340,27 @@ func (o *volumeRestore) prepare(ctx context.Context, v *volumes, from snapshot) 
 	return pvr, v.labelClaim(ctx, pvr, pod, vol)
 }
 
+// waitsInInit reports whether the pod has an init container that holds it back until its volumes are restored.
+func waitsInInit(pod *corev1.Pod) bool {
+	return pod.Status.Phase != corev1.PodRunning && slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == v1alpha1.ContainerRestoreWait })
+}
+
+// prepareForRunning makes the PodVolumeRestore of paths for a pod that runs. It belongs to no Restore.
+func (o *volumeRestore) prepareForRunning(ctx context.Context, v *volumes, pod *corev1.Pod, vol *corev1.Volume, from snapshot) (*velerov1.PodVolumeRestore, error) {
+	switch {
+	case pod.DeletionTimestamp != nil:
+		return nil, errors.New("the pod is being deleted")
+	case pod.Status.Phase != corev1.PodRunning:
+		return nil, fmt.Errorf("the pod is %s: paths are restored into a pod that runs, or with --into-claim into a claim that no pod uses", cmp.Or(string(pod.Status.Phase), "not started"))
+	}
+	if err := v.ensureNoOther(ctx, pod, vol.Name); err != nil {
+		return nil, err
+	}
+	pvr := o.newPodVolumeRestore(v.namespace, referenceTo(pod), vol.Name, from)
+	pvr.Labels[velerov1.PodUIDLabel] = string(pod.UID)
+	return pvr, v.labelClaim(ctx, pvr, pod, vol)
+}
+
 func (o *volumeRestore) newPodVolumeRestore(namespace string, pod corev1.ObjectReference, volume string, from snapshot) *velerov1.PodVolumeRestore {
 	pvr := &velerov1.PodVolumeRestore{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: pod.Name + "-" + volume + "-", Labels: map[string]string{}},
@@ -319,6 +371,11 @@ func (o *volumeRestore) newPodVolumeRestore(namespace string, pod corev1.ObjectR
 	}
 	if o.sparse {
 		pvr.Spec.UploaderSettings = map[string]string{"WriteSparseFiles": "true"} // as Velero spells it
+	}
+	if len(o.paths.Paths) > 0 {
+		document, _ := json.Marshal(o.paths) // it is made of strings
+		pvr.Annotations = map[string]string{v1alpha1.AnnotationRestorePaths: string(document)}
+		pvr.Spec.SnapshotID, pvr.Spec.SnapshotSize = v1alpha1.SnapshotIDPathsPrefix+from.id, 0
 	}
 	return pvr
 }

@@ -411,6 +411,38 @@ func TestVolumeObjects(t *testing.T) {
 }
 
 // TestVolumeIntoClaimEnds has a pod that nobody runs: what becomes of it and of the restore when the command ends.
+// TestVolumePaths makes the object that asks for single paths, for a pod that runs and for a claim.
+func TestVolumePaths(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.agentPod()
+	pod, _ := c.source(true)
+	c.claim("free")
+	const snapshot = "4f2c1a9b"
+	for _, target := range [][]string{{c.Namespace + "/" + pod.Name, "data"}, {"--into-claim", c.Namespace + "/free"}} {
+		args := append([]string{"volume", "restore"}, target...)
+		out, errOut, code := c.run(append(args, "--from", snapshot, "--path", "/conf/", "--path", "a, b*", "--overwrite", "if-newer", "--no-wait")...)
+		if code != 0 {
+			t.Fatalf("%q: code %d, %s%s", target, code, out, errOut)
+		}
+		var restores velerov1.PodVolumeRestoreList
+		if err := c.Client.List(t.Context(), &restores, client.InNamespace(c.Namespace)); err != nil || len(restores.Items) != 1 {
+			t.Fatalf("%d PodVolumeRestores, %v", len(restores.Items), err)
+		}
+		got := &restores.Items[0]
+		paths, err := v1alpha1.ParseRestorePaths(got.Annotations[v1alpha1.AnnotationRestorePaths])
+		if diff := cmp.Diff(v1alpha1.RestorePaths{Paths: []string{"conf", "a, b*"}, Overwrite: v1alpha1.OverwriteIfNewer}, paths); diff != "" || err != nil {
+			t.Errorf("%q: the paths (-want +got):\n%s%v", target, diff, err)
+		}
+		if got.Spec.SnapshotID != v1alpha1.SnapshotIDPathsPrefix+snapshot || got.Spec.SnapshotSize != 0 {
+			t.Errorf("%q: the spec is %+v", target, got.Spec)
+		}
+		if err := c.Client.Delete(t.Context(), got); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestVolumeIntoClaimEnds(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
@@ -558,32 +590,37 @@ func TestVolumeRefuses(t *testing.T) {
 		code int
 		want string
 	}{
-		"no agent":              {[]string{"backup", c.Namespace + "/db-0", "data"}, 1, "no node agent runs on node " + c.node.Name},
-		"no pod":                {[]string{"backup", c.Namespace + "/gone", "data"}, 1, "there is no pod " + c.Namespace + "/gone"},
-		"no volume":             {[]string{"backup", c.Namespace + "/plain", "gone"}, 1, `has no volume "gone": its volumes are data, host, unmounted`},
-		"pod pending":           {[]string{"backup", c.Namespace + "/pending", "data"}, 1, "the pod does not run (Pending)"},
-		"hostPath":              {[]string{"backup", c.Namespace + "/plain", "host"}, 1, "node agents back up no hostPath volumes"},
-		"no location":           {[]string{"backup", c.Namespace + "/db-0", "data", "--to=tape"}, 1, `there is no BackupStorageLocation "tape"`},
-		"read-only location":    {[]string{"backup", c.Namespace + "/db-0", "data", "--to=old"}, 1, "BackupStorageLocation old is read-only"},
-		"unavailable location":  {[]string{"backup", c.Namespace + "/db-0", "data", "--to=away"}, 1, `BackupStorageLocation away is Unavailable: no\x1b[2J bucket`},
-		"uploader":              {[]string{"backup", c.Namespace + "/db-0", "data", "--uploader=rsync"}, 2, "neither restic nor kopia"},
-		"schedule":              {[]string{"backup", c.Namespace + "/db-0", "data", "--schedule=daily"}, 2, "want five fields"},
-		"no namespace":          {[]string{"backup", "db-0", "data"}, 2, `"db-0" is not NAMESPACE/NAME`},
-		"no volume named":       {[]string{"backup", c.Namespace + "/db-0"}, 2, "want NAMESPACE/POD VOLUME"},
-		"nothing to restore":    {[]string{"restore", c.Namespace + "/db-0", "data"}, 2, "--from is missing"},
-		"unknown backup":        {[]string{"restore", c.Namespace + "/db-0", "data", "--from=nightly"}, 1, "neither a PodVolumeBackup in namespace"},
-		"no latest of a pod":    {[]string{"restore", c.Namespace + "/db-0", "data", "--from=latest"}, 1, "there is no completed PodVolumeBackup of volume data of pod " + c.Namespace + "/db-0; "},
-		"no latest of a claim":  {[]string{"restore", "--into-claim=" + c.Namespace + "/free", "--from=latest"}, 1, "there is no completed PodVolumeBackup of PersistentVolumeClaim " + c.Namespace + "/free; "},
-		"failed backup":         {[]string{"restore", c.Namespace + "/db-0", "data", "--from=failed"}, 1, `PodVolumeBackup failed has no snapshot: it is Failed: no\x1b[2J space`},
-		"pod does not wait":     {[]string{"restore", c.Namespace + "/db-0", "data", from}, 1, "no init container restore-wait, so it does not wait for its volumes: scale down its workload, and restore with --into-claim " + c.Namespace + "/data-db-0"},
-		"no Restore":            {[]string{"restore", c.Namespace + "/lonely", "data", from}, 1, `the pod waits for a Restore with the UID "no-uid"`},
-		"claim is used":         {[]string{"restore", "--into-claim=" + c.Namespace + "/data-db-0", from}, 1, "pod db-0 uses it: scale down"},
-		"ephemeral claim":       {[]string{"restore", "--into-claim=" + c.Namespace + "/passing-scratch", from}, 1, "pod passing uses it: scale down"},
-		"schedule, no wait":     {[]string{"backup", c.Namespace + "/db-0", "data", "--schedule=@daily", "--no-wait"}, 2, "--schedule cannot be combined with --no-wait"},
-		"no claim":              {[]string{"restore", "--into-claim=" + c.Namespace + "/gone", from}, 1, "it does not exist"},
-		"no image":              {[]string{"restore", "--into-claim=" + c.Namespace + "/free", from}, 1, "DaemonSet node-agent"},
-		"claim and pod":         {[]string{"restore", c.Namespace + "/db-0", "data", "--into-claim=" + c.Namespace + "/free", from}, 2, "give either"},
-		"location of snapshots": {[]string{"restore", "--into-claim=" + c.Namespace + "/free", from, "--location=tape"}, 1, `there is no BackupStorageLocation "tape"`},
+		"overwrite without a path":    {[]string{"restore", c.Namespace + "/plain", "data", from, "--overwrite", "always"}, 2, "--overwrite needs --path"},
+		"an unknown overwrite":        {[]string{"restore", c.Namespace + "/plain", "data", from, "--path", "a", "--overwrite", "ask"}, 2, "neither never"},
+		"a path that leads up":        {[]string{"restore", c.Namespace + "/plain", "data", from, "--path", "../a"}, 2, `has a part ".."`},
+		"a path beneath another":      {[]string{"restore", c.Namespace + "/plain", "data", from, "--path", "a", "--path", "a/b"}, 2, "already"},
+		"the volume itself as a path": {[]string{"restore", c.Namespace + "/plain", "data", from, "--path", "./"}, 2, "is the volume itself"},
+		"no agent":                    {[]string{"backup", c.Namespace + "/db-0", "data"}, 1, "no node agent runs on node " + c.node.Name},
+		"no pod":                      {[]string{"backup", c.Namespace + "/gone", "data"}, 1, "there is no pod " + c.Namespace + "/gone"},
+		"no volume":                   {[]string{"backup", c.Namespace + "/plain", "gone"}, 1, `has no volume "gone": its volumes are data, host, unmounted`},
+		"pod pending":                 {[]string{"backup", c.Namespace + "/pending", "data"}, 1, "the pod does not run (Pending)"},
+		"hostPath":                    {[]string{"backup", c.Namespace + "/plain", "host"}, 1, "node agents back up no hostPath volumes"},
+		"no location":                 {[]string{"backup", c.Namespace + "/db-0", "data", "--to=tape"}, 1, `there is no BackupStorageLocation "tape"`},
+		"read-only location":          {[]string{"backup", c.Namespace + "/db-0", "data", "--to=old"}, 1, "BackupStorageLocation old is read-only"},
+		"unavailable location":        {[]string{"backup", c.Namespace + "/db-0", "data", "--to=away"}, 1, `BackupStorageLocation away is Unavailable: no\x1b[2J bucket`},
+		"uploader":                    {[]string{"backup", c.Namespace + "/db-0", "data", "--uploader=rsync"}, 2, "neither restic nor kopia"},
+		"schedule":                    {[]string{"backup", c.Namespace + "/db-0", "data", "--schedule=daily"}, 2, "want five fields"},
+		"no namespace":                {[]string{"backup", "db-0", "data"}, 2, `"db-0" is not NAMESPACE/NAME`},
+		"no volume named":             {[]string{"backup", c.Namespace + "/db-0"}, 2, "want NAMESPACE/POD VOLUME"},
+		"nothing to restore":          {[]string{"restore", c.Namespace + "/db-0", "data"}, 2, "--from is missing"},
+		"unknown backup":              {[]string{"restore", c.Namespace + "/db-0", "data", "--from=nightly"}, 1, "neither a PodVolumeBackup in namespace"},
+		"no latest of a pod":          {[]string{"restore", c.Namespace + "/db-0", "data", "--from=latest"}, 1, "there is no completed PodVolumeBackup of volume data of pod " + c.Namespace + "/db-0; "},
+		"no latest of a claim":        {[]string{"restore", "--into-claim=" + c.Namespace + "/free", "--from=latest"}, 1, "there is no completed PodVolumeBackup of PersistentVolumeClaim " + c.Namespace + "/free; "},
+		"failed backup":               {[]string{"restore", c.Namespace + "/db-0", "data", "--from=failed"}, 1, `PodVolumeBackup failed has no snapshot: it is Failed: no\x1b[2J space`},
+		"pod does not wait":           {[]string{"restore", c.Namespace + "/db-0", "data", from}, 1, "no init container restore-wait, so it does not wait for its volumes: scale down its workload, and restore with --into-claim " + c.Namespace + "/data-db-0"},
+		"no Restore":                  {[]string{"restore", c.Namespace + "/lonely", "data", from}, 1, `the pod waits for a Restore with the UID "no-uid"`},
+		"claim is used":               {[]string{"restore", "--into-claim=" + c.Namespace + "/data-db-0", from}, 1, "pod db-0 uses it: scale down"},
+		"ephemeral claim":             {[]string{"restore", "--into-claim=" + c.Namespace + "/passing-scratch", from}, 1, "pod passing uses it: scale down"},
+		"schedule, no wait":           {[]string{"backup", c.Namespace + "/db-0", "data", "--schedule=@daily", "--no-wait"}, 2, "--schedule cannot be combined with --no-wait"},
+		"no claim":                    {[]string{"restore", "--into-claim=" + c.Namespace + "/gone", from}, 1, "it does not exist"},
+		"no image":                    {[]string{"restore", "--into-claim=" + c.Namespace + "/free", from}, 1, "DaemonSet node-agent"},
+		"claim and pod":               {[]string{"restore", c.Namespace + "/db-0", "data", "--into-claim=" + c.Namespace + "/free", from}, 2, "give either"},
+		"location of snapshots":       {[]string{"restore", "--into-claim=" + c.Namespace + "/free", from, "--location=tape"}, 1, `there is no BackupStorageLocation "tape"`},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

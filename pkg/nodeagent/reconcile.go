@@ -146,7 +146,7 @@ func (a *Agent) reconcileRestore(ctx context.Context, req reconcile.Request) (re
 	if stop := pv.StopRequest(); stop != nil {
 		return a.admit(ctx, pv, stop), nil
 	}
-	ready, err := waitsForRestore(&pod)
+	ready, err := readyForRestore(pv, &pod)
 	switch {
 	case err != nil && a.handedOverBefore(&pvr, pod.UID):
 		return a.admit(ctx, pv, nil), nil
@@ -155,6 +155,14 @@ func (a *Agent) reconcileRestore(ctx context.Context, req reconcile.Request) (re
 	default:
 		return a.admit(ctx, pv, err), nil
 	}
+}
+
+// readyForRestore reports whether a restore can begin. Single paths are restored into a pod that runs, too.
+func readyForRestore(pv podvolume.PodVolume, pod *corev1.Pod) (bool, error) {
+	if !pv.RestoresPaths() || podvolume.PodEnding(pod) != nil || podvolume.HasRestoreWait(pod) && !podvolume.RestoreWaitSucceeded(pod) {
+		return waitsForRestore(pod)
+	}
+	return pod.Status.Phase == corev1.PodRunning, nil
 }
 
 // waitsForRestore reports whether the pod's init container waits for its volumes. The error means that it never will again.

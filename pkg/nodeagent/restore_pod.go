@@ -26,7 +26,7 @@ func (a *Agent) reconcileRestoreBeforePod(ctx context.Context, pv podvolume.PodV
 	why, waited := notReadyReason(pod), a.unreadyTime(pv)
 	left := a.cfg.PrepareTimeout - waited
 	if left <= 0 {
-		return a.admit(ctx, pv, a.podNotReady(why)), nil
+		return a.admit(ctx, pv, a.podNotReady(pv, why)), nil
 	}
 	if young := a.cfg.ProgressInterval - waited; young > 0 { // most pods are there in a moment
 		return reconcile.Result{RequeueAfter: min(left, young)}, nil
@@ -46,8 +46,12 @@ func (a *Agent) unreadyTime(pv podvolume.PodVolume) time.Duration {
 	return time.Since(a.unreadySince[pv.Key()])
 }
 
-func (a *Agent) podNotReady(why string) error {
-	return podvolume.Permanent(v1alpha1.ReasonPodNotReady, fmt.Errorf("the pod did not start its init container %s within %s: %s", v1alpha1.ContainerRestoreWait, a.cfg.PrepareTimeout, why))
+func (a *Agent) podNotReady(pv podvolume.PodVolume, why string) error {
+	what := "start its init container " + v1alpha1.ContainerRestoreWait
+	if pv.RestoresPaths() {
+		what = "run"
+	}
+	return podvolume.Permanent(v1alpha1.ReasonPodNotReady, fmt.Errorf("the pod did not %s within %s: %s", what, a.cfg.PrepareTimeout, why))
 }
 
 // notReadyReason returns why the pod's init container does not run yet, as far as the pod's status tells.
@@ -116,7 +120,7 @@ func (a *Agent) reconcileRestoreElsewhere(ctx context.Context, pv podvolume.PodV
 	case pod.Spec.NodeName == "" && pv.StopRequest() != nil:
 		return reconcile.Result{}, a.env.FailOrphan(ctx, pv, pv.StopRequest())
 	case pod.Spec.NodeName == "" && time.Since(seen.firstSeen) > a.cfg.PrepareTimeout: // a pod that has had a node keeps it
-		return reconcile.Result{}, a.env.FailOrphan(ctx, pv, a.podNotReady(notReadyReason(&pod)))
+		return reconcile.Result{}, a.env.FailOrphan(ctx, pv, a.podNotReady(pv, notReadyReason(&pod)))
 	case pod.Spec.NodeName == "":
 		a.reportWaiting(ctx, pv, v1alpha1.ReasonPodNotReady, notReadyReason(&pod), false)
 	case pv.Taken() && !pv.TakenFor(pod.Spec.NodeName):

@@ -92,6 +92,11 @@ func (op *Operation) recordFailure(ctx context.Context, status terminalStatus) {
 
 func (op *Operation) saveFailure(ctx context.Context, status terminalStatus) error {
 	pvr := op.Object.(*velerov1.PodVolumeRestore)
+	if op.RestoresPaths() { // a pod that runs waits for nothing, and must not when it is started again
+		if waits, err := op.podWaits(ctx); err != nil || !waits {
+			return err
+		}
+	}
 	dir, err := op.openVolume(ctx)
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/volume"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
 )
 
@@ -69,6 +70,8 @@ func classify(err error) *attemptError {
 		{v1alpha1.ReasonWrongPassword, true, uploader.ErrWrongPassword},
 		{v1alpha1.ReasonRepositoryLocked, true, uploader.ErrRepositoryLocked},
 		{v1alpha1.ReasonSnapshotNotFound, true, uploader.ErrSnapshotNotFound},
+		{v1alpha1.ReasonPathNotFound, true, uploader.ErrPathNotFound},
+		{v1alpha1.ReasonPathConflict, true, volume.ErrConflict},
 		{v1alpha1.ReasonNoSpace, true, uploader.ErrNoSpace},
 		{v1alpha1.ReasonNoSpace, true, syscall.ENOSPC},
 		{v1alpha1.ReasonNoSpace, true, syscall.EDQUOT},

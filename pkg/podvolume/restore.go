@@ -34,6 +34,9 @@ func (op *Operation) restore(ctx context.Context) (attemptResult, error) {
 	if _, err := op.partial(ctx); err != nil { // an invalid annotation fails the restore before the volume is written
 		return attemptResult{}, err
 	}
+	if op.RestoresPaths() {
+		return op.restorePaths(ctx, up, req)
+	}
 	if done, err := op.alreadyRestored(ctx, pvr); done || err != nil {
 		return attemptResult{totalBytes: max(op.TotalBytes, pvr.Spec.SnapshotSize)}, err
 	}

@@ -109,6 +109,7 @@ func (op *Operation) fullTerminalStatusOf(ctx, shutdownCtx context.Context, resu
 			status.phase, state = PhaseCanceled, progress.StateCanceled
 		}
 	}
+	status.message += op.pathsRemain
 	status.snapshot = op.tracker.End(state, status.reason, cause)
 	return status
 }

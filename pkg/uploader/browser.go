@@ -39,7 +39,18 @@ type BrowseRequest struct {
 }
 
 // Inner returns Path without a slash at its begin and end, and without empty, "." and ".." parts. Empty: the volume itself.
-func (r BrowseRequest) Inner() string { return strings.TrimPrefix(path.Clean("/"+r.Path), "/") }
+func (r BrowseRequest) Inner() string { return innerPath(r.Path) }
+
+func innerPath(p string) string { return strings.TrimPrefix(path.Clean("/"+p), "/") }
+
+// InnerPaths returns Paths as BrowseRequest.Inner does.
+func (r RestoreRequest) InnerPaths() []string {
+	inner := make([]string, len(r.Paths))
+	for i, p := range r.Paths {
+		inner[i] = innerPath(p)
+	}
+	return inner
+}
 
 // Entry is one file, directory or link of a snapshot.
 type Entry struct {

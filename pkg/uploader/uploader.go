@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/volume"
 )
 
 // What a caller decides on. Implementations wrap these.
@@ -176,6 +177,12 @@ type RestoreRequest struct {
 	TotalBytes int64 // the snapshot's size where the caller knows it, else 0
 	Parallel   int   // files written at the same time; 0: the data path's default
 	Sparse     bool  // leave holes for runs of zeros
+
+	// Paths are the parts of the snapshot to restore, each as BrowseRequest.Path and none beneath another; nil: all of it. The directories that
+	// lead to them are made, too. Volume then holds nothing but what an earlier attempt with the same Paths has left there.
+	// ErrPathNotFound names the paths that the snapshot does not have, and ErrNoSpace says that the volume has no room for the others:
+	// nothing is written then.
+	Paths []string
 }
 
 // RestoreResult is what a restore wrote.
@@ -188,6 +195,9 @@ type RestoreResult struct {
 	Errors      int64 // files and directories that could not be written, or not with all their attributes
 	FailedPaths []string
 	LastError   string // what was wrong with one of them
+
+	// Contents is what the snapshot has at and beneath RestoreRequest.Paths. Nothing without Paths.
+	Contents volume.Contents
 }
 
 // Verifier is a data path that can prove that a snapshot can be restored. Every Uploader of ours is one.

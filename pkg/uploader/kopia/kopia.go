@@ -174,6 +174,7 @@ func (u *Uploader) Restore(ctx context.Context, req uploader.RestoreRequest, p p
 		repository: req.Repository, volume: req.Volume, mode: worker.Write, sink: orDiscard(p),
 		request: protocol.Request{
 			Operation: protocol.OpRestore, Parallel: req.Parallel, Snapshot: req.SnapshotID, TotalBytes: req.TotalBytes, Sparse: req.Sparse,
+			Paths: req.InnerPaths(),
 		},
 	})
 	if err != nil {
@@ -181,7 +182,7 @@ func (u *Uploader) Restore(ctx context.Context, req uploader.RestoreRequest, p p
 	}
 	return uploader.RestoreResult{
 		TotalBytes: r.TotalBytes, TotalFiles: r.TotalFiles, SizesOnDisk: r.SizesOnDisk,
-		Errors: r.Errors, FailedPaths: r.FailedPaths, LastError: r.LastError,
+		Errors: r.Errors, FailedPaths: r.FailedPaths, LastError: r.LastError, Contents: r.Contents,
 	}, nil
 }
 

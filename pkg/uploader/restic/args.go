@@ -39,7 +39,7 @@ func (u *Uploader) restoreArgs(req uploader.RestoreRequest) []string {
 	if req.Sparse && u.version.leavesHoles() {
 		args = append(args, "--sparse")
 	}
-	return append(args, lockArgs(req.Repository)...)
+	return append(append(args, includeArgs(req.InnerPaths())...), lockArgs(req.Repository)...)
 }
 
 // statsArgs needs no lock: the size of one snapshot never changes. Without its directories restic stats fails.
@@ -48,7 +48,15 @@ func statsArgs(req uploader.RestoreRequest) []string {
 }
 
 func listArgs(req uploader.RestoreRequest) []string {
-	return append([]string{jsonFlag, req.SnapshotID}, lockArgs(req.Repository)...)
+	args := append([]string{jsonFlag}, lockArgs(req.Repository)...)
+	if len(req.Paths) == 0 {
+		return append(args, req.SnapshotID)
+	}
+	args = append(args, "--recursive", req.SnapshotID)
+	for _, p := range req.InnerPaths() {
+		args = append(args, "/"+p)
+	}
+	return args
 }
 
 // lockArgs keeps restic from writing a lock into a repository that must not be written to.

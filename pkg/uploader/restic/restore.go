@@ -12,6 +12,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/text"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/volume"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
 )
 
@@ -29,9 +30,13 @@ func (u *Uploader) Restore(ctx context.Context, req uploader.RestoreRequest, p p
 	}
 	sink := orDiscard(p)
 	var result uploader.RestoreResult
-	err := u.inWorkspace(req.Repository, func(w *workspace) error {
+	err := u.inWorkspace(req.Repository, func(w *workspace) (err error) {
+		if len(req.Paths) > 0 {
+			result, err = u.restorePaths(ctx, w, req, sink)
+			return err
+		}
 		return u.pastDeadLocks(ctx, w, func() (err error) {
-			result, err = u.restore(ctx, w, req, sink)
+			result, err = u.restore(ctx, w, req, nil, sink)
 			return err
 		})
 	})
@@ -41,13 +46,13 @@ func (u *Uploader) Restore(ctx context.Context, req uploader.RestoreRequest, p p
 	return result, nil
 }
 
-// restore runs restic restore once.
-func (u *Uploader) restore(ctx context.Context, w *workspace, req uploader.RestoreRequest, sink progress.Sink) (uploader.RestoreResult, error) {
+// restore runs restic restore once. paths are what req.Paths hold; nil: the whole snapshot is restored, whose size is looked for.
+func (u *Uploader) restore(ctx context.Context, w *workspace, req uploader.RestoreRequest, paths *volume.Contents, sink progress.Sink) (uploader.RestoreResult, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	sink.Report(progress.Reading{Stage: progress.StageScanning, TotalBytes: max(req.TotalBytes, 0)})
 	out := newRestoreStream(sink, pathOf(req.Volume))
-	size := u.startSizing(ctx, w, req, out)
+	size := u.startSizing(ctx, w, req, paths, out)
 	defer size.end()
 	present, err := u.clear(ctx, w, req)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/volume"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
 )
 
@@ -20,10 +21,16 @@ type sizing struct {
 //
 // Two programs hold two indexes. So restic stats takes its memory from what is left: it keeps within a quarter of the goal of one
 // worker, and is killed before memory gets short for the restore. Under a download limit both would take it once, so the size
-// comes first.
-func (u *Uploader) startSizing(ctx context.Context, w *workspace, req uploader.RestoreRequest, out *stream) *sizing {
+// comes first. The size of paths is known already.
+func (u *Uploader) startSizing(ctx context.Context, w *workspace, req uploader.RestoreRequest, paths *volume.Contents, out *stream) *sizing {
 	ctx, stop := context.WithCancelCause(ctx)
 	s := &sizing{stop: stop, ended: make(chan struct{})}
+	if paths != nil {
+		s.bytes = paths.Bytes
+		out.setTotal(s.bytes)
+		close(s.ended)
+		return s
+	}
 	go func() {
 		defer close(s.ended)
 		if s.bytes, s.err = u.restoreSize(ctx, w, req, true); s.err == nil {

@@ -48,6 +48,9 @@ func (v Version) reportsRestore() bool { return v.atLeast(16) }
 // comparesContent reports whether restore reads the files that are there already, and leaves what is right.
 func (v Version) comparesContent() bool { return v.atLeast(17) }
 
+// restoresParents reports whether restore --include sets the attributes of the directories that lead to what it restores.
+func (v Version) restoresParents() bool { return v.atLeast(17) }
+
 // looksBeforeInit reports whether init refuses to make a repository where keys or snapshots of another one are.
 func (v Version) looksBeforeInit() bool { return v.atLeast(17) }
 

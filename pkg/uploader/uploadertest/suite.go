@@ -53,6 +53,7 @@ func Run(t *testing.T, subject Subject) {
 		"unreadable files":              s.unreadable,
 		"canceled before it starts":     s.canceledBefore,
 		"browse":                        s.browse,
+		"paths":                         s.restorePaths,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -18,6 +18,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/text"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia/internal/protocol"
+	"github.com/plimsoll-io/plimsoll/pkg/volume"
 )
 
 // restore writes a snapshot into the working directory. ctx ends it at once: kopia's own way to cancel lets the files
@@ -36,16 +37,28 @@ func (j *job) restore(ctx context.Context) (_ protocol.Result, err error) {
 	if err != nil {
 		return protocol.Result{}, fmt.Errorf("open the snapshot: %w", err)
 	}
-	volume, err := os.Open(".") // before the first write: the flush then sees the errors of all of them
+	p := newRestoreProgress(man, j.TotalBytes)
+	var contents volume.Contents
+	if len(j.Paths) > 0 {
+		if root, contents, err = j.selectPaths(ctx, r, man); err != nil {
+			return protocol.Result{}, err
+		}
+		p.total, p.files, p.known = contents.Bytes, contents.Files, true
+	}
+	dir, err := os.Open(".") // before the first write: the flush then sees the errors of all of them
 	if err != nil {
 		return protocol.Result{}, fmt.Errorf("prepare the volume: %w", err)
 	}
-	defer volume.Close()
+	defer dir.Close()
+	if len(j.Paths) > 0 && !j.Sparse {
+		if err := uploader.RequireRoom(ctx, dir, contents.Bytes); err != nil {
+			return protocol.Result{}, err
+		}
+	}
 	target, err := newTarget(ctx, r, j.Sparse)
 	if err != nil {
 		return protocol.Result{}, fmt.Errorf("prepare the volume: %w", err)
 	}
-	p := newRestoreProgress(man, j.TotalBytes)
 	target.current, p.same, p.unwritten = &p.current, &target.same, &target.unwritten
 	defer j.reportOnTimer(p.reading)()
 
@@ -59,7 +72,7 @@ func (j *job) restore(ctx context.Context) (_ protocol.Result, err error) {
 	if err != nil {
 		return protocol.Result{}, fmt.Errorf("restore: %w", err)
 	}
-	if err := syncVolume(int(volume.Fd())); err != nil {
+	if err := syncVolume(int(dir.Fd())); err != nil {
 		return protocol.Result{}, err
 	}
 	if n := target.foreign.Load(); n > 0 {
@@ -67,12 +80,13 @@ func (j *job) restore(ctx context.Context) (_ protocol.Result, err error) {
 	}
 	lost := target.unwritten.counts()
 	total, onDisk := max(p.size()-lost.bytes, 0), int64(0)
-	if p.known {
+	if p.known && len(j.Paths) == 0 {
 		onDisk = max(total-target.renamed.Load(), 0)
 	}
 	return protocol.Result{
 		TotalBytes: total, TotalFiles: p.files, SizesOnDisk: onDisk,
 		Errors: lost.errors, FailedPaths: target.unwritten.named(), LastError: lost.last,
+		Contents: contents,
 	}, nil
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/volume"
 )
 
 // Args are the arguments that make a program a worker.
@@ -68,10 +69,11 @@ type Request struct {
 	Tags           map[string]string // backup, import
 	Origin         string            // import
 
-	Snapshot   string // restore, verify, list, read, diff
-	Other      string // diff: the newer snapshot
-	TotalBytes int64  // restore, verify, import
-	Sparse     bool   // restore
+	Snapshot   string   // restore, verify, list, read, diff
+	Other      string   // diff: the newer snapshot
+	TotalBytes int64    // restore, verify, import
+	Sparse     bool     // restore
+	Paths      []string // restore: relative to the snapshot's root; none: all of it
 
 	Path      string // list, read: relative to the snapshot's root
 	Recursive bool   // list
@@ -188,6 +190,8 @@ type Result struct {
 	Special    int64 `json:"special,omitempty"`    // import
 	Attributes int64 `json:"attributes,omitempty"` // import
 
+	Contents volume.Contents `json:"contents,omitzero"` // restore
+
 	Usage Usage `json:"usage,omitzero"` // usage, measure; of usage and imported, TotalFiles is the number of snapshots
 }
 
@@ -270,6 +274,7 @@ func (r *Result) check() error {
 		return err
 	}
 	return checkCounts(r.TotalBytes, r.TotalFiles, r.SizesOnDisk, r.BytesUploaded, r.Errors, r.Vanished, r.NotCompared, r.Absent, r.Special, r.Attributes,
+		r.Contents.Directories, r.Contents.Links, r.Contents.Files, r.Contents.Bytes,
 		r.Usage.Unfinished, r.Usage.Pieces, r.Usage.DataBytes, r.Usage.RawBytes, r.Usage.Storage.Objects, r.Usage.Storage.Bytes, r.Usage.Storage.Packs, r.Usage.Storage.PackBytes)
 }
 

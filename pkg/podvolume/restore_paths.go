@@ -1,0 +1,226 @@
+package podvolume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	"golang.org/x/sys/unix"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/volume"
+)
+
+// RestoresPaths reports whether the object asks for single paths of a snapshot, by either of the two things that must be there.
+func (pv PodVolume) RestoresPaths() bool {
+	pvr, ok := pv.Object.(*velerov1.PodVolumeRestore)
+	if !ok {
+		return false
+	}
+	_, annotated := pvr.Annotations[v1alpha1.AnnotationRestorePaths]
+	return annotated || strings.HasPrefix(pvr.Spec.SnapshotID, v1alpha1.SnapshotIDPathsPrefix)
+}
+
+// restorePathsRequest returns what a restore of single paths is asked for, and the snapshot's id.
+func restorePathsRequest(pvr *velerov1.PodVolumeRestore) (v1alpha1.RestorePaths, string, error) {
+	document, annotated := pvr.Annotations[v1alpha1.AnnotationRestorePaths]
+	snapshot, prefixed := strings.CutPrefix(pvr.Spec.SnapshotID, v1alpha1.SnapshotIDPathsPrefix)
+	if annotated != prefixed { // half of it may be lost, and the whole volume must not be restored in its place
+		return v1alpha1.RestorePaths{}, "", Permanent(v1alpha1.ReasonInvalidSettings, fmt.Errorf(
+			"annotation %s and a spec.snapshotID that begins with %s belong together, and only one of them is there", v1alpha1.AnnotationRestorePaths, v1alpha1.SnapshotIDPathsPrefix))
+	}
+	wanted, err := v1alpha1.ParseRestorePaths(document)
+	if err != nil {
+		return wanted, "", Permanent(v1alpha1.ReasonInvalidSettings, fmt.Errorf("annotation %s: %w", v1alpha1.AnnotationRestorePaths, err))
+	}
+	return wanted, snapshot, nil
+}
+
+// restorePaths makes one attempt to restore single paths: first into a stage, a directory of the volume, and from there to their places once all of
+// them are complete. So nothing in use is changed by a restore that fails, and a file is replaced as a whole.
+func (op *Operation) restorePaths(ctx context.Context, up uploader.Uploader, req uploader.RestoreRequest) (attemptResult, error) {
+	pvr := op.Object.(*velerov1.PodVolumeRestore)
+	wanted, snapshot, err := restorePathsRequest(pvr)
+	if err != nil {
+		return attemptResult{}, err
+	}
+	req.SnapshotID, req.TotalBytes, req.Paths = snapshot, 0, wanted.Paths
+	if done, err := op.alreadyRestored(ctx, pvr); done || err != nil {
+		return attemptResult{totalBytes: op.TotalBytes, message: "an earlier process had restored the paths; how many files it replaced or left is not known"}, err
+	}
+	if op.exhausted != nil {
+		return attemptResult{}, op.exhausted
+	}
+	dir, repository, err := op.open(ctx)
+	if err != nil {
+		return attemptResult{}, err
+	}
+	req.Repository = repository
+	defer dir.Close()
+	waits, err := op.podWaits(ctx)
+	if err != nil {
+		return attemptResult{}, err
+	}
+	if waits {
+		if err := op.removeDoneFile(pvr, dir); err != nil {
+			return attemptResult{}, err
+		}
+	}
+	stage, err := volume.OpenStage(dir, string(pvr.UID))
+	if err != nil {
+		return attemptResult{}, fmt.Errorf("make a directory for the restored files in the volume: %w", err)
+	}
+	result, err := op.restoreThrough(ctx, up, req, stage, wanted)
+	err = errors.Join(err, stage.Close())
+	if cause := stopCause(ctx); err == nil || errors.Is(cause, ErrPodGone) { // the volume cannot be opened again
+		err = errors.Join(err, stage.Remove())
+	}
+	if err == nil && waits {
+		err = op.writeDoneFile(pvr, dir)
+	}
+	return result, err
+}
+
+// podWaits reports whether the pod waits in its init container for the restore, and not runs already. Only then it needs the done file.
+func (op *Operation) podWaits(ctx context.Context) (bool, error) {
+	pod, err := op.pod(ctx)
+	if err != nil {
+		return false, err
+	}
+	return HasRestoreWait(pod) && !RestoreWaitSucceeded(pod), nil
+}
+
+// restoreThrough restores into the stage, makes sure that it holds all of the paths and nothing else, and moves that to its places.
+func (op *Operation) restoreThrough(ctx context.Context, up uploader.Uploader, req uploader.RestoreRequest, stage *volume.Stage, wanted v1alpha1.RestorePaths) (attemptResult, error) {
+	req.Volume = stage.Files()
+	restored, err := up.Restore(ctx, req, op.tracker)
+	if err != nil {
+		return attemptResult{}, err
+	}
+	if err := syncfs(stage); err != nil {
+		return attemptResult{}, err
+	}
+	if err := op.acceptUnwritten(ctx, restored); err != nil {
+		return attemptResult{}, err
+	}
+	if err := checkStage(stage, req.Paths, restored); err != nil {
+		// What an earlier attempt has left may be wrong: the next one begins anew.
+		return attemptResult{}, errors.Join(err, stage.Remove())
+	}
+	if err := stopCause(ctx); err != nil { // Run may have left this goroutine behind meanwhile
+		return attemptResult{}, err
+	}
+	moved, err := stage.Move(ctx, wanted.Overwrite.Replaces, &op.pathsMoved)
+	if err != nil {
+		return attemptResult{}, err
+	}
+	if err := syncfs(stage); err != nil {
+		return attemptResult{}, err
+	}
+	result := attemptResult{totalBytes: restored.TotalBytes, errors: restored.Errors, message: describeMoved(moved, wanted.Overwrite)}
+	if restored.Errors > 0 {
+		result.message = joinMessages("the paths were restored without "+describeFiles("that could not be written", restored.Errors, restored.FailedPaths), result.message)
+	}
+	return result, nil
+}
+
+func syncfs(stage *volume.Stage) error {
+	if err := unix.Syncfs(int(stage.Files().Fd())); err != nil {
+		return fmt.Errorf("flush the volume: %w: %w", uploader.ErrFlush, err)
+	}
+	return nil
+}
+
+// checkStage compares what lies in the stage with what the snapshot has at the paths. It cannot tell where files could not be written, which
+// acceptUnwritten has accepted then.
+func checkStage(stage *volume.Stage, paths []string, restored uploader.RestoreResult) error {
+	if restored.Errors > 0 {
+		return nil
+	}
+	for _, p := range paths {
+		there, err := stage.Has(p)
+		if err != nil {
+			return fmt.Errorf("look for restored files: %w", err)
+		}
+		if !there { // such as a socket, which no data path restores
+			return Permanent(v1alpha1.ReasonMissingData, fmt.Errorf("%s is in the snapshot and was not restored, although no write failed", text.ShortPath(p)))
+		}
+	}
+	want := restored.Contents
+	want.Directories += int64(len(parentDirs(paths)))
+	got, err := stage.Count()
+	if err != nil {
+		return err
+	}
+	if got != want {
+		return retryable(v1alpha1.ReasonMissingData, fmt.Errorf("%s were restored, and the snapshot has %s at the paths", describeContents(got), describeContents(want)))
+	}
+	return nil
+}
+
+// parentDirs returns the directories that lead to paths.
+func parentDirs(paths []string) map[string]struct{} {
+	dirs := map[string]struct{}{}
+	for _, p := range paths {
+		for i := range p {
+			if p[i] == '/' {
+				dirs[p[:i]] = struct{}{}
+			}
+		}
+	}
+	return dirs
+}
+
+func describeContents(c volume.Contents) string {
+	return fmt.Sprintf("%s, %s and %s with %s", text.Count(c.Directories, "directory", "directories"), text.Count(c.Links, "link", "links"),
+		text.Count(c.Files, "file", "files"), text.Bytes(c.Bytes))
+}
+
+// describeMoved says what a restore of paths has done with what existed.
+func describeMoved(m volume.Moved, overwrite v1alpha1.Overwrite) string {
+	said := []string{text.Count(m.New, "new file or directory", "new files and directories")}
+	if m.Replaced > 0 {
+		said = append(said, text.Count(m.Replaced, "file was replaced", "files were replaced"))
+	}
+	if m.Same > 0 {
+		said = append(said, text.Count(m.Same, "file was there already as in the snapshot", "files were there already as in the snapshot"))
+	}
+	if m.Left > 0 {
+		left := describeFiles(fmt.Sprintf("that exist were left as they are (overwrite: %s)", overwrite), m.Left, m.LeftPaths)
+		if m.Left == 1 {
+			left = describeFiles(fmt.Sprintf("that exists was left as it is (overwrite: %s)", overwrite), m.Left, m.LeftPaths)
+		}
+		said = append(said, left)
+	}
+	return "paths restored: " + strings.Join(said, ", ")
+}
+
+// cleanUpPaths removes the stage of a restore of paths that has not completed, and returns what remains of it in the volume, in words that follow the
+// message.
+func (op *Operation) cleanUpPaths(ctx context.Context) string {
+	if !op.RestoresPaths() || op.leftBehind {
+		return ""
+	}
+	var said string
+	if n := op.pathsMoved.Load(); n > 0 {
+		said = "; before that, " + text.Count(n, "file or directory was restored", "files and directories were restored")
+	}
+	if err := op.removeStage(ctx); err != nil && !isPodGone(err) {
+		op.log.Warn("Cannot remove the directory of a restore of paths from the volume", "error", err)
+		said += "; remove " + volume.StageName(string(op.Object.GetUID())) + " from the volume"
+	}
+	return said
+}
+
+func (op *Operation) removeStage(ctx context.Context) error {
+	dir, err := op.openVolume(ctx)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return volume.RemoveStage(dir, string(op.Object.GetUID()))
+}
