@@ -17,43 +17,26 @@ import (
 
 // keepFlags are the flags of a policy.
 type keepFlags struct {
-	last, hourly, daily, weekly, monthly, yearly int32
-	within                                       string
-}
-
-// counts are the flags for numbers, in the order in which they are shown.
-func (k *keepFlags) counts() []struct {
-	name, usage string
-	value       *int32
-} {
-	return []struct {
-		name, usage string
-		value       *int32
-	}{
-		{"keep-last", "keep the newest N backups of each volume", &k.last},
-		{"keep-hourly", "keep the newest backup of each of the last N hours that have one", &k.hourly},
-		{"keep-daily", "keep the newest backup of each of the last N days that have one", &k.daily},
-		{"keep-weekly", "keep the newest backup of each of the last N weeks that have one", &k.weekly},
-		{"keep-monthly", "keep the newest backup of each of the last N months that have one", &k.monthly},
-		{"keep-yearly", "keep the newest backup of each of the last N years that have one", &k.yearly},
-	}
+	v1alpha1.RetentionPolicy // but for Within
+	within                   string
 }
 
 func (k *keepFlags) addFlags(f *pflag.FlagSet) {
-	for _, c := range k.counts() {
-		f.Int32Var(c.value, c.name, 0, c.usage)
-	}
+	f.Int32Var(&k.Last, "keep-last", 0, "keep the newest N backups of each volume")
+	f.Int32Var(&k.Hourly, "keep-hourly", 0, "keep the newest backup of each of the last N hours that have one")
+	f.Int32Var(&k.Daily, "keep-daily", 0, "keep the newest backup of each of the last N days that have one")
+	f.Int32Var(&k.Weekly, "keep-weekly", 0, "keep the newest backup of each of the last N weeks that have one")
+	f.Int32Var(&k.Monthly, "keep-monthly", 0, "keep the newest backup of each of the last N months that have one")
+	f.Int32Var(&k.Yearly, "keep-yearly", 0, "keep the newest backup of each of the last N years that have one")
 	f.StringVar(&k.within, "keep-within", "", "keep all backups that are at most so much older than the newest one, such as 48h or 30d")
 }
 
 // policy returns the policy, nil without any flag. The error is one of usage.
 func (k *keepFlags) policy() (*v1alpha1.RetentionPolicy, error) {
-	for _, c := range k.counts() {
-		if *c.value < 0 {
-			return nil, program.Misused(fmt.Errorf("--%s=%d is negative", c.name, *c.value))
-		}
+	p := k.RetentionPolicy
+	if smallest := min(p.Last, p.Hourly, p.Daily, p.Weekly, p.Monthly, p.Yearly); smallest < 0 {
+		return nil, program.Misused(fmt.Errorf("one of the --keep flags is negative: %d", smallest))
 	}
-	p := v1alpha1.RetentionPolicy{Last: k.last, Hourly: k.hourly, Daily: k.daily, Weekly: k.weekly, Monthly: k.monthly, Yearly: k.yearly}
 	if k.within != "" {
 		within, err := parseAge(k.within)
 		if err != nil {

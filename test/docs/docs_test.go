@@ -69,7 +69,7 @@ func parse(t *testing.T, dir string) []*ast.File {
 	return files
 }
 
-var defines = regexp.MustCompile(`^(String|StringSlice|StringArray|Bool|Int|Int64|Duration|Float32|Float64|Uint|Text)?Var(P)?$`)
+var defines = regexp.MustCompile(`^(String|StringSlice|StringArray|Bool|Int|Int32|Int64|Duration|Float32|Float64|Uint|Text)?Var(P)?$`)
 
 // flags are those that a program's source defines: f.StringVar(&o.x, "name", ...).
 func flags(t *testing.T, dir string) map[string]bool {
