@@ -37,6 +37,6 @@ func arguments(line []string) []string {
 
 func run(ctx context.Context, args []string) int {
 	root := program.Command("node-agent", "Moves pod-volume data for Velero with restic and kopia, and reports its progress",
-		serverCommand(), repositoryTasksCommand(), restoreWaitCommand(), versionCommand())
+		serverCommand(), restoreWaitCommand(), versionCommand())
 	return program.Run(ctx, root, args)
 }

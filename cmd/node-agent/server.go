@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
-	"os/exec" //nolint:depguard // looks the program up, starts nothing
 	"path/filepath"
 	"strconv"
 	"sync/atomic"
@@ -230,25 +229,15 @@ func serve(ctx context.Context, o serverOptions) error {
 	log.Info("Node agent starts", "version", version, "commit", commit, "restic", resticVersion, "kopia", kopiaVersion(),
 		"node", o.nodeName, "namespace", o.namespace, "concurrency", slots.current(), "landlock", worker.LandlockABI(),
 		"metadataGuard", worker.GuardsMetadata(), "workerMemoryBytes", slots.workerMemory())
-	warnUnconfined(log, worker.LandlockABI())
+	program.WarnUnconfined(log, worker.LandlockABI())
 	return mgr.Start(ctx)
-}
-
-// warnUnconfined logs which workers this kernel's version of Landlock does not confine.
-func warnUnconfined(log *slog.Logger, abi int) {
-	switch abi {
-	case 0:
-		log.Warn("This kernel has no Landlock: workers run unconfined")
-	case 1:
-		log.Warn("This kernel has Landlock 1 (Linux 5.13 to 5.18): restores run unconfined, backups are confined")
-	}
 }
 
 // cacheOf returns the directory for the caches of a program.
 func (o *serverOptions) cacheOf(program string) string { return filepath.Join(o.cacheDir, program) }
 
 func newRestic(ctx context.Context, o serverOptions, slots *concurrency, caches *uploader.Caches, kopiaData *kopia.Uploader, log *slog.Logger) (*restic.Uploader, error) {
-	path, err := lookUp(o.resticPath)
+	path, err := program.FindRestic(o.resticPath)
 	if err != nil {
 		return nil, err
 	}
@@ -260,7 +249,7 @@ func newRestic(ctx context.Context, o serverOptions, slots *concurrency, caches 
 }
 
 func newKopia(o serverOptions, slots *concurrency, caches *uploader.Caches, log *slog.Logger) (*kopia.Uploader, error) {
-	path, err := kopiaWorker()
+	path, err := program.FindKopiaWorker()
 	if err != nil {
 		return nil, err
 	}
@@ -268,33 +257,6 @@ func newKopia(o serverOptions, slots *concurrency, caches *uploader.Caches, log 
 		Worker: path, CacheDir: o.cacheOf("kopia"), Caches: caches, Logger: log,
 		UploadLimit: o.uploadLimit, DownloadLimit: o.downloadLimit, Slots: slots.current, Memory: slots.workerMemory,
 	})
-}
-
-const kopiaWorkerName = "kopia-worker"
-
-// kopiaWorker returns the path of the program that works with kopia: beside this one as in the image, or in PATH.
-func kopiaWorker() (string, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return "", fmt.Errorf("find %s: %w", kopiaWorkerName, err)
-	}
-	beside := filepath.Join(filepath.Dir(self), kopiaWorkerName)
-	if _, err := os.Stat(beside); err == nil {
-		return beside, nil
-	}
-	path, err := exec.LookPath(kopiaWorkerName)
-	if err != nil {
-		return "", fmt.Errorf("find %s, which is beside the node agent in its image: %w", kopiaWorkerName, err)
-	}
-	return filepath.Abs(path)
-}
-
-func lookUp(program string) (string, error) {
-	path, err := exec.LookPath(program)
-	if err != nil {
-		return "", fmt.Errorf("find restic: %w; set --restic-path", err)
-	}
-	return filepath.Abs(path)
 }
 
 func newManager(cfg *rest.Config, o serverOptions) (ctrl.Manager, error) {

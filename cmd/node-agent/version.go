@@ -30,7 +30,7 @@ func versionCommand() *cobra.Command {
 }
 
 func resticVersion(ctx context.Context, path string) string {
-	path, err := lookUp(path)
+	path, err := program.FindRestic(path)
 	if err != nil {
 		return "not found"
 	}
@@ -43,7 +43,7 @@ func resticVersion(ctx context.Context, path string) string {
 
 // kopiaVersion returns the version of the library in the kopia worker.
 func kopiaVersion() string {
-	path, err := kopiaWorker()
+	path, err := program.FindKopiaWorker()
 	if err != nil {
 		return "not found"
 	}

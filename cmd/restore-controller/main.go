@@ -1,5 +1,5 @@
 // Command restore-controller restores Velero's backups, item by item and with its progress shown, in a namespace without a
-// Velero server.
+// Velero server. It also does what needs the storage of backups but no node: records of volume plugins, and RepositoryTasks.
 package main
 
 import (
@@ -11,6 +11,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
+	"github.com/plimsoll-io/plimsoll/pkg/worker"
 )
 
 // Set by the Makefile.
@@ -20,11 +21,12 @@ var (
 )
 
 func main() {
+	worker.Main()
 	os.Exit(run(ctrl.SetupSignalHandler(), os.Args[1:]))
 }
 
 func run(ctx context.Context, args []string) int {
-	root := program.Command("restore-controller", "Restores Velero's backups, and reports its progress", serverCommand(), recordsCommand(), versionCommand())
+	root := program.Command("restore-controller", "Restores Velero's backups, and reports its progress", serverCommand(), recordsCommand(), repositoryTasksCommand(), versionCommand())
 	return program.Run(ctx, root, args)
 }
 

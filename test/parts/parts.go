@@ -112,10 +112,10 @@ func KubectlPlimsoll(tb testing.TB) string {
 	return build(tb, "./cmd/kubectl-plimsoll")
 }
 
-// RestoreController builds our restore controller as NodeAgent does.
+// RestoreController builds our restore controller and its kopia worker as NodeAgent does.
 func RestoreController(tb testing.TB) string {
 	tb.Helper()
-	return build(tb, "./cmd/restore-controller")
+	return build(tb, "./cmd/restore-controller", "./cmd/kopia-worker")
 }
 
 // VolumePlugin builds the worked example of a volume snapshotter plugin as NodeAgent does.

@@ -70,7 +70,7 @@ func TestRights(t *testing.T) {
 	judge(t, granted(t, objects), readRequests(t, audit, "system:serviceaccount:"+account.Namespace+":"+account.Name))
 }
 
-// startAgent runs the node agent with one more variable in its environment. stop ends it as kubelet does.
+// startAgent runs the node agent or another of our programs with one more variable in its environment. stop ends it as kubelet does.
 func startAgent(t *testing.T, program string, args []string, variable string) (stop func()) {
 	t.Helper()
 	var log bytes.Buffer

@@ -31,7 +31,7 @@ func TestRightsOfRepositoryTasks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	program, restic := parts.NodeAgent(t), parts.Restic(t, parts.DefaultRestic)
+	program, restic := parts.RestoreController(t), parts.Restic(t, parts.DefaultRestic)
 	audit := filepath.Join(t.TempDir(), "audit.log")
 	c := newCluster(t, audit)
 	roles := readObjects(t, filepath.Join(root, "deploy", "repository-tasks", "rbac.yaml"))

@@ -140,7 +140,7 @@ func serveTasks(ctx context.Context, o tasksOptions) error {
 		log.Error("Cannot list the RepositoryTasks for the metrics", "error", err)
 	}))
 	log.Info("Doing the RepositoryTasks", "version", version, "commit", commit, "namespace", o.namespace)
-	warnUnconfined(log, worker.LandlockABI())
+	program.WarnUnconfined(log, worker.LandlockABI())
 	return mgr.Start(ctx)
 }
 
@@ -222,7 +222,7 @@ func asCheckers(data map[string]repositoryData) map[string]uploader.Checker {
 
 // newRepositoryData returns the data paths. None has a cache: what it holds would prove nothing of the repository.
 func newRepositoryData(ctx context.Context, o tasksOptions, log *slog.Logger) (map[string]repositoryData, error) {
-	workerPath, err := kopiaWorker()
+	workerPath, err := program.FindKopiaWorker()
 	if err != nil {
 		return nil, err
 	}
@@ -230,7 +230,7 @@ func newRepositoryData(ctx context.Context, o tasksOptions, log *slog.Logger) (m
 	if err != nil {
 		return nil, err
 	}
-	path, err := lookUp(o.resticPath)
+	path, err := program.FindRestic(o.resticPath)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,47 @@
+package program
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec" //nolint:depguard // looks programs up, starts nothing
+	"path/filepath"
+)
+
+const kopiaWorkerName = "kopia-worker"
+
+// FindKopiaWorker returns the path of the program that works with kopia: beside this one as in the image, or in PATH.
+func FindKopiaWorker() (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find %s: %w", kopiaWorkerName, err)
+	}
+	beside := filepath.Join(filepath.Dir(self), kopiaWorkerName)
+	if _, err := os.Stat(beside); err == nil {
+		return beside, nil
+	}
+	path, err := exec.LookPath(kopiaWorkerName)
+	if err != nil {
+		return "", fmt.Errorf("find %s, which is beside this program in the image: %w", kopiaWorkerName, err)
+	}
+	return filepath.Abs(path)
+}
+
+// FindRestic returns the absolute path of restic, which is named by its path or its name in PATH.
+func FindRestic(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", fmt.Errorf("find restic: %w; set --restic-path", err)
+	}
+	return filepath.Abs(path)
+}
+
+// WarnUnconfined logs which workers this kernel's version of Landlock does not confine.
+func WarnUnconfined(log *slog.Logger, abi int) {
+	switch abi {
+	case 0:
+		log.Warn("This kernel has no Landlock: workers run unconfined")
+	case 1:
+		log.Warn("This kernel has Landlock 1 (Linux 5.13 to 5.18): restores run unconfined, backups are confined")
+	}
+}
