@@ -100,6 +100,13 @@ bench: bin/restic-$(RESTIC_DEFAULT) bin/kopia ## Compare our data paths with res
 bench-memory: bin/restic-$(RESTIC_DEFAULT) $(CONTROLPLANE) velero-crds ## Print how much memory an agent takes, idle and with 20 volumes.
 	@go test -tags bench -count 1 -timeout 20m -run TestAgentMemory -v ./test/bench | grep -v '^=== '
 
+# SCALEFLAGS='-agents 10,100' measures with fewer agents.
+SCALEFLAGS ?=
+
+.PHONY: bench-scale
+bench-scale: $(CONTROLPLANE) velero-crds ## Print how the cost of agents grows with their number, by simulation with 10, 100 and 1,000 of them.
+	go run ./test/bench/scale $(SCALEFLAGS)
+
 .PHONY: bench-quick
 bench-quick: bin/restic-$(RESTIC_DEFAULT) bin/kopia ## The same in minutes, with a tenth of the data.
 	go run ./test/bench -quick $(BENCHFLAGS)
