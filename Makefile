@@ -63,7 +63,7 @@ RACE := -race $(foreach module,golang.org/x/crypto github.com/chmduquesne/rollin
 
 # Prints the slowest tests, also of a run that failed. One package more than processors at once, because many tests wait. The timeout of a
 # package is for a test that hangs. Vet is one of the linters.
-GOTESTSUM = run() { bin/gotestsum --format standard-quiet --jsonfile-timing-events bin/tests.json -- $(RACE) -p $$(($$(nproc) + 1)) -vet=off -timeout 20m "$$@" $(TESTFLAGS) $(PKG) && code=0 || code=$$?; \
+GOTESTSUM = run() { bin/gotestsum --format standard-quiet --jsonfile-timing-events bin/tests.json -- $(RACE) -p $$(($$(nproc) + 1)) -vet=off -timeout 40m "$$@" $(TESTFLAGS) $(PKG) && code=0 || code=$$?; \
   echo 'The slowest tests:'; bin/gotestsum tool slowest --num 20 --threshold 1s --jsonfile bin/tests.json; return $$code; }; run
 
 .PHONY: test
@@ -98,7 +98,7 @@ bench: bin/restic-$(RESTIC_DEFAULT) bin/kopia ## Compare our data paths with res
 
 .PHONY: bench-memory
 bench-memory: bin/restic-$(RESTIC_DEFAULT) $(CONTROLPLANE) velero-crds ## Print how much memory an agent takes, idle and with 20 volumes.
-	@go test -tags bench -count 1 -timeout 20m -run TestAgentMemory -v ./test/bench | grep -v '^=== '
+	@go test -tags bench -count 1 -timeout 40m -run TestAgentMemory -v ./test/bench | grep -v '^=== '
 
 # SCALEFLAGS='-agents 10,100' measures with fewer agents.
 SCALEFLAGS ?=

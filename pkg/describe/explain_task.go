@@ -21,31 +21,10 @@ func ExplainTask(t *v1alpha1.RepositoryTask, events []Event, at time.Time) Expla
 		State: string(s.State), Reason: t.Status.Reason, See: seeTasks, Events: events,
 	}
 	switch {
-	case s.State == progress.StateCompleted && t.Spec.Type == v1alpha1.TaskCheck:
-		e.Why, e.See = "every repository was checked, and is whole", ""
-	case s.State == progress.StateCompleted && t.Spec.Type == v1alpha1.TaskUsage:
-		e.Why, e.See = "every repository was measured", ""
-	case s.State == progress.StateCompleted && t.Spec.Type == v1alpha1.TaskForget:
-		e.Why, e.See = forgottenText(t.Spec.Apply), ""
-	case s.State == progress.StateCompleted && t.Spec.Type == v1alpha1.TaskMigrate && t.Spec.DryRun:
-		e.Why, e.See = "it says what a migration would copy; nothing was copied", ""
-	case s.State == progress.StateCompleted && t.Spec.Type == v1alpha1.TaskMigrate:
-		e.Why, e.See = "every snapshot is in the kopia repository, each of its entries was compared, and every Backup has its copy", ""
 	case s.State == progress.StateCompleted:
-		e.Why, e.See = "every file of every volume was compared, and is what it should be", ""
+		e.Why, e.See = completedText(&t.Spec), ""
 	case s.State == progress.StateFailed:
-		e.Why = "nothing, or not everything, is proven: " + v.Message
-		switch t.Spec.Type {
-		case v1alpha1.TaskCheck:
-			e.Why = "not every repository is whole: " + v.Message
-		case v1alpha1.TaskUsage:
-			e.Why = "not every repository was measured: " + v.Message
-		case v1alpha1.TaskForget:
-			e.Why = "not all that the policy does not keep was forgotten: " + v.Message
-		case v1alpha1.TaskMigrate:
-			e.Why = "not everything was migrated: " + v.Message
-		case v1alpha1.TaskVerify:
-		}
+		e.Why = failedText(t.Spec.Type) + ": " + v.Message
 		if remedy := t.Status.Reason.Remedy(); remedy != "" {
 			e.do(remedy)
 		}
@@ -60,16 +39,8 @@ func ExplainTask(t *v1alpha1.RepositoryTask, events []Event, at time.Time) Expla
 	case s.State == progress.StateStalled:
 		e.Why = "no byte has moved for " + Age(at, s.LastProgressTime)
 		e.do("look at the storage of the repository, and at the network to it")
-	case t.Spec.Type == v1alpha1.TaskCheck:
-		e.Why = fmt.Sprintf("it checks: %s, time left %s", PercentOf(v.Percent()), ETA(s.ETASeconds))
-	case t.Spec.Type == v1alpha1.TaskUsage:
-		e.Why = "it measures: " + PercentOf(v.Percent())
-	case t.Spec.Type == v1alpha1.TaskForget:
-		e.Why = "it forgets: " + PercentOf(v.Percent())
-	case t.Spec.Type == v1alpha1.TaskMigrate:
-		e.Why = fmt.Sprintf("it copies and compares: %s, %s, time left %s", v.done(), Rate(s.BytesPerSecond), ETA(s.ETASeconds))
 	default:
-		e.Why = fmt.Sprintf("it reads: %s, %s, time left %s", v.done(), Rate(s.BytesPerSecond), ETA(s.ETASeconds))
+		e.Why = workingText(t.Spec.Type, &v)
 	}
 	for i := range t.Status.Volumes {
 		if x := &t.Status.Volumes[i]; !slices.Contains([]v1alpha1.VolumeResult{v1alpha1.VolumeVerified, v1alpha1.VolumePending, v1alpha1.VolumeMigrated, v1alpha1.VolumePlanned}, x.Result) {
@@ -87,11 +58,58 @@ func ExplainTask(t *v1alpha1.RepositoryTask, events []Event, at time.Time) Expla
 	return e
 }
 
-func forgottenText(apply bool) string {
-	if apply {
+// completedText says what a Completed task has done or found.
+func completedText(spec *v1alpha1.RepositoryTaskSpec) string {
+	switch {
+	case spec.Type == v1alpha1.TaskCheck:
+		return "every repository was checked, and is whole"
+	case spec.Type == v1alpha1.TaskUsage:
+		return "every repository was measured"
+	case spec.Type == v1alpha1.TaskForget && spec.Apply:
 		return "the snapshots that the policy does not keep are gone"
+	case spec.Type == v1alpha1.TaskForget:
+		return "it says what it would forget, and has changed nothing"
+	case spec.Type == v1alpha1.TaskMigrate && spec.DryRun:
+		return "it says what a migration would copy; nothing was copied"
+	case spec.Type == v1alpha1.TaskMigrate:
+		return "every snapshot is in the kopia repository, each of its entries was compared, and every Backup has its copy"
+	default:
+		return "every file of every volume was compared, and is what it should be"
 	}
-	return "it says what it would forget, and has changed nothing"
+}
+
+// failedText says what a Failed task has not done or found.
+func failedText(kind v1alpha1.RepositoryTaskType) string {
+	switch kind {
+	case v1alpha1.TaskCheck:
+		return "not every repository is whole"
+	case v1alpha1.TaskUsage:
+		return "not every repository was measured"
+	case v1alpha1.TaskForget:
+		return "not all that the policy does not keep was forgotten"
+	case v1alpha1.TaskMigrate:
+		return "not everything was migrated"
+	default:
+		return "nothing, or not everything, is proven"
+	}
+}
+
+// workingText says how far a task is.
+func workingText(kind v1alpha1.RepositoryTaskType, v *Volume) string {
+	s := &v.Progress
+	rate := fmt.Sprintf("%s, %s, time left %s", v.done(), Rate(s.BytesPerSecond), ETA(s.ETASeconds))
+	switch kind {
+	case v1alpha1.TaskCheck:
+		return fmt.Sprintf("it checks: %s, time left %s", PercentOf(v.Percent()), ETA(s.ETASeconds))
+	case v1alpha1.TaskUsage:
+		return "it measures: " + PercentOf(v.Percent())
+	case v1alpha1.TaskForget:
+		return "it forgets: " + PercentOf(v.Percent())
+	case v1alpha1.TaskMigrate:
+		return "it copies and compares: " + rate
+	default:
+		return "it reads: " + rate
+	}
 }
 
 // addRepository says what a check has found in a repository.

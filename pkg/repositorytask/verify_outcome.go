@@ -36,6 +36,7 @@ func summarize(status *v1alpha1.RepositoryTaskStatus) summary {
 			if s.failed++; s.example == nil {
 				s.reason, s.example = v.Reason, v
 			}
+		case v1alpha1.VolumeMigrated, v1alpha1.VolumePlanned: // of migrations only
 		}
 	}
 	return s

@@ -84,7 +84,7 @@ func (u *Uploader) blobsOf(ctx context.Context, w *workspace, packs []string) (m
 			_, _ = io.Copy(io.Discard, content) // or restic would wait for a reader
 			read <- err
 		}()
-		err := u.run(ctx, w, invocation{command: "cat", args: append([]string{"index", index}, lockArgs(w.repository)...), output: output})
+		err := u.run(ctx, w, invocation{command: commandCat, args: append([]string{"index", index}, lockArgs(w.repository)...), output: output})
 		_ = output.Close() // never fails
 		if err = errors.Join(err, <-read); err != nil {
 			return blobs, err

@@ -226,7 +226,7 @@ func (u *Uploader) damagedOr(ctx context.Context, w *workspace, current string, 
 	default:
 		return err
 	}
-	if again := u.run(ctx, w, invocation{command: "cat", args: append([]string{"config"}, lockArgs(w.repository)...)}); again != nil {
+	if again := u.run(ctx, w, invocation{command: commandCat, args: append([]string{"config"}, lockArgs(w.repository)...)}); again != nil {
 		return fmt.Errorf("look at the repository again: %w", errors.Join(again, errors.New(err.Error())))
 	}
 	if current != "" {

@@ -61,7 +61,7 @@ func (u *Uploader) runInit(ctx context.Context, w *workspace) error {
 
 // checkPassword finds out whether there is a repository that the password opens.
 func (u *Uploader) checkPassword(ctx context.Context, w *workspace) error {
-	return u.run(ctx, w, invocation{command: "cat", args: []string{"config", "--no-lock"}})
+	return u.run(ctx, w, invocation{command: commandCat, args: []string{"config", "--no-lock"}})
 }
 
 // isInitialized reports whether restic init found a repository, which another process made meanwhile.

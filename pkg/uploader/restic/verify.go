@@ -187,7 +187,7 @@ func (u *Uploader) damageOr(ctx context.Context, w *workspace, v *verification, 
 	if !v.found && absent.MatchString(exit.Message) {
 		return uploader.VerifyResult{}, fmt.Errorf("%w: %w", uploader.ErrSnapshotNotFound, err)
 	}
-	if again := u.run(ctx, w, invocation{command: "cat", args: append([]string{"config"}, lockArgs(w.repository)...)}); again != nil {
+	if again := u.run(ctx, w, invocation{command: commandCat, args: append([]string{"config"}, lockArgs(w.repository)...)}); again != nil {
 		return uploader.VerifyResult{}, fmt.Errorf("look at the repository again: %w", errors.Join(again, err))
 	}
 	r := uploader.VerifyResult{

@@ -73,6 +73,15 @@ func (s *suite) restoreAndCheckPaths(t *testing.T, u uploader.Uploader, snapshot
 		checkReadings(t, &seen, result.TotalBytes)
 		last = result
 	}
+	want := checkPaths(t, request, source, target)
+	if last.Contents != want || last.TotalBytes != want.Bytes {
+		t.Errorf("%q: got %+v of %d bytes, want %+v", paths, last.Contents, last.TotalBytes, want)
+	}
+}
+
+// checkPaths compares what a restore of paths has written into target with the source, and returns what the paths hold there.
+func checkPaths(t *testing.T, request uploader.RestoreRequest, source, target string) volume.Contents {
+	t.Helper()
 	var want volume.Contents
 	err := filepath.WalkDir(source, func(path string, d os.DirEntry, err error) error {
 		if err != nil || path == source {
@@ -88,26 +97,35 @@ func (s *suite) restoreAndCheckPaths(t *testing.T, u uploader.Uploader, snapshot
 		if err != nil {
 			return err
 		}
-		got, lstatErr := os.Lstat(filepath.Join(target, name))
-		if selected != (lstatErr == nil) && !leads {
-			t.Errorf("%q: %q is wanted: %v, but %v", paths, name, selected, lstatErr)
-		}
-		if lstatErr == nil && (got.Mode() != info.Mode() || !got.ModTime().Equal(info.ModTime())) {
-			t.Errorf("%q: %q is restored with %v and %v, want %v and %v", paths, name, got.Mode(), got.ModTime(), info.Mode(), info.ModTime())
-		}
 		if selected {
 			want.Add(info.Mode(), info.Size())
 		}
-		if selected && info.Mode().IsRegular() && lstatErr == nil {
-			content, err := os.ReadFile(filepath.Join(target, name))
-			if string(content) != "content of "+name {
-				t.Errorf("%q: %q has %q, %v", paths, name, content, err)
-			}
+		got, lstatErr := os.Lstat(filepath.Join(target, name))
+		if selected != (lstatErr == nil) && !leads {
+			t.Errorf("%q: %q is wanted: %v, but %v", request.Paths, name, selected, lstatErr)
+		}
+		if lstatErr == nil {
+			checkPath(t, filepath.Join(target, name), name, got, info, selected)
 		}
 		return nil
 	})
-	if err != nil || last.Contents != want || last.TotalBytes != want.Bytes {
-		t.Errorf("%q: got %+v of %d bytes, want %+v, %v", paths, last.Contents, last.TotalBytes, want, err)
+	if err != nil {
+		t.Error(err)
+	}
+	return want
+}
+
+// checkPath compares one entry, and the content of a file that was asked for.
+func checkPath(t *testing.T, path, name string, got, want os.FileInfo, selected bool) {
+	t.Helper()
+	if got.Mode() != want.Mode() || !got.ModTime().Equal(want.ModTime()) {
+		t.Errorf("%q is restored with %v and %v, want %v and %v", name, got.Mode(), got.ModTime(), want.Mode(), want.ModTime())
+	}
+	if !selected || !want.Mode().IsRegular() {
+		return
+	}
+	if content, err := os.ReadFile(path); string(content) != "content of "+name {
+		t.Errorf("%q has %q, %v", name, content, err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"sync/atomic"
 	"time"
 
@@ -196,10 +197,9 @@ func (i *importer) flush(ctx context.Context) error {
 
 // manifest is what Velero's uploader writes, with the time of the original.
 func (i *importer) manifest(source snapshot.SourceInfo) *snapshot.Manifest {
-	tags := map[string]string{originTag: i.job.Origin}
-	for key, value := range i.job.Tags {
-		tags[key] = value
-	}
+	tags := map[string]string{}
+	maps.Copy(tags, i.job.Tags)
+	tags[originTag] = i.job.Origin
 	summary := i.root.DirSummary
 	at := kopiafs.UTCTimestampFromTime(i.end.Time)
 	return &snapshot.Manifest{
