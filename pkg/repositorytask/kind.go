@@ -44,7 +44,7 @@ func kindOf(spec *v1alpha1.RepositoryTaskSpec) (kind, bool) {
 		}
 		return kind{condition: condition, inSteps: true, doWork: (*run).forgetSnapshots, outcome: forgetOutcome(spec.Apply)}, true
 	case v1alpha1.TaskMigrate:
-		return kind{condition: v1alpha1.ConditionMigrated, doWork: (*run).migrate, outcome: migrateOutcome}, true
+		return kind{condition: v1alpha1.ConditionMigrated, selects: true, doWork: (*run).migrate, outcome: migrateOutcome}, true
 	default:
 		return kind{}, false
 	}

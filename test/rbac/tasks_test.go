@@ -58,7 +58,9 @@ func TestRightsOfRepositoryTasks(t *testing.T) {
 	inRestic := pvb.DeepCopy()
 	inRestic.Name, inRestic.Spec.Pod.Namespace, inRestic.Spec.UploaderType, inRestic.Spec.RepoIdentifier = "measured-1", "bank", "restic", measured
 	inRestic.Labels = nil
-	c.Create(pvb, inRestic)
+	migrated := inRestic.DeepCopy()
+	migrated.Name, migrated.Labels, migrated.Status.SnapshotID = "migrated-1", map[string]string{velerov1.BackupNameLabel: "migrated"}, backUp(t, restic, measured)
+	c.Create(pvb, inRestic, migrated, &velerov1.Backup{ObjectMeta: c.Meta("migrated"), Status: completed})
 	stored := backUp(t, restic, measured)
 
 	// The second one fills its caches as one does whose API server is older than Kubernetes 1.34.
@@ -84,6 +86,12 @@ func TestRightsOfRepositoryTasks(t *testing.T) {
 		c.Create(usage)
 		testenv.EventuallyGet(c.Env, usage, "the numbers of a repository that lacks a snapshot", func(task *v1alpha1.RepositoryTask, err error) bool {
 			return err == nil && task.Status.Phase == v1alpha1.PhaseCompleted && task.Status.Repositories[0].Usage.MissingSnapshots == 1
+		})
+		// It creates the kopia repository. The Backup is not in the bucket, so it gets no copy.
+		migration := &v1alpha1.RepositoryTask{ObjectMeta: c.Meta(name + "-migrate"), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskMigrate, Backup: "migrated"}}
+		c.Create(migration)
+		testenv.EventuallyGet(c.Env, migration, "the copy of a snapshot", func(task *v1alpha1.RepositoryTask, err error) bool {
+			return err == nil && task.Status.Phase.Terminal() && len(task.Status.Volumes) == 1 && task.Status.Volumes[0].Result == v1alpha1.VolumeMigrated
 		})
 		c.forgetInterrupted(t, name, inRestic, stored)
 		brief := &v1alpha1.RepositoryTask{ObjectMeta: c.Meta(name + "-brief"), Spec: v1alpha1.RepositoryTaskSpec{

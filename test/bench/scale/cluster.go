@@ -55,7 +55,7 @@ func startCluster(ctx context.Context) (_ *cluster, err error) {
 			err = errors.Join(err, c.stop())
 		}
 	}()
-	if c.plane, err = controlplane.Start(controlplane.Options{CRDs: crds}); err != nil {
+	if c.plane, err = controlplane.Start(controlplane.Options{CRDs: crds}); err != nil { //nolint:contextcheck // it runs until stop
 		return nil, err
 	}
 	cfg := c.plane.Config()

@@ -50,8 +50,7 @@ func run(ctx context.Context) error {
 		}
 		results = append(results, r)
 	}
-	print(results)
-	return nil
+	return printTable(results)
 }
 
 // measure runs agents on a control plane of their own.

@@ -105,11 +105,10 @@ func find(text io.Reader, metric string) (float64, error) {
 	return 0, errors.Join(fmt.Errorf("there is no metric %s", metric), lines.Err())
 }
 
-// print prints the results as Markdown, so that docs/scale.md can hold what was printed.
-func print(results []result) {
+// printTable prints the results as Markdown, so that docs/scale.md can hold what was printed.
+func printTable(results []result) error {
 	fmt.Printf("%s: %d processors, %s\n\n", time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), runtime.Version())
 	t := tabwriter.NewWriter(os.Stdout, 0, 0, 1, ' ', 0)
-	defer t.Flush()
 	row := func(name string, cell func(result) string) {
 		fmt.Fprintf(t, "| %s\t", name)
 		for _, r := range results {
@@ -139,6 +138,7 @@ func print(results []result) {
 	row("all volumes ended, s", func(r result) string { return seconds(r.end) })
 	row("received by an agent meanwhile, KiB: median", func(r result) string { return kibibytes(r.endBytes.median) })
 	row("... most", func(r result) string { return kibibytes(r.endBytes.most) })
+	return t.Flush()
 }
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.1f", d.Seconds()) }
