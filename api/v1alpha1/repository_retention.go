@@ -63,7 +63,7 @@ type RetentionPolicy struct {
 // +kubebuilder:validation:Enum=Kept;Pending;Forgotten;Failed
 type RetentionResult string
 
-// The results. Only Forgotten says that the snapshot is gone.
+// The results. Only with Forgotten the snapshot is gone.
 const (
 	RetentionKept      RetentionResult = "Kept"
 	RetentionPending   RetentionResult = "Pending"   // is to be forgotten, or without spec.apply would be

@@ -12,7 +12,7 @@ type kind struct {
 	condition string
 	// inSteps says that progress is counted in steps and not in bytes: none are shown.
 	inSteps bool
-	// selects says that the task works on the PodVolumeBackups that its selection names, or on the repositories that they are in.
+	// selects: the task works on the PodVolumeBackups of its selection, or on their repositories.
 	selects bool
 	// doWork does what no earlier process has done, one volume or repository after the other, each of which it writes. Its error is a
 	// *RefusedError, the API server's or that of ctx: what becomes of a volume or repository is a result.
