@@ -1,0 +1,155 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// RepositoryResult is what became of one repository.
+//
+// +kubebuilder:validation:Enum=Pending;Whole;Damaged;Failed;Measured;Forgotten
+type RepositoryResult string
+
+// The results. Only Whole says that nothing is damaged.
+const (
+	RepositoryPending RepositoryResult = "Pending" // not done yet
+	RepositoryWhole   RepositoryResult = "Whole"   // all that the check looks at is there, and is what it should be
+	RepositoryDamaged RepositoryResult = "Damaged" // two looks have found the same damage
+	RepositoryFailed  RepositoryResult = "Failed"  // nothing is known, such as when the storage did not answer
+)
+
+// RepositoryLock is a lock of a repository.
+type RepositoryLock struct {
+	// +kubebuilder:validation:MaxLength=512
+	Host string `json:"host"`
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	User string `json:"user,omitempty"`
+	PID  int64  `json:"pid"`
+	// Exclusive locks keep backups away.
+	//
+	// +optional
+	Exclusive bool `json:"exclusive,omitempty"`
+	// Since is when the lock was made or last renewed.
+	Since metav1.Time `json:"since"`
+	// Stale says that restic itself would remove the lock: it was not renewed for half an hour.
+	//
+	// +optional
+	Stale bool `json:"stale,omitempty"`
+}
+
+// RepositoryTaskRepository is one repository of a task, and what became of it.
+type RepositoryTaskRepository struct {
+	// BackupStorageLocation is where the repository is.
+	//
+	// +kubebuilder:validation:MaxLength=253
+	BackupStorageLocation string `json:"backupStorageLocation"`
+
+	// VolumeNamespace is the namespace whose volumes the repository holds.
+	//
+	// +kubebuilder:validation:MaxLength=253
+	VolumeNamespace string `json:"volumeNamespace"`
+
+	// Uploader is restic or kopia.
+	Uploader string `json:"uploader"`
+
+	// Address is the repository's address, without secrets.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Address string `json:"address,omitempty"`
+
+	Result RepositoryResult `json:"result"`
+
+	// Looks is how often the repository was looked at. Damage counts if two looks in succession find the same.
+	//
+	// +optional
+	Looks int32 `json:"looks,omitempty"`
+
+	// Snapshots is how many snapshots were followed to their directories and files, or how many were forgotten.
+	//
+	// +optional
+	Snapshots int64 `json:"snapshots,omitempty"`
+
+	// Packs is how many packs were read.
+	//
+	// +optional
+	Packs int64 `json:"packs,omitempty"`
+
+	// Damaged is how many packs, index files, snapshots and directories are damaged or missing.
+	//
+	// +optional
+	Damaged int64 `json:"damaged,omitempty"`
+
+	// DamagedPacks are some of the damaged packs.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxItems=10
+	DamagedPacks []string `json:"damagedPacks,omitempty"`
+
+	// Unread is how much could not be read besides, so nothing is known of it.
+	//
+	// +optional
+	Unread int64 `json:"unread,omitempty"`
+
+	// TouchedSnapshots is how many snapshots need what is damaged, as far as they could be found.
+	//
+	// +optional
+	TouchedSnapshots int64 `json:"touchedSnapshots,omitempty"`
+
+	// SnapshotIDs are some of these snapshots.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxItems=10
+	SnapshotIDs []string `json:"snapshotIDs,omitempty"`
+
+	// Paths are some of the files in them that need what is damaged, relative to the volume.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxItems=10
+	Paths []string `json:"paths,omitempty"`
+
+	// TouchedUnknown says why there may be more such snapshots and files. Empty: these are all.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	TouchedUnknown string `json:"touchedUnknown,omitempty"`
+
+	// Remedies are the commands that repair the repository, in their order. Nothing runs them by itself.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxItems=10
+	Remedies []string `json:"remedies,omitempty"`
+
+	// Locks are the repository's locks. They are shown, not removed.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxItems=10
+	// +listType=atomic
+	Locks []RepositoryLock `json:"locks,omitempty"`
+
+	// LocksUnknown says why there may be more locks. Empty: these are all.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	LocksUnknown string `json:"locksUnknown,omitempty"`
+
+	// Usage is what a task of type Usage has measured.
+	//
+	// +optional
+	Usage *RepositoryUsage `json:"usage,omitempty"`
+
+	// Reason is one word for programs: why the result is Damaged or Failed.
+	//
+	// +optional
+	Reason Reason `json:"reason,omitempty"`
+
+	// Message is the same for people.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
+
+	// CompletionTimestamp is when the repository was done.
+	//
+	// +optional
+	// +nullable
+	CompletionTimestamp *metav1.Time `json:"completionTimestamp,omitempty"`
+}
