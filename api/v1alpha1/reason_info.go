@@ -101,8 +101,9 @@ func taskReasons() []ReasonInfo {
 			Remedy: "back the volumes up into another BackupStorageLocation at once, bring lost objects back from the bucket's versions, and only then run the commands that the task names; verify the backups that it names", Page: pageTasks,
 		},
 		{Reason: ReasonMeasured, Meaning: "every repository was measured", Page: pageTasks},
-		{Reason: ReasonPlanned, Meaning: "the task says what it would forget, and has changed nothing", Page: pageTasks},
+		{Reason: ReasonPlanned, Meaning: "the task says what it would forget or remove, and has changed nothing", Page: pageTasks},
 		{Reason: ReasonForgotten, Meaning: "the snapshots that the policy does not keep are gone, and the others are there", Page: pageTasks},
+		{Reason: ReasonPruned, Meaning: "what no snapshot needs is gone from every repository, as far as the limits allow, and every snapshot is there", Page: pageTasks},
 		{
 			Reason: ReasonNotAcknowledged, Meaning: "more would be forgotten than new backups explain", Retried: retriedNo,
 			Detail: "more snapshots would be forgotten than new backups explain since the same policy was last applied, or other ones than were acknowledged. Nothing was forgotten",

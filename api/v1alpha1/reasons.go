@@ -60,8 +60,9 @@ const (
 	ReasonWhole                   Reason = "Whole"                   // every repository was checked, and is whole
 	ReasonDamaged                 Reason = "Damaged"                 // a repository has lost data, or holds damaged data
 	ReasonMeasured                Reason = "Measured"                // every repository was measured
-	ReasonPlanned                 Reason = "Planned"                 // the task says what it would forget
+	ReasonPlanned                 Reason = "Planned"                 // the task says what it would forget or remove
 	ReasonForgotten               Reason = "Forgotten"               // what the policy does not keep is gone
+	ReasonPruned                  Reason = "Pruned"                  // what no snapshot needs is gone
 	ReasonNotAcknowledged         Reason = "NotAcknowledged"         // more would be forgotten than new backups explain, or something else than was acknowledged
 	ReasonMigrated                Reason = "Migrated"                // every selected snapshot is in the kopia repository, and was compared
 	ReasonNotMigrated             Reason = "NotMigrated"             // a backup has volumes that are not migrated yet, so it has no copy

@@ -7,7 +7,7 @@ import (
 
 // RepositoryTaskType is what a RepositoryTask does.
 //
-// +kubebuilder:validation:Enum=Verify;Check;Usage;Forget;Migrate
+// +kubebuilder:validation:Enum=Verify;Check;Usage;Forget;Prune;Migrate
 type RepositoryTaskType string
 
 // TaskVerify proves that the volumes of a backup can be restored: it reads every file out of the repository and compares it
@@ -30,7 +30,9 @@ const ConditionChecked = "Checked"
 // +kubebuilder:validation:XValidation:rule="self.type == 'Forget' || [has(self.backup), has(self.podVolumeBackup), has(self.latest), has(self.all)].filter(set, set).size() == 1",message="exactly one of backup, podVolumeBackup, latest and all must be set"
 // +kubebuilder:validation:XValidation:rule="self.type != 'Forget' || !has(self.backup) && !has(self.podVolumeBackup) && !has(self.latest)",message="a task of type Forget works on all PodVolumeBackups without a Backup: only volume selects some"
 // +kubebuilder:validation:XValidation:rule="has(self.keep) == (self.type == 'Forget')",message="keep is needed by tasks of type Forget, and only by those"
-// +kubebuilder:validation:XValidation:rule="self.type == 'Forget' || !has(self.apply) && !has(self.acknowledge) && !has(self.backupStorageLocation)",message="apply, acknowledge and backupStorageLocation are for tasks of type Forget"
+// +kubebuilder:validation:XValidation:rule="self.type == 'Forget' || !has(self.acknowledge) && !has(self.backupStorageLocation)",message="acknowledge and backupStorageLocation are for tasks of type Forget"
+// +kubebuilder:validation:XValidation:rule="!has(self.apply) || self.type in ['Forget', 'Prune']",message="apply is for tasks of types Forget and Prune"
+// +kubebuilder:validation:XValidation:rule="self.type == 'Prune' || !has(self.maxUnused) && !has(self.maxRepackSize)",message="maxUnused and maxRepackSize are for tasks of type Prune"
 // +kubebuilder:validation:XValidation:rule="!has(self.all) && !has(self.dryRun) || self.type == 'Migrate'",message="all and dryRun are for tasks of type Migrate"
 // +kubebuilder:validation:XValidation:rule="self.type != 'Migrate' || has(self.backup) || has(self.all)",message="a task of type Migrate works on a backup or on all"
 // +kubebuilder:validation:XValidation:rule="!has(self.readData) || self.type == 'Check'",message="readData is for tasks of type Check"
@@ -102,10 +104,24 @@ type RepositoryTaskSpec struct {
 	// +kubebuilder:validation:MaxLength=253
 	BackupStorageLocation string `json:"backupStorageLocation,omitempty"`
 
-	// Apply has a task of type Forget remove what the policy does not keep. Otherwise it only says what that is.
+	// Apply has a task of type Forget remove what the policy does not keep, and one of type Prune what no snapshot needs. Otherwise it
+	// only says what that is.
 	//
 	// +optional
 	Apply bool `json:"apply,omitempty"`
+
+	// MaxUnused is how much data that no snapshot needs a prune of a restic repository may leave in packs: a share of the repository,
+	// such as 5%, a size, such as 10G, or unlimited: then only packs are removed that nobody needs any part of. Empty: restic's own, 5%.
+	//
+	// +optional
+	// +kubebuilder:validation:Pattern=`^(unlimited|[0-9]{1,2}(\.[0-9]{1,3})?%|[0-9]{1,15}[KMGT]?)$`
+	MaxUnused string `json:"maxUnused,omitempty"`
+
+	// MaxRepackSize is how many bytes of packs of a restic repository one prune rewrites, such as 50G. Empty: no limit.
+	//
+	// +optional
+	// +kubebuilder:validation:Pattern=`^[0-9]{1,15}[KMGT]?$`
+	MaxRepackSize string `json:"maxRepackSize,omitempty"`
 
 	// Acknowledge is status.retention.wave of a task before: the wave of deletions may be larger than new backups explain. A task
 	// that would forget anything else forgets nothing.
@@ -164,7 +180,7 @@ type RepositoryTaskStatus struct {
 	// +listType=atomic
 	Backups []MigratedBackup `json:"backups,omitempty"`
 
-	// Conditions: Verified, Checked, Measured, Planned, Forgotten or Migrated.
+	// Conditions: Verified, Checked, Measured, Planned, Forgotten, Pruned or Migrated.
 	//
 	// +optional
 	// +listType=map

@@ -4,7 +4,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // RepositoryResult is what became of one repository.
 //
-// +kubebuilder:validation:Enum=Pending;Whole;Damaged;Failed;Measured;Forgotten
+// +kubebuilder:validation:Enum=Pending;Whole;Damaged;Failed;Measured;Forgotten;Planned;Pruned
 type RepositoryResult string
 
 // The results. Only Whole says that nothing is damaged.
@@ -63,7 +63,8 @@ type RepositoryTaskRepository struct {
 	// +optional
 	Looks int32 `json:"looks,omitempty"`
 
-	// Snapshots is how many snapshots were followed to their directories and files, or how many were forgotten.
+	// Snapshots is how many snapshots were followed to their directories and files, how many were forgotten, or of a
+	// prune, how many there are.
 	//
 	// +optional
 	Snapshots int64 `json:"snapshots,omitempty"`
@@ -135,6 +136,11 @@ type RepositoryTaskRepository struct {
 	//
 	// +optional
 	Usage *RepositoryUsage `json:"usage,omitempty"`
+
+	// Prune is what a task of type Prune has removed, or would remove.
+	//
+	// +optional
+	Prune *RepositoryPrune `json:"prune,omitempty"`
 
 	// Reason is one word for programs: why the result is Damaged or Failed.
 	//

@@ -25,11 +25,11 @@ import (
 func repositoryCommand(c *connection) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "repository",
-		Short: "Prove that backups can be restored; check and measure repositories; forget backups; migrate restic to kopia; list, find, compare and get files",
+		Short: "Prove that backups can be restored; check and measure repositories; forget backups and prune; migrate restic to kopia; list, find, compare and get files",
 		Args:  program.NoArguments,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(repositoryVerifyCommand(c), repositoryCheckCommand(c), repositoryUsageCommand(c), repositoryForgetCommand(c), repositoryMigrateCommand(c), repositoryWatchCommand(c), repositoryProofsCommand(c),
+	cmd.AddCommand(repositoryVerifyCommand(c), repositoryCheckCommand(c), repositoryUsageCommand(c), repositoryForgetCommand(c), repositoryPruneCommand(c), repositoryMigrateCommand(c), repositoryWatchCommand(c), repositoryProofsCommand(c),
 		repositoryLsCommand(c), repositoryFindCommand(c), repositoryDiffCommand(c), repositoryGetCommand(c))
 	return cmd
 }
@@ -303,6 +303,8 @@ func (w *taskWait) ended(out io.Writer, task *v1alpha1.RepositoryTask) error {
 		what = "not measured"
 	case task.Spec.Type == v1alpha1.TaskForget:
 		what = "not forgotten"
+	case task.Spec.Type == v1alpha1.TaskPrune:
+		what = "not pruned"
 	case task.Spec.Type == v1alpha1.TaskMigrate:
 		what = "not migrated"
 	case task.Spec.Type == v1alpha1.TaskCheck && task.Status.Reason == v1alpha1.ReasonDamaged:
@@ -326,6 +328,9 @@ func (w *taskWait) report(out io.Writer, task *v1alpha1.RepositoryTask) error {
 		}
 		if task.Spec.Type == v1alpha1.TaskForget {
 			return printRetention(out, task)
+		}
+		if task.Spec.Type == v1alpha1.TaskPrune {
+			return printPrune(out, task)
 		}
 		if task.Spec.Type == v1alpha1.TaskMigrate {
 			return printMigration(out, task)

@@ -53,9 +53,9 @@ func repositoryTasksCommand() *cobra.Command {
 	var o tasksOptions
 	cmd := &cobra.Command{
 		Use:   "repository-tasks",
-		Short: "Do the RepositoryTasks of a namespace: verify backups, check repositories, forget backups, migrate restic snapshots; answer FileRequests",
+		Short: "Do the RepositoryTasks of a namespace: verify backups, check repositories, forget backups, prune, migrate restic snapshots; answer FileRequests",
 		Long: `Do the RepositoryTasks of a namespace, one at a time: read the volumes of backups out of their repositories, and compare
-them with the repositories' records, or check whole repositories, forget backups, or copy restic snapshots into kopia's repositories. Answer FileRequests: list and read files of backups for who has a request's token, at the
+them with the repositories' records, or check whole repositories, forget backups, prune, or copy restic snapshots into kopia's repositories. Answer FileRequests: list and read files of backups for who has a request's token, at the
 loopback address, which a port-forward reaches. It runs beside a Velero server or a restore controller, and needs no node's files.
 
 The namespace comes from VELERO_NAMESPACE (default velero).
@@ -109,7 +109,7 @@ func serveTasks(ctx context.Context, o tasksOptions) error {
 		return err
 	}
 	err = repositorytask.SetUp(mgr, repositorytask.Config{
-		Namespace: o.namespace, Verifiers: asVerifiers(data), Checkers: asCheckers(data), UsageReaders: asUsageReaders(data), Forgetters: asForgetters(data),
+		Namespace: o.namespace, Verifiers: asVerifiers(data), Checkers: asCheckers(data), UsageReaders: asUsageReaders(data), Forgetters: asForgetters(data), Pruners: asPruners(data),
 		Exporter: asExporter(data), Importer: asImporter(data), LockWait: o.lockWait, ProgressInterval: o.progressInterval, Logger: log,
 	})
 	if err != nil {
@@ -220,6 +220,17 @@ func asCheckers(data map[string]repositoryData) map[string]uploader.Checker {
 	return checkers
 }
 
+// asPruners returns the data paths that can prune.
+func asPruners(data map[string]repositoryData) map[string]uploader.Pruner {
+	pruners := map[string]uploader.Pruner{}
+	for kind, d := range data {
+		if pruner, ok := d.(uploader.Pruner); ok {
+			pruners[kind] = pruner
+		}
+	}
+	return pruners
+}
+
 // newRepositoryData returns the data paths. None has a cache: what it holds would prove nothing of the repository.
 func newRepositoryData(ctx context.Context, o tasksOptions, log *slog.Logger) (map[string]repositoryData, error) {
 	workerPath, err := program.FindKopiaWorker()
@@ -234,7 +245,7 @@ func newRepositoryData(ctx context.Context, o tasksOptions, log *slog.Logger) (m
 	if err != nil {
 		return nil, err
 	}
-	resticData, err := restic.New(ctx, path, restic.Options{DownloadLimit: o.downloadLimit, MeasureStorage: kopiaData.MeasureStorage, Logger: log})
+	resticData, err := restic.New(ctx, path, restic.Options{DownloadLimit: o.downloadLimit, UploadLimit: o.uploadLimit, MeasureStorage: kopiaData.MeasureStorage, Logger: log})
 	if err != nil {
 		return nil, err
 	}

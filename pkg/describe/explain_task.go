@@ -69,6 +69,10 @@ func completedText(spec *v1alpha1.RepositoryTaskSpec) string {
 		return "the snapshots that the policy does not keep are gone"
 	case spec.Type == v1alpha1.TaskForget:
 		return "it says what it would forget, and has changed nothing"
+	case spec.Type == v1alpha1.TaskPrune && spec.Apply:
+		return "what no snapshot needs is gone from every repository, as far as the limits allow"
+	case spec.Type == v1alpha1.TaskPrune:
+		return "it says what it would remove, and has changed nothing"
 	case spec.Type == v1alpha1.TaskMigrate && spec.DryRun:
 		return "it says what a migration would copy; nothing was copied"
 	case spec.Type == v1alpha1.TaskMigrate:
@@ -87,6 +91,8 @@ func failedText(kind v1alpha1.RepositoryTaskType) string {
 		return "not every repository was measured"
 	case v1alpha1.TaskForget:
 		return "not all that the policy does not keep was forgotten"
+	case v1alpha1.TaskPrune:
+		return "not every repository was pruned"
 	case v1alpha1.TaskMigrate:
 		return "not everything was migrated"
 	default:
@@ -105,6 +111,8 @@ func workingText(kind v1alpha1.RepositoryTaskType, v *Volume) string {
 		return "it measures: " + PercentOf(v.Percent())
 	case v1alpha1.TaskForget:
 		return "it forgets: " + PercentOf(v.Percent())
+	case v1alpha1.TaskPrune:
+		return fmt.Sprintf("it prunes: %s of the packs, time left %s", PercentOf(v.Percent()), ETA(s.ETASeconds))
 	case v1alpha1.TaskMigrate:
 		return "it copies and compares: " + rate
 	default:

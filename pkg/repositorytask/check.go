@@ -267,7 +267,8 @@ func summarizeCheck(repositories []v1alpha1.RepositoryTaskRepository) checkSumma
 			if s.damaged++; s.damaged == 1 {
 				s.reason, s.example = entry.Reason, entry
 			}
-		case v1alpha1.RepositoryFailed, v1alpha1.RepositoryPending, v1alpha1.RepositoryMeasured, v1alpha1.RepositoryForgotten: // the last two are no results of a check
+		case v1alpha1.RepositoryFailed, v1alpha1.RepositoryPending, // the following are no results of a check
+			v1alpha1.RepositoryMeasured, v1alpha1.RepositoryForgotten, v1alpha1.RepositoryPlanned, v1alpha1.RepositoryPruned:
 			if s.failed++; s.example == nil {
 				s.reason, s.example = entry.Reason, entry
 			}

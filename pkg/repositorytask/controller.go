@@ -1,5 +1,6 @@
 // Package repositorytask does what RepositoryTasks ask for: it proves that the volumes of a backup can be restored, checks and
-// measures the repositories that they are in, forgets snapshots that a policy does not keep, and migrates restic snapshots to kopia.
+// measures the repositories that they are in, forgets snapshots that a policy does not keep, prunes, and migrates restic snapshots to
+// kopia.
 //
 // One process of a namespace, which holds the lease, works on one task at a time, so no repository has two.
 // Each volume is read by a confined worker, as in a node agent. A task whose process ended is begun again; volumes that were
@@ -40,6 +41,7 @@ type Config struct {
 
 	UsageReaders map[string]uploader.UsageReader // by uploaderType; those that are missing cannot measure a repository
 	Forgetters   map[string]uploader.Forgetter   // by uploaderType; those that are missing cannot forget snapshots
+	Pruners      map[string]uploader.Pruner      // by uploaderType; those that are missing cannot be pruned
 
 	Exporter uploader.Exporter // restic; nil: nothing can be migrated
 	Importer Importer          // kopia

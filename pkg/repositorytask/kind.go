@@ -43,6 +43,12 @@ func kindOf(spec *v1alpha1.RepositoryTaskSpec) (kind, bool) {
 			condition = v1alpha1.ConditionForgotten
 		}
 		return kind{condition: condition, inSteps: true, doWork: (*run).forgetSnapshots, outcome: forgetOutcome(spec.Apply)}, true
+	case v1alpha1.TaskPrune:
+		condition := v1alpha1.ConditionPlanned
+		if spec.Apply {
+			condition = v1alpha1.ConditionPruned
+		}
+		return kind{condition: condition, inSteps: true, selects: true, doWork: (*run).pruneRepositories, outcome: pruneOutcome(spec.Apply)}, true
 	case v1alpha1.TaskMigrate:
 		return kind{condition: v1alpha1.ConditionMigrated, selects: true, doWork: (*run).migrate, outcome: migrateOutcome}, true
 	default:

@@ -134,6 +134,7 @@ func classify(err error) (reason v1alpha1.Reason, mayPass bool) {
 		{uploader.ErrRepositoryLocked, v1alpha1.ReasonRepositoryLocked},
 		{uploader.ErrSnapshotNotFound, v1alpha1.ReasonSnapshotNotFound},
 		{uploader.ErrUnconfirmed, v1alpha1.ReasonUnconfirmed},
+		{uploader.ErrRepositoryDamaged, v1alpha1.ReasonDamaged},
 		{uploader.ErrUnsupported, v1alpha1.ReasonUnsupported},
 	} {
 		if errors.Is(err, known.err) {

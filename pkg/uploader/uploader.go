@@ -45,6 +45,8 @@ var (
 	ErrNothingRead = errors.New("none of the volume's files could be read")
 	// ErrUnconfirmed comes from Check when it has found something each time, and never the same twice: nothing is known.
 	ErrUnconfirmed = errors.New("damage could not be confirmed")
+	// ErrRepositoryDamaged comes from Prune when the repository has lost data that snapshots need: it is left as it is.
+	ErrRepositoryDamaged = errors.New("the repository has lost data that snapshots need")
 	// ErrUnsupported comes when a request asks for what this data path, or the version of its program, cannot do.
 	ErrUnsupported = errors.New("not supported")
 )

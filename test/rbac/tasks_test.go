@@ -87,6 +87,11 @@ func TestRightsOfRepositoryTasks(t *testing.T) {
 		testenv.EventuallyGet(c.Env, usage, "the numbers of a repository that lacks a snapshot", func(task *v1alpha1.RepositoryTask, err error) bool {
 			return err == nil && task.Status.Phase == v1alpha1.PhaseCompleted && task.Status.Repositories[0].Usage.MissingSnapshots == 1
 		})
+		prune := &v1alpha1.RepositoryTask{ObjectMeta: c.Meta(name + "-prune"), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskPrune, PodVolumeBackup: "measured-1", Apply: true}}
+		c.Create(prune)
+		testenv.EventuallyGet(c.Env, prune, "what was freed", func(task *v1alpha1.RepositoryTask, err error) bool {
+			return err == nil && task.Status.Phase == v1alpha1.PhaseCompleted && task.Status.Repositories[0].Prune.FreedBytes != nil
+		})
 		// It creates the kopia repository. The Backup is not in the bucket, so it gets no copy.
 		migration := &v1alpha1.RepositoryTask{ObjectMeta: c.Meta(name + "-migrate"), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskMigrate, Backup: "migrated"}}
 		c.Create(migration)

@@ -82,9 +82,14 @@ func (u *Uploader) forget(ctx context.Context, w *workspace, wanted []uploader.F
 
 // unlockedSnapshots lists the snapshots without a lock, also beside an exclusive one.
 func (u *Uploader) unlockedSnapshots(ctx context.Context, w *workspace) ([]listedSnapshot, error) {
+	return u.unlocked(w).snapshots(ctx)
+}
+
+// unlocked returns a measurement that takes no lock.
+func (u *Uploader) unlocked(w *workspace) *measurement {
 	look := *w
 	look.repository.ReadOnly = true
-	return (&measurement{Uploader: u, workspace: &look}).snapshots(ctx)
+	return &measurement{Uploader: u, workspace: &look}
 }
 
 func idsOf(snapshots []listedSnapshot) map[string]bool {

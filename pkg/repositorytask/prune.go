@@ -1,0 +1,197 @@
+package repositorytask
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+)
+
+// pruneRepositories prunes the repositories that are not done yet, or says what that would remove.
+func (r *run) pruneRepositories(ctx context.Context) error {
+	work := repositoryWork{"Pruning", "pruned", r.pruneOnce, prunedText}
+	if !r.object.Spec.Apply {
+		work.doing = "Planning the prune of"
+	}
+	return r.eachRepository(ctx, work)
+}
+
+// pruneOnce prunes a repository, and writes what the storage holds before it changes anything: the next process may not find that out.
+func (r *run) pruneOnce(ctx context.Context, i, n int, backups []*velerov1.PodVolumeBackup, entry *v1alpha1.RepositoryTaskRepository) error {
+	spec := &r.object.Spec
+	pruner := r.cfg.Pruners[entry.Uploader]
+	if pruner == nil {
+		return fmt.Errorf("repositories of %s cannot be pruned: %w; Velero's maintenance looks after those of kopia", entry.Uploader, uploader.ErrUnsupported)
+	}
+	repository, err := r.repositories.Of(ctx, backups[0])
+	if err != nil {
+		return err
+	}
+	entry.Address = messageOf(repository.Hider()(repository.URL))
+	if repository.ReadOnly {
+		return fmt.Errorf("the BackupStorageLocation is read-only, so nothing in it is pruned: %w", uploader.ErrUnsupported)
+	}
+	if err := r.refuseDamaged(ctx, entry); err != nil {
+		return err
+	}
+	req := uploader.PruneRequest{Repository: repository, Apply: spec.Apply, MaxUnused: spec.MaxUnused, MaxRepackSize: spec.MaxRepackSize}
+	req.Measured = func(size *uploader.StorageSize) error { return r.writeSizeBefore(ctx, i, size, entry) }
+	sink := progress.SinkFunc(func(reading progress.Reading) { r.tracker.Report(inSteps(reading, i, n)) })
+	result, err := pruner.Prune(ctx, req, sink)
+	if err != nil {
+		return err
+	}
+	addPrune(entry, &result)
+	if len(result.Lost) > 0 {
+		return fmt.Errorf("%w: snapshot %s was there before the prune and is not there now. restic prune removes none, so somebody else may have; otherwise check the repository at once", uploader.ErrUnconfirmed, result.Lost[0])
+	}
+	entry.Result = v1alpha1.RepositoryPlanned
+	if spec.Apply {
+		entry.Result = v1alpha1.RepositoryPruned
+	}
+	entry.Reason, entry.Message = "", ""
+	if result.Left > 0 {
+		entry.Message = messageOf(fmt.Sprintf("the storage has refused to remove %s, which the next prune removes", text.Count(result.Left, "object", "objects")))
+	}
+	return nil
+}
+
+// refuseDamaged refuses a repository that a check has found damaged: what looks as if nobody needed it may be what a repair is made of.
+func (r *run) refuseDamaged(ctx context.Context, entry *v1alpha1.RepositoryTaskRepository) error {
+	var tasks v1alpha1.RepositoryTaskList
+	if err := r.api.List(ctx, &tasks, client.InNamespace(r.cfg.Namespace)); err != nil {
+		return fmt.Errorf("list the RepositoryTasks: %w", err)
+	}
+	if checksOf(tasks.Items)[checkedRepositoryOf(entry)].damaged() {
+		return fmt.Errorf("%w, a check has found: nothing is pruned before a check that looks as deep has found the repository whole", uploader.ErrRepositoryDamaged)
+	}
+	return nil
+}
+
+// writeSizeBefore writes what the storage holds, unless an earlier attempt has.
+func (r *run) writeSizeBefore(ctx context.Context, i int, size *uploader.StorageSize, entry *v1alpha1.RepositoryTaskRepository) error {
+	if entry.Prune != nil {
+		return nil
+	}
+	entry.Prune = &v1alpha1.RepositoryPrune{}
+	if size != nil {
+		entry.Prune.PacksBefore, entry.Prune.PackBytesBefore, entry.Prune.StoredBytesBefore = &size.Packs, &size.PackBytes, &size.Bytes
+	}
+	err := r.write(ctx, func(s *v1alpha1.RepositoryTaskStatus) { s.Repositories[i].Prune = entry.Prune.DeepCopy() })
+	if err != nil {
+		return fmt.Errorf("write the size of repository %s: %w", nameOf(entry), err)
+	}
+	return nil
+}
+
+// addPrune notes what was removed, or would be.
+func addPrune(entry *v1alpha1.RepositoryTaskRepository, result *uploader.PruneResult) {
+	entry.Snapshots = result.Snapshots
+	p, plan := entry.Prune, result.Plan
+	p.RemovableBytes, p.RepackedPacks, p.RemovedPacks, p.UnusedBytesLeft = &plan.RemovableBytes, &plan.RepackedPacks, &plan.RemovedPacks, &plan.UnusedBytesLeft
+	p.NotKnown = messageOf(result.NotKnown)
+	if after := result.After; after != nil {
+		p.PacksAfter, p.PackBytesAfter, p.StoredBytesAfter = &after.Packs, &after.PackBytes, &after.Bytes
+		if p.PackBytesBefore != nil {
+			p.FreedBytes = new(*p.PackBytesBefore - after.PackBytes)
+		}
+	}
+}
+
+// prunedText says in a line what became of a repository.
+func prunedText(entry *v1alpha1.RepositoryTaskRepository) string {
+	p := entry.Prune
+	switch {
+	case p == nil || p.RemovableBytes == nil:
+		return ""
+	case entry.Result == v1alpha1.RepositoryPlanned:
+		return text.Bytes(*p.RemovableBytes) + " would be removed"
+	case p.FreedBytes == nil:
+		return text.Bytes(*p.RemovableBytes) + " of data removed, by restic's count; what the storage holds is not known"
+	default:
+		return freedText(*p.FreedBytes) + fmt.Sprintf(": packs of %s before, %s after", text.Bytes(*p.PackBytesBefore), text.Bytes(*p.PackBytesAfter))
+	}
+}
+
+// freedText says how much was freed: what backups have added since the first attempt may be more.
+func freedText(bytes int64) string {
+	if bytes < 0 {
+		return "the packs have grown by " + text.Bytes(-bytes)
+	}
+	return text.Bytes(bytes) + " freed"
+}
+
+// pruneOutcome sums up a task that prunes.
+func pruneOutcome(apply bool) func(*v1alpha1.RepositoryTaskStatus, string) outcome {
+	return func(status *v1alpha1.RepositoryTaskStatus, _ string) outcome {
+		s := summarizePrune(status.Repositories)
+		switch {
+		case s.failed > 0:
+			return outcome{false, s.example.Reason, s.String(apply)}
+		case !apply:
+			return outcome{true, v1alpha1.ReasonPlanned, s.String(apply)}
+		default:
+			return outcome{true, v1alpha1.ReasonPruned, s.String(apply)}
+		}
+	}
+}
+
+// pruneSummary counts what became of the repositories.
+type pruneSummary struct {
+	done, failed, unknown, snapshots int64
+	removable, freed, left           int64 // bytes
+	example                          *v1alpha1.RepositoryTaskRepository
+}
+
+func summarizePrune(repositories []v1alpha1.RepositoryTaskRepository) pruneSummary {
+	var s pruneSummary
+	for i := range repositories {
+		entry := &repositories[i]
+		p := entry.Prune
+		if entry.Result != v1alpha1.RepositoryPruned && entry.Result != v1alpha1.RepositoryPlanned || p == nil {
+			if s.failed++; s.example == nil {
+				s.example = entry
+			}
+			continue
+		}
+		s.done, s.snapshots = s.done+1, s.snapshots+entry.Snapshots
+		if p.RemovableBytes != nil {
+			s.removable += *p.RemovableBytes
+		}
+		if p.FreedBytes == nil {
+			s.unknown++
+			continue
+		}
+		s.freed, s.left = s.freed+*p.FreedBytes, s.left+*p.PackBytesAfter
+	}
+	return s
+}
+
+// String says what became of them.
+func (s *pruneSummary) String(apply bool) string {
+	var said strings.Builder
+	repositories := text.Count(s.done, "repository", "repositories")
+	snapshots := text.Count(s.snapshots, "snapshot needs", "snapshots need")
+	switch {
+	case !apply:
+		fmt.Fprintf(&said, "%s that no snapshot needs would be removed from %s; nothing was changed", text.Bytes(s.removable), repositories)
+	case s.unknown == 0 || s.unknown < s.done:
+		fmt.Fprintf(&said, "%s pruned: %s, packs of %s left, which %s", repositories, freedText(s.freed), text.Bytes(s.left), snapshots)
+	default:
+		fmt.Fprintf(&said, "%s pruned", repositories)
+	}
+	if apply && s.unknown > 0 {
+		fmt.Fprintf(&said, "; how much was freed in %s is not known", text.Count(s.unknown, "repository", "repositories"))
+	}
+	if s.failed > 0 {
+		fmt.Fprintf(&said, "; %d not pruned. %s: %s", s.failed, nameOf(s.example), s.example.Message)
+	}
+	return text.Line(said.String(), maxMessage)
+}

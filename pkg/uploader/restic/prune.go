@@ -1,0 +1,122 @@
+package restic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+)
+
+var _ uploader.Pruner = (*Uploader)(nil)
+
+// Prune runs restic prune, which takes the repository's exclusive lock, also for a dry run: what a backup has stored and not yet named in
+// a snapshot looks like data that nobody needs. Of a repository that lacks data restic prunes nothing.
+//
+// restic writes the new index before it removes packs, so one that was killed at any moment leaves packs that the next one removes. The
+// snapshots are listed before and afterwards, without a lock.
+func (u *Uploader) Prune(ctx context.Context, req uploader.PruneRequest, p progress.Sink) (uploader.PruneResult, error) {
+	if req.Repository.ReadOnly {
+		return uploader.PruneResult{}, fmt.Errorf("prune a read-only repository: %w", uploader.ErrUnsupported)
+	}
+	if err := repositoryExists(req.Repository); err != nil {
+		return uploader.PruneResult{}, fmt.Errorf("prune: %w", err)
+	}
+	var result uploader.PruneResult
+	err := u.inWorkspace(req.Repository, func(w *workspace) error {
+		var err error
+		result, err = u.prune(ctx, w, &req, orDiscard(p))
+		return err
+	})
+	if err != nil {
+		return uploader.PruneResult{}, fmt.Errorf("prune: %w", err)
+	}
+	return result, nil
+}
+
+func (u *Uploader) prune(ctx context.Context, w *workspace, req *uploader.PruneRequest, p progress.Sink) (uploader.PruneResult, error) {
+	w.cacheDir = "" // it may hold snapshots that the repository has lost
+	p.Report(progress.Reading{Stage: progress.StageScanning})
+	before, err := u.unlockedSnapshots(ctx, w)
+	if err != nil {
+		return uploader.PruneResult{}, err
+	}
+	m := u.unlocked(w)
+	var measured uploader.UsageResult
+	if err := m.addStorage(ctx, &measured); err != nil {
+		return uploader.PruneResult{}, err
+	}
+	if req.Measured != nil {
+		if err := req.Measured(measured.Storage); err != nil {
+			return uploader.PruneResult{}, err
+		}
+	}
+	run, err := u.runPrune(ctx, w, req, p)
+	if err != nil {
+		return uploader.PruneResult{}, err
+	}
+	result := uploader.PruneResult{Snapshots: int64(len(before)), Plan: run.plan, Left: run.left, NotKnown: strings.Join(measured.NotKnown, "; ")}
+	if !req.Apply {
+		return result, nil
+	}
+	after, err := u.unlockedSnapshots(ctx, w)
+	if err != nil {
+		return uploader.PruneResult{}, fmt.Errorf("look at the repository again: %w", err)
+	}
+	left := idsOf(after)
+	for i := range before {
+		if id := before[i].ID; !left[id] && len(result.Lost) < uploader.MaxExamples {
+			result.Lost = append(result.Lost, id)
+		}
+	}
+	measured = uploader.UsageResult{}
+	if err := m.addStorage(ctx, &measured); err != nil {
+		return uploader.PruneResult{}, fmt.Errorf("measure the storage again: %w", err)
+	}
+	result.Snapshots, result.After = int64(len(after)), measured.Storage
+	return result, nil
+}
+
+// runPrune runs restic prune, past locks of dead owners.
+func (u *Uploader) runPrune(ctx context.Context, w *workspace, req *uploader.PruneRequest, p progress.Sink) (*pruneRun, error) {
+	args := []string{"--verbose"} // it counts packs
+	if !req.Apply {
+		args = append(args, "--dry-run")
+	}
+	for _, limit := range [][2]string{{"--max-unused", req.MaxUnused}, {"--max-repack-size", req.MaxRepackSize}} {
+		if limit[1] != "" {
+			args = append(args, limit[0]+"="+limit[1])
+		}
+	}
+	var run *pruneRun
+	err := u.pastDeadLocks(ctx, w, func() error {
+		run = &pruneRun{sink: p}
+		return u.run(ctx, w, invocation{command: "prune", args: args, stdout: run.line, said: run.said})
+	})
+	if err == nil && !run.planned {
+		err = errors.New("restic prune has ended without saying what it removes")
+	}
+	if err == nil {
+		return run, nil
+	}
+	if len(run.missing) > 0 {
+		return nil, u.confirmMissing(ctx, w, run, err)
+	}
+	return nil, err
+}
+
+// confirmMissing lists the packs that restic misses again: where the storage refuses to list, restic takes packs for missing
+// (docs/contracts/restic-kopia.md 12).
+func (u *Uploader) confirmMissing(ctx context.Context, w *workspace, run *pruneRun, refused error) error {
+	if err := u.listIDs(ctx, u.unlocked(w).workspace, "packs", func(id string) { delete(run.missing, id) }); err != nil {
+		return errors.Join(refused, err)
+	}
+	for id := range run.missing {
+		return fmt.Errorf("%w: %s missing, such as %s, and restic prunes nothing then. 'kubectl plimsoll repository check' names what needs it: %w", uploader.ErrRepositoryDamaged,
+			text.Count(len(run.missing), "pack is", "packs are"), id, refused)
+	}
+	return refused // they are there
+}
