@@ -31,7 +31,7 @@ const (
 	RuleShared      = "Shared"      // another record names the same snapshot
 	RuleDamaged     = "Damaged"     // damage was found in the volume's backups or its repository, so others may be all that is left
 	RuleInterrupted = "Interrupted" // an earlier task has begun to forget it: it counts for no other rule
-	RuleAnother     = "Another"     // the repository says that the snapshot is of something else
+	RuleAnother     = "Another"     // the snapshot in the repository is of another volume than the record names
 )
 
 // uploaderRestic is what an empty uploaderType means.

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// ErrPathNotFound is returned for a path that the snapshot does not have.
+// ErrPathNotFound is returned if the snapshot has no file or directory at the path.
 var ErrPathNotFound = errors.New("not in the snapshot")
 
 // Browser is a data path that can show what a snapshot holds without restoring it.

@@ -36,8 +36,8 @@ type SnapshotVolume struct {
 // ForgetResult is what became of the snapshots.
 type ForgetResult struct {
 	Snapshots []ForgetOutcome // in the order of the request
-	// Lost are some of the snapshots that were not to be removed, and were there before and not afterwards: somebody else has removed
-	// them meanwhile, or something went wrong.
+	// Lost are snapshots that the request did not name and that are gone all the same: another client removed them meanwhile, or the
+	// uploader removed too many. At most MaxExamples of them.
 	Lost []string
 }
 
