@@ -92,6 +92,16 @@ func (c *cluster) startAgentOn(node string, data uploader.Uploader, tune func(*C
 	if tune != nil {
 		tune(&cfg)
 	}
+	c.t.Cleanup(func() { // a stopping agent does not wait for a slow volume, whose directory the test then removes
+		if agent == nil {
+			return
+		}
+		testenv.Eventually(c.t, "no marker is written any more", func() bool {
+			idle := true
+			agent.markersBusy.Range(func(any, any) bool { idle = false; return false })
+			return idle
+		})
+	})
 	stop = c.StartManager(ctrl.Options{Cache: CacheOptions(c.Namespace, node)}, func(ctx context.Context, mgr ctrl.Manager) (err error) {
 		agent, err = SetUp(ctx, mgr, cfg)
 		return err

@@ -89,8 +89,9 @@ func (a *Agent) reconcilePod(ctx context.Context, req reconcile.Request) (reconc
 // still worked on.
 var errMarkersBusy = errors.New("a volume of the pod is busy")
 
-// reconcileMarkers runs updateMarkers beside the controller, once at a time for each pod: the kernel may hold it for as long as a device or
-// a file server does not answer. A stopping agent waits for it as long, so that nothing is written after its end.
+// reconcileMarkers runs reconcileMarker beside the controller, once at a time for each pod: the kernel may hold it for as long as a device
+// or a file server does not answer. A stopping agent waits for it no longer than ProgressInterval, so the marker of a slow volume may be
+// written after the agent's end; the next agent settles it like any other.
 func (a *Agent) reconcileMarkers(pod *corev1.Pod, records []donefile.Record) error {
 	if _, busy := a.markersBusy.LoadOrStore(pod.UID, nil); busy {
 		return errMarkersBusy
