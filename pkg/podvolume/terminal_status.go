@@ -20,7 +20,8 @@ const (
 	maxMessage = 900 // bytes of status.message: an Event's note may have 1024
 	minMessage = 250 // keeps the error, however much else there is to write
 	maxWrite   = 1536
-	// writeSlack is for what a terminal write holds besides what is known when the status is made: UID and versions.
+	// writeSlack is for what a terminal write holds besides what is known when the status is made: UID, version, and the label and
+	// finalizer that it removes.
 	writeSlack = 128
 )
 
@@ -76,6 +77,9 @@ func (op *Operation) terminalStatusOf(ctx, shutdownCtx context.Context, result a
 	}
 	if over := status.excessBytes(op.PodVolume); over > 0 {
 		status.message = text.ShortenMiddle(full, max(len(status.message)-over, minMessage)-len(hint)) + hint
+	}
+	if over := status.excessBytes(op.PodVolume); over > 0 {
+		status.snapshot.LastError = text.ShortenMiddle(status.snapshot.LastError, max(len(status.snapshot.LastError)-over, 0))
 	}
 	return status
 }

@@ -21,28 +21,36 @@ import (
 func TestLongMessages(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("directory \"ü\"/", 300)
+	notUTF8 := strings.Repeat(`\xfe`, 255) // as it is printed
 	tests := map[string]struct {
-		result attemptResult
-		err    error
-		phase  string
-		ends   string
+		result    attemptResult
+		err       error
+		phase     string
+		ends      string
+		lastError string
 	}{
-		"unreadable files": {attemptResult{errors: 5, message: "5 files: " + strings.Repeat(long+", ", 5)}, nil, PhaseCompleted, `directory "ü"/, `},
-		"full disk":        {attemptResult{}, fmt.Errorf("%w: %s", uploader.ErrNoSpace, long), PhaseFailed, "; " + v1alpha1.ReasonNoSpace.Remedy()},
-		"no advice":        {attemptResult{}, errors.New(long + ": why"), PhaseFailed, `directory "ü"/: why`},
-		"short":            {attemptResult{}, errors.New("short"), PhaseFailed, "failed: short"},
+		"unreadable files": {attemptResult{errors: 5, message: "5 files: " + strings.Repeat(long+", ", 5)}, nil, PhaseCompleted, `directory "ü"/, `, long},
+		"odd names": {attemptResult{
+			errors: 6, message: "6 files: " + notUTF8[:200] + " and 1 more", snapshotID: "e17a99d5c45122b47d59b72fbffcaff4",
+			path: "/var/lib/kubelet/pods/0ed4b9b0-5c7c-4a1d-9b0a-0c7f5d1f2e3a/volumes/kubernetes.io~csi/pvc-1b4e28ba-2fa1-11d2-883f-0016d3cca427/mount",
+		}, nil, PhaseCompleted, " and 1 more", notUTF8},
+		"full disk": {attemptResult{}, fmt.Errorf("%w: %s", uploader.ErrNoSpace, long), PhaseFailed, "; " + v1alpha1.ReasonNoSpace.Remedy(), long},
+		"no advice": {attemptResult{}, errors.New(long + ": why"), PhaseFailed, `directory "ü"/: why`, long},
+		"short":     {attemptResult{}, errors.New("short"), PhaseFailed, "failed: short", long},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			op := newOperation(FromBackup(&velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{
+			op := newOperation(FromBackup(&velerov1.PodVolumeBackup{Spec: velerov1.PodVolumeBackupSpec{Node: "node-1.example.com"}}), nil)
+			claimed := FromBackup(&velerov1.PodVolumeBackup{Spec: velerov1.PodVolumeBackupSpec{Node: "node-1.example.com"}, ObjectMeta: metav1.ObjectMeta{
 				UID: "0ed4b9b0-5c7c-4a1d-9b0a-0c7f5d1f2e3a", ResourceVersion: "1234567890", Finalizers: []string{v1alpha1.FinalizerPodVolume, veleroFinalizer},
-			}}), nil)
+				Labels: map[string]string{v1alpha1.LabelNode: "node-1.example.com"},
+			}})
 			op.tracker.Begin(1)
-			op.tracker.Report(progress.Reading{BytesDone: 1 << 40, TotalBytes: 1 << 41, TotalFinal: true, Errors: 5, LastError: long, CurrentItem: long})
+			op.tracker.Report(progress.Reading{BytesDone: 1 << 40, TotalBytes: 1 << 41, TotalFinal: true, Errors: 5, LastError: test.lastError, CurrentItem: long})
 			status := op.terminalStatusOf(t.Context(), t.Context(), test.result, test.err)
-			p := status.patch(op.PodVolume)
-			p.Metadata.UID, p.Metadata.ResourceVersion = op.Object.GetUID(), op.Object.GetResourceVersion()
+			p := status.patch(claimed)
+			p.Metadata.UID, p.Metadata.ResourceVersion = claimed.Object.GetUID(), claimed.Object.GetResourceVersion()
 			if status.phase != test.phase || !strings.HasSuffix(status.message, test.ends) || !utf8.ValidString(status.message) {
 				t.Errorf("%s, %q", status.phase, status.message)
 			}
