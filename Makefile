@@ -166,8 +166,15 @@ lint: bin/golangci-lint bin/deadcode bin/actionlint bin/helm ## Run the linters,
 	[ -z "$$dead" ] || { echo "$$dead"; echo 'no program reaches this code: delete it'; exit 1; }
 
 .PHONY: generate
-generate: manifests ## Make the generated files again.
+generate: manifests align ## Make the generated files again.
 	go generate ./...
+
+# After a change of our own go.mod. Two versions of a library cost the first demo up to a minute and more.
+.PHONY: align
+align: ## Give etcd and kube-apiserver the versions of libraries that our programs have.
+	@tools/align.sh go.mod $(KUBERNETES)
+	@tools/align.sh $(KUBERNETES)/go.mod test/controlplane/etcd
+	@tools/align.sh go.mod test/controlplane/etcd
 
 .PHONY: manifests
 manifests: bin/controller-gen velero-crds-$(VELERO) ## Make the generated part of api/ and deploy/ again: roles and our CRDs from the code, Velero's from its module.
