@@ -60,6 +60,8 @@ build: bin/node-agent bin/kopia-worker bin/restore-controller bin/kubectl-plimso
 # The race detector makes ciphers, hashes and compression several times slower. Without it there, kopia's contract suite takes half of the
 # processor time.
 RACE := -race $(foreach module,golang.org/x/crypto github.com/chmduquesne/rollinghash github.com/klauspost/compress,-gcflags=$(module)/...=-race=false)
+# Nor does a process sleep a second before it exits.
+export GORACE := atexit_sleep_ms=0
 
 # Prints the slowest tests, also of a run that failed. One package more than processors at once, because many tests wait. The timeout of a
 # package is for a test that hangs. Vet is one of the linters.

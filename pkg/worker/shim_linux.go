@@ -86,7 +86,7 @@ func becomeWorker() error {
 	if r.Guarded {
 		guardSelf()
 	}
-	err := syscall.Exec(r.Path, append([]string{r.Path}, r.Args...), r.Env)
+	err := syscall.Exec(r.Path, append([]string{r.Path}, r.Args...), append(r.Env, raceEnv()...))
 	return fmt.Errorf("execute %s: %w", r.Path, err)
 }
 

@@ -1,0 +1,5 @@
+//go:build !race
+
+package worker
+
+func raceEnv() []string { return nil }
