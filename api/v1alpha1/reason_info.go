@@ -105,6 +105,10 @@ func taskReasons() []ReasonInfo {
 		{Reason: ReasonForgotten, Meaning: "the snapshots that the policy does not keep are gone, and the others are there", Page: pageTasks},
 		{Reason: ReasonPruned, Meaning: "what no snapshot needs is gone from every repository, as far as the limits allow, and every snapshot is there", Page: pageTasks},
 		{
+			Reason: ReasonMaintenanceOwner, Meaning: "kopia's maintenance of the repository belongs to another user than Velero's, and is left to that one", Retried: retriedNo,
+			Remedy: "run 'kopia maintenance run' as its owner; if that one does not exist any more, 'kopia maintenance set --owner default@default' gives it to Velero's user", Page: pageTasks,
+		},
+		{
 			Reason: ReasonNotAcknowledged, Meaning: "more would be forgotten than new backups explain", Retried: retriedNo,
 			Detail: "more snapshots would be forgotten than new backups explain since the same policy was last applied, or other ones than were acknowledged. Nothing was forgotten",
 			Remedy: "look at the snapshots that the task lists as Pending; if they may go, run 'kubectl plimsoll repository forget' with the same policy and --yes --acknowledge WAVE", Page: pageTasks,

@@ -32,7 +32,7 @@ const ConditionChecked = "Checked"
 // +kubebuilder:validation:XValidation:rule="has(self.keep) == (self.type == 'Forget')",message="keep is needed by tasks of type Forget, and only by those"
 // +kubebuilder:validation:XValidation:rule="self.type == 'Forget' || !has(self.acknowledge) && !has(self.backupStorageLocation)",message="acknowledge and backupStorageLocation are for tasks of type Forget"
 // +kubebuilder:validation:XValidation:rule="!has(self.apply) || self.type in ['Forget', 'Prune']",message="apply is for tasks of types Forget and Prune"
-// +kubebuilder:validation:XValidation:rule="self.type == 'Prune' || !has(self.maxUnused) && !has(self.maxRepackSize)",message="maxUnused and maxRepackSize are for tasks of type Prune"
+// +kubebuilder:validation:XValidation:rule="self.type == 'Prune' || !has(self.maxUnused) && !has(self.maxRepackSize) && !has(self.full)",message="maxUnused, maxRepackSize and full are for tasks of type Prune"
 // +kubebuilder:validation:XValidation:rule="!has(self.all) && !has(self.dryRun) || self.type == 'Migrate'",message="all and dryRun are for tasks of type Migrate"
 // +kubebuilder:validation:XValidation:rule="self.type != 'Migrate' || has(self.backup) || has(self.all)",message="a task of type Migrate works on a backup or on all"
 // +kubebuilder:validation:XValidation:rule="!has(self.readData) || self.type == 'Check'",message="readData is for tasks of type Check"
@@ -129,6 +129,11 @@ type RepositoryTaskSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Acknowledge string `json:"acknowledge,omitempty"`
+
+	// Full has a prune run kopia's full maintenance, which alone frees data. Otherwise it is the quick one, which looks after the index.
+	//
+	// +optional
+	Full bool `json:"full,omitempty"`
 
 	// TTL is how long the task is kept after it has ended. The time of a volume's last proof is kept with it, and its metric
 	// ends with it.

@@ -24,24 +24,27 @@ type pruneTask struct {
 	yes           bool
 	maxUnused     string
 	maxRepackSize string
+	full          bool
 }
 
 func repositoryPruneCommand(c *connection) *cobra.Command {
 	o := pruneTask{newTask: newTask{kind: v1alpha1.TaskPrune}}
 	cmd := &cobra.Command{
 		Use:   "prune [--backup NAME | --from PODVOLUMEBACKUP] [--volume VOLUME] [--yes]",
-		Short: "Remove from restic repositories what no snapshot needs",
-		Long: `Show how much data of restic repositories no snapshot needs, and with --yes remove it, and repack what is left. No snapshot is
+		Short: "Remove from repositories what no snapshot needs",
+		Long: `Show how much data of restic repositories no snapshot needs, and with --yes remove it, and repack what is left; run the
+maintenance of kopia repositories, with --full the full one, which frees data over several runs that are a day apart. No snapshot is
 removed: 'kubectl plimsoll repository forget' does that before. Without --backup and --from it is about the repositories of all volumes
 that have a completed backup.
 
-restic locks the repository exclusively meanwhile, also to look: backups wait, and the command waits for those that run. Locks are only
+kopia's maintenance is only run for its owner, Velero's user, and while no other one may run. restic locks the repository exclusively meanwhile, also to look: backups wait, and the command waits for those that run. Locks are only
 removed where their owners are provably dead. Nothing is pruned of a repository that has lost data.
 
 The command creates a RepositoryTask, which a deployment in the cluster carries out, and waits until it has ended. The sizes before and
 after are those of the objects that the storage lists. The exit code is 3 unless every repository was pruned, or without --yes, measured,
 and has the snapshots that it had before. If interrupted, the task continues.`,
 		Example: `  kubectl plimsoll repository prune
+  kubectl plimsoll repository prune --full --yes
   kubectl plimsoll repository prune --volume shop --max-unused 10% --max-repack-size 50G --yes`,
 		Args: program.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -59,8 +62,9 @@ and has the snapshots that it had before. If interrupted, the task continues.`,
 	o.addTaskFlags(cmd, "repositories are pruned", "prune only the repository of this volume")
 	f := cmd.Flags()
 	f.BoolVar(&o.yes, "yes", false, "prune, instead of only showing what would be removed")
-	f.StringVar(&o.maxUnused, "max-unused", "", "leave this much data that no snapshot needs in packs, such as 5%, 10G, 0 or unlimited; less means more repacking; default: restic's own, 5%")
-	f.StringVar(&o.maxRepackSize, "max-repack-size", "", "repack at most this many bytes, such as 50G, and leave the rest to the next prune")
+	f.BoolVar(&o.full, "full", false, "run the full maintenance of kopia repositories, which alone frees data, instead of the quick one")
+	f.StringVar(&o.maxUnused, "max-unused", "", "in restic repositories leave this much data that no snapshot needs in packs, such as 5%, 10G, 0 or unlimited; less means more repacking; default: restic's own, 5%")
+	f.StringVar(&o.maxRepackSize, "max-repack-size", "", "in restic repositories repack at most this many bytes, such as 50G, and leave the rest to the next prune")
 	return cmd
 }
 
@@ -83,6 +87,7 @@ func (o *pruneTask) task(namespace string) (*v1alpha1.RepositoryTask, error) {
 		return nil, err
 	}
 	task.Spec.Apply, task.Spec.MaxUnused, task.Spec.MaxRepackSize = o.yes, o.maxUnused, o.maxRepackSize
+	task.Spec.Full = o.full
 	return task, nil
 }
 

@@ -2,10 +2,12 @@ package repositorytask
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
@@ -28,7 +30,7 @@ func (r *run) pruneOnce(ctx context.Context, i, n int, backups []*velerov1.PodVo
 	spec := &r.object.Spec
 	pruner := r.cfg.Pruners[entry.Uploader]
 	if pruner == nil {
-		return fmt.Errorf("repositories of %s cannot be pruned: %w; Velero's maintenance looks after those of kopia", entry.Uploader, uploader.ErrUnsupported)
+		return fmt.Errorf("repositories of %s cannot be pruned: %w", entry.Uploader, uploader.ErrUnsupported)
 	}
 	repository, err := r.repositories.Of(ctx, backups[0])
 	if err != nil {
@@ -41,16 +43,23 @@ func (r *run) pruneOnce(ctx context.Context, i, n int, backups []*velerov1.PodVo
 	if err := r.refuseDamaged(ctx, entry); err != nil {
 		return err
 	}
-	req := uploader.PruneRequest{Repository: repository, Apply: spec.Apply, MaxUnused: spec.MaxUnused, MaxRepackSize: spec.MaxRepackSize}
+	req := uploader.PruneRequest{Repository: repository, Apply: spec.Apply, MaxUnused: spec.MaxUnused, MaxRepackSize: spec.MaxRepackSize, Full: spec.Full}
+	first := entry.Prune == nil
+	if !first && entry.Prune.StartTimestamp != nil {
+		req.Since = entry.Prune.StartTimestamp.Time
+	}
 	req.Measured = func(size *uploader.StorageSize) error { return r.writeSizeBefore(ctx, i, size, entry) }
 	sink := progress.SinkFunc(func(reading progress.Reading) { r.tracker.Report(inSteps(reading, i, n)) })
 	result, err := pruner.Prune(ctx, req, sink)
+	if first && errors.Is(err, uploader.ErrRepositoryLocked) {
+		entry.Prune = nil // nothing was begun, so what another one does from now on is not ours
+	}
 	if err != nil {
 		return err
 	}
 	addPrune(entry, &result)
 	if len(result.Lost) > 0 {
-		return fmt.Errorf("%w: snapshot %s was there before the prune and is not there now. restic prune removes none, so somebody else may have; otherwise check the repository at once", uploader.ErrUnconfirmed, result.Lost[0])
+		return fmt.Errorf("%w: snapshot %s was there before the prune and is not there now. A prune removes none, so somebody else may have; otherwise check the repository at once", uploader.ErrUnconfirmed, result.Lost[0])
 	}
 	entry.Result = v1alpha1.RepositoryPlanned
 	if spec.Apply {
@@ -80,7 +89,7 @@ func (r *run) writeSizeBefore(ctx context.Context, i int, size *uploader.Storage
 	if entry.Prune != nil {
 		return nil
 	}
-	entry.Prune = &v1alpha1.RepositoryPrune{}
+	entry.Prune = &v1alpha1.RepositoryPrune{StartTimestamp: new(metav1.Now())}
 	if size != nil {
 		entry.Prune.PacksBefore, entry.Prune.PackBytesBefore, entry.Prune.StoredBytesBefore = &size.Packs, &size.PackBytes, &size.Bytes
 	}
@@ -94,8 +103,10 @@ func (r *run) writeSizeBefore(ctx context.Context, i int, size *uploader.Storage
 // addPrune notes what was removed, or would be.
 func addPrune(entry *v1alpha1.RepositoryTaskRepository, result *uploader.PruneResult) {
 	entry.Snapshots = result.Snapshots
-	p, plan := entry.Prune, result.Plan
-	p.RemovableBytes, p.RepackedPacks, p.RemovedPacks, p.UnusedBytesLeft = &plan.RemovableBytes, &plan.RepackedPacks, &plan.RemovedPacks, &plan.UnusedBytesLeft
+	p := entry.Prune
+	if plan := result.Plan; plan != nil {
+		p.RemovableBytes, p.RepackedPacks, p.RemovedPacks, p.UnusedBytesLeft = &plan.RemovableBytes, &plan.RepackedPacks, &plan.RemovedPacks, &plan.UnusedBytesLeft
+	}
 	p.NotKnown = messageOf(result.NotKnown)
 	if after := result.After; after != nil {
 		p.PacksAfter, p.PackBytesAfter, p.StoredBytesAfter = &after.Packs, &after.PackBytes, &after.Bytes
@@ -109,10 +120,14 @@ func addPrune(entry *v1alpha1.RepositoryTaskRepository, result *uploader.PruneRe
 func prunedText(entry *v1alpha1.RepositoryTaskRepository) string {
 	p := entry.Prune
 	switch {
-	case p == nil || p.RemovableBytes == nil:
+	case p == nil:
 		return ""
+	case entry.Result == v1alpha1.RepositoryPlanned && p.RemovableBytes == nil:
+		return "it may be maintained"
 	case entry.Result == v1alpha1.RepositoryPlanned:
 		return text.Bytes(*p.RemovableBytes) + " would be removed"
+	case p.FreedBytes == nil && p.RemovableBytes == nil:
+		return "maintained; what the storage holds is not known"
 	case p.FreedBytes == nil:
 		return text.Bytes(*p.RemovableBytes) + " of data removed, by restic's count; what the storage holds is not known"
 	default:
@@ -145,9 +160,9 @@ func pruneOutcome(apply bool) func(*v1alpha1.RepositoryTaskStatus, string) outco
 
 // pruneSummary counts what became of the repositories.
 type pruneSummary struct {
-	done, failed, unknown, snapshots int64
-	removable, freed, left           int64 // bytes
-	example                          *v1alpha1.RepositoryTaskRepository
+	done, planned, failed, unknown, snapshots int64
+	removable, freed, left                    int64 // bytes
+	example                                   *v1alpha1.RepositoryTaskRepository
 }
 
 func summarizePrune(repositories []v1alpha1.RepositoryTaskRepository) pruneSummary {
@@ -163,7 +178,7 @@ func summarizePrune(repositories []v1alpha1.RepositoryTaskRepository) pruneSumma
 		}
 		s.done, s.snapshots = s.done+1, s.snapshots+entry.Snapshots
 		if p.RemovableBytes != nil {
-			s.removable += *p.RemovableBytes
+			s.removable, s.planned = s.removable+*p.RemovableBytes, s.planned+1
 		}
 		if p.FreedBytes == nil {
 			s.unknown++
@@ -180,6 +195,8 @@ func (s *pruneSummary) String(apply bool) string {
 	repositories := text.Count(s.done, "repository", "repositories")
 	snapshots := text.Count(s.snapshots, "snapshot needs", "snapshots need")
 	switch {
+	case !apply && s.planned < s.done:
+		fmt.Fprintf(&said, "%s may be pruned: %s that no snapshot needs would be removed from %d, what kopia would remove from the others is not known; nothing was changed", repositories, text.Bytes(s.removable), s.planned)
 	case !apply:
 		fmt.Fprintf(&said, "%s that no snapshot needs would be removed from %s; nothing was changed", text.Bytes(s.removable), repositories)
 	case s.unknown == 0 || s.unknown < s.done:

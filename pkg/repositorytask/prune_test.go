@@ -275,3 +275,32 @@ func TestPruneOnS3(t *testing.T) {
 	}
 	t.Log(gone.Message)
 }
+
+// TestPruneKopia runs kopia's maintenance. What a plan does not know it does not say, and every snapshot can be read afterwards.
+func TestPruneKopia(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.store(s.backup("nightly"), "kopia", "shop", "web-0")
+	cfg := s.pruning()
+	cfg.Pruners["kopia"] = s.kopia
+	s.start(cfg)
+	task := func(name string, apply, full bool) *v1alpha1.RepositoryTask {
+		task := s.pruneTask(name, apply)
+		task.Spec.MaxUnused, task.Spec.Full = "", full
+		return task
+	}
+	plan := s.ended(task("plan", false, true)).Status
+	if r := plan.Repositories[0]; plan.Phase != v1alpha1.PhaseCompleted || r.Result != v1alpha1.RepositoryPlanned || r.Prune.RemovableBytes != nil || *r.Prune.PackBytesBefore < 3<<20 || r.Prune.NotKnown == "" ||
+		!strings.Contains(plan.Conditions[0].Message, "what kopia would remove from the others is not known") {
+		t.Errorf("%+v", plan)
+	}
+	for name, full := range map[string]bool{"quick": false, "full": true} {
+		got := s.ended(task(name, true, full)).Status
+		if r := got.Repositories[0]; got.Phase != v1alpha1.PhaseCompleted || r.Result != v1alpha1.RepositoryPruned || r.Snapshots != 1 || r.Prune.FreedBytes == nil || *r.Prune.PackBytesAfter < 3<<20 || r.Prune.StartTimestamp.IsZero() {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	if good := s.ended(s.task("verify", "nightly")).Status; good.Phase != v1alpha1.PhaseCompleted {
+		t.Errorf("%+v", good)
+	}
+}

@@ -135,6 +135,7 @@ func classify(err error) (reason v1alpha1.Reason, mayPass bool) {
 		{uploader.ErrSnapshotNotFound, v1alpha1.ReasonSnapshotNotFound},
 		{uploader.ErrUnconfirmed, v1alpha1.ReasonUnconfirmed},
 		{uploader.ErrRepositoryDamaged, v1alpha1.ReasonDamaged},
+		{uploader.ErrMaintenanceOwner, v1alpha1.ReasonMaintenanceOwner},
 		{uploader.ErrUnsupported, v1alpha1.ReasonUnsupported},
 	} {
 		if errors.Is(err, known.err) {

@@ -2,6 +2,7 @@ package uploader
 
 import (
 	"context"
+	"time"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
@@ -10,7 +11,7 @@ import (
 type Pruner interface {
 	// Prune removes what no snapshot needs, and repacks what is left. It removes no snapshot, and measures the storage before and after.
 	// After an error some of it may be done: the same call goes on. The error is ErrUnsupported for a read-only repository, a *LockedError
-	// beside a backup or another prune, and ErrRepositoryDamaged if the repository lacks data that snapshots need. p gets steps in place
+	// beside a backup or another prune, ErrMaintenanceOwner, and ErrRepositoryDamaged if the repository lacks data that snapshots need. p gets steps in place
 	// of bytes, and a message where there are none.
 	Prune(ctx context.Context, req PruneRequest, p progress.Sink) (PruneResult, error)
 }
@@ -23,6 +24,9 @@ type PruneRequest struct {
 	MaxUnused     string // restic: what may stay in packs, as its flag of this name takes it; empty: its default
 	MaxRepackSize string // restic: how much may be repacked; empty: all
 
+	Full  bool      // kopia: a full maintenance, else a quick one
+	Since time.Time // kopia: when an earlier attempt of the same prune began: a maintenance that began later is that one; zero: there was none
+
 	// Measured is called with what the storage holds before anything is changed; nil: not known. Its error ends the prune.
 	Measured func(*StorageSize) error
 }
@@ -33,7 +37,7 @@ type PruneResult struct {
 	After     *StorageSize // nil: not known, or nothing was changed
 	NotKnown  string       // why sizes are not known
 
-	Plan PrunePlan
+	Plan *PrunePlan // nil: the data path does not say it
 	// Left is how many objects were to be removed and are left, since the storage refused: the next prune removes them.
 	Left int64
 	// Lost are some of the snapshots that were there before and not afterwards: somebody else has removed them meanwhile, or something

@@ -47,6 +47,8 @@ var (
 	ErrUnconfirmed = errors.New("damage could not be confirmed")
 	// ErrRepositoryDamaged comes from Prune when the repository has lost data that snapshots need: it is left as it is.
 	ErrRepositoryDamaged = errors.New("the repository has lost data that snapshots need")
+	// ErrMaintenanceOwner comes from Prune when kopia's maintenance of the repository belongs to another user than Velero's.
+	ErrMaintenanceOwner = errors.New("the repository's maintenance belongs to somebody else")
 	// ErrUnsupported comes when a request asks for what this data path, or the version of its program, cannot do.
 	ErrUnsupported = errors.New("not supported")
 )

@@ -58,7 +58,7 @@ func (u *Uploader) prune(ctx context.Context, w *workspace, req *uploader.PruneR
 	if err != nil {
 		return uploader.PruneResult{}, err
 	}
-	result := uploader.PruneResult{Snapshots: int64(len(before)), Plan: run.plan, Left: run.left, NotKnown: strings.Join(measured.NotKnown, "; ")}
+	result := uploader.PruneResult{Snapshots: int64(len(before)), Plan: &run.plan, Left: run.left, NotKnown: strings.Join(measured.NotKnown, "; ")}
 	if !req.Apply {
 		return result, nil
 	}

@@ -111,7 +111,7 @@ func TestPrune(t *testing.T) {
 		if before == nil || before.PackBytes != packBytes(had) || plan.After != nil || plan.Snapshots != 1 || plan.NotKnown != "" {
 			t.Errorf("%+v, %+v, of %d bytes", before, plan, packBytes(had))
 		}
-		if p := plan.Plan; p.RemovableBytes < 3<<20 || p.RemovableBytes > 4<<20 || p.RepackedPacks != 1 || p.RemovedPacks < 1 || p.UnusedBytesLeft != 0 {
+		if p := *plan.Plan; p.RemovableBytes < 3<<20 || p.RemovableBytes > 4<<20 || p.RepackedPacks != 1 || p.RemovedPacks < 1 || p.UnusedBytesLeft != 0 {
 			t.Errorf("%+v", p)
 		}
 		if diff := cmp.Diff(had, objects(t, repository.URL)); diff != "" {
@@ -136,7 +136,7 @@ func TestPrune(t *testing.T) {
 			t.Fatal(err)
 		}
 		now := packBytes(objects(t, repository.URL))
-		if got.After == nil || got.After.PackBytes != now || before.PackBytes-now < 3<<20 || got.Plan != plan.Plan || got.Snapshots != 1 || len(got.Lost) > 0 || got.Left != 0 {
+		if got.After == nil || got.After.PackBytes != now || before.PackBytes-now < 3<<20 || *got.Plan != *plan.Plan || got.Snapshots != 1 || len(got.Lost) > 0 || got.Left != 0 {
 			t.Errorf("%+v, and %d bytes are left of %d", got, now, before.PackBytes)
 		}
 		last := seen.Last()

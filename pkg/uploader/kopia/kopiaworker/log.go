@@ -11,10 +11,10 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// lastError is the last error that kopia logged: some it does not return, such as why a checkpoint failed.
-type lastError struct{ text atomic.Pointer[string] }
+// lastLine is the last line of its kind that kopia logged. Some errors it does not return, such as why a checkpoint failed.
+type lastLine struct{ text atomic.Pointer[string] }
 
-func (e *lastError) String() string {
+func (e *lastLine) String() string {
 	if text := e.text.Load(); text != nil {
 		return *text
 	}
@@ -27,6 +27,7 @@ func (j *job) withLog(ctx context.Context) context.Context {
 	core = zapcore.RegisterHooks(core, func(entry zapcore.Entry) error {
 		text := entry.LoggerName + ": " + entry.Message
 		if entry.Level < zapcore.ErrorLevel {
+			j.lastSaid.text.Store(&text)
 			j.note(slog.LevelInfo, text)
 			return nil
 		}

@@ -82,7 +82,8 @@ func heedSignals(first, second func()) {
 type job struct {
 	protocol.Request
 	meter    meter
-	complain lastError    // of the library's log
+	complain lastLine     // of the library's log
+	lastSaid lastLine     // the last of its other lines
 	in       *gob.Decoder // of what follows the request
 
 	mu  sync.Mutex
@@ -113,6 +114,8 @@ func (j *job) do(ctx, stop context.Context, abort func()) (protocol.Result, erro
 		return j.imported(stop)
 	case protocol.OpMeasure:
 		return j.measureOther(stop)
+	case protocol.OpMaintain:
+		return j.maintain(stop)
 	case protocol.OpForget:
 		return j.forget(stop)
 	case protocol.OpInitialize:

@@ -34,6 +34,8 @@ var causes = []struct {
 	{"not flushed", uploader.ErrFlush},
 	{"volume failed", uploader.ErrVolumeIO},
 	{"nothing read", uploader.ErrNothingRead},
+	{"repository locked", uploader.ErrRepositoryLocked},
+	{"maintenance of another", uploader.ErrMaintenanceOwner},
 	{"unsupported", uploader.ErrUnsupported},
 	{"canceled", ErrCanceled},
 }

@@ -39,6 +39,7 @@ const (
 	OpUsage      Operation = "usage"
 	OpMeasure    Operation = "measure"
 	OpForget     Operation = "forget"
+	OpMaintain   Operation = "maintain"
 	OpImport     Operation = "import"
 	OpImported   Operation = "imported"
 )
@@ -80,6 +81,9 @@ type Request struct {
 	Offset    int64  // read
 
 	Forget []uploader.ForgetSnapshot // forget
+
+	Apply, Full bool      // maintain
+	Since       time.Time // maintain: a maintenance that began later is an earlier attempt of the same; zero: there was none
 
 	Parts      []string      // clear, measure
 	PackPart   string        // measure: how the names of packs begin

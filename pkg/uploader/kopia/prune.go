@@ -1,0 +1,65 @@
+package kopia
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia/internal/protocol"
+)
+
+var _ uploader.Pruner = (*Uploader)(nil)
+
+// Prune runs kopia's maintenance as its owner, quick or full, with the margins that make it safe beside backups: what no snapshot needs is
+// marked at first, and goes when a later full maintenance finds it old enough. So what a run will free is not known beforehand.
+func (u *Uploader) Prune(ctx context.Context, req uploader.PruneRequest, p progress.Sink) (uploader.PruneResult, error) {
+	if req.Repository.ReadOnly {
+		return uploader.PruneResult{}, fmt.Errorf("maintain a read-only repository: %w", uploader.ErrUnsupported)
+	}
+	maintain := func(apply bool) error {
+		_, err := u.run(ctx, run{repository: req.Repository, sink: orDiscard(p), request: protocol.Request{Operation: protocol.OpMaintain, Apply: apply, Full: req.Full, Since: req.Since}})
+		return err
+	}
+	if dir, local := req.Repository.Local(); local {
+		if _, err := os.Stat(dir); os.IsNotExist(err) { // a worker cannot be confined to what does not exist
+			return uploader.PruneResult{}, fmt.Errorf("maintain: %w", uploader.ErrRepositoryNotFound)
+		}
+	}
+	if err := maintain(false); err != nil { // before the caller notes that it begins
+		return uploader.PruneResult{}, fmt.Errorf("maintain: %w", err)
+	}
+	before, err := u.Usage(ctx, uploader.UsageRequest{Repository: req.Repository}, p)
+	if err != nil {
+		return uploader.PruneResult{}, err
+	}
+	if req.Measured != nil {
+		if err := req.Measured(before.Storage); err != nil {
+			return uploader.PruneResult{}, err
+		}
+	}
+	result := uploader.PruneResult{Snapshots: int64(len(before.Snapshots))}
+	if !req.Apply {
+		result.NotKnown = "what would be removed: only kopia's maintenance finds out what no snapshot needs, while it runs"
+		return result, nil
+	}
+	if err := maintain(true); err != nil {
+		return uploader.PruneResult{}, fmt.Errorf("maintain: %w", err)
+	}
+	after, err := u.Usage(ctx, uploader.UsageRequest{Repository: req.Repository}, p)
+	if err != nil {
+		return uploader.PruneResult{}, fmt.Errorf("look at the repository again: %w", err)
+	}
+	left := map[string]bool{}
+	for i := range after.Snapshots {
+		left[after.Snapshots[i].ID] = true
+	}
+	for i := range before.Snapshots {
+		if id := before.Snapshots[i].ID; !left[id] && len(result.Lost) < uploader.MaxExamples {
+			result.Lost = append(result.Lost, id)
+		}
+	}
+	result.Snapshots, result.After = int64(len(after.Snapshots)), after.Storage
+	return result, nil
+}
