@@ -118,6 +118,7 @@ type Environment struct {
 
 	patientAPI client.Reader // as API, and waits until the API server answers
 	rest       *rest.Config
+	schema     veleroSchema
 	events     events.EventRecorder
 	resolver   *repository.Resolver
 }

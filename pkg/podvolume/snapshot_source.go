@@ -2,13 +2,10 @@ package podvolume
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"maps"
 	"path"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	"k8s.io/client-go/discovery"
 
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
@@ -51,38 +48,4 @@ func (op *Operation) setSnapshotSource(ctx context.Context, pvb *velerov1.PodVol
 	req.Source = path.Join(requesterFrom117, uploaderKopia, pvb.Spec.Pod.Namespace, pvb.Spec.Pod.Name, name)
 	req.Tags = map[string]string{requesterTag: requesterFrom117, uploaderTag: uploaderKopia}
 	return nil
-}
-
-// crdHasCancel reports whether PodVolumeBackups have spec.cancel, which came with Velero 1.17. The schema is published to
-// every authenticated client, so that this needs no right to read CustomResourceDefinitions.
-func (e *Environment) crdHasCancel(ctx context.Context) (bool, error) {
-	d, err := discovery.NewDiscoveryClientForConfig(e.rest)
-	if err != nil {
-		return false, fmt.Errorf("make a client for the API schema: %w", err)
-	}
-	var raw []byte
-	err = untilAnswered(ctx, func() error {
-		var err error
-		raw, err = d.RESTClient().Get().AbsPath("/openapi/v3/apis/velero.io/v1").Do(ctx).Raw()
-		return err
-	})
-	if err != nil {
-		return false, fmt.Errorf("read the schema of velero.io/v1: %w", err)
-	}
-	var schema struct {
-		Components struct {
-			Schemas map[string]struct {
-				Properties struct {
-					Spec struct {
-						Properties map[string]json.RawMessage `json:"properties"`
-					} `json:"spec"`
-				} `json:"properties"`
-			} `json:"schemas"`
-		} `json:"components"`
-	}
-	if err := json.Unmarshal(raw, &schema); err != nil {
-		return false, fmt.Errorf("read the schema of velero.io/v1: %w", err)
-	}
-	_, ok := schema.Components.Schemas["io.velero.v1.PodVolumeBackup"].Properties.Spec.Properties["cancel"]
-	return ok, nil
 }
