@@ -105,7 +105,10 @@ func (c *cluster) serveFiles(browsers map[string]uploader.Browser) {
 
 func (c *cluster) endedBackup(name string) *velerov1.Backup {
 	c.t.Helper()
-	b := &velerov1.Backup{ObjectMeta: c.Meta(name), Status: velerov1.BackupStatus{Phase: velerov1.BackupPhaseCompleted}}
+	b := &velerov1.Backup{
+		ObjectMeta: c.Meta(name), Spec: velerov1.BackupSpec{StorageLocation: "default"},
+		Status: velerov1.BackupStatus{Phase: velerov1.BackupPhaseCompleted},
+	}
 	c.Create(b)
 	return b
 }
@@ -137,7 +140,7 @@ func (c *cluster) recordBackup(b *velerov1.Backup, kind, pod, snapshot string, a
 		},
 		Status: velerov1.PodVolumeBackupStatus{Phase: phase, SnapshotID: snapshot, StartTimestamp: &metav1.Time{Time: at}},
 	}
-	pvb.Namespace, pvb.GenerateName = c.Namespace, b.Name[:7]+"-"
+	pvb.Namespace, pvb.GenerateName = c.Namespace, b.Name+"-"
 	if kind == "restic" {
 		pvb.Spec.RepoIdentifier = filepath.Join(c.store, "restic", "shop")
 	}
