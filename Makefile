@@ -290,14 +290,28 @@ bin/image/demo.tar: bin/image/files bin/versitygw bin/demo ## The image of the d
 	@echo 'localhost/plimsoll/demo:dev is in $@'
 
 .PHONY: bin/image/velero.tar
-bin/image/velero.tar: bin/velero bin/velero-plugin-for-aws ## The image of a real Velero server, for the end-to-end suite.
+bin/image/velero.tar: bin/velero bin/velero-restore-helper bin/velero-plugin-for-aws ## The image of a real Velero server, for the end-to-end suite.
 	@rm -rf bin/image/velero-files && install -d bin/image/velero-files/usr/local/bin bin/image/velero-files/plugins bin/image/velero-files/home
 	@install -d -m 1777 bin/image/velero-files/tmp
 	@CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/image/velero-files/usr/local/bin/workload ./test/e2e/workload
-	@install bin/velero bin/image/velero-files/velero
+	@install bin/velero bin/velero-restore-helper bin/image/velero-files
 	@install bin/velero-plugin-for-aws bin/image/velero-files/plugins/velero-plugin-for-aws
 	@CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/image/velero-files/plugins/volume-plugin ./examples/volume-plugin
 	@go run ./tools/image archive -root bin/image/velero-files -dockerfile test/e2e/server/Dockerfile -tag localhost/plimsoll/velero:dev -output $@
+
+# The version that stands in the module of the last Velero with restic.
+VELERO_116 = $(shell sed -n 's/^.*vmware-tanzu\/velero v\([0-9.]*\)\( .*\)\{0,1\}$$/\1/p' tools/velero-1.16/go.mod)
+
+# Velero 1.16 has restic 0.15.0 in its image; 0.16.4 is the nearest of those that are built here.
+.PHONY: bin/image/velero-1.16.tar
+bin/image/velero-1.16.tar: bin/velero-1.16 bin/restic-0.16.4 bin/velero-plugin-for-aws ## The image of a Velero server that makes backups with restic, with restic.
+	@rm -rf bin/image/velero-1.16-files && install -d $(addprefix bin/image/velero-1.16-files/,usr/local/bin plugins home)
+	@install -d -m 1777 bin/image/velero-1.16-files/tmp
+	@CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/image/velero-1.16-files/usr/local/bin/workload ./test/e2e/workload
+	@install bin/velero-1.16 bin/image/velero-1.16-files/velero
+	@install bin/restic-0.16.4 bin/image/velero-1.16-files/usr/local/bin/restic
+	@install bin/velero-plugin-for-aws bin/image/velero-1.16-files/plugins/velero-plugin-for-aws
+	@go run ./tools/image archive -root bin/image/velero-1.16-files -dockerfile test/e2e/server/Dockerfile -tag localhost/plimsoll/velero-1.16:dev -output $@
 
 .PHONY: bin/e2e.test
 bin/e2e.test: ## The end-to-end suite as a program.
@@ -356,6 +370,12 @@ bin/versitygw: tools/versitygw/go.mod tools/versitygw/go.sum tools/build.sh ## A
 
 bin/velero: tools/velero/go.mod tools/velero/go.sum tools/build.sh ## Velero's own CLI, which drives the restore controller.
 	@tools/build.sh $(<D) github.com/vmware-tanzu/velero/cmd/velero $@ '4 min' -ldflags '-s -w -X github.com/vmware-tanzu/velero/pkg/buildinfo.Version=v$(VELERO)'
+
+bin/velero-restore-helper: tools/velero/go.mod tools/velero/go.sum tools/build.sh ## Velero's own init container of restored pods.
+	@tools/build.sh $(<D) github.com/vmware-tanzu/velero/cmd/velero-restore-helper $@ '1 min' -ldflags '-s -w'
+
+bin/velero-1.16: tools/velero-1.16/go.mod tools/velero-1.16/go.sum tools/build.sh ## The last Velero that makes backups with restic, for the migration in the end-to-end suite.
+	@tools/build.sh $(<D) github.com/vmware-tanzu/velero/cmd/velero $@ '4 min' -ldflags '-s -w -X github.com/vmware-tanzu/velero/pkg/buildinfo.Version=v$(VELERO_116)'
 
 bin/velero-plugin-for-aws: tools/velero-plugin-for-aws/go.mod tools/velero-plugin-for-aws/go.sum tools/build.sh ## Velero's plugin for S3, for its server in the end-to-end suite.
 	@tools/build.sh $(<D) github.com/vmware-tanzu/velero-plugin-for-aws/velero-plugin-for-aws $@ '3 min' -ldflags '-s -w'

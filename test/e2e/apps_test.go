@@ -27,6 +27,7 @@ type app struct {
 	namespace, name, node string
 	uploader              string // the data path of its volumes
 	volumes               []string
+	kopiaTimes            bool   // as far as Velero's own node agent restores times
 	bytes                 int64  // of each volume
 	seed                  uint64 // of the first volume
 
@@ -96,7 +97,7 @@ func (c *cluster) container(a *app, name string, args []string) corev1.Container
 func (a *app) treeArgs(command string, dirs ...string) []string {
 	args := []string{
 		command, "-bytes=" + strconv.FormatInt(a.bytes, 10), "-seed=" + strconv.FormatUint(a.seed, 10),
-		"-plain=" + strconv.FormatBool(a.uploader == kopia),
+		"-plain=" + strconv.FormatBool(a.uploader == kopia), "-kopia-times=" + strconv.FormatBool(a.kopiaTimes),
 	}
 	for _, volume := range a.volumes {
 		dirs = append(dirs, path.Join("/volumes", volume))

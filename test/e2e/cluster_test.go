@@ -45,6 +45,7 @@ type cluster struct {
 	agent     string               // image
 	own       string               // image of the suite's own pods
 	server    string               // image of a Velero server
+	oldServer string               // and of one that makes backups with restic, 1.16
 	s3        string               // URL of the S3 server
 
 	mu         sync.Mutex
@@ -57,10 +58,11 @@ type cluster struct {
 func connect(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{
-		config: os.Getenv("KUBECONFIG"),
-		agent:  cmp.Or(os.Getenv("E2E_IMAGE"), "localhost/plimsoll/node-agent:dev"),
-		own:    cmp.Or(os.Getenv("E2E_WORKLOAD_IMAGE"), "localhost/plimsoll/e2e:dev"),
-		server: cmp.Or(os.Getenv("E2E_VELERO_IMAGE"), "localhost/plimsoll/velero:dev"),
+		config:    os.Getenv("KUBECONFIG"),
+		agent:     cmp.Or(os.Getenv("E2E_IMAGE"), "localhost/plimsoll/node-agent:dev"),
+		own:       cmp.Or(os.Getenv("E2E_WORKLOAD_IMAGE"), "localhost/plimsoll/e2e:dev"),
+		server:    cmp.Or(os.Getenv("E2E_VELERO_IMAGE"), "localhost/plimsoll/velero:dev"),
+		oldServer: cmp.Or(os.Getenv("E2E_VELERO_116_IMAGE"), "localhost/plimsoll/velero-1.16:dev"),
 	}
 	if c.config == "" {
 		t.Fatal("KUBECONFIG is not set: run the suite with `make e2e`")

@@ -323,7 +323,13 @@ func (c *cluster) awaitSynced(t *testing.T, stored velero.Stored) {
 // velero runs Velero's CLI and returns what it prints.
 func (c *cluster) velero(t *testing.T, args ...string) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), parts.Velero(t), append([]string{"--kubeconfig", c.config, "--namespace", veleroNamespace}, args...)...)
+	return c.runVelero(t, parts.Velero(t), args...)
+}
+
+// runVelero runs the commands of one version of Velero's program.
+func (c *cluster) runVelero(t *testing.T, program string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), program, append([]string{"--kubeconfig", c.config, "--namespace", veleroNamespace}, args...)...)
 	cmd.Env = []string{"HOME=" + t.TempDir()}
 	out, err := cmd.CombinedOutput()
 	if err != nil {

@@ -11,7 +11,7 @@ if [ -z "${KUBECONFIG:-}" ] && [ "$(uname -s) $(id -u)" != 'Linux 0' ]; then
   exit 0
 fi
 
-make --no-print-directory bin/e2e.test bin/velero bin/kubectl-plimsoll bin/controlplane/kubectl demo-cluster-parts
+make --no-print-directory bin/e2e.test bin/velero bin/velero-1.16 bin/kubectl-plimsoll bin/controlplane/kubectl demo-cluster-parts
 if [ -n "${KUBECONFIG:-}" ]; then
   KUBECONFIG=$(realpath "$KUBECONFIG") && cd test/e2e && exec "${suite[@]}"
 fi
@@ -20,7 +20,7 @@ if init_pid >/dev/null; then
   echo "e2e: a cluster runs already. End it with test/cluster/down.sh, or set KUBECONFIG" >&2
   exit 1
 fi
-images=(bin/image/node-agent.tar bin/image/e2e.tar bin/image/velero.tar bin/image/demo.tar)
+images=(bin/image/node-agent.tar bin/image/e2e.tar bin/image/velero.tar bin/image/velero-1.16.tar bin/image/demo.tar)
 make --no-print-directory "${images[@]}"
 test/cluster/build.sh
 

@@ -82,6 +82,15 @@ func Velero(tb testing.TB) string {
 	return path
 }
 
+// Velero116 returns the absolute path of the program of Velero 1.16, the last one that makes backups with restic.
+func Velero116(tb testing.TB) string {
+	tb.Helper()
+	Slow(tb)
+	path, err := find("velero-1.16", "make bin/velero-1.16")
+	need(tb, err)
+	return path
+}
+
 // VeleroPluginForAWS returns the absolute path of Velero's object store plugin for S3.
 func VeleroPluginForAWS(tb testing.TB) string {
 	tb.Helper()

@@ -14,7 +14,8 @@
 //	workload leftovers UID...                says which processes of node agents do not end, and what stays mounted for
 //	                                         these pods
 //
-// FLAGS are -bytes N for each tree, -seed N of the first tree, and -plain for what kopia can store. The last four
+// FLAGS are -bytes N for each tree, -seed N of the first tree, -plain for what kopia can store, and
+// -kopia-times for what Velero's own node agent restores. The last four
 // commands look at all processes of a node, so their pod has to share its process namespace.
 //
 // What there is to say goes to the container's termination message; without one, to standard output.
@@ -134,8 +135,9 @@ func say(text string) {
 
 // forest is what the directories of a pod are filled with.
 type forest struct {
-	spec tree.Spec
-	dirs []string
+	spec       tree.Spec
+	kopiaTimes bool
+	dirs       []string
 }
 
 func parseForest(args []string) (forest, error) {
@@ -144,6 +146,7 @@ func parseForest(args []string) (forest, error) {
 	flags.Int64Var(&f.spec.Bytes, "bytes", 0, "of each tree")
 	flags.Uint64Var(&f.spec.Seed, "seed", 0, "of the first tree")
 	flags.BoolVar(&f.spec.Plain, "plain", false, "only what kopia can store")
+	flags.BoolVar(&f.kopiaTimes, "kopia-times", false, "compare times as far as kopia's own restore keeps them")
 	err := flags.Parse(args)
 	f.dirs = flags.Args()
 	return f, err
@@ -193,7 +196,7 @@ func verifyTrees(args []string) error {
 		if err := tree.Make(want, f.spec); err != nil {
 			return err
 		}
-		differences, err := tree.Compare(want, dir, tree.Options{Plain: f.spec.Plain, Sparse: true})
+		differences, err := tree.Compare(want, dir, tree.Options{Plain: f.spec.Plain, Sparse: true, KopiaTimes: f.kopiaTimes})
 		if err != nil {
 			return err
 		}
