@@ -50,6 +50,25 @@ func (k *keepFlags) policy() (*v1alpha1.RetentionPolicy, error) {
 	return &p, nil
 }
 
+// args returns the flags as a command line has them.
+func (k *keepFlags) args() []string {
+	var args []string
+	for _, keep := range []struct {
+		name  string
+		count int32
+	}{
+		{"last", k.Last}, {"hourly", k.Hourly}, {"daily", k.Daily}, {"weekly", k.Weekly}, {"monthly", k.Monthly}, {"yearly", k.Yearly},
+	} {
+		if keep.count > 0 {
+			args = append(args, fmt.Sprintf("--keep-%s=%d", keep.name, keep.count))
+		}
+	}
+	if k.within != "" {
+		args = append(args, "--keep-within="+k.within)
+	}
+	return args
+}
+
 // parseAge takes a number of days, such as 30d, or a duration of Go.
 func parseAge(text string) (time.Duration, error) {
 	age, err := time.ParseDuration(text)

@@ -93,7 +93,11 @@ func (o *newTask) runE(c *connection) func(*cobra.Command, []string) error {
 			return err
 		}
 		if o.schedule != "" {
-			return o.printSchedule(cmd, api, task)
+			flags := []string{"--latest"}
+			if o.kind == v1alpha1.TaskUsage {
+				flags = append(flags, "--refresh")
+			}
+			return o.printSchedule(cmd, api, task, "-latest", flags...)
 		}
 		return o.run(cmd, api, task)
 	}

@@ -27,6 +27,9 @@ type forgetTask struct {
 	acknowledge string
 }
 
+// forgetTTL is how long a task is kept where --ttl does not say.
+const forgetTTL = 90 * 24 * time.Hour
+
 func repositoryForgetCommand(c *connection) *cobra.Command {
 	o := forgetTask{newTask: newTask{kind: v1alpha1.TaskForget}}
 	cmd := &cobra.Command{
@@ -64,7 +67,7 @@ does not keep is gone, and a second look has shown that.`,
 	f.BoolVar(&o.yes, "yes", false, "forget, instead of only showing what would be forgotten")
 	f.StringVar(&o.acknowledge, "acknowledge", "", "with --yes: the wave of deletions that may be forgotten, as shown without --yes")
 	f.BoolVar(&o.noWait, "no-wait", false, "return as soon as the RepositoryTask is created")
-	f.DurationVar(&o.ttl, "ttl", 90*24*time.Hour, "keep the RepositoryTask this long after its end; the next one needs it to know which backups are new")
+	f.DurationVar(&o.ttl, "ttl", forgetTTL, "keep the RepositoryTask this long after its end; the next one needs it to know which backups are new")
 	return cmd
 }
 

@@ -38,18 +38,16 @@ func (o *newTask) validateLatest() error {
 	return checkSchedule(o.schedule)
 }
 
-// printSchedule prints a CronJob that creates such a task again and again, and fails unless it has completed.
-func (o *newTask) printSchedule(cmd *cobra.Command, api client.Reader, task *v1alpha1.RepositoryTask) error {
+// printSchedule prints a CronJob that creates such a task again and again, and fails unless it has completed. suffix tells its name from
+// those of other schedules of the command, and flags are the command's own.
+func (o *newTask) printSchedule(cmd *cobra.Command, api client.Reader, task *v1alpha1.RepositoryTask, suffix string, flags ...string) error {
 	image, err := o.tasksImage(cmd.Context(), api, task.Namespace)
 	if err != nil {
 		return err
 	}
 	command := strings.ToLower(string(o.kind))
-	args := []string{"repository", command, "--latest", "--namespace=" + task.Namespace, "--ttl=" + o.ttl.String()}
-	name := "plimsoll-" + command + "-latest"
-	if o.kind == v1alpha1.TaskUsage {
-		args = append(args, "--refresh")
-	}
+	args := append([]string{"repository", command, "--namespace=" + task.Namespace, "--ttl=" + o.ttl.String()}, flags...)
+	name := "plimsoll-" + command + suffix
 	if o.volume != "" {
 		args = append(args, "--volume="+o.volume)
 		sum := sha256.Sum256([]byte(o.volume)) // the schedule of another volume must not replace this one

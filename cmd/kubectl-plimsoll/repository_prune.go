@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"regexp"
@@ -11,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
@@ -45,6 +47,7 @@ after are those of the objects that the storage lists. The exit code is 3 unless
 and has the snapshots that it had before. If interrupted, the task continues.`,
 		Example: `  kubectl plimsoll repository prune
   kubectl plimsoll repository prune --full --yes
+  kubectl plimsoll repository prune --full --yes --schedule "0 6 * * 0" | kubectl apply -f -
   kubectl plimsoll repository prune --volume shop --max-unused 10% --max-repack-size 50G --yes`,
 		Args: program.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -56,12 +59,17 @@ and has the snapshots that it had before. If interrupted, the task continues.`,
 			if err != nil {
 				return err
 			}
+			if o.schedule != "" {
+				return o.printPruneSchedule(cmd, api, task)
+			}
 			return o.run(cmd, api, task)
 		},
 	}
 	o.addTaskFlags(cmd, "repositories are pruned", "prune only the repository of this volume")
 	f := cmd.Flags()
 	f.BoolVar(&o.yes, "yes", false, "prune, instead of only showing what would be removed")
+	f.StringVar(&o.schedule, "schedule", "", "with --yes: print a CronJob with this schedule instead of pruning")
+	f.StringVar(&o.image, "image", "", "the image of the CronJob; default: that of Deployment plimsoll-repository-tasks")
 	f.BoolVar(&o.full, "full", false, "run the full maintenance of kopia repositories, which alone frees data, instead of the quick one")
 	f.StringVar(&o.maxUnused, "max-unused", "", "in restic repositories leave this much data that no snapshot needs in packs, such as 5%, 10G, 0 or unlimited; less means more repacking; default: restic's own, 5%")
 	f.StringVar(&o.maxRepackSize, "max-repack-size", "", "in restic repositories repack at most this many bytes, such as 50G, and leave the rest to the next prune")
@@ -78,6 +86,10 @@ func (o *pruneTask) task(namespace string) (*v1alpha1.RepositoryTask, error) {
 	switch {
 	case o.maxUnused != "" && !maxUnused.MatchString(o.maxUnused):
 		return nil, program.Misused(fmt.Errorf("--max-unused=%s is not a share such as 5%%, a size such as 10G, or unlimited", o.maxUnused))
+	case o.schedule != "" && !o.yes:
+		return nil, program.Misused(errors.New("--schedule needs --yes"))
+	case o.schedule != "" && (o.backup != "" || o.from != ""):
+		return nil, program.Misused(errors.New("--schedule cannot be combined with --backup or --from"))
 	case o.maxRepackSize != "" && !maxRepackSize.MatchString(o.maxRepackSize):
 		return nil, program.Misused(fmt.Errorf("--max-repack-size=%s is not a size such as 50G", o.maxRepackSize))
 	}
@@ -89,6 +101,21 @@ func (o *pruneTask) task(namespace string) (*v1alpha1.RepositoryTask, error) {
 	task.Spec.Apply, task.Spec.MaxUnused, task.Spec.MaxRepackSize = o.yes, o.maxUnused, o.maxRepackSize
 	task.Spec.Full = o.full
 	return task, nil
+}
+
+// printPruneSchedule prints a CronJob that prunes. One for quick maintenance of kopia does not replace one for full.
+func (o *pruneTask) printPruneSchedule(cmd *cobra.Command, api client.Reader, task *v1alpha1.RepositoryTask) error {
+	suffix, flags := "", []string{"--yes"}
+	if o.full {
+		suffix, flags = "-full", append(flags, "--full")
+	}
+	if o.maxUnused != "" {
+		flags = append(flags, "--max-unused="+o.maxUnused)
+	}
+	if o.maxRepackSize != "" {
+		flags = append(flags, "--max-repack-size="+o.maxRepackSize)
+	}
+	return o.printSchedule(cmd, api, task, suffix, flags...)
 }
 
 // printPrune prints what was removed from each repository, or would be.

@@ -71,6 +71,10 @@ default/shop  Pruned  1          1.0 MiB       1.0 MiB      0 B    0         0  
 	}
 	stop()
 	for _, args := range [][]string{
+		{"--schedule", "@weekly"},
+		{"--schedule", "@weekly", "--yes", "--backup", "nightly"},
+		{"--schedule", "@weekly", "--yes", "-o", "json"},
+		{"--image", "x", "--yes"},
 		{"--max-unused", "much"},
 		{"--max-unused", "100%"},
 		{"--max-repack-size", "5%"},
@@ -108,5 +112,27 @@ func (c *cluster) storeForgotten(data *restic.Uploader, dir string) {
 	}}, nil)
 	if err != nil {
 		c.t.Fatal(err)
+	}
+}
+
+// TestPruneSchedule prints a CronJob whose command prunes with the flags that were given.
+func TestPruneSchedule(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.Create(c.tasksDeployment("plimsoll:v1"))
+	for name, flags := range map[string][]string{
+		"plimsoll-prune":      {"--yes"},
+		"plimsoll-prune-full": {"--yes", "--full", "--max-unused=10%", "--max-repack-size=50G"},
+	} {
+		out, errOut, code := c.run(append([]string{"repository", "prune", "--schedule", "0 6 * * 0"}, flags...)...)
+		if code != 0 || !strings.Contains(errOut, "Nothing is created") {
+			t.Fatalf("code %d: %s", code, errOut)
+		}
+		job := readPrinted(t, out).cronJob
+		got := job.Spec.JobTemplate.Spec.Template.Spec.Containers[0].Args
+		want := append([]string{"repository", "prune", "--namespace=" + c.Namespace, "--ttl=2160h0m0s"}, flags...)
+		if diff := cmp.Diff(want, got); diff != "" || job.Name != name {
+			t.Errorf("%s: %s", job.Name, diff)
+		}
 	}
 }

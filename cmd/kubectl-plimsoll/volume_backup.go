@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
 	"github.com/plimsoll-io/plimsoll/pkg/describe"
 )
@@ -24,6 +25,7 @@ type volumeBackup struct {
 	target   podVolume
 	location string
 	uploader string
+	keep     keepFlags
 	schedule string
 	image    string
 }
@@ -38,10 +40,13 @@ of the pod's node carries it out. No server is needed, and restic works with eve
 
 The command waits until the backup has ended; the exit code is 3 if it is not Completed. If interrupted, the backup continues.
 
+With --keep-... it then forgets older backups of this volume in the same location, as 'kubectl plimsoll repository forget --yes' does; the
+exit code is 3 if that is not possible, too. What they leave in the storage goes with 'kubectl plimsoll repository prune'.
+
 With --schedule it creates nothing, but prints a CronJob that makes this backup, with a ServiceAccount and its rights.`,
 		Example: `  kubectl plimsoll volume backup shop/database-0 data
   kubectl plimsoll volume backup shop/database-0 data --to default --uploader kopia --timeout 2h
-  kubectl plimsoll volume backup shop/database-0 data --schedule "0 3 * * *" | kubectl apply -f -`,
+  kubectl plimsoll volume backup shop/database-0 data --schedule "0 3 * * *" --keep-daily 7 --keep-weekly 4 | kubectl apply -f -`,
 		Args: func(_ *cobra.Command, args []string) error {
 			var err error
 			o.target, err = parsePodVolume(args)
@@ -63,6 +68,7 @@ With --schedule it creates nothing, but prints a CronJob that makes this backup,
 	f := cmd.Flags()
 	f.StringVar(&o.location, "to", "", "the BackupStorageLocation (default: the default location)")
 	f.StringVar(&o.uploader, "uploader", uploaderRestic, "restic or kopia")
+	o.keep.addFlags(f)
 	f.StringVar(&o.schedule, "schedule", "", "print a CronJob with this schedule instead of backing up")
 	f.StringVar(&o.image, "image", "", "image of the CronJob, which must contain kubectl-plimsoll (default: the node agent's)")
 	return cmd
@@ -83,6 +89,13 @@ func (o *volumeBackup) validate() error {
 	}
 	if err := o.waitOptions.validate(); err != nil {
 		return err
+	}
+	policy, err := o.keep.policy()
+	switch {
+	case err != nil:
+		return err
+	case policy != nil && o.schedule == "" && (o.noWait || o.format != formatTable):
+		return program.Misused(errors.New("--keep-... cannot be combined with --no-wait, -o json or -o yaml"))
 	}
 	if o.schedule != "" && (o.noWait || o.cancelOnInterrupt) {
 		return program.Misused(errors.New("--schedule cannot be combined with --no-wait or --cancel-on-interrupt"))
@@ -114,7 +127,24 @@ func (o *volumeBackup) run(cmd *cobra.Command, v *volumes) error {
 	if reportErr := o.report(cmd, ended); err == nil {
 		err = reportErr
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return o.forget(cmd, v, pvb.Spec.BackupStorageLocation)
+}
+
+// forget forgets the backups of the volume that the flags do not keep, if there are any such flags.
+func (o *volumeBackup) forget(cmd *cobra.Command, v *volumes, location string) error {
+	if o.keep == (keepFlags{}) {
+		return nil
+	}
+	task := forgetTask{newTask: newTask{kind: v1alpha1.TaskForget, volume: o.target.namespace + "/" + o.target.pod + ":" + o.target.volume, ttl: forgetTTL}, keep: o.keep, location: location, yes: true}
+	task.output, task.timeout = o.output, o.timeout
+	object, err := task.task(v.namespace)
+	if err != nil {
+		return err
+	}
+	return task.run(cmd, v.client, object)
 }
 
 // report prints the result of the backup.

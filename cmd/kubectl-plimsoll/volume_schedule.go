@@ -10,6 +10,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/describe"
 )
 
@@ -55,11 +56,15 @@ func (s *scheduled) objects() []client.Object {
 		rule("velero.io", "backuprepositories", nil, "list"),
 		rule("velero.io", "podvolumebackups", nil, "create", "get"),
 	}
+	keep := s.keep.args()
+	if len(keep) > 0 {
+		velero = append(velero, rule(v1alpha1.GroupVersion.Group, "repositorytasks", nil, "create", "get"))
+	}
 	app := []rbacv1.PolicyRule{rule("", "pods", []string{s.target.pod}, "get")}
 	if s.claim != "" {
 		app = append(app, rule("", "persistentvolumeclaims", []string{s.claim}, "get"))
 	}
-	job := cronJob{namespace: s.namespace, name: s.name(), schedule: s.schedule, image: s.image, args: s.args(), timeout: s.timeout}
+	job := cronJob{namespace: s.namespace, name: s.name(), schedule: s.schedule, image: s.image, args: append(s.args(), keep...), timeout: s.timeout}
 	if s.target.namespace == s.namespace {
 		return append(append(job.account(), job.role(s.namespace, append(velero, app...))...), job.object())
 	}

@@ -2,11 +2,14 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/spf13/pflag"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -14,8 +17,14 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/pkg/repositorytask"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
@@ -227,5 +236,70 @@ func TestScheduledNames(t *testing.T) {
 			t.Errorf("with another schedule %q is %q", got, other)
 		}
 		seen[got] = true
+	}
+}
+
+// TestVolumeBackupKeeps backs up twice as the Job of a schedule with --keep would: the second time the first backup goes.
+func TestVolumeBackupKeeps(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.startAgent(0)
+	c.agentPod()
+	pod, _ := c.source(true)
+	volume := []string{"volume", "backup", c.Namespace + "/" + pod.Name, "data", "--keep-last=1"}
+	out, errOut, code := c.run(append(volume, "--schedule", "@daily")...)
+	if code != 0 {
+		t.Fatalf("code %d: %s", code, errOut)
+	}
+	p := readPrinted(t, out)
+	args := append([]string{"--kubeconfig", c.grant(&p, "keep", -1)}, p.cronJob.Spec.JobTemplate.Spec.Template.Spec.Containers[0].Args...)
+	job := func() (out, errOut string, code int) {
+		var stdout, stderr bytes.Buffer
+		code = run(t.Context(), strings.NewReader(""), &stdout, &stderr, args)
+		return stdout.String(), stderr.String(), code
+	}
+	data, err := restic.New(t.Context(), parts.Restic(t, parts.DefaultRestic), restic.Options{TempDir: t.TempDir(), Logger: c.Logger()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	options := ctrl.Options{Cache: cache.Options{DefaultNamespaces: map[string]cache.Config{c.Namespace: {}}}}
+	c.StartManager(options, func(_ context.Context, mgr ctrl.Manager) error {
+		return repositorytask.SetUp(mgr, repositorytask.Config{
+			Namespace: c.Namespace, Forgetters: map[string]uploader.Forgetter{"restic": data}, ProgressInterval: 200 * time.Millisecond, Logger: c.Logger(),
+		})
+	})
+	if out, errOut, code := job(); code != 0 || !strings.Contains(out, "kept    Last") {
+		t.Fatalf("first: code %d: %s%s", code, out, errOut)
+	}
+	var first velerov1.PodVolumeBackupList
+	if err := c.Client.List(t.Context(), &first, client.InNamespace(c.Namespace)); err != nil || len(first.Items) != 1 {
+		t.Fatalf("%d backups, %v", len(first.Items), err)
+	}
+	if out, errOut, code := job(); code != 0 || !strings.Contains(out, "1 snapshot forgotten, 1 kept, of 1 volume") {
+		t.Fatalf("second: code %d: %s%s", code, out, errOut)
+	}
+	var left velerov1.PodVolumeBackupList
+	if err := c.Client.List(t.Context(), &left, client.InNamespace(c.Namespace)); err != nil || len(left.Items) != 1 || left.Items[0].Name == first.Items[0].Name {
+		t.Errorf("left are %d backups, %v", len(left.Items), err)
+	}
+	for _, flags := range [][]string{{"--no-wait"}, {"-o", "json"}, {"-o", "yaml"}, {"--keep-daily=-1"}, {"--keep-within=soon"}} {
+		if _, errOut, code := c.run(append(volume, flags...)...); code != 2 {
+			t.Errorf("%q: code %d: %s", flags, code, errOut)
+		}
+	}
+}
+
+// TestKeepArguments: what the CronJob's command gets is what the flags have said.
+func TestKeepArguments(t *testing.T) {
+	t.Parallel()
+	want := []string{"--keep-last=1", "--keep-hourly=2", "--keep-daily=3", "--keep-weekly=4", "--keep-monthly=5", "--keep-yearly=6", "--keep-within=30d"}
+	var k keepFlags
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	k.addFlags(flags)
+	if err := flags.Parse(want); err != nil {
+		t.Fatal(err)
+	}
+	if got := k.args(); !slices.Equal(got, want) {
+		t.Errorf("got %q", got)
 	}
 }
