@@ -62,7 +62,7 @@ const (
 	ReasonMeasured                Reason = "Measured"                // every repository was measured
 	ReasonPlanned                 Reason = "Planned"                 // the task says what it would forget or remove
 	ReasonForgotten               Reason = "Forgotten"               // what the policy does not keep is gone
-	ReasonPruned                  Reason = "Pruned"                  // what no snapshot needs is gone
+	ReasonPruned                  Reason = "Pruned"                  // what no snapshot needs is gone, of kopia as far as its maintenance goes
 	ReasonMaintenanceOwner        Reason = "MaintenanceOwner"        // kopia's maintenance belongs to another user
 	ReasonNotAcknowledged         Reason = "NotAcknowledged"         // more would be forgotten than new backups explain, or something else than was acknowledged
 	ReasonMigrated                Reason = "Migrated"                // every selected snapshot is in the kopia repository, and was compared

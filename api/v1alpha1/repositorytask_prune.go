@@ -1,7 +1,5 @@
 package v1alpha1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 // TaskPrune removes from the repositories what no snapshot needs, and repacks what is left. It removes no snapshot. Without spec.apply it
 // only says what it would remove.
 const TaskPrune RepositoryTaskType = "Prune"
@@ -12,17 +10,11 @@ const ConditionPruned = "Pruned"
 // The results of a prune.
 const (
 	RepositoryPlanned RepositoryResult = "Planned" // the task says what it would remove, and has changed nothing
-	RepositoryPruned  RepositoryResult = "Pruned"  // what no snapshot needs is gone, as far as the limits allow
+	RepositoryPruned  RepositoryResult = "Pruned"  // restic: what no snapshot needs is gone, as far as the limits allow; kopia: its maintenance has run
 )
 
 // RepositoryPrune is what a prune has removed, or would remove. Sizes before and after are those of the objects that the storage lists.
 type RepositoryPrune struct {
-	// StartTimestamp is when the first attempt began.
-	//
-	// +optional
-	// +nullable
-	StartTimestamp *metav1.Time `json:"startTimestamp,omitempty"`
-
 	// PacksBefore is how many packs the storage had before the first attempt. Absent: not known.
 	//
 	// +optional

@@ -158,7 +158,7 @@ func printPrune(out io.Writer, task *v1alpha1.RepositoryTask) error {
 		}
 	}
 	if !task.Spec.Apply && task.Status.Phase == v1alpha1.PhaseCompleted {
-		fmt.Fprintln(out, "The same command with --yes removes it.")
+		fmt.Fprintln(out, "The same command with --yes prunes.")
 	}
 	return nil
 }

@@ -47,17 +47,17 @@ func TestRepositoryPrune(t *testing.T) {
 REPOSITORY    RESULT   SNAPSHOTS  PACKS    WOULD REMOVE  WOULD REPACK  UNUSED LEFT
 default/shop  Planned  1          4.0 MiB  3.0 MiB       0             0 B
 3.0 MiB that no snapshot needs would be removed from 1 repository; nothing was changed
-The same command with --yes removes it.
+The same command with --yes prunes.
 `},
 		{[]string{"--max-unused", "0", "--backup", "nightly", "--volume", "shop", "--yes"}, `repositorytask.plimsoll.io/prune-nightly-NAME created
 REPOSITORY    RESULT  SNAPSHOTS  PACKS BEFORE  PACKS AFTER  FREED    REPACKED  REMOVED  RESTIC COUNTS
 default/shop  Pruned  1          4.0 MiB       1.0 MiB      3.0 MiB  0         2        3.0 MiB
-1 repository pruned: 3.0 MiB freed, packs of 1.0 MiB left, which 1 snapshot needs
+1 repository pruned: 3.0 MiB freed, packs of 1.0 MiB left, 1 snapshot
 `},
 		{[]string{"--yes"}, `repositorytask.plimsoll.io/prune-latest-NAME created
 REPOSITORY    RESULT  SNAPSHOTS  PACKS BEFORE  PACKS AFTER  FREED  REPACKED  REMOVED  RESTIC COUNTS
 default/shop  Pruned  1          1.0 MiB       1.0 MiB      0 B    0         0        0 B
-1 repository pruned: 0 B freed, packs of 1.0 MiB left, which 1 snapshot needs
+1 repository pruned: 0 B freed, packs of 1.0 MiB left, 1 snapshot
 `},
 	} {
 		out, errOut, code := c.run(append([]string{"repository", "prune"}, step.args...)...)

@@ -70,7 +70,7 @@ func completedText(spec *v1alpha1.RepositoryTaskSpec) string {
 	case spec.Type == v1alpha1.TaskForget:
 		return "it says what it would forget, and has changed nothing"
 	case spec.Type == v1alpha1.TaskPrune && spec.Apply:
-		return "what no snapshot needs is gone from every repository, as far as the limits allow"
+		return "what no snapshot needs is gone from every restic repository, as far as the limits allow, and kopia's maintenance has run"
 	case spec.Type == v1alpha1.TaskPrune:
 		return "it says what it would remove, and has changed nothing"
 	case spec.Type == v1alpha1.TaskMigrate && spec.DryRun:

@@ -7,11 +7,11 @@ import (
 	"strings"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/proof"
 	"github.com/plimsoll-io/plimsoll/pkg/text"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
@@ -45,14 +45,12 @@ func (r *run) pruneOnce(ctx context.Context, i, n int, backups []*velerov1.PodVo
 	}
 	req := uploader.PruneRequest{Repository: repository, Apply: spec.Apply, MaxUnused: spec.MaxUnused, MaxRepackSize: spec.MaxRepackSize, Full: spec.Full}
 	first := entry.Prune == nil
-	if !first && entry.Prune.StartTimestamp != nil {
-		req.Since = entry.Prune.StartTimestamp.Time
-	}
 	req.Measured = func(size *uploader.StorageSize) error { return r.writeSizeBefore(ctx, i, size, entry) }
 	sink := progress.SinkFunc(func(reading progress.Reading) { r.tracker.Report(inSteps(reading, i, n)) })
 	result, err := pruner.Prune(ctx, req, sink)
 	if first && errors.Is(err, uploader.ErrRepositoryLocked) {
-		entry.Prune = nil // nothing was begun, so what another one does from now on is not ours
+		entry.Prune = nil // nothing was begun, so what another one frees from now on is not ours
+		err = errors.Join(err, r.write(ctx, func(s *v1alpha1.RepositoryTaskStatus) { s.Repositories[i].Prune = nil }))
 	}
 	if err != nil {
 		return err
@@ -60,6 +58,9 @@ func (r *run) pruneOnce(ctx context.Context, i, n int, backups []*velerov1.PodVo
 	addPrune(entry, &result)
 	if len(result.Lost) > 0 {
 		return fmt.Errorf("%w: snapshot %s was there before the prune and is not there now. A prune removes none, so somebody else may have; otherwise check the repository at once", uploader.ErrUnconfirmed, result.Lost[0])
+	}
+	if result.Left > 0 && entry.Prune.FreedBytes == nil {
+		return fmt.Errorf("%w: the storage has refused to remove %s, and what it holds is not known", uploader.ErrUnconfirmed, text.Count(result.Left, "object", "objects"))
 	}
 	entry.Result = v1alpha1.RepositoryPlanned
 	if spec.Apply {
@@ -72,7 +73,8 @@ func (r *run) pruneOnce(ctx context.Context, i, n int, backups []*velerov1.PodVo
 	return nil
 }
 
-// refuseDamaged refuses a repository that a check has found damaged: what looks as if nobody needed it may be what a repair is made of.
+// refuseDamaged refuses a repository that a check has found damaged, or that has a volume whose backup was found so: what looks as if nobody
+// needed it may be what a repair is made of.
 func (r *run) refuseDamaged(ctx context.Context, entry *v1alpha1.RepositoryTaskRepository) error {
 	var tasks v1alpha1.RepositoryTaskList
 	if err := r.api.List(ctx, &tasks, client.InNamespace(r.cfg.Namespace)); err != nil {
@@ -80,6 +82,12 @@ func (r *run) refuseDamaged(ctx context.Context, entry *v1alpha1.RepositoryTaskR
 	}
 	if checksOf(tasks.Items)[checkedRepositoryOf(entry)].damaged() {
 		return fmt.Errorf("%w, a check has found: nothing is pruned before a check that looks as deep has found the repository whole", uploader.ErrRepositoryDamaged)
+	}
+	for volume, found := range proof.Of(tasks.Items) {
+		if found.Damaged && volume.Namespace == entry.VolumeNamespace && volume.StorageLocation == entry.BackupStorageLocation {
+			return fmt.Errorf("%w: a backup of volume %s/%s:%s was found damaged or lost: nothing is pruned before a backup of it that is as new is proven",
+				uploader.ErrRepositoryDamaged, volume.Namespace, volume.Pod, volume.Name)
+		}
 	}
 	return nil
 }
@@ -89,7 +97,7 @@ func (r *run) writeSizeBefore(ctx context.Context, i int, size *uploader.Storage
 	if entry.Prune != nil {
 		return nil
 	}
-	entry.Prune = &v1alpha1.RepositoryPrune{StartTimestamp: new(metav1.Now())}
+	entry.Prune = &v1alpha1.RepositoryPrune{}
 	if size != nil {
 		entry.Prune.PacksBefore, entry.Prune.PackBytesBefore, entry.Prune.StoredBytesBefore = &size.Packs, &size.PackBytes, &size.Bytes
 	}
@@ -193,14 +201,14 @@ func summarizePrune(repositories []v1alpha1.RepositoryTaskRepository) pruneSumma
 func (s *pruneSummary) String(apply bool) string {
 	var said strings.Builder
 	repositories := text.Count(s.done, "repository", "repositories")
-	snapshots := text.Count(s.snapshots, "snapshot needs", "snapshots need")
+	snapshots := text.Count(s.snapshots, "snapshot", "snapshots")
 	switch {
 	case !apply && s.planned < s.done:
 		fmt.Fprintf(&said, "%s may be pruned: %s that no snapshot needs would be removed from %d, what kopia would remove from the others is not known; nothing was changed", repositories, text.Bytes(s.removable), s.planned)
 	case !apply:
 		fmt.Fprintf(&said, "%s that no snapshot needs would be removed from %s; nothing was changed", text.Bytes(s.removable), repositories)
 	case s.unknown == 0 || s.unknown < s.done:
-		fmt.Fprintf(&said, "%s pruned: %s, packs of %s left, which %s", repositories, freedText(s.freed), text.Bytes(s.left), snapshots)
+		fmt.Fprintf(&said, "%s pruned: %s, packs of %s left, %s", repositories, freedText(s.freed), text.Bytes(s.left), snapshots)
 	default:
 		fmt.Fprintf(&said, "%s pruned", repositories)
 	}

@@ -296,11 +296,19 @@ func TestPruneKopia(t *testing.T) {
 	}
 	for name, full := range map[string]bool{"quick": false, "full": true} {
 		got := s.ended(task(name, true, full)).Status
-		if r := got.Repositories[0]; got.Phase != v1alpha1.PhaseCompleted || r.Result != v1alpha1.RepositoryPruned || r.Snapshots != 1 || r.Prune.FreedBytes == nil || *r.Prune.PackBytesAfter < 3<<20 || r.Prune.StartTimestamp.IsZero() {
+		if r := got.Repositories[0]; got.Phase != v1alpha1.PhaseCompleted || r.Result != v1alpha1.RepositoryPruned || r.Snapshots != 1 || r.Prune.FreedBytes == nil || *r.Prune.PackBytesAfter < 3<<20 {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
 	if good := s.ended(s.task("verify", "nightly")).Status; good.Phase != v1alpha1.PhaseCompleted {
 		t.Errorf("%+v", good)
+	}
+	flip(t, filepath.Join(s.dir, "kopia", "shop"), "p")
+	if bad := s.ended(s.task("verify-again", "nightly")).Status; bad.Phase != v1alpha1.PhaseFailed {
+		t.Fatalf("%+v", bad)
+	}
+	got := s.ended(task("damaged", true, true)).Status
+	if got.Phase != v1alpha1.PhaseFailed || got.Reason != v1alpha1.ReasonDamaged || !strings.Contains(got.Message, "shop/web-0:") || got.Repositories[0].Prune != nil {
+		t.Errorf("after a verification has found damage: %+v", got)
 	}
 }

@@ -2,7 +2,6 @@ package uploader
 
 import (
 	"context"
-	"time"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
@@ -24,8 +23,7 @@ type PruneRequest struct {
 	MaxUnused     string // restic: what may stay in packs, as its flag of this name takes it; empty: its default
 	MaxRepackSize string // restic: how much may be repacked; empty: all
 
-	Full  bool      // kopia: a full maintenance, else a quick one
-	Since time.Time // kopia: when an earlier attempt of the same prune began: a maintenance that began later is that one; zero: there was none
+	Full bool // kopia: a full maintenance, else a quick one
 
 	// Measured is called with what the storage holds before anything is changed; nil: not known. Its error ends the prune.
 	Measured func(*StorageSize) error

@@ -60,7 +60,7 @@ func (o *output) line(line []byte) {
 	switch {
 	case m.Reading != nil:
 		o.last = *m.Reading
-		o.last.LastError = o.hide(o.last.LastError)
+		o.last.LastError, o.last.Message = o.hide(o.last.LastError), o.hide(o.last.Message)
 		o.sink.Report(o.last)
 	case m.Note != nil:
 		o.log(*m.Note)

@@ -19,7 +19,7 @@ func (u *Uploader) Prune(ctx context.Context, req uploader.PruneRequest, p progr
 		return uploader.PruneResult{}, fmt.Errorf("maintain a read-only repository: %w", uploader.ErrUnsupported)
 	}
 	maintain := func(apply bool) error {
-		_, err := u.run(ctx, run{repository: req.Repository, sink: orDiscard(p), request: protocol.Request{Operation: protocol.OpMaintain, Apply: apply, Full: req.Full, Since: req.Since}})
+		_, err := u.run(ctx, run{repository: req.Repository, sink: orDiscard(p), request: protocol.Request{Operation: protocol.OpMaintain, Apply: apply, Full: req.Full}})
 		return err
 	}
 	if dir, local := req.Repository.Local(); local {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/kopia/kopia/repo"
@@ -37,10 +36,40 @@ func (j *job) maintain(ctx context.Context) (_ protocol.Result, err error) {
 	if j.Full {
 		mode = maintenance.ModeFull
 	}
+	from := r.Time()
 	err = repo.DirectWriteSession(ctx, r, repo.WriteSessionOptions{Purpose: "maintenance"}, func(ctx context.Context, w repo.DirectRepositoryWriter) error {
 		return snapshotmaintenance.Run(ctx, w, mode, false, maintenance.SafetyFull)
 	})
+	if err != nil {
+		err = errors.Join(err, recordEnd(context.WithoutCancel(ctx), r, from))
+	}
 	return protocol.Result{}, err
+}
+
+// recordEnd records that a maintenance which began at that time or later has ended with an error. kopia does not where no task of it had
+// begun, or where it was canceled, and then it would look for a day as if it ran.
+func recordEnd(ctx context.Context, r repo.DirectRepository, from time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	err := repo.DirectWriteSession(ctx, r, repo.WriteSessionOptions{Purpose: "maintenance"}, func(ctx context.Context, w repo.DirectRepositoryWriter) error {
+		params, err := maintenance.GetParams(ctx, w)
+		if err != nil {
+			return err
+		}
+		schedule, err := maintenance.GetSchedule(ctx, w)
+		if err != nil {
+			return err
+		}
+		if began, running := runningSince(params, schedule, w.Time()); !running || began.Before(from.Add(-time.Second)) {
+			return nil
+		}
+		schedule.ReportRun(maintenance.TaskCleanupLogs, maintenance.RunInfo{Start: w.Time(), End: w.Time(), Error: "the maintenance has ended with an error"})
+		return maintenance.SetSchedule(ctx, w, schedule)
+	})
+	if err != nil {
+		return fmt.Errorf("record the end of the maintenance: %w", err)
+	}
+	return nil
 }
 
 // mayMaintain returns an error if the maintenance belongs to somebody else, or if one may be running. kopia's lock is a file beside the
@@ -58,38 +87,50 @@ func (j *job) mayMaintain(ctx context.Context, r repo.DirectRepository) error {
 	if err != nil {
 		return fmt.Errorf("read the maintenance schedule: %w", err)
 	}
-	began, running := runningSince(params, schedule, r.Time())
-	if running && (j.Since.IsZero() || began.Before(j.Since)) {
+	if began, running := runningSince(params, schedule, r.Time()); running {
 		return fmt.Errorf("%w: a maintenance began at %s and has not recorded its end", uploader.ErrRepositoryLocked, began.UTC().Format(time.RFC3339))
 	}
 	return nil
 }
 
-// Of a maintenance that was killed nobody records the end. The server ends its own after some hours.
-const maxMaintenance = 24 * time.Hour
+const (
+	// Of a maintenance that was killed nobody records the end. The server ends its own after some hours.
+	maxMaintenance = 24 * time.Hour
+	// The kopia of Velero up to 1.15 has nothing to do in a quick maintenance of an index in epochs, and records no task.
+	maxSilentQuick = 15 * time.Minute
+	// kopia runs no maintenance if its clock differs more from the storage's.
+	maxClockSkew = 5 * time.Minute
+)
 
-// runningSince returns when the last maintenance began, and whether it may still run. It sets the next times at its beginning, a full one
-// both of them.
+// runningSince returns when a maintenance began that may still run. Each sets the time of the next one at its beginning, a full one also
+// that of the next quick one.
 func runningSince(p *maintenance.Params, s *maintenance.Schedule, now time.Time) (began time.Time, running bool) {
-	if s.NextQuickMaintenanceTime.IsZero() {
-		return time.Time{}, false
+	full := s.NextFullMaintenanceTime.Add(-p.FullCycle.Interval)
+	if mayRun(s, full, now, false) {
+		return full, true
 	}
-	began = s.NextQuickMaintenanceTime.Add(-p.QuickCycle.Interval)
-	full := began.Sub(s.NextFullMaintenanceTime.Add(-p.FullCycle.Interval)).Abs() < time.Minute
-	if now.Sub(began) > maxMaintenance {
-		return began, false
+	quick := s.NextQuickMaintenanceTime.Add(-p.QuickCycle.Interval)
+	return quick, quick.Sub(full).Abs() > time.Minute && mayRun(s, quick, now, true)
+}
+
+// mayRun reports whether a maintenance that began then may still run.
+func mayRun(s *maintenance.Schedule, began, now time.Time, quick bool) bool {
+	age := now.Sub(began)
+	if age > maxMaintenance || age < -maxClockSkew { // or the time was set by hand, as by --pause-quick
+		return false
 	}
-	last := []maintenance.TaskType{maintenance.TaskCleanupLogs}
-	if !full { // it has the index in epochs, or is of a repository of an older format
-		last = append(last, maintenance.TaskEpochAdvance)
-	}
+	recorded := false
 	for task, runs := range s.Runs {
 		for i := range runs {
-			since := !runs[i].Start.Before(began.Add(-time.Second))
-			if since && (slices.Contains(last, task) || !runs[i].Success) { // it ends with its first error
-				return began, false
+			if runs[i].Start.Before(began.Add(-time.Second)) {
+				continue
+			}
+			recorded = true
+			last := task == maintenance.TaskCleanupLogs || quick && task == maintenance.TaskEpochAdvance // the former without epochs
+			if last || !runs[i].Success {                                                                // it ends with its first error
+				return false
 			}
 		}
 	}
-	return began, true
+	return recorded || !quick || age <= maxSilentQuick
 }

@@ -82,8 +82,7 @@ type Request struct {
 
 	Forget []uploader.ForgetSnapshot // forget
 
-	Apply, Full bool      // maintain
-	Since       time.Time // maintain: a maintenance that began later is an earlier attempt of the same; zero: there was none
+	Apply, Full bool // maintain
 
 	Parts      []string      // clear, measure
 	PackPart   string        // measure: how the names of packs begin
