@@ -38,8 +38,8 @@ type PruneResult struct {
 	Plan *PrunePlan // nil: the data path does not say it
 	// Left is how many objects were to be removed and are left, since the storage refused: the next prune removes them.
 	Left int64
-	// Lost are some of the snapshots that were there before and not afterwards: somebody else has removed them meanwhile, or something
-	// went wrong.
+	// Lost are snapshots that were there before and are gone afterwards, although a prune removes none: another client removed them
+	// meanwhile, or the prune did. At most MaxExamples of them.
 	Lost []string
 }
 

@@ -72,9 +72,9 @@ func recordEnd(ctx context.Context, r repo.DirectRepository, from time.Time) err
 	return nil
 }
 
-// mayMaintain returns an error if the maintenance belongs to somebody else, or if one may be running. kopia's lock is a file beside the
-// configuration of a client, so it keeps nobody else away: what tells is the schedule, which each maintenance writes at its beginning and
-// after each of its tasks.
+// mayMaintain returns an error if the maintenance belongs to somebody else, or if one may be running. kopia's lock is a file beside a client's
+// configuration and means nothing to other hosts. The schedule in the repository does: each maintenance writes it when it begins and after
+// each of its tasks.
 func (j *job) mayMaintain(ctx context.Context, r repo.DirectRepository) error {
 	params, err := maintenance.GetParams(ctx, r)
 	if err != nil {
