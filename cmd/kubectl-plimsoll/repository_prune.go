@@ -39,8 +39,9 @@ maintenance of kopia repositories, with --full the full one, which frees data ov
 removed: 'kubectl plimsoll repository forget' does that before. Without --backup and --from it is about the repositories of all volumes
 that have a completed backup.
 
-kopia's maintenance is only run for its owner, Velero's user, and while no other one may run. restic locks the repository exclusively meanwhile, also to look: backups wait, and the command waits for those that run. Locks are only
-removed where their owners are provably dead. Nothing is pruned of a repository that has lost data.
+kopia's maintenance is only run for its owner, Velero's user, and while the repository tells of no other one that may run. restic locks the
+repository exclusively meanwhile, also to look: backups wait, and the command waits for those that run. Locks are only removed where their
+owners are provably dead. Nothing is pruned of a repository that is known to have lost data.
 
 The command creates a RepositoryTask, which a deployment in the cluster carries out, and waits until it has ended. The sizes before and
 after are those of the objects that the storage lists. The exit code is 3 unless every repository was pruned, or without --yes, measured,
