@@ -64,7 +64,12 @@ func (s *veleroSchema) read(ctx context.Context, server rest.Interface) error {
 	if err := getJSON(ctx, server, address, &schema); err != nil {
 		return err
 	}
-	_, s.hasCancel = schema.Components.Schemas["io.velero.v1.PodVolumeBackup"].Properties.Spec.Properties["cancel"]
+	// While CustomResourceDefinitions are installed, the API server publishes the schema before it has all of them.
+	backups, ok := schema.Components.Schemas["io.velero.v1.PodVolumeBackup"]
+	if !ok {
+		return errors.New("the API server has not published that of PodVolumeBackups yet")
+	}
+	_, s.hasCancel = backups.Properties.Spec.Properties["cancel"]
 	s.address = address
 	return nil
 }

@@ -265,17 +265,17 @@ func TestForgetSpec(t *testing.T) {
 // interrupting is a data path that does something before or after it removes snapshots.
 type interrupting struct {
 	uploader.Forgetter
-	before, after func(look bool)
+	before, after func(ctx context.Context, look bool)
 }
 
 func (f interrupting) Forget(ctx context.Context, req uploader.ForgetRequest, p progress.Sink) (uploader.ForgetResult, error) {
 	look := len(req.Snapshots) > 0 && req.Snapshots[0].Look
 	if f.before != nil {
-		f.before(look)
+		f.before(ctx, look)
 	}
 	result, err := f.Forgetter.Forget(ctx, req, p)
 	if f.after != nil {
-		f.after(look)
+		f.after(ctx, look)
 	}
 	if ctx.Err() != nil {
 		return uploader.ForgetResult{}, ctx.Err()
@@ -296,11 +296,11 @@ func TestForgetKilled(t *testing.T) {
 				for _, days := range []int{2, 1, 0} {
 					s.own(kind, "shop", "db-0", days)
 				}
-				reached, killed := make(chan struct{}), make(chan struct{})
-				kill := func(look bool) {
+				reached := make(chan struct{})
+				kill := func(ctx context.Context, look bool) {
 					if !look {
 						close(reached)
-						<-killed
+						<-ctx.Done()
 					}
 				}
 				cfg := s.forgetting()
@@ -316,7 +316,6 @@ func TestForgetKilled(t *testing.T) {
 				task.Spec.Acknowledge = s.waveOf(task)
 				s.Create(task)
 				<-reached
-				go func() { close(killed) }()
 				stop()
 				if names, marked := s.records(); len(names) != 3 || len(marked) != 2 || s.snapshots(kind, "shop") != left {
 					t.Fatalf("%v, %v", names, marked)
@@ -394,7 +393,7 @@ func TestForgetNeeded(t *testing.T) {
 		ids[days] = s.own("kopia", "shop", "db-0", days).Status.SnapshotID
 	}
 	cfg := s.forgetting()
-	cfg.Forgetters["kopia"] = interrupting{Forgetter: s.kopia, before: func(look bool) {
+	cfg.Forgetters["kopia"] = interrupting{Forgetter: s.kopia, before: func(_ context.Context, look bool) {
 		if !look {
 			return
 		}
