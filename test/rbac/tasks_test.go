@@ -25,6 +25,7 @@ import (
 // forbidden, and each right must have been needed. The plugin's part is in TestRepositoryFiles, with no right but those of its role.
 func TestRightsOfRepositoryTasks(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	runtime.LockOSThread() // as in TestRights
 	defer runtime.UnlockOSThread()
 	root, err := parts.Root()
