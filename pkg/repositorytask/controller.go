@@ -45,6 +45,9 @@ type Config struct {
 
 	Exporter uploader.Exporter // restic; nil: nothing can be migrated
 	Importer Importer          // kopia
+	// ReadAllBelow: of a volume with fewer bytes each snapshot is migrated without a comparison with the one before, which starts more
+	// processes. Default 256 MiB: about as long as those take to start.
+	ReadAllBelow int64
 
 	MaxAttempts      int           // how often processes may begin with one task; default 10
 	Tries            int           // of one volume, after failures that may pass; default 3
@@ -69,6 +72,9 @@ func (c *Config) setDefaults() {
 	}
 	if c.Tries <= 0 {
 		c.Tries = 3
+	}
+	if c.ReadAllBelow <= 0 {
+		c.ReadAllBelow = 256 << 20
 	}
 	for d, standard := range map[*time.Duration]time.Duration{
 		&c.RetryDelay: 30 * time.Second, &c.LockWait: time.Hour, &c.LockDelay: 30 * time.Second, &c.ProgressInterval: progress.DefaultInterval,

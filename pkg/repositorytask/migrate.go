@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"strings"
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -61,6 +62,12 @@ func (r *run) migrateVolume(ctx context.Context, i int, v v1alpha1.RepositoryTas
 		if ctx.Err() != nil {
 			return v, context.Cause(ctx)
 		}
+		if volume := volumeOf(&r.backups[i]); r.compared[volume] != (uploader.ImportedSnapshot{}) {
+			delete(r.compared, volume)
+			r.log.Warn("Snapshot was not migrated; reading all of it", "pod", v.Namespace+"/"+v.Pod, "volume", v.Volume, "error", err)
+			try--
+			continue
+		}
 		reason, mayPass := classify(err)
 		v.Result, v.Reason, v.Message = v1alpha1.VolumeFailed, reason, messageOf(err.Error())
 		if errors.Is(err, uploader.ErrDamaged) {
@@ -106,14 +113,35 @@ func (r *run) migrateOnce(ctx context.Context, i int, v v1alpha1.RepositoryTaskV
 			return v, err
 		}
 	}
-	req := uploader.ImportRequest{Repository: to, Source: kopiaSource(pvb), Tags: kopiaTags(), Origin: v.SnapshotID, TotalBytes: max(pvb.Status.Progress.TotalBytes, 0)}
+	req := uploader.ImportRequest{
+		Repository: to, Source: kopiaSource(pvb), Tags: kopiaTags(), Origin: v.SnapshotID, TotalBytes: max(pvb.Status.Progress.TotalBytes, 0), Previous: r.previous(pvb),
+	}
 	result, err := r.cfg.Importer.Import(ctx, req, func(ctx context.Context, each func(uploader.Exported) error) (uploader.ExportResult, error) {
-		return r.cfg.Exporter.Export(ctx, uploader.ExportRequest{Repository: from, SnapshotID: v.SnapshotID}, each)
+		return r.cfg.Exporter.Export(ctx, uploader.ExportRequest{Repository: from, SnapshotID: v.SnapshotID, Previous: req.Previous.Origin}, each)
 	}, progress.SinkFunc(func(reading progress.Reading) { r.report(i, reading) }))
 	if err != nil {
 		return v, err
 	}
 	return r.withImport(pvb, v, &result), nil
+}
+
+// comparedVolume is a volume of which this run has copied a snapshot.
+type comparedVolume struct {
+	repository checkedRepository
+	source     string
+}
+
+func volumeOf(pvb *velerov1.PodVolumeBackup) comparedVolume {
+	return comparedVolume{kopiaRepositoryOf(pvb), kopiaSource(pvb)}
+}
+
+// previous returns the snapshot of the volume that this run has copied last, whose content the next one may refer to. Those of earlier runs do
+// not count: so each run reads all that it relies on back from the storage, once.
+func (r *run) previous(pvb *velerov1.PodVolumeBackup) uploader.ImportedSnapshot {
+	if pvb.Status.Progress.TotalBytes < r.cfg.ReadAllBelow {
+		delete(r.compared, volumeOf(pvb))
+	}
+	return r.compared[volumeOf(pvb)]
 }
 
 // withImport takes what was stored and compared into the entry of a volume.
@@ -127,18 +155,29 @@ func (r *run) withImport(pvb *velerov1.PodVolumeBackup, v v1alpha1.RepositoryTas
 		}
 		return v
 	}
-	v.Result, v.MigratedSnapshotID = v1alpha1.VolumeMigrated, result.SnapshotID
+	v.Result, v.MigratedSnapshotID, v.Message = v1alpha1.VolumeMigrated, result.SnapshotID, strings.Join(remarks(result), "; ")
+	r.imported[kopiaRepositoryOf(pvb)] = withSnapshot(r.imported[kopiaRepositoryOf(pvb)], v.SnapshotID, result.SnapshotID)
+	if r.compared == nil {
+		r.compared = map[comparedVolume]uploader.ImportedSnapshot{}
+	}
+	r.compared[volumeOf(pvb)] = uploader.ImportedSnapshot{SnapshotID: result.SnapshotID, Origin: v.SnapshotID}
+	return v
+}
+
+// remarks says what a copy lacks, and what of it was not read.
+func remarks(result *uploader.ImportResult) []string {
+	var remarks []string
 	if result.Special > 0 {
-		v.Message = text.Count(result.Special, "FIFO, socket or device is", "FIFOs, sockets and devices are") + " not in the copy: kopia does not store them"
+		remarks = append(remarks, text.Count(result.Special, "FIFO, socket or device is", "FIFOs, sockets and devices are")+" not in the copy: kopia does not store them")
 	}
 	if result.Attributes > 0 {
-		if v.Message != "" {
-			v.Message += "; "
-		}
-		v.Message += text.Count(result.Attributes, "entry has lost its", "entries have lost their") + " extended attributes: kopia does not store them"
+		remarks = append(remarks, text.Count(result.Attributes, "entry has lost its", "entries have lost their")+" extended attributes: kopia does not store them")
 	}
-	r.imported[kopiaRepositoryOf(pvb)] = withSnapshot(r.imported[kopiaRepositoryOf(pvb)], v.SnapshotID, result.SnapshotID)
-	return v
+	if result.Reused > 0 {
+		remarks = append(remarks, fmt.Sprintf("%s, %s, not read again: restic's ids of their content are those of the snapshot before; their extended attributes are not counted",
+			text.Count(result.Reused, "file", "files"), text.Bytes(result.ReusedBytes)))
+	}
+	return remarks
 }
 
 func withSnapshot(known map[string]string, from, to string) map[string]string {

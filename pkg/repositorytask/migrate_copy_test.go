@@ -30,10 +30,16 @@ type copying struct {
 
 func newCopying(t *testing.T, version string) *copying {
 	t.Helper()
+	return newCopyingWith(t, version, restic.Options{})
+}
+
+func newCopyingWith(t *testing.T, version string, options restic.Options) *copying {
+	t.Helper()
+	options.TempDir = t.TempDir()
 	c := &copying{t: t, from: uploader.Repository{URL: filepath.Join(t.TempDir(), "restic"), Password: resticrepo.Password}, to: uploader.Repository{URL: filepath.Join(t.TempDir(), "kopia"), Password: resticrepo.Password}}
 	resticrepo.Create(t, c.from.URL)
 	var err error
-	if c.restic, err = restic.New(t.Context(), parts.Restic(t, version), restic.Options{TempDir: t.TempDir()}); err != nil {
+	if c.restic, err = restic.New(t.Context(), parts.Restic(t, version), options); err != nil {
 		t.Fatal(err)
 	}
 	if c.kopia, err = kopia.New(kopia.Options{TempDir: t.TempDir()}); err != nil {
@@ -61,10 +67,27 @@ func (c *copying) backUp(volume string) string {
 
 func (c *copying) copy(snapshot string) (uploader.ImportResult, error) {
 	c.t.Helper()
-	req := uploader.ImportRequest{Repository: c.to, Source: "snapshot-pod-volume/kopia/shop/db-0/data", Origin: snapshot, Tags: map[string]string{"snapshot-requester": "snapshot-pod-volume", "snapshot-uploader": "kopia"}}
-	return c.kopia.Import(c.t.Context(), req, func(ctx context.Context, each func(uploader.Exported) error) (uploader.ExportResult, error) {
-		return c.restic.Export(ctx, uploader.ExportRequest{Repository: c.from, SnapshotID: snapshot}, each)
+	return c.copySince(snapshot, uploader.ImportedSnapshot{}, new(int64))
+}
+
+// copySince copies a snapshot with an earlier one, and adds the bytes of content that restic wrote to read.
+func (c *copying) copySince(snapshot string, earlier uploader.ImportedSnapshot, read *int64) (uploader.ImportResult, error) {
+	c.t.Helper()
+	return c.kopia.Import(c.t.Context(), c.request(snapshot, earlier), func(ctx context.Context, each func(uploader.Exported) error) (uploader.ExportResult, error) {
+		return c.restic.Export(ctx, uploader.ExportRequest{Repository: c.from, SnapshotID: snapshot, Previous: earlier.Origin}, func(e uploader.Exported) error {
+			if e.Content != nil {
+				*read += e.Size
+			}
+			return each(e)
+		})
 	}, nil)
+}
+
+func (c *copying) request(origin string, earlier uploader.ImportedSnapshot) uploader.ImportRequest {
+	return uploader.ImportRequest{
+		Repository: c.to, Source: "snapshot-pod-volume/kopia/shop/db-0/data", Origin: origin, Previous: earlier,
+		Tags: map[string]string{"snapshot-requester": "snapshot-pod-volume", "snapshot-uploader": "kopia"},
+	}
 }
 
 func (c *copying) mustCopy(snapshot string) uploader.ImportResult {

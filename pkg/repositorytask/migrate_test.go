@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -180,21 +181,24 @@ func (s *site) checkCopy(n nightly) {
 func (s *site) history() []nightly {
 	s.t.Helper()
 	resticrepo.Create(s.t, s.repository("restic", "shop").URL)
+	return s.nights(30_000)
+}
+
+// nights is history in a repository that is there. The second backup has a new file of so many bytes.
+func (s *site) nights(size int) []nightly {
+	s.t.Helper()
 	volume := rareVolume(s.t)
 	nights := []nightly{s.nightlyBackup("night-1", volume, 1)}
-	for _, change := range []func() error{
-		func() error {
-			return os.WriteFile(filepath.Join(volume, "new file"), bytes.Repeat([]byte("new"), 10_000), 0o640)
-		},
-		func() error { return os.RemoveAll(filepath.Join(volume, "small")) },
-	} {
-		if err := change(); err != nil {
+	content := make([]byte, size)
+	_, _ = rand.Read(content)
+	for _, err := range []error{os.WriteFile(filepath.Join(volume, "new file"), content, 0o640), os.RemoveAll(filepath.Join(volume, "small"))} {
+		if err != nil {
 			s.t.Fatal(err)
 		}
 	}
 	nights = append(nights, s.nightlyBackup("night-2", volume, 2))
 	for _, err := range []error{
-		os.Rename(filepath.Join(volume, "big"), filepath.Join(volume, "renamed")), os.Symlink("new file", filepath.Join(volume, "link to it")),
+		os.Rename(filepath.Join(volume, "big"), filepath.Join(volume, "renamed")), os.Symlink("../new file", filepath.Join(volume, "links", "to the new file")),
 		os.Chmod(filepath.Join(volume, "new file"), 0o600),
 	} {
 		if err != nil {

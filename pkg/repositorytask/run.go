@@ -20,6 +20,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/text"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
 // errDeleted stops the work on a task that is not there any more.
@@ -41,7 +42,8 @@ type run struct {
 	note      string                     // what the end of the task has to say besides
 	object    *v1alpha1.RepositoryTask   // as it was when the run began, for what does not change
 
-	imported map[checkedRepository]map[string]string // by kopia repository: the new snapshots by the ids of restic's
+	imported map[checkedRepository]map[string]string      // by kopia repository: the new snapshots by the ids of restic's
+	compared map[comparedVolume]uploader.ImportedSnapshot // the last snapshot that this run has copied, by volume
 
 	mu    sync.Mutex
 	task  *v1alpha1.RepositoryTask // as it was last written

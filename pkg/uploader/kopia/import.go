@@ -30,6 +30,7 @@ func (u *Uploader) Import(ctx context.Context, req uploader.ImportRequest, expor
 		},
 		request: protocol.Request{
 			Operation: protocol.OpImport, Source: filepath.Clean(req.Source), Tags: req.Tags, Origin: req.Origin, TotalBytes: req.TotalBytes,
+			Previous: req.Previous.SnapshotID, PreviousOrigin: req.Previous.Origin,
 		},
 	})
 	if err != nil {
@@ -37,7 +38,7 @@ func (u *Uploader) Import(ctx context.Context, req uploader.ImportRequest, expor
 	}
 	return uploader.ImportResult{
 		SnapshotID: r.SnapshotID, Files: r.TotalFiles, Bytes: r.TotalBytes, BytesUploaded: r.BytesUploaded, Special: r.Special, Attributes: r.Attributes,
-		Mismatched: r.Errors, FailedPaths: r.FailedPaths, LastError: r.LastError,
+		Mismatched: r.Errors, FailedPaths: r.FailedPaths, LastError: r.LastError, Reused: r.Reused, ReusedBytes: r.ReusedBytes,
 	}, nil
 }
 
@@ -50,7 +51,7 @@ func feedExport(ctx context.Context, export uploader.ExportFunc, write func(prot
 			end.Attributes++
 		}
 		entry := &protocol.Entry{Path: []byte(e.Path), Mode: e.Mode, Size: e.Size, ModTime: e.ModTime, Target: []byte(e.Target), UID: e.UID, GID: e.GID}
-		if err := write(protocol.Frame{Entry: entry}); err != nil || e.Content == nil {
+		if err := write(protocol.Frame{Entry: entry, Unchanged: e.Unchanged}); err != nil || e.Content == nil {
 			return err
 		}
 		for {

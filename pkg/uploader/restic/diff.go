@@ -33,6 +33,10 @@ func (u *Uploader) Diff(ctx context.Context, req uploader.DiffRequest, change fu
 
 // diff may be tried again when the repository is locked: nothing is handed on before all three processes have their locks.
 func (u *Uploader) diff(ctx context.Context, w *workspace, req uploader.DiffRequest, change func(uploader.Change) error) error {
+	return u.compare(ctx, w, req, &merge{change: change, newer: func(uploader.Entry, bool) error { return nil }})
+}
+
+func (u *Uploader) compare(ctx context.Context, w *workspace, req uploader.DiffRequest, m *merge) error {
 	ctx, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -42,10 +46,8 @@ func (u *Uploader) diff(ctx context.Context, w *workspace, req uploader.DiffRequ
 		args := append(append([]string{jsonFlag, "--recursive"}, lock...), id, "/")
 		return startFeed(ctx, u, w, &running, invocation{command: "ls", args: args}, parseNode)
 	}
-	m := &merge{
-		from: nodes{feed: list(req.From)}, to: nodes{feed: list(req.To)}, change: change,
-		said: startFeed(ctx, u, w, &running, invocation{command: "diff", args: append(append([]string{jsonFlag, "--metadata"}, lock...), req.From, req.To)}, parseSaid),
-	}
+	m.from, m.to = nodes{feed: list(req.From)}, nodes{feed: list(req.To)}
+	m.said = startFeed(ctx, u, w, &running, invocation{command: "diff", args: append(append([]string{jsonFlag, "--metadata"}, lock...), req.From, req.To)}, parseSaid)
 	return m.run()
 }
 
@@ -188,6 +190,9 @@ type merge struct {
 	from, to nodes
 	said     *feed[said]
 	change   func(uploader.Change) error
+	// newer takes each entry of the newer snapshot, in its order. same: it is a file whose list of pieces is the one of the older snapshot, or a
+	// link that differs in nothing.
+	newer func(e uploader.Entry, same bool) error
 
 	added, removed, content int64 // as restic diff has named them
 }
@@ -298,7 +303,7 @@ func (m *merge) only(of *nodes, node *listedNode, s *said, modifier string) erro
 		}
 	}
 	if modifier == saidAdded {
-		return m.change(uploader.Change{To: &entry})
+		return errors.Join(m.change(uploader.Change{To: &entry}), m.newer(entry, false))
 	}
 	return m.change(uploader.Change{From: &entry})
 }
@@ -321,7 +326,7 @@ func (m *merge) both(from, to *listedNode, s *said) error {
 		if !same {
 			return fmt.Errorf("%w about %s", errInconsistent, printable(*from.Path))
 		}
-		return nil
+		return m.newer(to.entry(), true)
 	}
 	content := strings.Contains(s.Modifier, saidContent)
 	m.said.take()
@@ -334,6 +339,9 @@ func (m *merge) both(from, to *listedNode, s *said) error {
 	}
 	change := uploader.Change{From: &older, To: &newer, Content: content}
 	change.Other = unlisted(from, to, &change)
+	if err := m.newer(newer, older.Mode.IsRegular() && newer.Mode.IsRegular() && older.Size == newer.Size && !content); err != nil {
+		return err
+	}
 	if len(change.Differences()) == 0 {
 		return nil // a directory in which something differs
 	}

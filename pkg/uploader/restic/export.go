@@ -17,6 +17,8 @@ var _ uploader.Exporter = (*Uploader)(nil)
 // Export has restic list the snapshot and, at the same time, write it as an archive, and joins the two. The list has times to the
 // nanosecond and says of FIFOs, sockets and devices what they are; the archive has content, names in their bytes and targets of links.
 // Both come in one order. restic compares the hash of each piece of content with its name.
+//
+// With req.Previous only what has changed is written, each file and directory by a restic of its own: see planReads.
 func (u *Uploader) Export(ctx context.Context, req uploader.ExportRequest, each func(uploader.Exported) error) (uploader.ExportResult, error) {
 	if err := checkSnapshotID(req.SnapshotID); err != nil {
 		return uploader.ExportResult{}, fmt.Errorf("export: %w", err)
@@ -39,9 +41,11 @@ func (u *Uploader) Export(ctx context.Context, req uploader.ExportRequest, each 
 const listedAhead = 1000
 
 func (u *Uploader) export(ctx context.Context, w *workspace, req uploader.ExportRequest, each func(uploader.Exported) error) (result uploader.ExportResult, _ error) {
+	reads := u.planReads(ctx, w, req)
 	running, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	x := &export{each: each, listed: make(chan uploader.Entry, listedAhead)}
+	x.dump = func(at string, take func(io.Reader) error) error { return u.dumpTo(running, w, req, at, take) }
 	listed := make(chan struct{})
 	go func() {
 		browse := uploader.BrowseRequest{Repository: req.Repository, SnapshotID: req.SnapshotID, Recursive: true}
@@ -53,20 +57,9 @@ func (u *Uploader) export(ctx context.Context, w *workspace, req uploader.Export
 		close(x.listed)
 		close(listed)
 	}()
-	archive, output := io.Pipe()
-	dumped := make(chan error, 1)
-	go func() {
-		args := append(lockArgs(req.Repository), "--archive", "tar", req.SnapshotID, "/")
-		err := u.run(running, w, invocation{command: "dump", args: args, output: output})
-		_ = output.CloseWithError(err) // never fails; nil means the end
-		dumped <- err
-	}()
-	joinErr := x.join(archive)
-	if joinErr != nil {
-		stop(joinErr)
+	if err := x.walk(reads); err != nil {
+		stop(err)
 	}
-	_ = archive.CloseWithError(errEnough) // never fails; what is left is not wanted
-	dumpErr := <-dumped
 	<-listed
 	switch {
 	case ctx.Err() != nil:
@@ -74,34 +67,60 @@ func (u *Uploader) export(ctx context.Context, w *workspace, req uploader.Export
 	case x.refused != nil && x.unread == nil:
 		return result, x.refused
 	}
-	first := context.Cause(running) // whoever failed first has stopped the others
-	if first == nil {
-		first = dumpErr // the archive was complete before
+	if first := context.Cause(running); first != nil { // whoever failed first has stopped the others
+		return result, u.damagedOr(ctx, w, x.current, first)
 	}
-	if first == nil {
-		return result, nil
-	}
-	return result, u.damagedOr(ctx, w, x.current, first)
+	return result, nil
 }
 
-// export joins the list of a snapshot and its archive.
+// dumpTo has restic write a file, or a directory as an archive, and calls take with it. Both must end well.
+func (u *Uploader) dumpTo(ctx context.Context, w *workspace, req uploader.ExportRequest, at string, take func(io.Reader) error) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	written, output := io.Pipe()
+	dumped := make(chan error, 1)
+	go func() {
+		args := append(lockArgs(req.Repository), "--archive", "tar", req.SnapshotID, "/"+at)
+		err := u.run(ctx, w, invocation{command: "dump", args: args, output: output})
+		_ = output.CloseWithError(err) // never fails; nil means the end
+		dumped <- err
+	}()
+	err := take(written)
+	if err != nil {
+		stop(err)
+	}
+	_ = written.CloseWithError(errEnough) // never fails; what is left is not wanted
+	if dumpErr := <-dumped; err == nil {
+		err = dumpErr
+	}
+	return err
+}
+
+// export joins the list of a snapshot and what restic writes of it.
 type export struct {
 	each    func(uploader.Exported) error
 	listed  chan uploader.Entry
+	ahead   *uploader.Entry // listed, and not taken yet
+	dump    func(at string, take func(io.Reader) error) error
 	current string // the file that is being read; empty: none
 	refused error  // what each returned
 	unread  error  // why a file's content could not be read
 }
 
-// content is the content of a file in the archive.
+// content is the content of a file that restic writes.
 type content struct {
 	io.Reader
 	export *export
+	left   int64 // of the size that the snapshot says
 }
 
 // Read notes why it fails: that is not the fault of who reads.
-func (c content) Read(p []byte) (int, error) {
+func (c *content) Read(p []byte) (int, error) {
 	n, err := c.Reader.Read(p)
+	c.left -= int64(n)
+	if c.left < 0 || c.left > 0 && errors.Is(err, io.EOF) {
+		err = fmt.Errorf("%w about the size of %s", errUnlike, c.export.current)
+	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		c.export.unread = err
 	}
@@ -120,16 +139,106 @@ func (x *export) add(ctx context.Context, e uploader.Entry) error {
 // errUnlike comes when list and archive do not agree.
 var errUnlike = errors.New("restic dump and restic ls do not agree")
 
-// join hands the entries on.
-func (x *export) join(r io.Reader) error {
+// walk hands all entries on: those at and beneath the paths of reads with what restic writes of them, all others as unchanged.
+func (x *export) walk(reads []string) error {
+	for {
+		if len(reads) > 0 && reads[0] == "" {
+			return x.directory("") // all of the volume: nothing comes after it
+		}
+		e := x.next()
+		switch {
+		case e == nil && len(reads) > 0:
+			return fmt.Errorf("%w: the list has no %s", errUnlike, printable(reads[0]))
+		case e == nil:
+			return nil
+		case len(reads) == 0 || reads[0] != e.Path:
+			if err := x.unchanged(e); err != nil {
+				return err
+			}
+			continue
+		}
+		reads = reads[1:]
+		read := x.file
+		if e.Mode.IsDir() {
+			read = x.directoryWithin
+		}
+		if err := read(e); err != nil {
+			return err
+		}
+	}
+}
+
+// peek returns the next listed entry without taking it; nil: there is none.
+func (x *export) peek() *uploader.Entry {
+	if x.ahead == nil {
+		if e, ok := <-x.listed; ok {
+			x.ahead = &e
+		}
+	}
+	return x.ahead
+}
+
+func (x *export) next() *uploader.Entry {
+	e := x.peek()
+	x.ahead = nil
+	return e
+}
+
+// unchanged hands an entry on that does not have to be read.
+func (x *export) unchanged(e *uploader.Entry) error {
+	exported := uploader.Exported{Entry: *e, Unchanged: e.Mode.IsRegular() || e.Mode&os.ModeSymlink != 0}
+	if e.Mode.IsRegular() && e.Size == 0 {
+		exported.Unchanged, exported.Content = false, strings.NewReader("")
+	}
+	return x.hand(exported)
+}
+
+// file hands a file on as restic writes it alone.
+func (x *export) file(e *uploader.Entry) error {
+	if !e.Mode.IsRegular() {
+		return fmt.Errorf("%w about %s: it is %s", errUnlike, printable(e.Path), e.Mode)
+	}
+	x.current = printable(e.Path)
+	err := x.dump(e.Path, func(r io.Reader) error {
+		all := &content{r, x, e.Size}
+		if err := x.hand(uploader.Exported{Entry: *e, Content: all}); err != nil {
+			return err
+		}
+		_, err := io.Copy(io.Discard, all) // up to its end, which says that restic has ended well
+		return err
+	})
+	if err == nil {
+		x.current = ""
+	}
+	return err
+}
+
+// directoryWithin hands a directory and what it holds on.
+func (x *export) directoryWithin(e *uploader.Entry) error {
+	if err := x.hand(uploader.Exported{Entry: *e}); err != nil {
+		return err
+	}
+	return x.directory(e.Path)
+}
+
+// directory hands on what a directory holds, as restic writes it; empty: the volume itself.
+func (x *export) directory(at string) error {
+	return x.dump(at, func(r io.Reader) error { return x.join(r, at) })
+}
+
+// join hands on what an archive has of a directory.
+func (x *export) join(r io.Reader, dir string) error {
 	archive := tar.NewReader(r)
 	for {
 		header, err := archive.Next()
 		if errors.Is(err, io.EOF) {
-			return x.rest()
+			return x.rest(dir)
 		}
 		if err != nil {
 			return fmt.Errorf("read the archive that restic dump wrote: %w", err)
+		}
+		if dir != "" && strings.Trim(header.Name, "/") == dir {
+			continue // itself, which restic archives or not
 		}
 		entry, err := x.match(header)
 		if err != nil {
@@ -137,7 +246,7 @@ func (x *export) join(r io.Reader) error {
 		}
 		exported := uploader.Exported{Entry: entry, Attributes: hasAttributes(header)}
 		if entry.Mode.IsRegular() {
-			exported.Content, x.current = content{archive, x}, printable(entry.Path)
+			exported.Content, x.current = &content{archive, x, entry.Size}, printable(entry.Path)
 		}
 		if err := x.hand(exported); err != nil {
 			return err
@@ -154,29 +263,29 @@ func (x *export) hand(e uploader.Exported) error {
 // match returns the listed entry of a header.
 func (x *export) match(header *tar.Header) (uploader.Entry, error) {
 	name := strings.Trim(header.Name, "/")
-	for e := range x.listed {
+	for e := x.next(); e != nil; e = x.next() {
 		if e.Path != asListed(name) {
 			if !isSpecial(e.Mode) {
-				return e, fmt.Errorf("%w: the list has %s, the archive %s", errUnlike, printable(e.Path), printable(name))
+				return *e, fmt.Errorf("%w: the list has %s, the archive %s", errUnlike, printable(e.Path), printable(name))
 			}
-			if err := x.hand(uploader.Exported{Entry: e}); err != nil {
-				return e, err
+			if err := x.hand(uploader.Exported{Entry: *e}); err != nil {
+				return *e, err
 			}
 			continue
 		}
 		e.Path, e.Target = name, header.Linkname
-		return e, matches(&e, header)
+		return *e, matches(e, header)
 	}
 	return uploader.Entry{}, fmt.Errorf("%w: the list has no %s", errUnlike, printable(name))
 }
 
-// rest makes sure that nothing is listed any more but what restic does not archive.
-func (x *export) rest() error {
-	for e := range x.listed {
+// rest makes sure that nothing more is listed in a directory but what restic does not archive.
+func (x *export) rest(dir string) error {
+	for e := x.peek(); e != nil && (dir == "" || strings.HasPrefix(e.Path, dir+"/")); e = x.peek() {
 		if !isSpecial(e.Mode) {
 			return fmt.Errorf("%w: the archive has no %s", errUnlike, printable(e.Path))
 		}
-		if err := x.hand(uploader.Exported{Entry: e}); err != nil {
+		if err := x.hand(uploader.Exported{Entry: *x.next()}); err != nil {
 			return err
 		}
 	}

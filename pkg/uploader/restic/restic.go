@@ -46,6 +46,9 @@ type Options struct {
 	// MeasureStorage counts what lies in a bucket, whose Storage is set, for Usage: restic does not say it. parts are how the names of a
 	// repository's objects begin, packs how those of its packs do. Where it is nil or returns ErrUnsupported, that is not known.
 	MeasureStorage func(ctx context.Context, repo uploader.Repository, parts []string, packs string) (uploader.StorageSize, error)
+	// StartBytes is how many bytes restic reads in about the time that it takes to start: to derive the key from the password, and to read the
+	// repository's index. By it Export weighs one start more against reading what has not changed; default 64 MiB.
+	StartBytes int64
 	// CreationQuiet is uploader.Remains.Quiet for a directory; default uploader.DefaultCreationQuiet.
 	CreationQuiet time.Duration
 
@@ -60,6 +63,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.CreationQuiet <= 0 {
 		o.CreationQuiet = uploader.DefaultCreationQuiet
+	}
+	if o.StartBytes <= 0 {
+		o.StartBytes = 64 << 20
 	}
 	if o.Memory == nil {
 		o.Memory = func() int64 { return 0 }

@@ -228,6 +228,18 @@ func parentOf(at string) string {
 // fingerprint is a hash of all that is compared of an entry.
 type fingerprint [16]byte
 
+// storedPrint is what is known of an entry that was stored.
+type storedPrint struct {
+	fingerprint
+
+	reused bool // it has its content from the earlier snapshot, and the fingerprint the object that it is
+}
+
+// reusedPrint is the fingerprint of an entry that has its content from the earlier snapshot.
+func reusedPrint(at string, e *snapshot.DirEntry) fingerprint {
+	return fingerprintOf(at, e, "", []byte("object "+e.ObjectID.String()))
+}
+
 // newContentHash hashes the content of a file.
 func newContentHash() hash.Hash { return sha256.New() }
 

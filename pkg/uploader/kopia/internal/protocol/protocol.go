@@ -69,6 +69,8 @@ type Request struct {
 	Source, Parent string            // backup; import: Source
 	Tags           map[string]string // backup, import
 	Origin         string            // import
+	// Previous is the snapshot of another import, of PreviousOrigin, that unchanged entries are taken from; empty: none. For import.
+	Previous, PreviousOrigin string
 
 	Snapshot   string   // restore, verify, list, read, diff
 	Other      string   // diff: the newer snapshot
@@ -97,11 +99,13 @@ func Form() string {
 }
 
 // Frame is a part of what follows the Request of an import on stdin, as gob, too: an Entry, then a file's content in pieces of Data
-// that have its size together. End is the last one: without it the worker must not take what came for all.
+// that have its size together, unless it is Unchanged since Previous. End is the last one: without it the worker must not take what came
+// for all.
 type Frame struct {
-	Entry *Entry
-	Data  []byte
-	End   *End
+	Entry     *Entry
+	Unchanged bool
+	Data      []byte
+	End       *End
 }
 
 // End says that everything has come.
@@ -192,6 +196,9 @@ type Result struct {
 
 	Special    int64 `json:"special,omitempty"`    // import
 	Attributes int64 `json:"attributes,omitempty"` // import
+
+	Reused      int64 `json:"reused,omitempty"`      // import: those of TotalFiles whose content is that of Previous
+	ReusedBytes int64 `json:"reusedBytes,omitempty"` // import
 
 	Contents volume.Contents `json:"contents,omitzero"` // restore
 
