@@ -37,32 +37,50 @@ import (
 func TestMain(m *testing.M) {
 	worker.Main()
 	kopiaworker.Main()
+	if namespace := os.Getenv(tasksOf); namespace != "" {
+		os.Exit(runTasks(namespace))
+	}
 	os.Exit(testenv.Main(m))
 }
 
-// site is a namespace with a location that is a directory, and repositories in it.
+// site is a namespace with a location, and repositories in it.
 type site struct {
 	*testenv.Env
 
 	t      *testing.T
-	dir    string
+	dir    string // of the location
+	bucket string // restic's address of the location if that is a bucket, whose objects are the files of dir
 	kopia  *kopia.Uploader
 	restic *restic.Uploader
 }
 
+// newSite returns a site whose location is a directory.
 func newSite(t *testing.T) *site {
 	t.Helper()
-	s := &site{Env: testenv.New(t, testenv.Options{}), t: t, dir: t.TempDir()}
+	s := newSiteAt(t, t.TempDir())
 	s.Create(s.DirectoryLocation("default", s.dir))
+	return s
+}
+
+func newSiteAt(t *testing.T, dir string) *site {
+	t.Helper()
+	s := &site{Env: testenv.New(t, testenv.Options{}), t: t, dir: dir}
 	s.CreateSecret("velero-repo-credentials", map[string]string{"repository-password": resticrepo.Password})
 	var err error
 	if s.kopia, err = kopia.New(kopia.Options{TempDir: t.TempDir(), Logger: s.Logger()}); err != nil {
 		t.Fatal(err)
 	}
-	if s.restic, err = restic.New(t.Context(), parts.Restic(t, parts.DefaultRestic), restic.Options{TempDir: t.TempDir(), Logger: s.Logger()}); err != nil {
-		t.Fatal(err)
-	}
+	s.restic = s.newRestic(parts.DefaultRestic)
 	return s
+}
+
+func (s *site) newRestic(version string) *restic.Uploader {
+	s.t.Helper()
+	u, err := restic.New(s.t.Context(), parts.Restic(s.t, version), restic.Options{TempDir: s.t.TempDir(), Logger: s.Logger()})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return u
 }
 
 func (s *site) config() Config {
@@ -80,6 +98,9 @@ func (s *site) start(cfg Config) (stop func()) {
 }
 
 func (s *site) repository(kind, namespace string) uploader.Repository {
+	if s.bucket != "" {
+		return s.inBucket(kind, namespace)
+	}
 	return uploader.Repository{URL: filepath.Join(s.dir, kind, namespace), Password: resticrepo.Password}
 }
 
