@@ -397,11 +397,11 @@ func TestForgetNeeded(t *testing.T) {
 		if !look {
 			return
 		}
-		s.Create(&velerov1.PodVolumeRestore{ObjectMeta: s.Meta("restore"), Spec: velerov1.PodVolumeRestoreSpec{
+		s.Create(&velerov1.PodVolumeRestore{ObjectMeta: s.Meta("restore"), Spec: velerov1.PodVolumeRestoreSpec{ //nolint:contextcheck // the test's call, not the data path's
 			Pod: corev1.ObjectReference{Namespace: "shop", Name: "db-0"}, Volume: "data", BackupStorageLocation: "default", UploaderType: "kopia", SnapshotID: ids[1], SourceNamespace: "shop",
 		}})
 		changed.Labels = map[string]string{velerov1.BackupNameLabel: "adopted"}
-		s.update(changed)
+		s.update(changed) //nolint:contextcheck // the test's call, not the data path's
 	}}
 	s.start(cfg)
 	task := s.forgetTask("task", 1, "")
