@@ -31,6 +31,14 @@ const (
 	// spec.snapshotID begins with SnapshotIDPathsPrefix.
 	AnnotationRestorePaths = "plimsoll.io/restore-paths"
 
+	// AnnotationCompare of a PodVolumeRestore asks with "true" that the node agent compare the restored volume with the snapshot, before it hands
+	// the volume over. The restore fails if they differ. It is for scratch volumes: one that held files before has some too many.
+	AnnotationCompare = "plimsoll.io/compare"
+
+	// AnnotationComparison is on a PodVolumeRestore with AnnotationCompare whose volume was compared: a Comparison, as JSON. Agents that do not
+	// know AnnotationCompare leave none.
+	AnnotationComparison = "plimsoll.io/comparison"
+
 	// AnnotationSynced is on a Backup whose records have all been brought into the cluster: how many there are, as JSON. A
 	// Backup with fewer is repaired.
 	AnnotationSynced = "plimsoll.io/synced"

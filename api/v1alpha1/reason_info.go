@@ -27,6 +27,7 @@ const (
 	pageStates   = "node-agent.md#states"
 	pageMessages = "node-agent.md#troubleshooting"
 	pageTasks    = "repositories.md#reasons"
+	pageScratch  = "repositories.md#restore-into-a-scratch-volume"
 
 	pageRestorePaths = "kubectl.md#restore-single-paths"
 )
@@ -217,6 +218,10 @@ func volumeFailures() []ReasonInfo {
 			Retried: "yes, unless the same number of bytes is missing again; `--partial-restore=complete` accepts it",
 			Remedy: "check the volume's driver, its disk or server, and whether another program removes files from it; to let the pod start with what there is, delete the pod and restore it again with " +
 				"'velero restore create --annotations " + AnnotationPartial + "=complete ...'", Page: pageLacks,
+		},
+		{
+			Reason: ReasonRestoreMismatch, Meaning: "the restored volume is not what the snapshot says", Detail: "a scratch volume was compared with its snapshot after the restore, and files are missing or too many, or differ in content, mode, owner, time or target (`repository verify --restore-to`)",
+			Retried: retriedNo, Remedy: "all data was read from the repository, so look at the storage class: a volume of it does not keep what is written, or not the owners, modes and times", Page: pageScratch,
 		},
 		{Reason: ReasonVanishedFiles, Meaning: "many files vanished while the volume was read", Detail: "never a failure: the reason of result `partial` when many files vanished while the volume was read", Page: pageLacks},
 		{

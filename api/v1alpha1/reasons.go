@@ -49,6 +49,7 @@ const (
 	ReasonUnwrittenFiles       Reason = "UnwrittenFiles"       // files could not be written: more than --partial-restore allows, or the reason of result partial
 	ReasonMissingData          Reason = "MissingData"          // the files of a restored volume are smaller than the snapshot's, without an error
 	ReasonVanishedFiles        Reason = "VanishedFiles"        // the reason of result partial: many files vanished while the volume was read
+	ReasonRestoreMismatch      Reason = "RestoreMismatch"      // the restored volume was compared with the snapshot, and is not the same
 	ReasonTooManyAttempts      Reason = "TooManyAttempts"      // the agent ended once too often while it ran
 	ReasonDataPath             Reason = "DataPath"             // anything else that restic or kopia says
 )

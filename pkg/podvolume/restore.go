@@ -51,7 +51,7 @@ func (op *Operation) restore(ctx context.Context) (attemptResult, error) {
 		return attemptResult{}, err
 	}
 	began := time.Now()
-	restored, err := up.Restore(ctx, req, op.tracker)
+	restored, err := up.Restore(ctx, req, op.restoreSink())
 	if err != nil {
 		return attemptResult{}, err
 	}
@@ -64,6 +64,9 @@ func (op *Operation) restore(ctx context.Context) (attemptResult, error) {
 	}
 	result, err := op.checkRestored(ctx, req.Volume, restored, time.Since(began))
 	if err != nil {
+		return attemptResult{}, err
+	}
+	if err := op.compareRestored(ctx, up, req, restored); err != nil {
 		return attemptResult{}, err
 	}
 	if err := op.writeDoneFile(pvr, req.Volume); err != nil {

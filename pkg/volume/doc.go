@@ -1,4 +1,4 @@
-// Package volume says where a pod's volume lies on the host, and how many bytes lie in a tree.
+// Package volume says where a pod's volume lies on the host, how many bytes lie in a tree, and whether a tree is what an archive says.
 //
 // # Where
 //
@@ -14,10 +14,14 @@
 // leaves the disk to the restore. Neither the size of a file nor its blocks tell what is in it meanwhile: restic preallocates
 // (docs/contracts/restic-kopia.md 8). Files that can be in flight are therefore measured by their data extents.
 //
+// # Whether it is the same
+//
+// A Comparison holds a tree against the records of a snapshot and an archive of it, entry by entry.
+//
 // # File systems
 //
 // The lookup in the pods directory works on an afero.Fs, so that its tests can do without kubelet. What needs file descriptors is
-// Linux and the real file system only: Open, Sizes and Meter.
+// Linux and the real file system only: Open, Sizes, Meter and Comparison.
 //
 // No function here can be interrupted while the kernel waits for a file server that is gone; ctx is looked at between
 // system calls.

@@ -247,16 +247,24 @@ func sameContent(ctx context.Context, one, other io.Reader) (bool, error) {
 		}
 		n, errA := io.ReadFull(one, a)
 		k, errB := io.ReadFull(other, b)
+		if err := errors.Join(readError(errA), readError(errB)); err != nil {
+			return false, err
+		}
 		if n != k || !bytes.Equal(a[:n], b[:k]) {
 			return false, nil
 		}
-		switch {
-		case errors.Is(errA, io.EOF), errors.Is(errA, io.ErrUnexpectedEOF):
+		if n < len(a) {
 			return true, nil
-		case errA != nil || errB != nil:
-			return false, errors.Join(errA, errB)
 		}
 	}
+}
+
+// readError drops the errors of io.ReadFull at the end of a file.
+func readError(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil
+	}
+	return err
 }
 
 // openIn opens an entry of a directory for reading. It follows no link.

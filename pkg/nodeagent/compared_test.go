@@ -1,0 +1,128 @@
+package nodeagent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
+	"github.com/plimsoll-io/plimsoll/test/controlplane"
+	"github.com/plimsoll-io/plimsoll/test/parts"
+	"github.com/plimsoll-io/plimsoll/test/tree"
+)
+
+// browsable is a data path as the node agent has it.
+type browsable interface {
+	uploader.Uploader
+	uploader.Browser
+}
+
+// badStorage is a data path into a volume that, once it has failed, does not keep what is written to it.
+type badStorage struct {
+	browsable
+	fails *atomic.Bool
+}
+
+func (b badStorage) Restore(ctx context.Context, req uploader.RestoreRequest, p progress.Sink) (uploader.RestoreResult, error) {
+	result, err := b.browsable.Restore(ctx, req, p)
+	if err != nil || !b.fails.Load() {
+		return result, err
+	}
+	file := filepath.Join(req.Volume.Name(), "big", "half")
+	info, err := os.Stat(file)
+	if err != nil {
+		return result, err
+	}
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return result, err
+	}
+	content[len(content)/2] ^= 1
+	return result, errors.Join(os.WriteFile(file, content, 0o600), os.Chtimes(file, info.ModTime(), info.ModTime()), os.WriteFile(filepath.Join(req.Volume.Name(), "more"), nil, 0o600))
+}
+
+func comparisonOf(t *testing.T, pv podvolume.PodVolume) v1alpha1.Comparison {
+	t.Helper()
+	var found v1alpha1.Comparison
+	if err := json.Unmarshal([]byte(pv.Object.GetAnnotations()[v1alpha1.AnnotationComparison]), &found); err != nil {
+		t.Errorf("%s: %v", describe([]podvolume.PodVolume{pv}), err)
+	}
+	return found
+}
+
+// TestRestoreThatIsCompared restores a volume of all kinds of files with kopia and each version of restic, and compares it; then the storage does
+// not keep it.
+func TestRestoreThatIsCompared(t *testing.T) {
+	t.Parallel()
+	for _, path := range append(parts.ResticVersions(t), "kopia") {
+		t.Run(path, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, controlplane.LatestVelero)
+			data := "kopia"
+			dataPath := newKopia(c.t).(browsable)
+			if path != "kopia" {
+				data = "restic"
+				var err error
+				if dataPath, err = restic.New(t.Context(), parts.Restic(t, path), restic.Options{CacheDir: t.TempDir(), TempDir: t.TempDir()}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var fails atomic.Bool
+			c.startAgent(nil, func(cfg *Config) { cfg.Uploaders = map[string]uploader.Uploader{data: badStorage{dataPath, &fails}} })
+			source := c.pod("source", "data")
+			if err := tree.Make(c.dir(source, "data"), tree.Spec{Plain: data == "kopia"}); err != nil {
+				t.Fatal(err)
+			}
+			pvb := c.newBackup(source, "data")
+			pvb.Spec.UploaderType = data
+			c.Create(pvb)
+			snapshot := c.end(pvb).Object.(*velerov1.PodVolumeBackup).Status.SnapshotID
+			restoreInto := func(name string) (podvolume.PodVolume, string) {
+				pod := c.pod(name, "data")
+				c.setInitContainer(pod, running)
+				pvr := c.newRestore(pod, "data", snapshot)
+				pvr.Spec.UploaderType, pvr.Annotations = data, map[string]string{v1alpha1.AnnotationCompare: "true"}
+				c.Create(pvr)
+				return c.end(pvr), c.dir(pod, "data")
+			}
+
+			good, _ := restoreInto("good")
+			found := comparisonOf(t, good)
+			if good.Phase != podvolume.PhaseCompleted || found.Mismatched != 0 || found.Files == 0 || found.Bytes == 0 || len(found.Differences) > 0 {
+				t.Errorf("%s, %+v", describe([]podvolume.PodVolume{good}), found)
+			}
+
+			fails.Store(true)
+			bad, dir := restoreInto("bad")
+			found = comparisonOf(t, bad)
+			if bad.Phase != podvolume.PhaseFailed || annotated(t, bad).Reason != v1alpha1.ReasonRestoreMismatch || len(found.Differences) != 2 || found.Differences["content"] != 1 || found.Differences["unexpected"] != 1 {
+				t.Errorf("%s, %+v", describe([]podvolume.PodVolume{bad}), found)
+			}
+			if !strings.Contains(message(bad), "2 entries of the restored volume are not what the snapshot says (1 content, 1 unexpected), such as big/half has another content") {
+				t.Errorf("the message is %s", message(bad))
+			}
+			var markers []string
+			c.Eventually("the pod's init container learns that the restore has failed", func() bool {
+				if _, err := os.Stat(filepath.Join(dir, ".velero")); err != nil {
+					return false
+				}
+				markers = entries(t, filepath.Join(dir, ".velero"))
+				return len(markers) > 0 && strings.HasSuffix(markers[0], ".failed")
+			})
+			if len(markers) != 1 {
+				t.Errorf("the volume was handed over: %q", markers)
+			}
+		})
+	}
+}
