@@ -187,6 +187,7 @@ manifests: bin/controller-gen velero-crds-$(VELERO) ## Make the generated part o
 	bin/controller-gen rbac:roleName=plimsoll-repository-tasks,fileName=rbac.yaml paths=./pkg/repositorytask paths=./pkg/filerequest output:rbac:dir=deploy/repository-tasks
 	install -m 644 deploy/repository-tasks/files-role.yaml deploy/chart/files/repository-files-role.yaml
 	install -m 644 deploy/repository-tasks/rbac.yaml deploy/chart/files/repository-tasks-rbac.yaml
+	install -m 644 deploy/repository-tasks-restore/role.yaml deploy/chart/files/repository-tasks-restore-role.yaml
 	install -m 644 deploy/node-agent/rbac.yaml deploy/chart/files/rbac.yaml
 	install -m 644 deploy/records/rbac.yaml deploy/chart/files/records-rbac.yaml
 	rm -rf deploy/chart/files/monitoring && cp -r deploy/monitoring deploy/chart/files/

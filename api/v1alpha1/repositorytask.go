@@ -36,6 +36,7 @@ const ConditionChecked = "Checked"
 // +kubebuilder:validation:XValidation:rule="!has(self.all) && !has(self.dryRun) || self.type == 'Migrate'",message="all and dryRun are for tasks of type Migrate"
 // +kubebuilder:validation:XValidation:rule="self.type != 'Migrate' || has(self.backup) || has(self.all)",message="a task of type Migrate works on a backup or on all"
 // +kubebuilder:validation:XValidation:rule="!has(self.readData) || self.type == 'Check'",message="readData is for tasks of type Check"
+// +kubebuilder:validation:XValidation:rule="!has(self.restoreTo) || self.type == 'Verify'",message="restoreTo is for tasks of type Verify"
 // +kubebuilder:validation:XValidation:rule="!has(self.podVolumeBackup) || !has(self.volume)",message="volume selects volumes of a backup: it cannot be set with podVolumeBackup"
 // +kubebuilder:validation:XValidation:rule="!has(self.maxBytes) || has(self.latest) && self.type == 'Verify'",message="maxBytes can only be set with latest, and not for a check"
 type RepositoryTaskSpec struct {
@@ -92,6 +93,12 @@ type RepositoryTaskSpec struct {
 	//
 	// +optional
 	ReadData bool `json:"readData,omitempty"`
+
+	// RestoreTo has a task of type Verify restore each volume into a scratch PersistentVolumeClaim, compare that with the repository's
+	// records, and delete it. Absent: the data is only read.
+	//
+	// +optional
+	RestoreTo *RestoreTarget `json:"restoreTo,omitempty"`
 
 	// Keep is the policy of a task of type Forget, for each claim, or volume without one, in each repository.
 	//

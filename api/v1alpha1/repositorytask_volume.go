@@ -104,6 +104,12 @@ type RepositoryTaskVolume struct {
 	// +optional
 	NotStored int64 `json:"notStored,omitempty"`
 
+	// StorageClassName is the StorageClass of the scratch volume that it was restored into.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	StorageClassName string `json:"storageClassName,omitempty"`
+
 	Result VolumeResult `json:"result"`
 
 	// Files is how many files were compared and are what they should be.

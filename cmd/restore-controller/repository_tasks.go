@@ -45,6 +45,7 @@ type tasksOptions struct {
 	downloadLimit    int64
 	uploadLimit      int64
 	lockWait         time.Duration
+	scratchTimeout   time.Duration
 	progressInterval time.Duration
 	fileTimeout      time.Duration
 }
@@ -78,6 +79,7 @@ The API server is the one of --kubeconfig, of KUBECONFIG, or of the pod's servic
 	f.Int64Var(&o.downloadLimit, "download-limit", 0, "read at most this many bytes per second; 0: no limit")
 	f.Int64Var(&o.uploadLimit, "upload-limit", 0, "send at most this many bytes per second; 0: no limit")
 	f.DurationVar(&o.lockWait, "lock-wait", time.Hour, "wait this long for a locked repository")
+	f.DurationVar(&o.scratchTimeout, "scratch-timeout", 10*time.Minute, "wait this long until a claim to restore into is mounted, and until a node agent has begun with the restore")
 	f.DurationVar(&o.progressInterval, "progress-interval", progress.DefaultInterval, "write progress to the API server this often")
 	f.DurationVar(&o.fileTimeout, "file-request-timeout", time.Hour, "delete a FileRequest after this time; an answer that has begun may end later")
 	return cmd
@@ -87,8 +89,8 @@ func (o *tasksOptions) validate() error {
 	if o.downloadLimit < 0 || o.uploadLimit < 0 {
 		return fmt.Errorf("--download-limit=%d or --upload-limit=%d is negative", o.downloadLimit, o.uploadLimit)
 	}
-	if o.progressInterval <= 0 || o.lockWait <= 0 || o.fileTimeout <= 0 {
-		return errors.New("--progress-interval, --lock-wait and --file-request-timeout must be positive")
+	if o.progressInterval <= 0 || o.lockWait <= 0 || o.scratchTimeout <= 0 || o.fileTimeout <= 0 {
+		return errors.New("--progress-interval, --lock-wait, --scratch-timeout and --file-request-timeout must be positive")
 	}
 	return o.log.Validate()
 }
@@ -108,14 +110,18 @@ func serveTasks(ctx context.Context, o tasksOptions) error {
 	if err != nil {
 		return err
 	}
+	pod, err := podName()
+	if err != nil {
+		return err
+	}
 	err = repositorytask.SetUp(mgr, repositorytask.Config{
-		Namespace: o.namespace, Verifiers: asVerifiers(data), Checkers: asCheckers(data), UsageReaders: asUsageReaders(data), Forgetters: asForgetters(data), Pruners: asPruners(data),
+		Namespace: o.namespace, Pod: pod, ScratchTimeout: o.scratchTimeout, Verifiers: asVerifiers(data), Checkers: asCheckers(data), UsageReaders: asUsageReaders(data), Forgetters: asForgetters(data), Pruners: asPruners(data),
 		Exporter: asExporter(data), Importer: asImporter(data), LockWait: o.lockWait, ProgressInterval: o.progressInterval, Logger: log,
 	})
 	if err != nil {
 		return err
 	}
-	if err := setUpFiles(mgr, o, data, log); err != nil {
+	if err := setUpFiles(mgr, o, pod, data, log); err != nil {
 		return err
 	}
 	// The metrics show the tasks, also in a process that waits for the lease.
@@ -144,15 +150,20 @@ func serveTasks(ctx context.Context, o tasksOptions) error {
 	return mgr.Start(ctx)
 }
 
-// setUpFiles wires the controller of FileRequests.
-func setUpFiles(mgr ctrl.Manager, o tasksOptions, data map[string]repositoryData, log *slog.Logger) error {
-	pod := os.Getenv("POD_NAME")
-	if pod == "" {
-		var err error
-		if pod, err = os.Hostname(); err != nil {
-			return fmt.Errorf("find the name of this pod: %w", err)
-		}
+// podName returns the name of the pod that this process runs in.
+func podName() (string, error) {
+	if pod := os.Getenv("POD_NAME"); pod != "" {
+		return pod, nil
 	}
+	pod, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("find the name of this pod: %w", err)
+	}
+	return pod, nil
+}
+
+// setUpFiles wires the controller of FileRequests.
+func setUpFiles(mgr ctrl.Manager, o tasksOptions, pod string, data map[string]repositoryData, log *slog.Logger) error {
 	browsers := map[string]uploader.Browser{}
 	for kind, d := range data {
 		browsers[kind] = d

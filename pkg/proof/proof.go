@@ -74,7 +74,7 @@ func Since(all []velerov1.PodVolumeBackup) map[Volume]time.Time {
 // Proof is what the tasks that exist have found out about a volume. A time is zero if there is none.
 type Proof struct {
 	Tried    time.Time // when the last task was done with it, with whatever result
-	Failed   bool      // the last task has found out nothing, such as because the storage did not answer
+	Failed   bool      // the last task has found out nothing, such as because the storage did not answer, or a volume was not the same after a restore
 	Verified time.Time // when a backup of it was last proven to be restorable
 	Damaged  bool      // a backup was found damaged or lost, and none that is as new was proven since
 }
@@ -106,7 +106,7 @@ func of(results []*v1alpha1.RepositoryTaskVolume) Proof {
 	for _, v := range results {
 		at := v.CompletionTimestamp.Time
 		if !at.Before(p.Tried) {
-			p.Tried, p.Failed = at, v.Result == v1alpha1.VolumeFailed
+			p.Tried, p.Failed = at, v.Result == v1alpha1.VolumeFailed || v.Result == v1alpha1.VolumeMismatched && !Damage(v)
 		}
 		if v.Result == v1alpha1.VolumeVerified && at.After(p.Verified) {
 			p.Verified = at
@@ -119,11 +119,11 @@ func of(results []*v1alpha1.RepositoryTaskVolume) Proof {
 }
 
 // Damage reports whether a task has found that a backup cannot be restored: files are damaged, or the snapshot or all of the
-// repository is gone.
+// repository is gone. A restored volume that differs is no damage of the backup, all of which was read to compare it.
 func Damage(v *v1alpha1.RepositoryTaskVolume) bool {
 	switch v.Result {
 	case v1alpha1.VolumeMismatched:
-		return true
+		return v.Reason != v1alpha1.ReasonRestoreMismatch
 	case v1alpha1.VolumeFailed:
 		return Lost(v.Reason)
 	default:

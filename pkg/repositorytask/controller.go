@@ -49,11 +49,14 @@ type Config struct {
 	// processes. Default 256 MiB: about as long as those take to start.
 	ReadAllBelow int64
 
+	Pod string // the pod that this process runs in, whose image pods of restores have; empty: nothing can be restored
+
 	MaxAttempts      int           // how often processes may begin with one task; default 10
 	Tries            int           // of one volume, after failures that may pass; default 3
 	RetryDelay       time.Duration // between two of them; default 30 s
 	LockWait         time.Duration // how long a volume waits for a locked repository; default 1 h
 	LockDelay        time.Duration // between two looks at the lock; default 30 s
+	ScratchTimeout   time.Duration // how long a claim to restore into may take until it is mounted; default 10 min
 	ProgressInterval time.Duration // default progress.DefaultInterval
 	StallAfter       time.Duration // default progress.DefaultStallAfter
 
@@ -77,7 +80,7 @@ func (c *Config) setDefaults() {
 		c.ReadAllBelow = 256 << 20
 	}
 	for d, standard := range map[*time.Duration]time.Duration{
-		&c.RetryDelay: 30 * time.Second, &c.LockWait: time.Hour, &c.LockDelay: 30 * time.Second, &c.ProgressInterval: progress.DefaultInterval,
+		&c.RetryDelay: 30 * time.Second, &c.LockWait: time.Hour, &c.LockDelay: 30 * time.Second, &c.ScratchTimeout: 10 * time.Minute, &c.ProgressInterval: progress.DefaultInterval,
 	} {
 		if *d <= 0 {
 			*d = standard

@@ -2,7 +2,8 @@ package repositorytask
 
 // The rights of the service account, from which `make generate` makes deploy/repository-tasks/rbac.yaml. Which Secrets the
 // locations name for their credentials and certificates is not known before. Nothing but the tasks' status is written, and
-// PodVolumeBackups of no Backup: a task of type Forget marks and deletes them.
+// PodVolumeBackups of no Backup: a task of type Forget marks and deletes them. The rights to restore are in
+// deploy/repository-tasks-restore, since not everybody gives them.
 //
 // +kubebuilder:rbac:groups=plimsoll.io,namespace=velero,resources=repositorytasks,verbs=get;list;watch;delete
 // +kubebuilder:rbac:groups=plimsoll.io,namespace=velero,resources=repositorytasks/status,verbs=patch

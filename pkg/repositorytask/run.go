@@ -98,6 +98,9 @@ func (r *run) work(ctx context.Context) error {
 	if r.kind, known = kindOf(spec); !known {
 		return refuse(v1alpha1.ReasonUnsupported, "this version does not know tasks of type %q", spec.Type)
 	}
+	if spec.RestoreTo != nil && r.object.Status.Attempts > 0 {
+		r.newScratch().cleanUp(ctx) // what a process has left that was killed
+	}
 	if !r.selects {
 		return r.doWork(r, ctx)
 	}

@@ -26,15 +26,20 @@ const (
 // answers with less than it has makes whole files look damaged. The error is that of ctx.
 func (r *run) verifyVolume(ctx context.Context, i int, v v1alpha1.RepositoryTaskVolume) (v1alpha1.RepositoryTaskVolume, error) {
 	began, try, damaged := time.Now(), 1, false
+	look := r.verifyOnce
+	restores := r.object.Spec.RestoreTo != nil
+	if restores {
+		look = func(ctx context.Context, i int) (uploader.VerifyResult, error) { return r.restoreOnce(ctx, i, &v) }
+	}
 	for {
-		result, err := r.verifyOnce(ctx, i)
+		result, err := look(ctx, i)
 		if err == nil && !damaged && !result.Proven() {
 			r.log.Warn("Volume looks damaged; looking again", "pod", v.Namespace+"/"+v.Pod, "volume", v.Volume, "mismatched", result.Mismatched, "error", result.LastError)
 			damaged = true
 			continue
 		}
 		if err == nil {
-			return withResult(v, &result), nil
+			return withResult(v, &result, restores), nil
 		}
 		if ctx.Err() != nil {
 			return v, context.Cause(ctx)
@@ -58,8 +63,8 @@ func (r *run) verifyVolume(ctx context.Context, i int, v v1alpha1.RepositoryTask
 	}
 }
 
-// withResult takes what was found into the entry of a volume.
-func withResult(v v1alpha1.RepositoryTaskVolume, r *uploader.VerifyResult) v1alpha1.RepositoryTaskVolume {
+// withResult takes what was found into the entry of a volume: in the repository, or in a volume that it was restored into.
+func withResult(v v1alpha1.RepositoryTaskVolume, r *uploader.VerifyResult, restored bool) v1alpha1.RepositoryTaskVolume {
 	v.Files, v.Bytes, v.Mismatched, v.NotCompared, v.Absent = r.Files, r.Bytes, r.Mismatched, r.NotCompared, r.Absent
 	v.Reason, v.Message, v.Paths = "", "", nil
 	if r.Proven() {
@@ -68,6 +73,10 @@ func withResult(v v1alpha1.RepositoryTaskVolume, r *uploader.VerifyResult) v1alp
 	}
 	v.Result, v.Reason = v1alpha1.VolumeMismatched, v1alpha1.ReasonMismatched
 	v.Message = text.Count(r.Mismatched, "file is", "files are") + " not what the repository's records say"
+	if restored {
+		v.Reason = v1alpha1.ReasonRestoreMismatch
+		v.Message = fmt.Sprintf("restored into a volume of class %q, %s not what the repository's records say", v.StorageClassName, text.Count(r.Mismatched, "file or directory is", "files and directories are"))
+	}
 	if r.NotCompared > 0 {
 		v.Message += fmt.Sprintf(", %d not compared", r.NotCompared)
 	}
@@ -123,6 +132,9 @@ func (r *run) report(i int, reading progress.Reading) {
 
 // classify returns the reason of an error, and whether another try may help.
 func classify(err error) (reason v1alpha1.Reason, mayPass bool) {
+	if failed, ok := errors.AsType[*scratchError](err); ok {
+		return failed.reason, failed.mayPass
+	}
 	for _, known := range []struct {
 		err    error
 		reason v1alpha1.Reason

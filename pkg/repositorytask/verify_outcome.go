@@ -11,6 +11,7 @@ import (
 // summary counts the results of the volumes.
 type summary struct {
 	verified, mismatched, failed, skipped int
+	restored                              int // of the verified: into a scratch volume
 	postponed                             int32
 	files, bytes, absent                  int64
 	reason                                v1alpha1.Reason
@@ -26,6 +27,9 @@ func summarize(status *v1alpha1.RepositoryTaskStatus) summary {
 		switch v.Result {
 		case v1alpha1.VolumeVerified:
 			s.verified++
+			if v.StorageClassName != "" {
+				s.restored++
+			}
 		case v1alpha1.VolumeSkipped:
 			s.skipped++
 		case v1alpha1.VolumeMismatched:
@@ -52,6 +56,14 @@ func verifyOutcome(status *v1alpha1.RepositoryTaskStatus, note string) outcome {
 	return outcome{true, v1alpha1.ReasonVerified, s.String()}
 }
 
+// mismatchedAre says what volumes are that do not match: of a backup, or of what was restored from it.
+func (s *summary) mismatchedAre() string {
+	if s.reason == v1alpha1.ReasonRestoreMismatch {
+		return "not the same after a restore"
+	}
+	return "damaged"
+}
+
 // String says what was found.
 func (s *summary) String() string {
 	var said strings.Builder
@@ -59,7 +71,7 @@ func (s *summary) String() string {
 	for _, other := range []struct {
 		n    int
 		what string
-	}{{s.mismatched, "damaged"}, {s.failed, "not verified"}, {s.skipped, "empty"}} {
+	}{{s.restored, "restored into a scratch volume"}, {s.mismatched, s.mismatchedAre()}, {s.failed, "not verified"}, {s.skipped, "empty"}} {
 		if other.n > 0 {
 			fmt.Fprintf(&said, "; %d %s", other.n, other.what)
 		}

@@ -47,6 +47,7 @@ records:
 restoreHelper: {install: false}
 repositoryTasks:
   install: true
+  restore: true
   extraArgs: [--log-format=json]
   resources: {limits: {memory: 1Gi}}
   nodeSelector: {tasks: "yes"}
@@ -87,6 +88,7 @@ func TestAPIServerTakesEverything(t *testing.T) {
 		"volume plugins":          kustomize(t, "volume-plugin"),
 		"records":                 kustomize(t, "records"),
 		"repository tasks":        kustomize(t, "repository-tasks"),
+		"tasks that restore":      kustomize(t, "repository-tasks-restore"),
 		"chart":                   chart(t, "velero"),
 		"chart, standalone":       chart(t, "plimsoll", "--set", "crds.install=true,restoreController.install=true"),
 		"chart, every value":      chart(t, "backup", "--values", values),
@@ -109,6 +111,7 @@ func TestChartGivesWhatTheBasesGive(t *testing.T) {
 		"beside Velero": {"resources: [../node-agent]", "velero", ""},
 		"with records":  {"resources: [../node-agent, ../records]", "velero", "records.install=true"},
 		"with tasks":    {"resources: [../node-agent, ../repository-tasks]", "velero", "repositoryTasks.install=true"},
+		"with restores": {"resources: [../node-agent, ../repository-tasks, ../repository-tasks-restore]", "velero", "repositoryTasks.install=true,repositoryTasks.restore=true"},
 		"standalone":    {"resources: [../standalone]", "plimsoll", "crds.install=true,restoreController.install=true"},
 		"monitoring beside Velero": {
 			"resources: [../node-agent, ../records, ../repository-tasks]\ncomponents: [../monitoring, ../monitoring/records, ../monitoring/repository-tasks]\nnamespace: velero",

@@ -1,6 +1,7 @@
 package rbac
 
 import (
+	"errors"
 	"net/http"
 	"os/exec"
 	"path/filepath"
@@ -123,6 +124,74 @@ func TestRightsOfRepositoryTasks(t *testing.T) {
 		stop()
 	}
 	judge(t, granted(t, roles), readRequests(t, audit, "system:serviceaccount:"+account.Namespace+":"+account.Name))
+}
+
+// TestRightsToRestore restores into a scratch claim as the service account of deploy/repository-tasks with the rights of
+// deploy/repository-tasks-restore, each of which must have been needed: one claim is never mounted, and the test fails the restore into the other.
+func TestRightsToRestore(t *testing.T) {
+	t.Parallel()
+	runtime.LockOSThread() // as in TestRights
+	defer runtime.UnlockOSThread()
+	root, err := parts.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, restic := parts.RestoreController(t), parts.Restic(t, parts.DefaultRestic)
+	audit := filepath.Join(t.TempDir(), "audit.log")
+	c := newCluster(t, audit)
+	tasks, restores := filepath.Join(root, "deploy", "repository-tasks"), filepath.Join(root, "deploy", "repository-tasks-restore")
+	rights := readObjects(t, filepath.Join(restores, "role.yaml"))
+	objects := append(readObjects(t, filepath.Join(tasks, "serviceaccount.yaml")), readObjects(t, filepath.Join(tasks, "rbac.yaml"))...)
+	account := accountIn(t, objects)
+	c.apply(append(append(objects, rights...), readObjects(t, filepath.Join(restores, "rolebinding.yaml"))...))
+	c.Create(c.DirectoryLocation("default", t.TempDir()), &corev1.Pod{ObjectMeta: c.Meta("tasks"), Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "tasks", Image: "plimsoll"}}}},
+		&velerov1.PodVolumeBackup{
+			ObjectMeta: c.Meta("one"),
+			Spec: velerov1.PodVolumeBackupSpec{
+				Pod: corev1.ObjectReference{Namespace: "shop", Name: "db-0"}, Volume: "data", BackupStorageLocation: "default", UploaderType: "kopia", Node: "n",
+			},
+			Status: velerov1.PodVolumeBackupStatus{Phase: velerov1.PodVolumeBackupPhaseCompleted, SnapshotID: strings.Repeat("a", 32)},
+		})
+	stop := startAgent(t, program, []string{
+		"repository-tasks", "--kubeconfig=" + testenv.Kubeconfig(t, c.WithToken(account)), "--namespace=" + namespace, "--metrics-address=" + loopback.ForTest(t), "--restic-path=" + restic,
+		"--scratch-timeout=3s", "--progress-interval=200ms",
+	}, "POD_NAME=tasks")
+	ends := func(name string, reason v1alpha1.Reason) {
+		task := &v1alpha1.RepositoryTask{ObjectMeta: c.Meta(name), Spec: v1alpha1.RepositoryTaskSpec{
+			Type: v1alpha1.TaskVerify, PodVolumeBackup: "one", RestoreTo: &v1alpha1.RestoreTarget{StorageClassName: "none"},
+		}}
+		c.Create(task)
+		testenv.EventuallyGet(c.Env, task, "the end of the task", func(task *v1alpha1.RepositoryTask, err error) bool {
+			if name == "fails" {
+				c.failRestore()
+			}
+			return err == nil && task.Status.Reason == reason
+		})
+	}
+	ends("unbound", v1alpha1.ReasonPodNotReady)
+	ends("fails", v1alpha1.ReasonDataPath)
+	stop()
+	judge(t, granted(t, rights), readRequests(t, audit, "system:serviceaccount:"+account.Namespace+":"+account.Name))
+}
+
+// failRestore lets the pod of a scratch claim wait for its volume, and fails the restore into it.
+func (c *cluster) failRestore() {
+	c.t.Helper()
+	var pods corev1.PodList
+	var restores velerov1.PodVolumeRestoreList
+	if err := errors.Join(c.Client.List(c.Context(), &pods, client.InNamespace(namespace), client.MatchingLabels{"app.kubernetes.io/name": "plimsoll-scratch"}), c.Client.List(c.Context(), &restores, client.InNamespace(namespace))); err != nil {
+		c.t.Fatal(err)
+	}
+	for i := range pods.Items {
+		if len(pods.Items[i].Status.InitContainerStatuses) == 0 {
+			c.SetInitContainer(&pods.Items[i], corev1.ContainerState{Running: &corev1.ContainerStateRunning{}})
+		}
+	}
+	for i := range restores.Items {
+		if restores.Items[i].Status.Phase == "" {
+			c.Patch(&restores.Items[i], `{"status": {"phase": "Failed", "message": "by the test"}}`)
+		}
+	}
 }
 
 // backUp makes a snapshot with restic, and returns its id.
