@@ -65,6 +65,7 @@ type newTask struct {
 	volume   string
 	noWait   bool
 	readData bool
+	restore  restoreTo
 	ttl      time.Duration
 	schedule string
 	image    string
@@ -92,6 +93,9 @@ func (o *newTask) runE(c *connection) func(*cobra.Command, []string) error {
 		if err != nil {
 			return err
 		}
+		if err := o.restore.apply(cmd.Context(), api, task); err != nil {
+			return err
+		}
 		if o.schedule != "" {
 			flags := []string{"--latest"}
 			if o.kind == v1alpha1.TaskUsage {
@@ -111,6 +115,9 @@ func repositoryVerifyCommand(c *connection) *cobra.Command {
 		Long: `Read every file of a backup's pod volumes out of the repository, and compare it with the repository's records: the hash of
 each piece, and the size of each file. Nothing is restored, and nothing in the repository is changed.
 
+With --restore-to it restores each volume, one at a time, into a PersistentVolumeClaim of that StorageClass in Velero's namespace, with
+the node agent, compares every file, and deletes the claim. That needs deploy/repository-tasks-restore, and takes storage for a while.
+
 The command creates a RepositoryTask, which a deployment in the cluster carries out, and waits until it has ended. The exit
 code is 3 if a file is damaged or missing, or if a volume could not be verified. If interrupted, the task continues.
 
@@ -120,6 +127,7 @@ rights; then each volume has its turn. 'kubectl plimsoll repository proofs' show
 		Example: `  kubectl plimsoll repository verify --backup nightly
   kubectl plimsoll repository verify --backup nightly --volume shop/db-0:data -o json
   kubectl plimsoll repository verify --from db-0-data-x7k2p
+  kubectl plimsoll repository verify --backup nightly --restore-to standard
   kubectl plimsoll repository verify --latest --max-bytes 200Gi --schedule "0 5 * * *" | kubectl apply -f -`,
 		Args: program.NoArguments,
 		RunE: o.runE(c),
@@ -130,12 +138,13 @@ rights; then each volume has its turn. 'kubectl plimsoll repository proofs' show
 	f.StringVar(&o.maxBytes, "max-bytes", "", "with --latest: verify only as many volumes as have this size together, such as 200Gi, but at least one")
 	f.StringVar(&o.schedule, "schedule", "", "with --latest: print a CronJob with this schedule instead of verifying")
 	f.StringVar(&o.image, "image", "", "the image of the CronJob; default: that of Deployment plimsoll-repository-tasks")
+	o.restore.addFlags(cmd)
 	return cmd
 }
 
 // task returns the RepositoryTask that the flags ask for. The error is one of usage.
 func (o *newTask) task(namespace string) (*v1alpha1.RepositoryTask, error) {
-	if err := errors.Join(o.validate(), o.validateLatest()); err != nil {
+	if err := errors.Join(o.validate(), o.validateLatest(), o.restore.validate(o.schedule)); err != nil {
 		return nil, err
 	}
 	switch {

@@ -56,6 +56,13 @@ func (o *newTask) printSchedule(cmd *cobra.Command, api client.Reader, task *v1a
 	if o.maxBytes != "" {
 		args = append(args, "--max-bytes="+o.maxBytes)
 	}
+	if o.restore.class != "" {
+		args = append(args, "--restore-to="+o.restore.class)
+		name += "-restore" // beside the one that only reads
+	}
+	if o.restore.size != "" {
+		args = append(args, "--restore-size="+o.restore.size)
+	}
 	job := cronJob{namespace: task.Namespace, name: name, schedule: o.schedule, image: image, args: args, timeout: o.timeout}
 	rights := []rbacv1.PolicyRule{rule(v1alpha1.GroupVersion.Group, "repositorytasks", nil, "create", "get")}
 	fmt.Fprintln(cmd.ErrOrStderr(), "Nothing is created.")

@@ -10,10 +10,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -59,6 +61,39 @@ func (c *cluster) testRepository(t *testing.T) {
 		t.Errorf("backups were browsed of %v", seen)
 	}
 	c.proveBySchedule(t)
+	c.proveByRestore(t, backups.Items)
+}
+
+// proveByRestore restores a backup of each data path into a scratch claim on a real node, through scheduler, kubelet and node agent, and compares it.
+func (c *cluster) proveByRestore(t *testing.T, backups []velerov1.PodVolumeBackup) {
+	t.Helper()
+	for _, object := range c.manifests(t, "../../deploy/repository-tasks-restore") {
+		c.apply(t, object)
+	}
+	defer c.deleteManifests(t, "../../deploy/repository-tasks-restore")
+	for _, kind := range []string{restic, kopia} {
+		i := slices.IndexFunc(backups, func(b velerov1.PodVolumeBackup) bool {
+			return b.Spec.UploaderType == kind && b.Spec.Volume == disk && strings.HasPrefix(b.Spec.Pod.Namespace, "e2e-"+kind) && b.Status.SnapshotID != ""
+		})
+		if i < 0 {
+			t.Errorf("there is no backup with %s", kind)
+			continue
+		}
+		// The class provisions nothing by itself: one local volume is free.
+		c.makeLocalVolume(t, &app{namespace: ownNamespace, name: "scratch-" + kind, node: c.nodes[0]})
+		var task v1alpha1.RepositoryTask
+		said := c.plimsoll(t, "repository", "verify", "--from", backups[i].Name, "--restore-to", storageClass, "--restore-size", "1Gi", "-o", "json")
+		if err := json.Unmarshal([]byte(said), &task); err != nil {
+			t.Fatalf("%v\n%s", err, said)
+		}
+		if v := task.Status.Volumes[0]; task.Status.Phase != v1alpha1.PhaseCompleted || v.Result != v1alpha1.VolumeVerified || v.StorageClassName != storageClass || v.Files == 0 {
+			t.Errorf("%s: %+v", kind, task.Status)
+		}
+		var claims corev1.PersistentVolumeClaimList
+		if err := c.client.List(t.Context(), &claims, client.InNamespace(veleroNamespace)); err != nil || len(claims.Items) > 0 {
+			t.Errorf("%s: left are %v, %v", kind, claims.Items, err)
+		}
+	}
 }
 
 // proveBySchedule proves the newest backup of each volume as `repository verify --schedule` does, on real nodes and S3.
