@@ -32,7 +32,8 @@ const (
 	AnnotationRestorePaths = "plimsoll.io/restore-paths"
 
 	// AnnotationCompare of a PodVolumeRestore asks with "true" that the node agent compare the restored volume with the snapshot, before it hands
-	// the volume over. The restore fails if they differ. It is for scratch volumes: one that held files before has some too many.
+	// the volume over. The restore fails if they differ. Its progress counts the bytes that are restored and those that are compared. It is for
+	// scratch volumes: one that held files before has some too many.
 	AnnotationCompare = "plimsoll.io/compare"
 
 	// AnnotationComparison is on a PodVolumeRestore with AnnotationCompare whose volume was compared: a Comparison, as JSON. Agents that do not

@@ -130,6 +130,7 @@ func TestRightsOfRepositoryTasks(t *testing.T) {
 // deploy/repository-tasks-restore, each of which must have been needed: one claim is never mounted, and the test fails the restore into the other.
 func TestRightsToRestore(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	runtime.LockOSThread() // as in TestRights
 	defer runtime.UnlockOSThread()
 	root, err := parts.Root()
