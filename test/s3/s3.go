@@ -31,7 +31,9 @@ type Server struct {
 	SecretKey string
 	CACert    []byte // PEM
 
-	root string
+	root    string
+	command []string
+	stop    func()
 }
 
 // startTimeout is how long a server may take to answer, on a machine that is very busy.
@@ -50,9 +52,21 @@ func Start(tb testing.TB) *Server {
 	}
 	s.Endpoint = loopback.ForTest(tb)
 	cert, key := s.certify(tb, dir)
-	server := exec.CommandContext(context.WithoutCancel(tb.Context()), parts.S3Server(tb),
-		"--quiet", "--port", s.Endpoint, "--access", s.AccessKey, "--secret", s.SecretKey, "--cert", cert, "--key", key,
-		"posix", "--sidecar", sidecar, s.root)
+	s.command = []string{
+		parts.S3Server(tb), "--quiet", "--port", s.Endpoint, "--access", s.AccessKey, "--secret", s.SecretKey, "--cert", cert, "--key", key,
+		"posix", "--sidecar", sidecar, s.root,
+	}
+	s.Run(tb)
+	return s
+}
+
+// Stop ends the server, as a crash does. Nothing listens at its address until Run.
+func (s *Server) Stop() { s.stop() }
+
+// Run starts the server again after Stop, at the same address and with its buckets.
+func (s *Server) Run(tb testing.TB) {
+	tb.Helper()
+	server := exec.CommandContext(context.WithoutCancel(tb.Context()), s.command[0], s.command[1:]...)
 	var output bytes.Buffer
 	server.Stdout, server.Stderr = &output, &output
 	server.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -64,16 +78,15 @@ func Start(tb testing.TB) *Server {
 		_ = server.Wait()
 		close(ended)
 	}()
-	tb.Cleanup(func() {
+	s.stop = func() {
 		_ = server.Process.Kill()
 		<-ended
-	})
+	}
+	tb.Cleanup(s.stop)
 	if err := await(tb.Context(), s.Endpoint, ended); err != nil {
-		_ = server.Process.Kill()
-		<-ended
+		s.stop()
 		tb.Fatalf("start versitygw: %v\n%s", err, &output)
 	}
-	return s
 }
 
 // Bucket makes a bucket of its own for each call.
