@@ -17,17 +17,18 @@ type ReasonInfo struct {
 
 // The pages that reasons lead to.
 const (
-	pageBegin    = "troubleshooting.md#a-backup-does-not-begin"
-	pageStalled  = "troubleshooting.md#a-backup-does-not-move"
-	pageFails    = "troubleshooting.md#a-backup-fails"
-	pageLacks    = "troubleshooting.md#a-backup-lacks-files-or-volumes"
-	pageInit     = "troubleshooting.md#a-restored-pod-stays-in-init"
-	pageLocks    = "node-agent.md#locks"
-	pageDeadline = "node-agent.md#deadlines"
-	pageStates   = "node-agent.md#states"
-	pageMessages = "node-agent.md#troubleshooting"
-	pageTasks    = "repositories.md#reasons"
-	pageScratch  = "repositories.md#restore-into-a-scratch-volume"
+	pageBegin       = "troubleshooting.md#a-backup-does-not-begin"
+	pageStalled     = "troubleshooting.md#a-backup-does-not-move"
+	pageFails       = "troubleshooting.md#a-backup-fails"
+	pageLacks       = "troubleshooting.md#a-backup-lacks-files-or-volumes"
+	pageInit        = "troubleshooting.md#a-restored-pod-stays-in-init"
+	pageLocks       = "node-agent.md#locks"
+	pageUnavailable = "node-agent.md#repositories-that-do-not-open"
+	pageDeadline    = "node-agent.md#deadlines"
+	pageStates      = "node-agent.md#states"
+	pageMessages    = "node-agent.md#troubleshooting"
+	pageTasks       = "repositories.md#reasons"
+	pageScratch     = "repositories.md#restore-into-a-scratch-volume"
 
 	pageRestorePaths = "kubectl.md#restore-single-paths"
 )
@@ -253,6 +254,10 @@ func repositoryFailures() []ReasonInfo {
 		{
 			Reason: ReasonRepositoryLocked, Meaning: "somebody else holds the repository's lock", Detail: "another process held the lock for longer than `--lock-wait`", Retried: retriedNo,
 			Remedy: "if the named owner does not run any more, remove its lock with 'restic unlock'", Page: pageLocks,
+		},
+		{
+			Reason: ReasonRepositoryUnavailable, Meaning: "the repository does not open", Detail: "the repository does not open: the storage does not answer or refuses, or the password is wrong. Its volumes [wait](#repositories-that-do-not-open) for it, at most for `--fs-backup-timeout`", Retried: retriedNo,
+			Remedy: "check the storage, the network to it and the credentials of the BackupStorageLocation, with 'kubectl plimsoll doctor'; the volumes go on by themselves", Page: pageUnavailable,
 		},
 		{
 			Reason: ReasonSnapshotNotFound, Meaning: "the repository does not have the snapshot", Detail: "the snapshot was forgotten or pruned, or is in another repository", Retried: retriedNo,

@@ -21,37 +21,38 @@ const (
 // The reasons of volumes that have failed, of attempts that have, and of volumes that completed without some files. A volume that
 // waits for its next attempt, a lock or the API server has one of them, too.
 const (
-	ReasonCanceled             Reason = "Canceled"             // spec.cancel was set
-	ReasonDeleted              Reason = "Deleted"              // the PodVolumeBackup or PodVolumeRestore was deleted
-	ReasonDeadline             Reason = "Deadline"             // the server would have stopped waiting for all volumes
-	ReasonAgentLost            Reason = "AgentLost"            // the node agent of the volume's node does not report, and cannot or did not come back
-	ReasonAPIServer            Reason = "APIServer"            // the API server fails with one object, such as a Secret that it cannot decrypt
-	ReasonPodNotReady          Reason = "PodNotReady"          // the pod's init container did not start
-	ReasonPodGone              Reason = "PodGone"              // the pod was deleted, replaced or has ended
-	ReasonVolumeNotFound       Reason = "VolumeNotFound"       // nothing, or more than one thing, where the volume should be
-	ReasonUnsupportedVolume    Reason = "UnsupportedVolume"    // block device, hostPath
-	ReasonUnsupported          Reason = "Unsupported"          // uploader type or option that this agent does not have
-	ReasonInvalidSettings      Reason = "InvalidSettings"      // uploaderSettings that cannot be read
-	ReasonInvalidLocation      Reason = "InvalidLocation"      // BackupStorageLocation, Secret or credentials missing or unusable
-	ReasonRepositoryNotFound   Reason = "RepositoryNotFound"   // no repository at the address
-	ReasonRepositoryIncomplete Reason = "RepositoryIncomplete" // data at the address, without the repository's configuration or keys
-	ReasonWrongPassword        Reason = "WrongPassword"        // the repository's password is another one
-	ReasonRepositoryLocked     Reason = "RepositoryLocked"     // somebody else held the lock for too long
-	ReasonSnapshotNotFound     Reason = "SnapshotNotFound"     // the repository does not know the snapshot
-	ReasonPathNotFound         Reason = "PathNotFound"         // the snapshot does not have a path that was to be restored
-	ReasonPathConflict         Reason = "PathConflict"         // something that cannot be replaced lies in the volume where a path was to be restored
-	ReasonNoSpace              Reason = "NoSpace"              // the volume or the repository is full
-	ReasonFlush                Reason = "Flush"                // the volume's disk has lost what was written
-	ReasonOutOfMemory          Reason = "OutOfMemory"          // the worker was killed for its memory
-	ReasonIdle                 Reason = "Idle"                 // no byte moved for the idle timeout
-	ReasonVolumeIO             Reason = "VolumeIO"             // the volume's file system failed: disk, driver or server
-	ReasonUnreadableFiles      Reason = "UnreadableFiles"      // files were unreadable: more than --partial allows, or the reason of result partial
-	ReasonUnwrittenFiles       Reason = "UnwrittenFiles"       // files could not be written: more than --partial-restore allows, or the reason of result partial
-	ReasonMissingData          Reason = "MissingData"          // the files of a restored volume are smaller than the snapshot's, without an error
-	ReasonVanishedFiles        Reason = "VanishedFiles"        // the reason of result partial: many files vanished while the volume was read
-	ReasonRestoreMismatch      Reason = "RestoreMismatch"      // the restored volume was compared with the snapshot, and is not the same
-	ReasonTooManyAttempts      Reason = "TooManyAttempts"      // the agent ended once too often while it ran
-	ReasonDataPath             Reason = "DataPath"             // anything else that restic or kopia says
+	ReasonCanceled              Reason = "Canceled"              // spec.cancel was set
+	ReasonDeleted               Reason = "Deleted"               // the PodVolumeBackup or PodVolumeRestore was deleted
+	ReasonDeadline              Reason = "Deadline"              // the server would have stopped waiting for all volumes
+	ReasonAgentLost             Reason = "AgentLost"             // the node agent of the volume's node does not report, and cannot or did not come back
+	ReasonAPIServer             Reason = "APIServer"             // the API server fails with one object, such as a Secret that it cannot decrypt
+	ReasonPodNotReady           Reason = "PodNotReady"           // the pod's init container did not start
+	ReasonPodGone               Reason = "PodGone"               // the pod was deleted, replaced or has ended
+	ReasonVolumeNotFound        Reason = "VolumeNotFound"        // nothing, or more than one thing, where the volume should be
+	ReasonUnsupportedVolume     Reason = "UnsupportedVolume"     // block device, hostPath
+	ReasonUnsupported           Reason = "Unsupported"           // uploader type or option that this agent does not have
+	ReasonInvalidSettings       Reason = "InvalidSettings"       // uploaderSettings that cannot be read
+	ReasonInvalidLocation       Reason = "InvalidLocation"       // BackupStorageLocation, Secret or credentials missing or unusable
+	ReasonRepositoryNotFound    Reason = "RepositoryNotFound"    // no repository at the address
+	ReasonRepositoryIncomplete  Reason = "RepositoryIncomplete"  // data at the address, without the repository's configuration or keys
+	ReasonWrongPassword         Reason = "WrongPassword"         // the repository's password is another one
+	ReasonRepositoryLocked      Reason = "RepositoryLocked"      // somebody else held the lock for too long
+	ReasonRepositoryUnavailable Reason = "RepositoryUnavailable" // the repository does not open
+	ReasonSnapshotNotFound      Reason = "SnapshotNotFound"      // the repository does not know the snapshot
+	ReasonPathNotFound          Reason = "PathNotFound"          // the snapshot does not have a path that was to be restored
+	ReasonPathConflict          Reason = "PathConflict"          // something that cannot be replaced lies in the volume where a path was to be restored
+	ReasonNoSpace               Reason = "NoSpace"               // the volume or the repository is full
+	ReasonFlush                 Reason = "Flush"                 // the volume's disk has lost what was written
+	ReasonOutOfMemory           Reason = "OutOfMemory"           // the worker was killed for its memory
+	ReasonIdle                  Reason = "Idle"                  // no byte moved for the idle timeout
+	ReasonVolumeIO              Reason = "VolumeIO"              // the volume's file system failed: disk, driver or server
+	ReasonUnreadableFiles       Reason = "UnreadableFiles"       // files were unreadable: more than --partial allows, or the reason of result partial
+	ReasonUnwrittenFiles        Reason = "UnwrittenFiles"        // files could not be written: more than --partial-restore allows, or the reason of result partial
+	ReasonMissingData           Reason = "MissingData"           // the files of a restored volume are smaller than the snapshot's, without an error
+	ReasonVanishedFiles         Reason = "VanishedFiles"         // the reason of result partial: many files vanished while the volume was read
+	ReasonRestoreMismatch       Reason = "RestoreMismatch"       // the restored volume was compared with the snapshot, and is not the same
+	ReasonTooManyAttempts       Reason = "TooManyAttempts"       // the agent ended once too often while it ran
+	ReasonDataPath              Reason = "DataPath"              // anything else that restic or kopia says
 )
 
 // The reasons of RepositoryTasks, beside those of volumes.
@@ -90,6 +91,7 @@ const (
 	EventStalled   = "Stalled"
 	EventResumed   = "Resumed" // bytes move again, or another agent has taken over
 	EventRetrying  = "Retrying"
+	EventWaiting   = "Waiting" // for a repository that does not open
 	EventPartial   = "Partial" // completed, without some files
 	EventCompleted = "Completed"
 	EventFailed    = "Failed"

@@ -225,7 +225,8 @@ func serve(ctx context.Context, o serverOptions) error {
 		return err
 	}
 	resticVersion := resticData.Version().String()
-	ctrlmetrics.Registry.MustRegister(operations, metrics.NewVolumes(agent.Volumes), metrics.NewCaches(caches.Size), buildInfo(resticVersion))
+	ctrlmetrics.Registry.MustRegister(operations, metrics.NewVolumes(agent.Volumes), metrics.NewCaches(caches.Size),
+		metrics.NewRepositories(agent.UnavailableRepositories), buildInfo(resticVersion))
 	log.Info("Node agent starts", "version", version, "commit", commit, "restic", resticVersion, "kopia", kopiaVersion(),
 		"node", o.nodeName, "namespace", o.namespace, "concurrency", slots.current(), "landlock", worker.LandlockABI(),
 		"metadataGuard", worker.GuardsMetadata(), "workerMemoryBytes", slots.workerMemory())

@@ -49,6 +49,9 @@ func (a *Agent) Volumes() []metrics.Volume {
 	return list
 }
 
+// UnavailableRepositories returns the number of repositories that do not open and for which volumes wait.
+func (a *Agent) UnavailableRepositories() int { return a.env.UnavailableRepositories() }
+
 // ServeHTTP is the endpoint /progress: a v1alpha1.AgentProgress, as of now. Unless Config.ShowPaths is set, it omits fields that
 // may have names of files.
 func (a *Agent) ServeHTTP(w http.ResponseWriter, _ *http.Request) {

@@ -94,7 +94,7 @@ func (e *Environment) checkRepository(ctx context.Context, location *velerov1.Ba
 	case err == nil:
 		check.Outcome = v1alpha1.LocationOpened
 		return
-	case errors.Is(err, uploader.ErrRepositoryNotFound) && causeOf(err) == "":
+	case isMissing(err):
 		check.Outcome = v1alpha1.LocationNoRepository
 		return
 	case errors.Is(err, uploader.ErrWrongPassword):
@@ -134,6 +134,11 @@ func dialStorage(ctx context.Context, repo uploader.Repository) error {
 		return err
 	}
 	return connection.Close()
+}
+
+// isMissing reports whether the storage answers, and has no repository. The data paths say the same of a bucket that is missing.
+func isMissing(err error) bool {
+	return errors.Is(err, uploader.ErrRepositoryNotFound) && causeOf(err) == ""
 }
 
 // causeRefused is the cause of all that a storage says of credentials.

@@ -121,6 +121,7 @@ type Environment struct {
 	schema     veleroSchema
 	events     events.EventRecorder
 	resolver   *repository.Resolver
+	breakers   breakers
 }
 
 // NewEnvironment returns the Environment of a node.

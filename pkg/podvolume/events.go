@@ -32,7 +32,7 @@ func (op *Operation) emit(eventType, reason, format string, args ...any) {
 	op.env.events.Eventf(op.Object, nil, eventType, reason, action, "%s", text.ShortenMiddle(text.ShortPaths(fmt.Sprintf(format, args...)), maxMessage))
 }
 
-// emitStart reports the begin of an attempt. A try after a wait for a lock, a mount or the API server continues its attempt.
+// emitStart reports the begin of an attempt. A try after a wait for a lock, a mount, the repository or the API server continues its attempt.
 func (op *Operation) emitStart() {
 	if op.sameAttempt {
 		return

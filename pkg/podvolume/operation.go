@@ -48,6 +48,10 @@ type Operation struct {
 	mountWait   retryWait
 	faultWait   retryWait // for an object that the API server fails to read
 
+	repositoryKey repositoryKey // of the attempt; zero until it uses the repository
+	parkedFor     time.Duration // how long the operation has waited for a repository that does not open
+	parkedShown   bool          // there is an Event of that
+
 	foundPodUID types.UID  // set when the volume was found
 	foundDir    volume.Dir // likewise, below the pod's directory
 
@@ -153,6 +157,11 @@ func (op *Operation) attemptLoop(ctx context.Context) (attemptResult, error) {
 		}
 		result, err := op.claimAndAttempt(ctx)
 		releaseSlot()
+		if isParked(err) {
+			if err = op.waitForRepository(ctx); err == nil {
+				continue
+			}
+		}
 		if err == nil || stopCause(ctx) != nil || !op.claimed && !isUnanswered(err) {
 			return result, err
 		}
@@ -195,10 +204,13 @@ func (op *Operation) claimAndAttempt(ctx context.Context) (attemptResult, error)
 		op.claimed = true
 	}
 	defer op.startReporter(ctx, op.env.ProgressInterval, 0)()
-	return op.makeAttempt(ctx)
+	op.repositoryKey = repositoryKey{}
+	result, err := op.makeAttempt(ctx)
+	op.learnFrom(ctx, err)
+	return result, err
 }
 
-// makeAttempt makes one attempt, or repeats it after a wait for a lock, a mount or the API server.
+// makeAttempt makes one attempt, or repeats it after a wait for a lock, a mount, the repository or the API server.
 func (op *Operation) makeAttempt(ctx context.Context) (attemptResult, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(context.Canceled)

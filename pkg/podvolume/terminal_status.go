@@ -93,6 +93,9 @@ func (op *Operation) fullTerminalStatusOf(ctx, shutdownCtx context.Context, resu
 	if cause := stopCause(ctx); cause != nil && err != nil {
 		err = cause // not the worker's error about being stopped
 	}
+	if waits := op.tracker.Snapshot(); err != nil && waits.State == progress.StateWaiting && waits.Reason == v1alpha1.ReasonRepositoryUnavailable && classify(err).reason == v1alpha1.ReasonDeadline {
+		err = fmt.Errorf("%w; it waited, since %s", err, waits.Message)
+	}
 	if op.leftBehind {
 		err = fmt.Errorf("%w, and its worker does not end even when it is killed: the volume's device or file system hangs, see the kernel's log of node %s", err, op.env.NodeName)
 	}

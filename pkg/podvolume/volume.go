@@ -18,7 +18,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/volume"
 )
 
-// open resolves the repository and opens the volume, within the resource timeout.
+// open resolves the repository, opens the volume and makes sure that the repository is not away, within the resource timeout.
 func (op *Operation) open(ctx context.Context) (*os.File, uploader.Repository, error) {
 	ctx, cancel := context.WithTimeout(ctx, op.env.ResourceTimeout)
 	defer cancel()
@@ -27,7 +27,13 @@ func (op *Operation) open(ctx context.Context) (*os.File, uploader.Repository, e
 		return nil, repo, err
 	}
 	dir, err := op.openVolume(ctx)
-	return dir, repo, err
+	if err != nil {
+		return nil, repo, err
+	}
+	if err := op.reach(ctx, repo); err != nil {
+		return nil, repo, errors.Join(err, dir.Close())
+	}
+	return dir, repo, nil
 }
 
 // openVolume looks up the volume and opens its directory on the host.
