@@ -21,6 +21,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/rig"
@@ -240,6 +241,46 @@ func (f *fixture) loseStore(r *row, o client.Object) {
 	f.Store.Proxy.Up(f.T)
 	f.UntilAfter(o, since, "moving again", func(v rig.Version) bool { return v.Done > before || v.Terminal() })
 	r.recovered(since)
+}
+
+func TestStoreIsAwayBeforeABackup(t *testing.T) {
+	t.Parallel()
+	for _, uploader := range []string{rig.Restic, rig.Kopia} {
+		t.Run(uploader, func(t *testing.T) {
+			r := newRow(t, "repository server away before six backups begin, the seventh goes elsewhere, %s", uploader)
+			t.Parallel()
+			f, source := bucketVolume(t, 1<<20)
+			f.Create(f.DirectoryLocation("elsewhere", t.TempDir()))
+			f.Start("--concurrency=1")
+			f.backUp(source, uploader)
+			f.Store.Proxy.Down()
+			away := make([]*velerov1.PodVolumeBackup, 6)
+			for i := range away {
+				away[i] = f.NewBackup(source, "data", uploader)
+				f.Create(away[i])
+			}
+			healthy := f.NewBackup(source, "data", uploader)
+			healthy.Spec.BackupStorageLocation = "elsewhere"
+			f.Create(healthy)
+			f.Complete(healthy) // with the only slot
+			for _, pvb := range away {
+				f.Until(pvb, "waiting for its repository", func(v rig.Version) bool {
+					return v.Snapshot.State == progress.StateWaiting && v.Snapshot.Reason == v1alpha1.ReasonRepositoryUnavailable
+				})
+			}
+			since := time.Now()
+			f.Store.Proxy.Up(t)
+			for i, pvb := range away {
+				if v := f.Complete(pvb); v.Snapshot.Attempt != 1 {
+					t.Errorf("the wait was counted as %d attempts", v.Snapshot.Attempt)
+				}
+				if i == 0 {
+					r.recovered(since)
+				}
+			}
+			f.restoreAndCompare(away[0])
+		})
+	}
 }
 
 func TestStoreFailsNowAndThen(t *testing.T) {
