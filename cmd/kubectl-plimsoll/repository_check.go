@@ -19,8 +19,8 @@ func repositoryCheckCommand(c *connection) *cobra.Command {
 	o := newTask{kind: v1alpha1.TaskCheck}
 	cmd := &cobra.Command{
 		Use:   "check (--backup NAME | --from PODVOLUMEBACKUP)",
-		Short: "Check the restic repositories that a backup is in, as a whole",
-		Long: `Check the restic repositories that the pod volumes of a backup are in, whatever backups they hold: whether each pack is there,
+		Short: "Check the repositories that a backup is in, as a whole",
+		Long: `Check the repositories that the pod volumes of a backup are in, whatever backups they hold: whether each pack is there,
 and whether the directories of each snapshot can be read. With --read-data, all data is read, too. Nothing in the repository is changed,
 not even a lock, so backups and maintenance go on meanwhile. Damage is named if two looks in succession find the same, with the
 snapshots and files that need what is damaged, and the commands that repair it. None of them is run.

@@ -182,7 +182,7 @@ func inSteps(reading progress.Reading, i, n int) progress.Reading {
 func withCheck(entry v1alpha1.RepositoryTaskRepository, c *uploader.CheckResult) v1alpha1.RepositoryTaskRepository {
 	entry.Looks, entry.Snapshots, entry.Packs = int32(min(c.Looks, 1000)), c.Snapshots, c.Packs
 	setLocks(&entry, c.Locks, c.LockError)
-	entry.Result, entry.Reason, entry.Message = v1alpha1.RepositoryWhole, "", ""
+	entry.Result, entry.Reason, entry.Message = v1alpha1.RepositoryWhole, "", messageOf(c.Note)
 	if c.Damaged == 0 {
 		return entry
 	}
@@ -194,6 +194,9 @@ func withCheck(entry v1alpha1.RepositoryTaskRepository, c *uploader.CheckResult)
 		entry.Paths = append(entry.Paths, text.Line(path, maxPath))
 	}
 	entry.Message = messageOf(damageMessage(c))
+	if c.Note != "" {
+		entry.Message = messageOf(damageMessage(c) + "; " + c.Note)
+	}
 	return entry
 }
 

@@ -100,6 +100,32 @@ plimsoll_repository_damaged{location="default",uploader="restic",volume_namespac
 	}
 }
 
+// TestCheckKopia checks a kopia repository, and again when it has lost bytes that its only snapshot needs.
+func TestCheckKopia(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	shop := s.store(s.backup("nightly"), "kopia", "shop", "db-0")
+	cfg := s.config()
+	cfg.Checkers = map[string]uploader.Checker{"kopia": s.kopia}
+	s.start(cfg)
+	good := s.ended(s.checkTask("good", "nightly", true)).Status
+	if good.Phase != v1alpha1.PhaseCompleted || *good.Percent != 100 {
+		t.Fatalf("%+v", good)
+	}
+	if r := good.Repositories[0]; r.Result != v1alpha1.RepositoryWhole || r.Uploader != "kopia" || r.Snapshots != 1 || r.Packs == 0 || !strings.HasPrefix(r.Message, "kopia's maintenance belongs to default@default") {
+		t.Errorf("%+v", r)
+	}
+	flip(t, filepath.Join(s.dir, "kopia", "shop"), "p")
+	bad := s.ended(s.checkTask("bad", "nightly", true)).Status
+	if bad.Phase != v1alpha1.PhaseFailed || bad.Reason != v1alpha1.ReasonDamaged {
+		t.Fatalf("%+v", bad)
+	}
+	if r := bad.Repositories[0]; r.Result != v1alpha1.RepositoryDamaged || r.Looks != 2 || r.Damaged != 1 || len(r.DamagedPacks) != 1 || len(r.SnapshotIDs) != 1 || r.SnapshotIDs[0] != shop.Status.SnapshotID ||
+		r.TouchedUnknown != "" || len(r.Paths) == 0 || !strings.Contains(strings.Join(r.Remedies, ";"), "kopia snapshot fix invalid-files") || !strings.Contains(r.Message, "maintenance") {
+		t.Errorf("%+v", r)
+	}
+}
+
 // oneByOne is a data path whose checks end when they are told to, or with their context.
 type oneByOne struct {
 	begun  chan string // addresses

@@ -33,14 +33,16 @@ type CheckResult struct {
 	Damaged      int64    // packs, index files, snapshots and directories that are damaged or missing
 	DamagedPacks []string // some of the packs
 	Unread       int64    // what could not be read besides, so nothing is known of it
-	LastError    string   // what restic said of one of them
+	LastError    string   // what is wrong with one of them
 
 	Touched          int64    // snapshots that need what is damaged, as far as they could be found
 	TouchedSnapshots []string // some of them
 	TouchedPaths     []string // some of their files
 	TouchError       string   // why there may be more; empty: these are all
 
-	Remedies []string // commands that repair it, in their order
+	Remedies []string // what repairs it, in its order
+
+	Note string // what else people should know, of kopia about its maintenance; may be empty
 }
 
 // MaxExamples bounds the lists of a CheckResult.

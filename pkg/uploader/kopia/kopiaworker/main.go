@@ -100,6 +100,8 @@ func (j *job) do(ctx, stop context.Context, abort func()) (protocol.Result, erro
 		return j.restore(stop)
 	case protocol.OpVerify:
 		return j.verify(stop)
+	case protocol.OpCheck:
+		return j.check(stop)
 	case protocol.OpList:
 		return j.list(stop)
 	case protocol.OpRead:

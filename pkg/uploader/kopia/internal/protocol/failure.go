@@ -36,6 +36,7 @@ var causes = []struct {
 	{"nothing read", uploader.ErrNothingRead},
 	{"repository locked", uploader.ErrRepositoryLocked},
 	{"maintenance of another", uploader.ErrMaintenanceOwner},
+	{"unconfirmed", uploader.ErrUnconfirmed},
 	{"unsupported", uploader.ErrUnsupported},
 	{"canceled", ErrCanceled},
 }

@@ -33,6 +33,7 @@ const (
 	OpOpen       Operation = "open"
 	OpClear      Operation = "clear"
 	OpVerify     Operation = "verify"
+	OpCheck      Operation = "check"
 	OpList       Operation = "list"
 	OpRead       Operation = "read"
 	OpDiff       Operation = "diff"
@@ -84,6 +85,9 @@ type Request struct {
 
 	Forget []uploader.ForgetSnapshot // forget
 
+	ReadData bool     // check: uploader.CheckRequest.ReadData
+	Wanted   []string // check: uploader.CheckRequest.Snapshots
+
 	Apply, Full bool // maintain
 
 	Parts      []string      // clear, measure
@@ -95,7 +99,7 @@ type Request struct {
 // Form describes the protocol. An agent and a worker of different versions may not have the same: a worker that does not know
 // a field would leave out silently what it asks for.
 func Form() string {
-	return fmt.Sprintf("%+v %+v %+v %+v", Request{}, Result{}, progress.Reading{}, Entry{}) + fmt.Sprintf(" %+v %+v %+v %+v %+v", Change{}, Snapshot{}, Frame{}, uploader.ForgetSnapshot{}, Forgotten{})
+	return fmt.Sprintf("%+v %+v %+v %+v", Request{}, Result{}, progress.Reading{}, Entry{}) + fmt.Sprintf(" %+v %+v %+v %+v %+v", Change{}, Snapshot{}, Frame{}, uploader.ForgetSnapshot{}, Forgotten{}) + fmt.Sprintf(" %+v", uploader.CheckResult{})
 }
 
 // Frame is a part of what follows the Request of an import on stdin, as gob, too: an Entry, then a file's content in pieces of Data
@@ -202,6 +206,8 @@ type Result struct {
 
 	Contents volume.Contents `json:"contents,omitzero"` // restore
 
+	Check *uploader.CheckResult `json:"check,omitempty"` // check
+
 	Usage Usage `json:"usage,omitzero"` // usage, measure; of usage and imported, TotalFiles is the number of snapshots
 }
 
@@ -283,9 +289,28 @@ func (r *Result) check() error {
 	if err := checkText(append(append(slices.Clone(r.FailedPaths), r.SnapshotID, r.LastError), r.Lost...)...); err != nil {
 		return err
 	}
+	if r.Check != nil {
+		if err := checkCheck(r.Check); err != nil {
+			return err
+		}
+	}
 	return checkCounts(r.TotalBytes, r.TotalFiles, r.SizesOnDisk, r.BytesUploaded, r.Errors, r.Vanished, r.NotCompared, r.Absent, r.Special, r.Attributes,
 		r.Contents.Directories, r.Contents.Links, r.Contents.Files, r.Contents.Bytes,
 		r.Usage.Unfinished, r.Usage.Pieces, r.Usage.DataBytes, r.Usage.RawBytes, r.Usage.Storage.Objects, r.Usage.Storage.Bytes, r.Usage.Storage.Packs, r.Usage.Storage.PackBytes)
+}
+
+func checkCheck(c *uploader.CheckResult) error {
+	texts := []string{c.LockError, c.LastError, c.TouchError, c.Note}
+	for _, list := range [][]string{c.DamagedPacks, c.TouchedSnapshots, c.TouchedPaths, c.Remedies} {
+		if len(list) > uploader.MaxExamples {
+			return fmt.Errorf("a list of %d texts", len(list))
+		}
+		texts = append(texts, list...)
+	}
+	if len(c.Locks) > 0 || c.Looks <= 0 {
+		return fmt.Errorf("%d locks after %d looks", len(c.Locks), c.Looks)
+	}
+	return errors.Join(checkText(texts...), checkCounts(c.Snapshots, c.Packs, c.Damaged, c.Unread, c.Touched))
 }
 
 func (s *Snapshot) check() error {

@@ -33,6 +33,8 @@ func TestDecodeRefuses(t *testing.T) {
 		"long item":          `{"reading":{"CurrentItem":"` + long + `"}}`,
 		"long note":          `{"note":{"level":"INFO","text":"` + long + `"}}`,
 		"too many paths":     `{"result":{"totalBytes":1,"failedPaths":[` + strings.Repeat(`"a",`, MaxFailedPaths) + `"a"]}}`,
+		"no look":            `{"result":{"totalBytes":0,"check":{"Looks":0}}}`,
+		"too many packs":     `{"result":{"totalBytes":0,"check":{"Looks":1,"DamagedPacks":[` + strings.Repeat(`"a",`, 10) + `"a"]}}}`,
 		"null":               `null`,
 		"a null message":     `{"result":null}`,
 		"an array":           `[{"result":{"totalBytes":1}}]`,
@@ -84,6 +86,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"note":{"level":"WARN","text":"x"}}`))
 	f.Add([]byte(`{"forgotten":{"state":"refused","why":"it has the pin \"legal\""}}`))
 	f.Add([]byte(`{"result":{"totalBytes":0,"totalFiles":2,"lost":["0a"]}}`))
+	f.Add([]byte(`{"result":{"totalBytes":0,"check":{"Looks":2,"Damaged":1,"DamagedPacks":["p0a"],"Note":"x"}}}`))
 	f.Add([]byte(`{"result":{"snapshotID":"0a","totalBytes":1,"failedPaths":["a"]}}`))
 	f.Add([]byte(`{"failure":{"cause":"no space","text":"x"}}`))
 	f.Add([]byte(`{"entry":{"path":"YQ==","mode":420,"size":1,"modTime":"2026-01-02T03:04:05Z","target":"Yg=="}}`))

@@ -1,0 +1,36 @@
+package kopia
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia/internal/protocol"
+)
+
+var _ uploader.Checker = (*Uploader)(nil)
+
+// Check compares the index with the packs that are there, and follows the directories of each snapshot to the contents of its files, out
+// of the storage and without any cache. With ReadData it reads all contents and compares their hashes with their names.
+func (u *Uploader) Check(ctx context.Context, req uploader.CheckRequest, p progress.Sink) (uploader.CheckResult, error) {
+	req.Repository.ReadOnly = true
+	if dir, local := req.Repository.Local(); local {
+		if _, err := os.Stat(dir); os.IsNotExist(err) { // a worker cannot be confined to what does not exist
+			return uploader.CheckResult{}, fmt.Errorf("check: %w", uploader.ErrRepositoryNotFound)
+		}
+	}
+	r, err := u.run(ctx, run{
+		repository: req.Repository, sink: orDiscard(p),
+		request: protocol.Request{Operation: protocol.OpCheck, ReadData: req.ReadData, Wanted: req.Snapshots},
+	})
+	if err == nil && r.Check == nil {
+		err = errors.New("the worker ended without a result")
+	}
+	if err != nil {
+		return uploader.CheckResult{}, fmt.Errorf("check: %w", err)
+	}
+	return *r.Check, nil
+}
