@@ -85,6 +85,7 @@ func (o *newTask) addTaskFlags(cmd *cobra.Command, done, only string) {
 // runE creates the task.
 func (o *newTask) runE(c *connection) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, _ []string) error {
+		o.restore.given = cmd.Flags().Changed("restore-to")
 		task, err := o.task(c.namespace)
 		if err != nil {
 			return err

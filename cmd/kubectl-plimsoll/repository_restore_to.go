@@ -22,6 +22,7 @@ import (
 // restoreTo says where a verification restores volumes.
 type restoreTo struct {
 	class string // a StorageClass, or sameClass; empty: nothing is restored
+	given bool   // the flag was
 	size  string
 }
 
@@ -37,6 +38,8 @@ func (r *restoreTo) addFlags(cmd *cobra.Command) {
 // validate returns an error of usage.
 func (r *restoreTo) validate(schedule string) error {
 	switch {
+	case r.class == "" && r.given: // such as from a variable that is not set: then nothing must look proven
+		return program.Misused(errors.New("--restore-to is empty: name a StorageClass, or same"))
 	case r.class == "" && r.size != "":
 		return program.Misused(errors.New("--restore-size needs --restore-to"))
 	case r.class == sameClass && schedule != "":

@@ -78,6 +78,7 @@ func TestRepositoryVerifyRestoreTo(t *testing.T) {
 		"several classes":       {[]string{"--backup", "nightly", "--restore-to", "same"}, 1, "name a StorageClass"},
 		"a claim that is gone":  {[]string{"--from", "gone-0-1", "--restore-to", "same"}, 1, `"data-gone-0" not found`},
 		"no claim":              {[]string{"--from", "bare-0-1", "--restore-to", "same"}, 1, "had no PersistentVolumeClaim"},
+		"an empty class":        {[]string{"--backup", "nightly", "--restore-to="}, 2, "--restore-to is empty"},
 		"a size alone":          {[]string{"--backup", "nightly", "--restore-size", "1Gi"}, 2, "--restore-size needs --restore-to"},
 		"a strange size":        {[]string{"--backup", "nightly", "--restore-to", fast, "--restore-size", "much"}, 2, "is not a size"},
 	} {
