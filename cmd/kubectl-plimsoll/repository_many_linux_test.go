@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -110,6 +112,8 @@ func TestManyEntries(t *testing.T) {
 	write(dir, n, n+n/100, "")
 	store(after)
 	c.serveFiles(map[string]uploader.Browser{"kopia": kopiaData, "restic": resticData})
+	bare := bareList(t, filepath.Join(c.store, "restic", "shop"), "--long")
+	bareList(t, filepath.Join(c.store, "restic", "shop"), "--json")
 	for _, kind := range []string{"kopia", "restic"} {
 		for name, args := range map[string][]string{
 			"ls": {"ls", "--backup", "nightly", "-R"}, "diff": {"diff", "--backup", "earlier", "--to-backup", "nightly"},
@@ -123,7 +127,27 @@ func TestManyEntries(t *testing.T) {
 			took := time.Since(began)
 			status, _ := os.ReadFile("/proc/self/status") // without it there is no match
 			hwm := peak.FindSubmatch(status)
-			t.Logf("%s %s: code %d, %.1f s, %d lines, peak of command and server %s kB, of one worker %v bytes; %s %s", kind, name, code, took.Seconds(), out.lines, hwm[1], memory.most, out.tail[bytes.LastIndexByte(out.tail[:len(out.tail)-1], '\n')+1:], errOut.String())
+			t.Logf("%s %s: code %d, %.1f s, %.2f times bare restic ls --long, %d lines, peak of command and server %s kB, of one worker %v bytes; %s %s", kind, name, code, took.Seconds(), took.Seconds()/bare.Seconds(), out.lines, hwm[1], memory.most, out.tail[bytes.LastIndexByte(out.tail[:len(out.tail)-1], '\n')+1:], errOut.String())
 		}
 	}
+}
+
+// bareList measures restic ls alone, of the newest snapshot of a repository.
+func bareList(t *testing.T, repository, format string) time.Duration {
+	t.Helper()
+	c := exec.CommandContext(t.Context(), parts.Restic(t, parts.DefaultRestic), "ls", format, "latest", "--no-cache", "--no-lock", "-r", repository)
+	c.Env = []string{"RESTIC_PASSWORD=" + resticrepo.Password, "HOME=" + t.TempDir()}
+	var out counted
+	c.Stdout = &out
+	began := time.Now()
+	if err := c.Run(); err != nil {
+		t.Fatal(err)
+	}
+	took := time.Since(began)
+	usage, ok := c.ProcessState.SysUsage().(*syscall.Rusage)
+	if !ok {
+		t.Fatal("the system does not say how much memory restic took")
+	}
+	t.Logf("bare restic ls %s: %.1f s, %d lines, peak %d kB", format, took.Seconds(), out.lines, usage.Maxrss)
+	return took
 }
