@@ -46,7 +46,7 @@ type Config struct {
 	Exporter uploader.Exporter // restic; nil: nothing can be migrated
 	Importer Importer          // kopia
 	// ReadAllBelow: of a volume with fewer bytes each snapshot is migrated without a comparison with the one before, which starts more
-	// processes. Default 256 MiB: about as long as those take to start.
+	// processes. Default 1 GiB: those take about as long to start as half of it to read (docs/performance.md).
 	ReadAllBelow int64
 
 	Pod string // the pod that this process runs in, whose image pods of restores have; empty: nothing can be restored
@@ -77,7 +77,7 @@ func (c *Config) setDefaults() {
 		c.Tries = 3
 	}
 	if c.ReadAllBelow <= 0 {
-		c.ReadAllBelow = 256 << 20
+		c.ReadAllBelow = 1 << 30
 	}
 	for d, standard := range map[*time.Duration]time.Duration{
 		&c.RetryDelay: 30 * time.Second, &c.LockWait: time.Hour, &c.LockDelay: 30 * time.Second, &c.ScratchTimeout: 10 * time.Minute, &c.ProgressInterval: progress.DefaultInterval,
