@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
 	"github.com/plimsoll-io/plimsoll/test/controlplane"
 	"github.com/plimsoll-io/plimsoll/test/parts"
@@ -69,14 +71,17 @@ func TestRestoreThatIsCompared(t *testing.T) {
 		t.Run(path, func(t *testing.T) {
 			t.Parallel()
 			c := newCluster(t, controlplane.LatestVelero)
-			data := "kopia"
-			dataPath := newKopia(c.t).(browsable)
-			if path != "kopia" {
+			data, cache := "kopia", t.TempDir()
+			var dataPath browsable
+			var err error
+			if path == "kopia" {
+				dataPath, err = kopia.New(kopia.Options{CacheDir: cache, TempDir: t.TempDir()})
+			} else {
 				data = "restic"
-				var err error
-				if dataPath, err = restic.New(t.Context(), parts.Restic(t, path), restic.Options{CacheDir: t.TempDir(), TempDir: t.TempDir()}); err != nil {
-					t.Fatal(err)
-				}
+				dataPath, err = restic.New(t.Context(), parts.Restic(t, path), restic.Options{CacheDir: cache, TempDir: t.TempDir()})
+			}
+			if err != nil {
+				t.Fatal(err)
 			}
 			var fails atomic.Bool
 			c.startAgent(nil, func(cfg *Config) { cfg.Uploaders = map[string]uploader.Uploader{data: badStorage{dataPath, &fails}} })
@@ -123,6 +128,45 @@ func TestRestoreThatIsCompared(t *testing.T) {
 			if len(markers) != 1 {
 				t.Errorf("the volume was handed over: %q", markers)
 			}
+
+			// What only this node's cache still has is no backup that can be restored elsewhere.
+			fails.Store(false)
+			loseDirectories(t, data, c.repos, cache)
+			if lost, _ := restoreInto("lost"); lost.Phase != podvolume.PhaseFailed || annotated(t, lost).Reason == v1alpha1.ReasonRestoreMismatch {
+				t.Errorf("out of the cache: %s", describe([]podvolume.PodVolume{lost}))
+			}
 		})
+	}
+}
+
+// loseDirectories removes the files of the repository that hold directories. The data path has them in its cache.
+func loseDirectories(t *testing.T, data, repos, cache string) {
+	t.Helper()
+	cached := map[string]bool{}
+	err := filepath.WalkDir(cache, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			cached[d.Name()] = true
+		}
+		return err
+	})
+	lost := 0
+	err = errors.Join(err, filepath.WalkDir(repos, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		at := strings.TrimPrefix(path, repos+"/")
+		isPack := data == "restic" && strings.Contains(at, "/data/") && cached[d.Name()]
+		if data == "kopia" { // in directories that are named by the first letters
+			_, blob, _ := strings.Cut(strings.TrimPrefix(at, "kopia/"), "/")
+			isPack = strings.HasPrefix(blob, "q")
+		}
+		if !isPack {
+			return nil
+		}
+		lost++
+		return os.Remove(path)
+	}))
+	if err != nil || lost == 0 {
+		t.Fatalf("%d files lost: %v", lost, err)
 	}
 }

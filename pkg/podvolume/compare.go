@@ -78,7 +78,7 @@ func (op *Operation) compare(ctx context.Context, browser uploader.Browser, req 
 		})
 	})
 	defer c.Close()
-	whole := uploader.BrowseRequest{Repository: req.Repository, SnapshotID: req.SnapshotID, Recursive: true}
+	whole := uploader.BrowseRequest{Repository: req.Repository, SnapshotID: req.SnapshotID, Recursive: true, Uncached: true}
 	err := browser.List(ctx, whole, func(e uploader.Entry) error {
 		return c.Entry(volume.Recorded{Path: e.Path, Mode: e.Mode, ModTime: e.ModTime, UID: e.UID, GID: e.GID})
 	})

@@ -120,6 +120,7 @@ func (r *run) migrateOnce(ctx context.Context, i int, v v1alpha1.RepositoryTaskV
 		return r.cfg.Exporter.Export(ctx, uploader.ExportRequest{Repository: from, SnapshotID: v.SnapshotID, Previous: req.Previous.Origin}, each)
 	}, progress.SinkFunc(func(reading progress.Reading) { r.report(i, reading) }))
 	if err != nil {
+		delete(r.imported, kopiaRepositoryOf(pvb)) // a worker may have ended after it has stored the snapshot
 		return v, err
 	}
 	return r.withImport(pvb, v, &result), nil

@@ -23,7 +23,8 @@ const (
 )
 
 // verifyVolume reads a volume's snapshot, and again after failures that may pass. Damage counts when it is seen twice: a storage that
-// answers with less than it has makes whole files look damaged. The error is that of ctx.
+// answers with less than it has makes whole files look damaged. A restored volume that differs counts at once: it was compared with what the
+// repository has by hash, so it is the volume that is not the same, if only this time. The error is that of ctx.
 func (r *run) verifyVolume(ctx context.Context, i int, v v1alpha1.RepositoryTaskVolume) (v1alpha1.RepositoryTaskVolume, error) {
 	began, try, damaged := time.Now(), 1, false
 	look := r.verifyOnce
@@ -33,7 +34,7 @@ func (r *run) verifyVolume(ctx context.Context, i int, v v1alpha1.RepositoryTask
 	}
 	for {
 		result, err := look(ctx, i)
-		if err == nil && !damaged && !result.Proven() {
+		if err == nil && !restores && !damaged && !result.Proven() {
 			r.log.Warn("Volume looks damaged; looking again", "pod", v.Namespace+"/"+v.Pod, "volume", v.Volume, "mismatched", result.Mismatched, "error", result.LastError)
 			damaged = true
 			continue

@@ -36,6 +36,7 @@ type BrowseRequest struct {
 	Path       string // relative to the volume, separated by slashes, in the bytes that the volume had; empty: the volume itself
 	Recursive  bool   // List: directories beneath the path, too
 	Offset     int64  // Read, of a file: leave out so many bytes
+	Uncached   bool   // read from the storage only: a cache would prove what it holds, and not what the repository has
 }
 
 // Inner returns Path without a slash at its begin and end, and without empty, "." and ".." parts. Empty: the volume itself.

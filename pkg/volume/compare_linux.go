@@ -8,6 +8,7 @@ import (
 	"hash/maphash"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"slices"
@@ -93,15 +94,22 @@ func (c *Comparison) Compared() Compared { return c.compared }
 // isLossy reports whether a name is no UTF-8, or may stand for such a name: restic prints U+FFFD for bytes that are none.
 func isLossy(name string) bool { return strings.ContainsRune(name, utf8.RuneError) }
 
+// isSpecialFile reports whether an entry is a FIFO, a socket or a device.
+func isSpecialFile(mode fs.FileMode) bool {
+	return !mode.IsRegular() && !mode.IsDir() && mode.Type() != fs.ModeSymlink
+}
+
 // Entry compares an entry's mode, owner and time, and whether FIFOs and devices are there. Other entries that are missing are left to Archive,
 // and so are those whose names are no UTF-8. The error is no difference.
 func (c *Comparison) Entry(e Recorded) error {
-	kind := e.Mode.Type()
-	isSpecial := kind != 0 && kind != fs.ModeDir && kind != fs.ModeSymlink
+	kind, isSpecial := e.Mode.Type(), isSpecialFile(e.Mode)
+	if isLossy(e.Path) {
+		return nil
+	}
 	if isSpecial {
 		c.special[e.Path] = struct{}{}
 	}
-	if kind == fs.ModeSocket || isLossy(e.Path) {
+	if kind == fs.ModeSocket {
 		return nil
 	}
 	var stat unix.Stat_t
@@ -125,7 +133,7 @@ func (c *Comparison) Entry(e Recorded) error {
 // in it, and finds what is missing or too many. The error is no difference: an archive that has an error proves nothing.
 func (c *Comparison) Archive(ctx context.Context, r io.Reader) error {
 	c.tree.close()
-	c.tree.levels[0].names = map[string]struct{}{}
+	c.tree.levels[0].names = map[string]bool{}
 	archive := tar.NewReader(r)
 	for {
 		header, err := archive.Next()
@@ -155,11 +163,12 @@ func (c *Comparison) archived(ctx context.Context, header *tar.Header, content i
 	if err != nil {
 		return err
 	}
-	if _, isSpecial := c.special[at]; isSpecial { // restic archives some as empty files
+	want := header.FileInfo().Mode()
+	_, isSpecial := c.special[at] // restic archives some as empty files
+	if isSpecial || isLossy(at) && there && isSpecialFile(fileMode(&stat)) && want.IsRegular() && header.Size == 0 {
 		return nil
 	}
 	c.step(at)
-	want := header.FileInfo().Mode()
 	switch {
 	case !there:
 		c.differs(at, differsMissing, "is missing")
@@ -198,17 +207,17 @@ func (c *Comparison) find(at string, stat *unix.Stat_t) (there bool, err error) 
 	if err := checkElement("name", name); err != nil {
 		return false, err
 	}
+	if parent.dir != nil {
+		err = lstat(parent.dir, name, at, stat)
+		there = err == nil
+	}
 	if parent.names != nil {
-		parent.names[name] = struct{}{}
+		parent.names[name] = there
 	}
-	if parent.dir == nil {
-		return false, nil
-	}
-	err = lstat(parent.dir, name, at, stat)
 	if errors.Is(err, unix.ENOENT) {
-		return false, nil
+		err = nil
 	}
-	return err == nil, err
+	return there, err
 }
 
 // content compares a file, which find has found last. Its pages are dropped before, so that they come from the storage.
@@ -283,7 +292,8 @@ func (c *Comparison) attributes(e Recorded, stat *unix.Stat_t, precision time.Du
 	}
 }
 
-// unexpected finds what is in a directory of the volume that the archive does not have. FIFOs, sockets and devices are not in archives.
+// unexpected finds what is in a directory of the volume that the archive does not have. FIFOs, sockets and devices are not in archives. It
+// also finds what the directory has under another name only: a file system that does not tell A from a has found one file for both.
 func (c *Comparison) unexpected(at string, level *descended) error {
 	if level.names == nil || level.dir == nil {
 		return nil
@@ -296,6 +306,11 @@ func (c *Comparison) unexpected(at string, level *descended) error {
 		return fmt.Errorf("read the restored directory %s: %w", at, err)
 	}
 	slices.Sort(names)
+	for _, name := range slices.Sorted(maps.Keys(level.names)) {
+		if _, listed := slices.BinarySearch(names, name); level.names[name] && !listed {
+			c.differs(path.Join(at, name), differsMissing, "is missing: the file system took another entry for it")
+		}
+	}
 	for _, name := range names {
 		if _, recorded := level.names[name]; recorded {
 			continue
@@ -304,11 +319,11 @@ func (c *Comparison) unexpected(at string, level *descended) error {
 		if err := lstat(level.dir, name, path.Join(at, name), &stat); err != nil {
 			return err
 		}
-		kind := fileMode(&stat).Type()
-		if kind != 0 && kind != fs.ModeDir && kind != fs.ModeSymlink {
+		mode := fileMode(&stat)
+		if isSpecialFile(mode) {
 			continue
 		}
-		if at == "." && name == lostAndFound && kind == fs.ModeDir {
+		if at == "." && name == lostAndFound && mode.IsDir() {
 			if empty, err := isEmpty(level.dir, name); err != nil || empty {
 				if err != nil {
 					return err
@@ -398,8 +413,8 @@ type descent struct {
 // descended is a directory on the way to an entry.
 type descended struct {
 	name  string
-	dir   *os.File            // nil: it is missing, or no directory
-	names map[string]struct{} // what the archive has in it; nil: nobody asks
+	dir   *os.File        // nil: it is missing, or no directory
+	names map[string]bool // what the archive has in it, and whether it was found; nil: nobody asks
 }
 
 func (d *descent) last() *descended { return &d.levels[len(d.levels)-1] }
@@ -436,7 +451,7 @@ func (d *descent) enter(name string) error {
 	parent := d.last()
 	next := descended{name: name}
 	if parent.names != nil {
-		next.names = map[string]struct{}{}
+		next.names = map[string]bool{}
 	}
 	if parent.dir != nil {
 		dir, err := openIn(parent.dir, name, unix.O_DIRECTORY)

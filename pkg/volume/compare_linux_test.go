@@ -31,7 +31,8 @@ func recorded(t *testing.T, dir string) (entries []Recorded, archive []byte) {
 			return err
 		}
 		at, inode := strings.TrimPrefix(path, dir+"/"), info.Sys().(*syscall.Stat_t)
-		entries = append(entries, Recorded{at, info.Mode(), info.ModTime(), inode.Uid, inode.Gid})
+		shown := strings.Map(func(r rune) rune { return r }, at) // with U+FFFD for each byte that is no UTF-8, as restic ls
+		entries = append(entries, Recorded{shown, info.Mode(), info.ModTime(), inode.Uid, inode.Gid})
 		target, _ := os.Readlink(path)
 		header, err := tar.FileInfoHeader(info, target)
 		if err != nil {
@@ -111,13 +112,14 @@ func TestCompare(t *testing.T) {
 		"directory is a link": {func(dir string) error {
 			return errors.Join(os.Rename(dir+"/a", dir+"/elsewhere"), os.Symlink("elsewhere", dir+"/a"))
 		}, map[string]int64{"type": 1, "missing": 3, "unexpected": 1}, []string{"a", "a/b", "a/b/file", "a/empty", "elsewhere"}},
-		"name that is no UTF-8": {func(dir string) error { return os.Chmod(dir+"/\xff", 0o644) }, map[string]int64{"mode": 1}, []string{"\xff"}},
+		"file whose name is shown like a FIFO's": {func(dir string) error { return os.Remove(dir + "/x\ufffd") }, map[string]int64{"missing": 1}, []string{"x\ufffd"}},
+		"name that is no UTF-8":                  {func(dir string) error { return os.Chmod(dir+"/\xff", 0o644) }, map[string]int64{"mode": 1}, []string{"\xff"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			writeAll(t, dir, map[string]string{"top": "top", "a/b/file": "content", "link": "->a/b", "\xff": "odd"})
-			err := errors.Join(os.Mkdir(dir+"/a/empty", 0o750), unix.Mkfifo(dir+"/pipe", 0o640), lutimes(dir+"/link", at))
+			writeAll(t, dir, map[string]string{"top": "top", "a/b/file": "content", "link": "->a/b", "\xff": "odd", "x\ufffd": "even"})
+			err := errors.Join(os.Mkdir(dir+"/a/empty", 0o750), unix.Mkfifo(dir+"/pipe", 0o640), unix.Mkfifo(dir+"/x\xff", 0o640), lutimes(dir+"/link", at))
 			for _, d := range []string{"a/b", "a/empty", "a"} {
 				err = errors.Join(err, os.Chtimes(filepath.Join(dir, d), at, at))
 			}
@@ -133,7 +135,7 @@ func TestCompare(t *testing.T) {
 			if !maps.Equal(got.Differences, test.want) || got.Mismatched != int64(len(test.paths)) || !slices.Equal(got.Paths, test.paths) {
 				t.Errorf("%+v, want %v at %q", got, test.want, test.paths)
 			}
-			if name == "nothing" && (got.Files != 3 || got.Bytes != int64(len("top"+"content"+"odd"))) {
+			if name == "nothing" && (got.Files != 4 || got.Bytes != int64(len("top"+"content"+"odd"+"even"))) {
 				t.Errorf("%d files with %d bytes are the same", got.Files, got.Bytes)
 			}
 		})
@@ -143,6 +145,23 @@ func TestCompare(t *testing.T) {
 func lutimes(path string, at time.Time) error {
 	times := []unix.Timespec{unix.NsecToTimespec(at.UnixNano()), unix.NsecToTimespec(at.UnixNano())}
 	return unix.UtimesNanoAt(unix.AT_FDCWD, path, times, unix.AT_SYMLINK_NOFOLLOW)
+}
+
+// TestCompareNameOfAnother: a file system that does not tell A from a has one file for two, and finds it by both names.
+func TestCompareNameOfAnother(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	writeAll(t, dir, map[string]string{"a": "content"})
+	c := NewComparison(openForTest(t, dir), func(int64, int64, string) {})
+	defer c.Close()
+	level := &c.tree.levels[0]
+	level.names = map[string]bool{"A": true, "a": true, "b": false}
+	if err := c.unexpected(".", level); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Compared(); got.Mismatched != 1 || !slices.Equal(got.Paths, []string{"A"}) || got.Differences[differsMissing] != 1 {
+		t.Errorf("%+v", got)
+	}
 }
 
 // TestCompareHostileRecords: an archive that is cut off, or leads out of the volume, is an error and no result.

@@ -49,7 +49,7 @@ func (u *Uploader) browse(ctx context.Context, req uploader.BrowseRequest, r run
 	if !protocol.IsSnapshotID(req.SnapshotID) {
 		return fmt.Errorf("%s is no snapshot's id: %w", strconv.Quote(req.SnapshotID), uploader.ErrSnapshotNotFound)
 	}
-	r.repository, r.sink = req.Repository, progress.Discard
+	r.repository, r.sink, r.uncached = req.Repository, progress.Discard, req.Uncached
 	r.repository.ReadOnly = true
 	r.request.Snapshot, r.request.Path = req.SnapshotID, req.Inner()
 	_, err := u.run(ctx, r)

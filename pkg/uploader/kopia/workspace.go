@@ -29,6 +29,7 @@ type run struct {
 	snapshot   func(protocol.Snapshot) // takes the snapshots of a repository
 	forgotten  func(protocol.Forgotten)
 	feed       feed             // what follows the request; nil: nothing
+	uncached   bool             // read from the storage only
 	request    protocol.Request // what the caller decides of it
 }
 
@@ -149,7 +150,7 @@ func (u *Uploader) prepare(w *workspace, r *run) error {
 		req.CacheLimit = o.CacheLimit
 	}
 	// A cache would prove what it holds, and not what the repository has.
-	if o.CacheDir != "" && !slices.Contains([]protocol.Operation{protocol.OpClear, protocol.OpVerify, protocol.OpCheck, protocol.OpUsage, protocol.OpMeasure, protocol.OpImport, protocol.OpImported}, req.Operation) {
+	if o.CacheDir != "" && !r.uncached && !slices.Contains([]protocol.Operation{protocol.OpClear, protocol.OpVerify, protocol.OpCheck, protocol.OpUsage, protocol.OpMeasure, protocol.OpImport, protocol.OpImported}, req.Operation) {
 		dir := filepath.Join(o.CacheDir, uploader.CacheName("kopia", repo))
 		switch release, err := o.Caches.Use(dir); {
 		case errors.Is(err, syscall.ENOSPC):

@@ -44,6 +44,9 @@ func (u *Uploader) browse(ctx context.Context, req uploader.BrowseRequest, do fu
 		return uploader.ErrPathNotFound
 	}
 	return u.inWorkspace(req.Repository, func(w *workspace) error {
+		if req.Uncached {
+			w.cacheDir = ""
+		}
 		return u.pastDeadLocks(ctx, w, func() error { return do(w) })
 	})
 }
