@@ -12,10 +12,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
 	"github.com/plimsoll-io/plimsoll/cmd/kubectl-plimsoll/internal/dashboard"
 	"github.com/plimsoll-io/plimsoll/cmd/kubectl-plimsoll/internal/live"
 	"github.com/plimsoll-io/plimsoll/pkg/describe"
+	"github.com/plimsoll-io/plimsoll/pkg/filerequest/protocol"
 )
 
 // dashboardPage is the command dashboard.
@@ -32,7 +34,8 @@ func dashboardCommand(c *connection) *cobra.Command {
 		Use:   "dashboard [backup|restore NAME]",
 		Short: "Serve a web page that shows the volumes of a backup, of a restore or of all",
 		Long: `Serves a web page to the browser of this machine: progress, rate and time left of each volume. The page shows the same as
-'watch', and changes nothing.
+'watch', and changes nothing. From the details of a volume that has a backup it leads to the files in it, which can be downloaded, as
+with 'repository ls' and 'repository get'.
 
 The page is available until this command ends. Only a browser on this machine can open it, with the token in the printed URL,
 which works for one browser.`,
@@ -62,7 +65,7 @@ func (d *dashboardPage) run(ctx context.Context, out, errOut io.Writer) error {
 	}
 	server, err := dashboard.Listen(ctx, d.address, func(ctx context.Context) iter.Seq2[describe.View, error] {
 		return live.Follow(ctx, options)
-	})
+	}, dashboardFiles{d.connection})
 	if errors.Is(err, dashboard.ErrNotLoopback) {
 		return program.Misused(fmt.Errorf("--address: %w", err))
 	}
@@ -84,6 +87,36 @@ func (d *dashboardPage) run(ctx context.Context, out, errOut io.Writer) error {
 		if err != nil {
 			fmt.Fprintf(errOut, "No browser could be opened, do that yourself: %v\n", err)
 		}
+	})
+}
+
+// dashboardFiles reads files for the dashboard, each time through a FileRequest of its own: none stays open that nobody looks at.
+type dashboardFiles struct{ connection *connection }
+
+// List implements dashboard.Files.
+func (f dashboardFiles) List(ctx context.Context, podVolumeBackup, path string, volume func(protocol.Volume) error, entry func(protocol.Entry) error) error {
+	return f.of(ctx, podVolumeBackup, func(s *fileSession, v protocol.Volume) error {
+		if err := volume(v); err != nil {
+			return err
+		}
+		return s.list(ctx, protocol.Query{PodVolumeBackup: podVolumeBackup, Path: path}, entry)
+	})
+}
+
+// Content implements dashboard.Files.
+func (f dashboardFiles) Content(ctx context.Context, podVolumeBackup, path string, begin func(kind string, size int64) io.Writer) error {
+	return f.of(ctx, podVolumeBackup, func(s *fileSession, _ protocol.Volume) error {
+		return s.content(ctx, protocol.Query{PodVolumeBackup: podVolumeBackup, Path: path}, begin)
+	})
+}
+
+func (f dashboardFiles) of(ctx context.Context, podVolumeBackup string, do func(*fileSession, protocol.Volume) error) error {
+	return withFiles(ctx, f.connection, &v1alpha1.FileRequestSpec{PodVolumeBackup: podVolumeBackup}, func(s *fileSession) error {
+		v, err := s.volume(ctx)
+		if err != nil {
+			return err
+		}
+		return do(s, v)
 	})
 }
 

@@ -3,11 +3,13 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -236,6 +238,20 @@ func readList[T any](ctx context.Context, s *fileSession, question string, q pro
 	return err
 }
 
+// list hands on what the directory at the query's path holds, or the file there.
+func (s *fileSession) list(ctx context.Context, q protocol.Query, each func(protocol.Entry) error) error {
+	top := protocol.Clean(q.Path) != ""
+	err := readList(ctx, s, protocol.Entries, q, func(e protocol.Entry) error {
+		own := top // the first entry is that of the path itself, whatever is left of its name
+		top = false
+		if own && e.Mode.IsDir() {
+			return nil
+		}
+		return each(e)
+	})
+	return explainPath(err, q.Path)
+}
+
 func (s *fileSession) volumes(ctx context.Context) ([]protocol.Volume, error) {
 	var all []protocol.Volume
 	err := readList(ctx, s, protocol.Volumes, protocol.Query{}, func(v protocol.Volume) error {
@@ -271,6 +287,30 @@ func onlyVolume(backup string, all []protocol.Volume) (protocol.Volume, error) {
 		return v, fmt.Errorf("volume %s of %s was empty when it was backed up: there is nothing to list, to get or to compare", volumeName(&v), backup)
 	}
 	return v, nil
+}
+
+// content writes the file at the query's path, or the directory there as a tar archive, to the writer that begin returns. Without an error
+// it is what the server has read.
+func (s *fileSession) content(ctx context.Context, q protocol.Query, begin func(kind string, size int64) io.Writer) error {
+	answer, err := s.ask(ctx, protocol.Content, q)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	kind, size := answer.Header.Get(protocol.HeaderType), int64(-1)
+	if kind == protocol.TypeFile {
+		if size, err = strconv.ParseInt(answer.Header.Get(protocol.HeaderSize), 10, 64); err != nil {
+			return fmt.Errorf("read the size: %w", err)
+		}
+	}
+	if kind != protocol.TypeFile && kind != protocol.TypeDirectory {
+		return explainPath(answer.endWithoutContent(), q.Path)
+	}
+	hash := sha256.New()
+	if _, err := io.Copy(io.MultiWriter(begin(kind, size), hash), answer); err != nil {
+		return err
+	}
+	return explainPath(answer.endWith(hash.Sum(nil)), q.Path)
 }
 
 func volumeName(v *protocol.Volume) string { return v.Namespace + "/" + v.Pod + ":" + v.Volume }

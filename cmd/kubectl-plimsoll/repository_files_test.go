@@ -208,6 +208,7 @@ func TestRepositoryFiles(t *testing.T) {
 	t.Run("diff", c.diffFiles)
 	t.Run("find", c.findFiles)
 	t.Run("refused", c.filesRefused)
+	t.Run("dashboard", c.dashboardFiles)
 	var left v1alpha1.FileRequestList
 	if err := c.Client.List(t.Context(), &left, client.InNamespace(c.Namespace)); err != nil || len(left.Items) > 0 {
 		t.Errorf("left behind: %v, %v", left.Items, err)

@@ -82,7 +82,7 @@ func (o *repositoryGet) run(ctx context.Context, s *fileSession) error {
 	}
 	query := protocol.Query{PodVolumeBackup: v.PodVolumeBackup, Path: o.path}
 	if o.dest == toStdout {
-		return explainPath(o.stream(ctx, s, query), o.path)
+		return s.content(ctx, query, func(string, int64) io.Writer { return o.out })
 	}
 	target, err := o.target(&v)
 	if err != nil {
@@ -105,9 +105,7 @@ func (o *repositoryGet) run(ctx context.Context, s *fileSession) error {
 	case protocol.TypeDirectory:
 		err = d.directory(answer, protocol.Clean(o.path), o.errOut)
 	default:
-		if _, err = answer.end(); err == nil {
-			err = errors.New("the server sends neither a file nor a directory: it is of another version")
-		}
+		err = answer.endWithoutContent()
 	}
 	if err != nil {
 		return explainPath(err, o.path)
@@ -143,20 +141,6 @@ func (o *repositoryGet) target(v *protocol.Volume) (string, error) {
 	return target, nil
 }
 
-// stream writes content to standard output. Only its error says that it is not complete.
-func (o *repositoryGet) stream(ctx context.Context, s *fileSession, query protocol.Query) error {
-	answer, err := s.ask(ctx, protocol.Content, query)
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	hash := sha256.New()
-	if _, err := io.Copy(io.MultiWriter(o.out, hash), answer); err != nil {
-		return err
-	}
-	return answer.endWith(hash.Sum(nil))
-}
-
 // errChecksum says that bytes were changed on their way.
 var errChecksum = errors.New("the checksum differs from what the server has read: the content was changed on its way")
 
@@ -167,6 +151,14 @@ func (a *fileAnswer) endWith(sum []byte) error {
 		err = errChecksum
 	}
 	return err
+}
+
+// endWithoutContent returns why the server sends neither a file nor a directory.
+func (a *fileAnswer) endWithoutContent() error {
+	if _, err := a.end(); err != nil {
+		return err
+	}
+	return errors.New("the server sends neither a file nor a directory: it is of another version")
 }
 
 // download is content that is written to this machine.

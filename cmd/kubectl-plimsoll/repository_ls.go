@@ -56,16 +56,9 @@ func (o *repositoryLs) run(ctx context.Context, s *fileSession, path string, to 
 	if err != nil {
 		return err
 	}
-	top := path != "" && protocol.Clean(path) != ""
 	query := protocol.Query{PodVolumeBackup: v.PodVolumeBackup, Path: path, Recursive: o.recursive}
-	err = readList(ctx, s, protocol.Entries, query, func(e protocol.Entry) error {
-		own := top // the first entry is that of the path itself, whatever is left of its name
-		top = false
-		if own && e.Mode.IsDir() {
-			return nil
-		}
+	return to.end(s.list(ctx, query, func(e protocol.Entry) error {
 		shown := showFile(&e)
 		return to.print(shown, shown.row)
-	})
-	return explainPath(to.end(err), path)
+	}))
 }

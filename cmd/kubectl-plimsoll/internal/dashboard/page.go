@@ -59,6 +59,7 @@ type volume struct {
 	News     string `json:"news,omitempty"` // what people should know before they ask
 	Bar      bar    `json:"bar"`
 	Details  []fact `json:"details"`
+	Files    string `json:"files,omitempty"` // the address of its files; absent: it has no snapshot
 }
 
 type node struct {
@@ -169,6 +170,9 @@ func volumeOf(v *describe.Volume, now time.Time) volume {
 		row.Bar.Of = describe.Bytes(p.TotalBytes)
 	}
 	row.Bar.setPercent(v.Percent())
+	if v.Kind == describe.KindPodVolumeBackup && v.SnapshotID != "" && v.Ended() {
+		row.Files = filesAddress("files", v.Name, "")
+	}
 	if v.Source == describe.SourceStatus {
 		row.Bar.Rate = "" // unknown
 	}

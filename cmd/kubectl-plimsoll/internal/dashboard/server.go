@@ -3,6 +3,8 @@
 //
 // One follower watches for all open pages. Each page gets the newest View by server-sent events; a page that reads too
 // slowly misses Views, and one that does not read at all is dropped.
+//
+// The files in a backup are on pages of their own, which the server writes while the list of files comes.
 package dashboard
 
 import (
@@ -39,6 +41,8 @@ type Source func(ctx context.Context) iter.Seq2[describe.View, error]
 // Server is a dashboard at one address. Its methods may be called concurrently, Serve once.
 type Server struct {
 	source       Source
+	files        Files
+	asked        sync.WaitGroup // questions about files that are being answered
 	assets       http.Handler
 	listener     net.Listener
 	guard        *guard
@@ -48,7 +52,7 @@ type Server struct {
 
 // Listen opens the port of a dashboard, of which the address has an IP or localhost, and a port number or 0 for any free
 // one. The error is ErrNotLoopback for any other address. Serve, or nothing else, closes the port.
-func Listen(ctx context.Context, address string, source Source) (*Server, error) {
+func Listen(ctx context.Context, address string, source Source, files Files) (*Server, error) {
 	port, err := loopback(address)
 	if err != nil {
 		return nil, err
@@ -66,7 +70,7 @@ func Listen(ctx context.Context, address string, source Source) (*Server, error)
 		return nil, errors.Join(fmt.Errorf("address of the dashboard: %w", err), listener.Close())
 	}
 	return &Server{
-		source: source, assets: assets, listener: listener, guard: newGuard(actual), feed: newFeed(), writeTimeout: writeTimeout,
+		source: source, files: files, assets: assets, listener: listener, guard: newGuard(actual), feed: newFeed(), writeTimeout: writeTimeout,
 	}, nil
 }
 
@@ -129,6 +133,7 @@ func (s *Server) Serve(ctx context.Context, ready func()) error {
 	s.feed.end(context.Cause(ctx))
 	shutDown(server, leave)
 	running.Wait()
+	s.asked.Wait()
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err
 	}
@@ -169,6 +174,8 @@ func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /", s.assets)
 	mux.HandleFunc("GET /events", s.serveEvents)
+	mux.HandleFunc("GET /files", s.asking(s.serveFiles))
+	mux.HandleFunc("GET /download", s.asking(s.serveDownload))
 	return mux
 }
 

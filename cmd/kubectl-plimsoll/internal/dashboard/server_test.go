@@ -78,7 +78,7 @@ type serving struct {
 
 func serve(t *testing.T, source Source, tune func(*Server)) *serving {
 	t.Helper()
-	server, err := Listen(t.Context(), "127.0.0.1:0", source)
+	server, err := Listen(t.Context(), "127.0.0.1:0", source, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +220,7 @@ func TestAddresses(t *testing.T) {
 		}
 	}
 	for _, address := range []string{"0.0.0.0:0", "192.0.2.1:80"} {
-		if _, err := Listen(t.Context(), address, nil); !errors.Is(err, ErrNotLoopback) {
+		if _, err := Listen(t.Context(), address, nil, nil); !errors.Is(err, ErrNotLoopback) {
 			t.Errorf("%s: %v, want ErrNotLoopback", address, err)
 		}
 	}
@@ -237,7 +237,7 @@ func TestAddresses(t *testing.T) {
 func TestIPv6(t *testing.T) {
 	t.Parallel()
 	stage := newStage()
-	server, err := Listen(t.Context(), "[::1]:0", stage.follow)
+	server, err := Listen(t.Context(), "[::1]:0", stage.follow, nil)
 	if err != nil {
 		t.Skipf("this machine has no IPv6: %v", err)
 	}
@@ -427,7 +427,7 @@ func TestOperationThatHasEnded(t *testing.T) {
 func TestReadyIsCalledOnce(t *testing.T) {
 	t.Parallel()
 	stage := newStage()
-	server, err := Listen(t.Context(), "127.0.0.1:0", stage.follow)
+	server, err := Listen(t.Context(), "127.0.0.1:0", stage.follow, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

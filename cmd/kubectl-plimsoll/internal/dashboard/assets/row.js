@@ -25,6 +25,8 @@ export class Row {
   #drawing = makeSVG("svg", "sparkline rate-history");
   #history = new Sparkline(this.#drawing);
   #details = make("dl", { class: "details", id: `details-${++rows}`, hidden: "" });
+  #files = make("a", {}, "Browse the files of this backup");
+  #browse = make("p", { class: "browse", hidden: "" }, this.#files);
   #volume;
 
   constructor() {
@@ -38,7 +40,7 @@ export class Row {
         make("div", { class: "meter" }, this.#bar, this.#percent),
         make("span", { class: "size" }, this.#done, this.#of),
         this.#rate, this.#drawing, this.#left, makeIcon("chevron", "chevron"), this.#news),
-      this.#details);
+      this.#details, this.#browse);
   }
 
   get open() {
@@ -59,7 +61,7 @@ export class Row {
     this.#details.hidden = !open;
     this.#button.setAttribute("aria-expanded", String(open));
     this.element.classList.toggle("open", open);
-    if (open) this.#showDetails();
+    this.#showDetails();
   }
 
   focus() {
@@ -88,10 +90,13 @@ export class Row {
     this.#rate.classList.toggle("unknown", bar.bytesPerSecond === 0);
     if (!bar.ended) this.#history.add(bar.bytesPerSecond, bar.rate);
     this.#drawing.classList.toggle("flat", this.#history.flat);
-    if (this.open) this.#showDetails();
+    this.#showDetails();
   }
 
   #showDetails() {
+    this.#browse.hidden = !this.open || !this.#volume.files;
+    if (!this.open) return;
+    if (this.#volume.files) setAttribute(this.#files, "href", this.#volume.files);
     setFacts(this.#details, this.#volume.details);
     for (const entry of this.#details.children) entry.classList.toggle("code", code.has(entry.firstElementChild.textContent));
   }
