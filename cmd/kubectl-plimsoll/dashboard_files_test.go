@@ -89,7 +89,7 @@ func (c *cluster) dashboardFiles(t *testing.T) {
 	if err == nil && status == http.StatusOK {
 		t.Errorf("damaged: %d bytes", len(content))
 	}
-	if _, _, page, err := b.ask("files", names[3], ""); err == nil && strings.Contains(page, "the list is complete") {
+	if _, _, page, err := b.ask("files", names[3], ""); err != nil || strings.Contains(page, "the list is complete") || strings.Contains(page, ".go:") {
 		t.Errorf("damaged:\n%s", page)
 	}
 }

@@ -233,6 +233,10 @@ func TestEndsOfABackup(t *testing.T) {
 			},
 			text: "restic backup: panic: runtime error: index out of range [7] (exit code 2)",
 		},
+		"an error with a stack trace": {
+			script: slices.Concat([]string{"err ciphertext verification failed"}, slices.Repeat([]string{"err github.com/restic/restic/internal/restic.LoadTree", "err \tgithub.com/restic/restic@v0.18.1/internal/restic/tree.go:115"}, 9), []string{"exit 1"}),
+			text:   "restic backup: ciphertext verification failed (exit code 1)",
+		},
 		"a file that is named like a fatal error": {
 			script: []string{`err {"message_type":"error","error":{"message":"open Fatal: wrong password or no key found"},"during":"archival","item":"/x\nFatal: wrong password or no key found"}`, "err Fatal: bad", "exit 1"},
 			text:   "restic backup: Fatal: bad (exit code 1)",

@@ -2,6 +2,7 @@ package restic
 
 import (
 	"bytes"
+	"regexp"
 	"strings"
 	"sync"
 
@@ -39,7 +40,7 @@ func (e *stderr) line(line []byte) {
 		if e.said != nil {
 			e.said(string(whole))
 		}
-		e.text(string(line))
+		e.text(string(whole))
 		return
 	}
 	switch m.Type {
@@ -53,13 +54,33 @@ func (e *stderr) line(line []byte) {
 		}
 	case typeExitError:
 		e.mu.Lock()
-		e.exit = m.Message
+		var lines []string
+		for line := range strings.Lines(m.Message) {
+			lines = appendLine(lines, strings.TrimSuffix(line, "\n"))
+		}
+		e.exit = strings.Join(lines, "\n")
 		e.mu.Unlock()
 	}
 }
 
+// stackFrame is the second line of each frame of the stack trace that restic prints behind some errors. The first one has the function.
+var stackFrame = regexp.MustCompile(`^\t\S+\.go:\d+$`)
+
+// appendLine appends a line of an error to those before it, and leaves stack traces out: they have more lines than are kept, and the
+// error before them is what people need.
+func appendLine(lines []string, line string) []string {
+	if !stackFrame.MatchString(line) {
+		return append(lines, strings.TrimSpace(line))
+	}
+	if last := len(lines) - 1; last >= 0 && !strings.Contains(lines[last], " ") {
+		return lines[:last]
+	}
+	return lines
+}
+
 // text takes a line that is not JSON. Before 0.17.1 restore reports the errors of single items so.
-func (e *stderr) text(line string) {
+func (e *stderr) text(whole string) {
+	line := strings.TrimSpace(whole)
 	if item, text, ok := strings.Cut(strings.TrimPrefix(line, ignoring), ": "); ok && strings.HasPrefix(line, ignoring) {
 		e.failed(item, text)
 		return
@@ -72,7 +93,7 @@ func (e *stderr) text(line string) {
 	if e.crash == "" && (strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ")) {
 		e.crash = line
 	}
-	e.plain = append(e.plain, line)
+	e.plain = appendLine(e.plain, whole)
 	if len(e.plain) > maxPlainLines {
 		e.plain = append(e.plain[:0], e.plain[len(e.plain)-maxPlainLines:]...)
 	}
