@@ -9,7 +9,7 @@ import (
 )
 
 //go:embed assets
-var assets embed.FS
+var assetFiles embed.FS
 
 // contentTypes are not asked of the system: on some Windows a script is plain text, which no browser runs.
 var contentTypes = map[string]string{
@@ -21,7 +21,7 @@ var contentTypes = map[string]string{
 
 // assetHandler serves the page at / and its parts beside it.
 func assetHandler() (http.Handler, error) {
-	root, err := fs.Sub(assets, "assets")
+	root, err := fs.Sub(assetFiles, "assets")
 	if err != nil {
 		return nil, fmt.Errorf("find the dashboard's files: %w", err)
 	}

@@ -71,7 +71,7 @@ func (s *Server) asking(next func(w http.ResponseWriter, r *http.Request, podVol
 // serveFiles lists a directory while the list comes. Only its last line says whether the list is complete.
 func (s *Server) serveFiles(w http.ResponseWriter, r *http.Request, podVolumeBackup, path string) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	l := listing{w: w, podVolumeBackup: podVolumeBackup, path: path}
+	l := listing{w: w, parts: s.listing, podVolumeBackup: podVolumeBackup, path: path}
 	err := s.files.List(r.Context(), podVolumeBackup, path, l.begin, l.entry)
 	if r.Context().Err() == nil {
 		l.end(err)
@@ -81,6 +81,7 @@ func (s *Server) serveFiles(w http.ResponseWriter, r *http.Request, podVolumeBac
 // listing is a page that is written while its list comes.
 type listing struct {
 	w                     io.Writer
+	parts                 *template.Template // of assets/files.html
 	podVolumeBackup, path string
 	begun                 bool
 	entries               int
@@ -111,7 +112,7 @@ func (l *listing) begin(v protocol.Volume) error {
 	if l.path != "" {
 		head.Crumbs = append(head.Crumbs, l.crumb(l.path))
 	}
-	return filesTemplate.ExecuteTemplate(l.w, "head", head)
+	return l.parts.ExecuteTemplate(l.w, "head", head)
 }
 
 func (l *listing) crumb(p string) crumb {
@@ -139,13 +140,13 @@ func (l *listing) entry(e protocol.Entry) error {
 	case e.Mode.IsRegular():
 		f.Size, f.Download = describe.Bytes(e.Size), filesAddress("download", l.podVolumeBackup, p)
 	}
-	return filesTemplate.ExecuteTemplate(l.w, "entry", f)
+	return l.parts.ExecuteTemplate(l.w, "entry", f)
 }
 
 // end writes the last line. What cannot be written any more is missed by nobody: the browser has gone.
 func (l *listing) end(err error) {
 	if !l.begun {
-		_ = filesTemplate.ExecuteTemplate(l.w, "head", listingHead{Title: describe.Clean(l.podVolumeBackup)})
+		_ = l.parts.ExecuteTemplate(l.w, "head", listingHead{Title: describe.Clean(l.podVolumeBackup)})
 	}
 	var tail struct {
 		Entries, Most int
@@ -158,7 +159,7 @@ func (l *listing) end(err error) {
 	case err != nil:
 		tail.Problem = describe.Clean(err.Error())
 	}
-	_ = filesTemplate.ExecuteTemplate(l.w, "tail", tail)
+	_ = l.parts.ExecuteTemplate(l.w, "tail", tail)
 }
 
 // serveDownload sends a file, or a directory as a tar archive. The browser takes what comes for complete only when all of it was compared
@@ -228,45 +229,3 @@ func (h *withoutLast) sendLast() error {
 	h.last = nil
 	return err
 }
-
-var filesTemplate = template.Must(template.New("").Parse(`
-{{- define "head"}}<!doctype html>
-<html lang="en">
-<head>
-  <meta charset="utf-8">
-  <meta name="viewport" content="width=device-width, initial-scale=1">
-  <title>{{.Title}} - Plimsoll</title>
-  <link rel="icon" href="mark.svg" type="image/svg+xml">
-  <link rel="stylesheet" href="base.css">
-  <link rel="stylesheet" href="page.css">
-  <link rel="stylesheet" href="files.css">
-</head>
-<body>
-  <header class="top"><p class="brand"><img class="icon" src="mark.svg" alt="">Plimsoll</p></header>
-  <main>
-    <section aria-labelledby="name">
-      <p class="label">Files in the backup of</p>
-      <h1 id="name">{{.Title}}</h1>
-      {{- with .Download}}
-      <p class="under">{{$.Where}}</p>
-      <nav aria-label="Path">{{range $.Crumbs}}<a href="{{.Address}}">{{.Name}}</a><span>/</span>{{end}}</nav>
-      <p><a href="{{.}}" download>Download all of it</a></p>
-      {{- end}}
-    </section>
-    <section>
-    <table id="entries">
-      <thead><tr><th scope="col">Name</th><th scope="col" class="end">Size</th><th scope="col">Modified</th><th scope="col">Mode</th><th scope="col"><span class="unseen">Download</span></th></tr></thead>
-      <tbody>
-{{end}}
-{{- define "entry"}}<tr><td>{{if .Open}}<a href="{{.Open}}">{{.Name}}/</a>{{else}}{{.Name}}{{end}}{{with .Target}} <span class="under">&rarr; {{.}}</span>{{end}}</td><td class="end">{{.Size}}</td><td>{{.Modified}}</td><td class="mode">{{.Mode}}</td><td>{{with .Download}}<a href="{{.}}" download>Download</a>{{end}}</td></tr>
-{{end}}
-{{- define "tail"}}      </tbody>
-    </table>
-    {{if .Problem}}<p id="end" class="problem" role="alert">The list is not complete: {{.Problem}}</p>
-    {{- else if .Most}}<p id="end" class="problem" role="alert">The list is not complete: the directory has more than {{.Most}} entries. 'kubectl plimsoll repository ls' lists all of them.</p>
-    {{- else}}<p id="end" class="under">{{.Entries}} {{if eq .Entries 1}}entry{{else}}entries{{end}}, the list is complete.</p>{{end}}
-    </section>
-  </main>
-</body>
-</html>
-{{end}}`))

@@ -81,7 +81,8 @@ func TestListing(t *testing.T) {
 			shelf{entries: []protocol.Entry{file("d/<script>alert(1)"), file("d/\u202egpj.exe"), {Path: []byte("d/\" onclick=\"x"), Mode: os.ModeDir | 0o755, ModTime: noon}, {Path: []byte("d/l"), Mode: os.ModeSymlink, Target: []byte("javascript:alert(1)")}}},
 			[]string{
 				"&lt;script&gt;alert(1)</td>", `\u202egpj.exe`, `path=d%2F%22&#43;onclick`, "&rarr; javascript:alert(1)</span>", "shop/db-0:data", "4 entries, the list is complete.",
-			}, true,
+			},
+			true,
 		},
 		"cut off":         {shelf{entries: many[:2], err: errors.New("the pack <b> is damaged")}, []string{">1</td>", "The list is not complete: the pack &lt;b&gt; is damaged"}, false},
 		"refused":         {shelf{refused: errors.New("you may not")}, []string{"<title>nightly-x - Plimsoll", "The list is not complete: you may not"}, false},

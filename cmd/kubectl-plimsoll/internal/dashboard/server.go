@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"html/template"
 	"io"
 	"iter"
 	"log"
@@ -42,6 +43,7 @@ type Source func(ctx context.Context) iter.Seq2[describe.View, error]
 type Server struct {
 	source       Source
 	files        Files
+	listing      *template.Template
 	asked        sync.WaitGroup // questions about files that are being answered
 	assets       http.Handler
 	listener     net.Listener
@@ -61,6 +63,10 @@ func Listen(ctx context.Context, address string, source Source, files Files) (*S
 	if err != nil {
 		return nil, err
 	}
+	listing, err := template.ParseFS(assetFiles, "assets/files.html")
+	if err != nil {
+		return nil, fmt.Errorf("read the page of files: %w", err)
+	}
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", port.String())
 	if err != nil {
 		return nil, fmt.Errorf("open the dashboard's port: %w", err)
@@ -70,7 +76,7 @@ func Listen(ctx context.Context, address string, source Source, files Files) (*S
 		return nil, errors.Join(fmt.Errorf("address of the dashboard: %w", err), listener.Close())
 	}
 	return &Server{
-		source: source, files: files, assets: assets, listener: listener, guard: newGuard(actual), feed: newFeed(), writeTimeout: writeTimeout,
+		source: source, files: files, listing: listing, assets: assets, listener: listener, guard: newGuard(actual), feed: newFeed(), writeTimeout: writeTimeout,
 	}, nil
 }
 
