@@ -292,8 +292,16 @@ func (c *Comparison) attributes(e Recorded, stat *unix.Stat_t, precision time.Du
 	}
 }
 
-// unexpected finds what is in a directory of the volume that the archive does not have. FIFOs, sockets and devices are not in archives. It
-// also finds what the directory has under another name only: a file system that does not tell A from a has found one file for both.
+// underOtherNames finds what a directory has under another name only: a file system that does not tell A from a finds one file for both.
+func (c *Comparison) underOtherNames(at string, level *descended, listed []string) {
+	for _, name := range slices.Sorted(maps.Keys(level.names)) {
+		if _, ok := slices.BinarySearch(listed, name); level.names[name] && !ok {
+			c.differs(path.Join(at, name), differsMissing, "is missing: the file system took another entry for it")
+		}
+	}
+}
+
+// unexpected finds what is in a directory of the volume that the archive does not have. FIFOs, sockets and devices are not in archives.
 func (c *Comparison) unexpected(at string, level *descended) error {
 	if level.names == nil || level.dir == nil {
 		return nil
@@ -306,11 +314,7 @@ func (c *Comparison) unexpected(at string, level *descended) error {
 		return fmt.Errorf("read the restored directory %s: %w", at, err)
 	}
 	slices.Sort(names)
-	for _, name := range slices.Sorted(maps.Keys(level.names)) {
-		if _, listed := slices.BinarySearch(names, name); level.names[name] && !listed {
-			c.differs(path.Join(at, name), differsMissing, "is missing: the file system took another entry for it")
-		}
-	}
+	c.underOtherNames(at, level, names)
 	for _, name := range names {
 		if _, recorded := level.names[name]; recorded {
 			continue
