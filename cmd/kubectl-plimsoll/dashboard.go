@@ -26,6 +26,7 @@ type dashboardPage struct {
 	selection  live.Selection
 	address    string
 	open       bool
+	noFiles    bool
 }
 
 func dashboardCommand(c *connection) *cobra.Command {
@@ -55,6 +56,7 @@ which works for one browser.`,
 	f := cmd.Flags()
 	f.StringVar(&d.address, "address", "127.0.0.1:0", "serve the page at this loopback address, such as 127.0.0.1 or [::1], and port; 0: any free port")
 	f.BoolVar(&d.open, "open", false, "open the page in the browser")
+	f.BoolVar(&d.noFiles, "no-files", false, "show no files of backups: for machines with users who are not trusted")
 	return cmd
 }
 
@@ -63,9 +65,13 @@ func (d *dashboardPage) run(ctx context.Context, out, errOut io.Writer) error {
 	if err != nil {
 		return err
 	}
+	var files dashboard.Files
+	if !d.noFiles {
+		files = dashboardFiles{d.connection}
+	}
 	server, err := dashboard.Listen(ctx, d.address, func(ctx context.Context) iter.Seq2[describe.View, error] {
 		return live.Follow(ctx, options)
-	}, dashboardFiles{d.connection})
+	}, files)
 	if errors.Is(err, dashboard.ErrNotLoopback) {
 		return program.Misused(fmt.Errorf("--address: %w", err))
 	}

@@ -81,7 +81,10 @@ func withFiles(ctx context.Context, c *connection, spec *v1alpha1.FileRequestSpe
 	s := &fileSession{api: api, token: protocol.NewToken(), http: &http.Client{}, stop: func() {}}
 	spec.TokenHash = protocol.HashToken(s.token)
 	s.request = &v1alpha1.FileRequest{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, GenerateName: "files-"}, Spec: *spec}
-	if err := api.Create(ctx, s.request); err != nil {
+	// Who leaves now must not leave a FileRequest behind whose name nobody knows.
+	creating, cancel := context.WithTimeout(context.WithoutCancel(ctx), sessionTimeout)
+	defer cancel()
+	if err := api.Create(creating, s.request); err != nil {
 		if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
 			return fmt.Errorf("this cluster does not know FileRequests, or has no namespace %s: install deploy/crds and deploy/repository-tasks (docs/repositories.md): %w", c.namespace, err)
 		}

@@ -58,6 +58,11 @@ type outage struct {
 	changed  chan struct{} // closed with the next change
 }
 
+// forgotten reports whether the outage is too long ago to say anything of the repository.
+func (o *outage) forgotten(now time.Time) bool {
+	return o.waiting == 0 && now.Sub(o.next) > outageMemory
+}
+
 // open reports whether the volumes of the repository wait.
 func (o outage) open() bool { return o.failures >= failedConnects }
 
@@ -65,7 +70,7 @@ func (o outage) open() bool { return o.failures >= failedConnects }
 func (b *breakers) outage(key repositoryKey) (outage, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if o, ok := b.by[key]; ok {
+	if o, ok := b.by[key]; ok && !o.forgotten(time.Now()) {
 		return *o, true
 	}
 	return outage{}, false
@@ -76,7 +81,7 @@ func (b *breakers) enter(key repositoryKey) (known outage, leave func(), ok bool
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	o, ok := b.by[key]
-	if !ok {
+	if !ok || o.forgotten(time.Now()) {
 		return outage{}, nil, false
 	}
 	o.waiting++
@@ -93,7 +98,7 @@ func (b *breakers) failed(key repositoryKey, err error, first time.Duration, pro
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
-	maps.DeleteFunc(b.by, func(_ repositoryKey, o *outage) bool { return o.waiting == 0 && now.Sub(o.next) > outageMemory })
+	maps.DeleteFunc(b.by, func(_ repositoryKey, o *outage) bool { return o.forgotten(now) })
 	o, known := b.by[key]
 	switch {
 	case !known:

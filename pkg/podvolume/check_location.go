@@ -94,7 +94,7 @@ func (e *Environment) checkRepository(ctx context.Context, location *velerov1.Ba
 	case err == nil:
 		check.Outcome = v1alpha1.LocationOpened
 		return
-	case isMissing(err):
+	case isMissing(err, repo):
 		check.Outcome = v1alpha1.LocationNoRepository
 		return
 	case errors.Is(err, uploader.ErrWrongPassword):
@@ -136,9 +136,10 @@ func dialStorage(ctx context.Context, repo uploader.Repository) error {
 	return connection.Close()
 }
 
-// isMissing reports whether the storage answers, and has no repository. The data paths say the same of a bucket that is missing.
-func isMissing(err error) bool {
-	return errors.Is(err, uploader.ErrRepositoryNotFound) && causeOf(err) == ""
+// isMissing reports whether the storage answers, and has no repository. The data paths say the same of a bucket that is missing, or that they
+// may not read. Their messages have the address, in which anything may stand.
+func isMissing(err error, repo uploader.Repository) bool {
+	return errors.Is(err, uploader.ErrRepositoryNotFound) && causeOf(errors.New(strings.NewReplacer(repo.URL, "", repo.Address(), "").Replace(err.Error()))) == ""
 }
 
 // causeRefused is the cause of all that a storage says of credentials.

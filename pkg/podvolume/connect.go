@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"syscall"
 	"time"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
@@ -31,12 +32,30 @@ func (op *Operation) reach(ctx context.Context, repo uploader.Repository) error 
 	if o, ok := op.env.breakers.outage(op.repositoryKey); ok && o.open() {
 		return parkedError{o.last}
 	}
-	err := dialStorage(ctx, repo)
+	err := op.connect(ctx, repo, min(confirmTimeout, op.env.ResourceTimeout))
 	if err == nil || ctx.Err() != nil {
+		op.parkedFor = 0
 		return err
 	}
 	op.didNotOpen(op.repositoryKey, err, false)
 	return parkedError{err}
+}
+
+// connect returns an error if the repository's storage cannot be reached. Only a server that refuses the connection says that for restic
+// and kopia, too: they may use another name of it, as they do for AWS, or have more patience with a name server. Whatever else goes wrong, a
+// repository that opens, or that is not there yet, can be reached.
+func (op *Operation) connect(ctx context.Context, repo uploader.Repository, timeout time.Duration) error {
+	err := dialStorage(ctx, repo)
+	opener, ok := op.env.Uploaders[op.UploaderName()].(uploader.Opener)
+	if err == nil || !ok || errors.Is(err, syscall.ECONNREFUSED) || ctx.Err() != nil {
+		return err
+	}
+	bounded, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	if opened := opener.Open(bounded, repo); opened == nil || isMissing(opened, repo) {
+		return nil
+	}
+	return err
 }
 
 // learnFrom finds out what the end of an attempt says of the repository. The error of a volume says nothing, so the repository is
@@ -68,7 +87,7 @@ func (op *Operation) openRepository(ctx context.Context, timeout time.Duration, 
 	if err != nil {
 		return err
 	}
-	err = dialStorage(bounded, repo)
+	err = op.connect(bounded, repo, min(confirmTimeout, timeout))
 	if opener, ok := op.env.Uploaders[op.UploaderName()].(uploader.Opener); ok && err == nil {
 		err = opener.Open(bounded, repo)
 	}
@@ -76,7 +95,7 @@ func (op *Operation) openRepository(ctx context.Context, timeout time.Duration, 
 	switch {
 	case stopCause(ctx) != nil:
 		return stopCause(ctx)
-	case err == nil, isMissing(err):
+	case err == nil, isMissing(err, repo):
 		op.didOpen(key)
 	case bounded.Err() != nil:
 		op.didNotOpen(key, fmt.Errorf("it does not open within %s: %w", timeout, err), probe)
@@ -107,7 +126,9 @@ func (e *Environment) UnavailableRepositories() int { return e.breakers.waitedFo
 // waitForRepository waits, without a slot, until the repository may open. The error is that of ctx, or why the operation cannot go on.
 func (op *Operation) waitForRepository(ctx context.Context) error {
 	op.sameAttempt = true
-	defer op.startReporter(ctx, op.env.ProgressInterval, 0)()
+	heartbeat := op.env.QueueHeartbeat()
+	heartbeat -= op.env.Stagger(op.Object.GetUID(), heartbeat/4)
+	defer op.startReporter(ctx, 6*op.env.ProgressInterval, heartbeat)() // as for a slot: many may wait for long
 	for {
 		o, leave, away := op.env.breakers.enter(op.repositoryKey)
 		if !away {
@@ -152,10 +173,21 @@ func (op *Operation) waitOrProbe(ctx context.Context, o outage) error {
 			case <-o.changed: // another volume was faster
 				return nil
 			default:
-				return op.openRepository(ctx, op.env.ResourceTimeout, true)
+				return op.probe(ctx)
 			}
 		}
 	}
+}
+
+// probe opens the repository for all volumes that wait for it. If the location or its Secret cannot be read just now, or is not right, that
+// counts as a repository that does not open: the volume that happens to ask does not fail for it.
+func (op *Operation) probe(ctx context.Context) error {
+	err := op.openRepository(ctx, op.env.ResourceTimeout, true)
+	if err != nil && stopCause(ctx) == nil {
+		op.didNotOpen(op.repositoryKey, err, true)
+		return nil
+	}
+	return err
 }
 
 // parkLimit returns how long the operation waits in all for a repository that does not open; 0: no limit of its own. Where no deadline

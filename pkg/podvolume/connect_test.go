@@ -346,3 +346,73 @@ func TestRepositoryThatHangs(t *testing.T) {
 		}
 	})
 }
+
+// A name that nobody knows says nothing: restic and kopia use another one for AWS.
+func TestUnknownNameIsNoOutage(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	op := b.operation(t.Context(), t, "default", "shop")
+	repo := uploader.Repository{URL: "s3:https://s3-nowhere.invalid/bucket/restic/shop"}
+	if err := op.reach(t.Context(), repo); err != nil {
+		t.Errorf("it opens, and is not reached: %v", err)
+	}
+	b.set(fmt.Errorf("restic cat: %w", uploader.ErrRepositoryNotFound))
+	if err := op.reach(t.Context(), repo); err != nil {
+		t.Errorf("it is not there yet, and is not reached: %v", err)
+	}
+	b.set(errors.New("no such host"))
+	if err := op.reach(t.Context(), repo); !isParked(err) {
+		t.Errorf("it does not open: %v", err)
+	}
+}
+
+// The address of a repository has names that somebody has chosen, and is no cause.
+func TestMissingRepositoryWithAStrangeName(t *testing.T) {
+	t.Parallel()
+	repo := uploader.Repository{URL: "s3:https://s3.example.com/backups-140312345678/restic/certificates"}
+	for says, want := range map[string]bool{
+		"Fatal: repository does not exist: unable to open config file: Stat: The specified key does not exist. Is there a repository at the following location?; " + repo.URL: true,
+		"Fatal: unable to open config file: Stat: Access Denied. Is there a repository at the following location?; " + repo.URL:                                               false,
+		"Fatal: unable to open config file: Stat: The specified bucket does not exist. Is there a repository at the following location?; " + repo.URL:                         false,
+	} {
+		if got := isMissing(fmt.Errorf("restic cat: %w: %s", uploader.ErrRepositoryNotFound, says), repo); got != want {
+			t.Errorf("%s: %v", says, got)
+		}
+	}
+}
+
+// A probe that finds no location or Secret just now ends nobody's wait; and what was long ago says nothing.
+func TestProbeWithoutALocation(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		op := b.operation(t.Context(), t, "default", "shop")
+		b.lose(t.Context(), op, errAway)
+		b.mu.Lock()
+		b.password = "" // Velero's Secret is being replaced
+		b.mu.Unlock()
+		ended := make(chan error, 1)
+		go func() { ended <- op.waitForRepository(t.Context()) }()
+		<-time.After(30 * time.Minute)
+		select {
+		case err := <-ended:
+			t.Fatalf("the wait has ended: %v", err)
+		default:
+		}
+		b.mu.Lock()
+		b.password, b.away = "secret", nil
+		b.mu.Unlock()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+
+		b.lose(t.Context(), op, errAway)
+		<-time.After(outageMemory + time.Minute)
+		if o, ok := b.env.breakers.outage(op.repositoryKey); ok {
+			t.Errorf("after an hour: %+v", o)
+		}
+		if err := op.waitForRepository(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}

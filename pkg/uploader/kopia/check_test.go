@@ -2,6 +2,7 @@ package kopia_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -17,6 +18,9 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/kopia/kopia/repo"
+	"github.com/kopia/kopia/repo/content"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
@@ -126,6 +130,57 @@ func TestCheck(t *testing.T) {
 		if _, err := u.Check(t.Context(), uploader.CheckRequest{Repository: wrong}, nil); !errors.Is(err, test.want) {
 			t.Errorf("%s: got %v", name, err)
 		}
+	}
+}
+
+// TestCheckDeletedContents: what the index marks as deleted while a snapshot needs it, as after a backup beside a garbage collection, can be
+// restored as long as its pack is there, and is damage when it is not.
+func TestCheckDeletedContents(t *testing.T) {
+	t.Parallel()
+	repository := initialized(t)
+	u := newUploader(t, kopia.Options{})
+	id := backup(t, u, uploader.BackupRequest{Repository: repository, Volume: randomVolume(t, 2, mib)}, nil).SnapshotID
+	deleteContents(t, repository)
+	check := func(damaged uploader.Repository, readData bool) uploader.CheckResult {
+		t.Helper()
+		result, err := u.Check(t.Context(), uploader.CheckRequest{Repository: damaged, ReadData: readData, Snapshots: []string{id}}, nil)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, workerSaid(err))
+		}
+		return result
+	}
+	if result := check(repository, true); result.Damaged != 0 {
+		t.Errorf("nothing is lost: %+v", result)
+	}
+	gone := copyOf(t, repository)
+	remove(t, objects(t, gone, "p")...)
+	if result := check(gone, false); result.Damaged == 0 || result.Touched != 1 {
+		t.Errorf("packs are missing: %+v", result)
+	}
+	changed := copyOf(t, repository)
+	for _, pack := range objects(t, changed, "p") {
+		flip(t, pack)
+	}
+	if result := check(changed, true); result.Damaged == 0 {
+		t.Errorf("packs are changed: %+v", result)
+	}
+}
+
+// deleteContents marks the contents of all files as deleted.
+func deleteContents(t *testing.T, repository uploader.Repository) {
+	t.Helper()
+	deleted := 0
+	err := repo.DirectWriteSession(t.Context(), openRepository(t, repository).(repo.DirectRepository), repo.WriteSessionOptions{}, func(ctx context.Context, w repo.DirectRepositoryWriter) error {
+		return w.ContentManager().IterateContents(ctx, content.IterateOptions{}, func(c content.Info) error {
+			if c.ContentID.HasPrefix() {
+				return nil
+			}
+			deleted++
+			return w.ContentManager().DeleteContent(ctx, c.ContentID)
+		})
+	})
+	if err != nil || deleted == 0 {
+		t.Fatalf("%d contents deleted, %v", deleted, err)
 	}
 }
 

@@ -195,6 +195,30 @@ func entry(m *snapshot.DirManifest, name string) *snapshot.DirEntry {
 	return m.Entries[slices.IndexFunc(m.Entries, func(e *snapshot.DirEntry) bool { return e.Name == name })]
 }
 
+// openRepository opens a repository with the library until the test ends.
+func openRepository(t *testing.T, repository uploader.Repository) repo.Repository {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	st, err := filesystem.New(ctx, &filesystem.Options{Path: repository.URL}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, password := filepath.Join(t.TempDir(), "config"), strings.TrimSpace(repository.Password.Reveal())
+	if err := repo.Connect(ctx, config, st, password, nil); err != nil {
+		t.Fatal(err)
+	}
+	r, err := repo.Open(ctx, config, password, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
 // rewrite saves a snapshot once more with another root directory, and returns its id.
 func rewrite(t *testing.T, repository uploader.Repository, id string, change func(*snapshot.DirManifest)) string {
 	t.Helper()
@@ -205,13 +229,7 @@ func rewrite(t *testing.T, repository uploader.Repository, id string, change fun
 			t.Fatal(err)
 		}
 	}
-	st, err := filesystem.New(ctx, &filesystem.Options{Path: repository.URL}, false)
-	must(err)
-	config, password := filepath.Join(t.TempDir(), "config"), strings.TrimSpace(repository.Password.Reveal())
-	must(repo.Connect(ctx, config, st, password, nil))
-	r, err := repo.Open(ctx, config, password, nil)
-	must(err)
-	defer r.Close(ctx)
+	r := openRepository(t, repository)
 	man, err := snapshot.LoadSnapshot(ctx, r, manifest.ID(id))
 	must(err)
 	reader, err := r.OpenObject(ctx, man.RootObjectID())

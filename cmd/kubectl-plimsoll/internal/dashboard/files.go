@@ -12,6 +12,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/plimsoll-io/plimsoll/pkg/describe"
@@ -57,15 +58,66 @@ func (s *Server) asking(next func(w http.ResponseWriter, r *http.Request, podVol
 			refuse(w, "Another page wants to use the dashboard.")
 			return
 		}
+		if r.Method != http.MethodGet {
+			w.Header().Set("Allow", "GET")
+			http.Error(w, "A question about files has only an answer as a whole.", http.StatusMethodNotAllowed)
+			return
+		}
 		podVolumeBackup, path, err := questionOf(r)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		s.asked.Add(1)
-		defer s.asked.Done()
-		next(w, r, podVolumeBackup, path)
+		if !s.asked.begin() {
+			refuse(w, "The dashboard has ended.")
+			return
+		}
+		defer s.asked.end()
+		next(&answerWriter{ResponseWriter: w, deadline: http.NewResponseController(w).SetWriteDeadline}, r, podVolumeBackup, path)
 	}
+}
+
+// questions counts those that are being answered, until it is closed.
+type questions struct {
+	mu     sync.Mutex
+	closed bool
+	open   sync.WaitGroup
+}
+
+func (q *questions) begin() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.closed {
+		q.open.Add(1)
+	}
+	return !q.closed
+}
+
+func (q *questions) end() { q.open.Done() }
+
+// close lets none begin any more, and waits for those that have begun.
+func (q *questions) close() {
+	q.mu.Lock()
+	q.closed = true
+	q.mu.Unlock()
+	q.open.Wait()
+}
+
+// answerTimeout is how long a browser may take to read a piece of an answer, such as when its user pauses a download. The cluster
+// waits as long.
+const answerTimeout = 5 * time.Minute
+
+// answerWriter ends an answer that nobody reads: a worker in the cluster waits for it.
+type answerWriter struct {
+	http.ResponseWriter
+	deadline func(time.Time) error
+}
+
+func (w *answerWriter) Write(p []byte) (int, error) {
+	if err := w.deadline(time.Now().Add(answerTimeout)); err != nil {
+		return 0, err
+	}
+	return w.ResponseWriter.Write(p)
 }
 
 // serveFiles lists a directory while the list comes. Only its last line says whether the list is complete.

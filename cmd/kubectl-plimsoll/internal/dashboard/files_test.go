@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -179,6 +180,25 @@ func TestFilesAreForThePage(t *testing.T) {
 	if a := get(t, &http.Client{}, s.base()+"/download?backup=x&path=f"); a.status != http.StatusForbidden {
 		t.Errorf("without a cookie: %d", a.status)
 	}
+	head, err := browser.Head(s.base() + "/download?backup=x&path=f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	head.Body.Close()
+	if head.StatusCode != http.StatusMethodNotAllowed {
+		t.Errorf("HEAD: %s", head.Status)
+	}
+	stage := newStage()
+	without := serve(t, stage.follow, nil)
+	browser = without.browser()
+	if a := get(t, browser, without.base()+"/files?backup=x"); a.status != http.StatusNotFound {
+		t.Errorf("a dashboard without files: %d", a.status)
+	}
+	open := without.events(browser)
+	stage.show(t, scene(10))
+	open.page("no files", func(p page) bool {
+		return len(p.Volumes) > 0 && !slices.ContainsFunc(p.Volumes, func(v volume) bool { return v.Files != "" })
+	})
 }
 
 // TestServeAwaitsDownloads: when the dashboard ends, what reads a repository for it has ended, too.
@@ -214,8 +234,12 @@ func TestServeAwaitsDownloads(t *testing.T) {
 // TestBrowse leads from a volume's details to its files.
 func TestBrowse(t *testing.T) {
 	t.Parallel()
-	p := openScene(t)
-	p.s.files = &shelf{entries: []protocol.Entry{{Path: []byte("dumps"), Mode: os.ModeDir | 0o755, ModTime: noon}, file("f")}}
+	p := &inChromium{Tab: chromium.Start(t), t: t, stage: newStage()}
+	p.s = serve(t, p.stage.follow, func(s *Server) {
+		s.files = &shelf{entries: []protocol.Entry{{Path: []byte("dumps"), Mode: os.ModeDir | 0o755, ModTime: noon}, file("f")}}
+	})
+	p.Do(chromedp.EmulateViewport(1200, 900), chromedp.Navigate(p.s.NewURL()))
+	p.show(scene(10))
 	browsable := `[...document.querySelectorAll('.volume')].filter((row) => { row.querySelector('h3 button').click(); return !row.querySelector('.browse').hidden }).length`
 	if n := chromium.Ask[int](p.Tab, browsable); n != 1 {
 		t.Errorf("%d volumes have files, want that with a snapshot", n)

@@ -69,6 +69,12 @@ type node struct {
 	Live  bool   `json:"live"`
 }
 
+func (p *page) hideFiles() {
+	for i := range p.Volumes {
+		p.Volumes[i].Files = ""
+	}
+}
+
 // pageOf keeps the order of the volumes, which is that of all views.
 func pageOf(v describe.View) page {
 	p := page{At: v.At.Format(time.TimeOnly), Kind: "Cluster", Name: "All volumes", Facts: []fact{}, Alerts: []string{}, Nodes: []node{}, Notes: clean(v.Notes)}

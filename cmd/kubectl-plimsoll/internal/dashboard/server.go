@@ -44,7 +44,7 @@ type Server struct {
 	source       Source
 	files        Files
 	listing      *template.Template
-	asked        sync.WaitGroup // questions about files that are being answered
+	asked        questions // about files
 	assets       http.Handler
 	listener     net.Listener
 	guard        *guard
@@ -53,7 +53,8 @@ type Server struct {
 }
 
 // Listen opens the port of a dashboard, of which the address has an IP or localhost, and a port number or 0 for any free
-// one. The error is ErrNotLoopback for any other address. Serve, or nothing else, closes the port.
+// one. The error is ErrNotLoopback for any other address. Serve, or nothing else, closes the port. Without files the page does not lead
+// to any.
 func Listen(ctx context.Context, address string, source Source, files Files) (*Server, error) {
 	port, err := loopback(address)
 	if err != nil {
@@ -139,7 +140,7 @@ func (s *Server) Serve(ctx context.Context, ready func()) error {
 	s.feed.end(context.Cause(ctx))
 	shutDown(server, leave)
 	running.Wait()
-	s.asked.Wait()
+	s.asked.close()
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err
 	}
@@ -167,6 +168,9 @@ func (s *Server) follow(ctx context.Context, ready func()) error {
 			return err
 		}
 		p := pageOf(view)
+		if s.files == nil {
+			p.hideFiles()
+		}
 		s.feed.show(p)
 		ready()
 		if p.Final {
@@ -180,8 +184,10 @@ func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /", s.assets)
 	mux.HandleFunc("GET /events", s.serveEvents)
-	mux.HandleFunc("GET /files", s.asking(s.serveFiles))
-	mux.HandleFunc("GET /download", s.asking(s.serveDownload))
+	if s.files != nil {
+		mux.HandleFunc("GET /files", s.asking(s.serveFiles))
+		mux.HandleFunc("GET /download", s.asking(s.serveDownload))
+	}
 	return mux
 }
 

@@ -72,7 +72,7 @@ func (l *look) lacks(wanted []string) error {
 
 // unindexedText is about packs that nothing refers to.
 func unindexedText(packs int) string {
-	return text.Count(packs, "pack is", "packs are") + " in no index file: a backup was interrupted, or an index file is lost"
+	return text.Count(packs, "pack is", "packs are") + " in no index file: a backup runs or was interrupted, or an index file is lost"
 }
 
 // followSnapshots reads the directories of all finished snapshots, and looks for the contents of their files.
@@ -332,7 +332,13 @@ func (l *look) content(ctx context.Context, id object.ID) (touched, lost bool, e
 	}
 	f, lost := l.inLostPack(info)
 	if lost {
+		l.add(f) // comparePacks has left out what is marked as deleted, which a snapshot may need all the same
 		return l.counts(f.key()), true, nil
+	}
+	if info.Deleted && l.job.ReadData && l.firstOf(name) {
+		if err := l.readContent(ctx, info); err != nil {
+			return false, false, err
+		}
 	}
 	l.mu.Lock()
 	pack, broken := l.broken[name]

@@ -63,6 +63,7 @@ type look struct {
 	known       map[string]bool // their keys
 	more        int64           // that were not kept
 	broken      map[content.ID]string
+	deleted     map[content.ID]struct{}     // that a snapshot needs, and that were read
 	read        map[blob.ID]bool            // packs whose contents were read
 	directories map[object.ID]bool          // whether what counts is beneath
 	walking     map[object.ID]chan struct{} // directories that are being read
@@ -79,7 +80,7 @@ type look struct {
 func (j *job) newLook(number int64, before *look) *look {
 	return &look{
 		job: j, number: number, before: before, tokens: make(chan struct{}, max(j.Parallel, 1)),
-		known: map[string]bool{}, broken: map[content.ID]string{}, packs: map[blob.ID]int64{}, read: map[blob.ID]bool{},
+		known: map[string]bool{}, broken: map[content.ID]string{}, packs: map[blob.ID]int64{}, read: map[blob.ID]bool{}, deleted: map[content.ID]struct{}{},
 		directories: map[object.ID]bool{}, walking: map[object.ID]chan struct{}{}, large: map[object.ID]bool{},
 	}
 }
@@ -193,26 +194,11 @@ func (l *look) readContents(ctx context.Context) error {
 		if _, lost := l.inLostPack(c); lost || ctx.Err() != nil {
 			return ctx.Err()
 		}
-		data, err := l.contents.GetContent(ctx, c.ContentID)
-		switch {
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case err != nil && !isDamage(err):
-			l.cancel(fmt.Errorf("read pack %s: %w", c.PackBlobID, err))
-			return err
-		case err == nil && !bytes.Equal(l.objects.hash(data), c.ContentID.Hash()):
-			err = errors.New("it has another hash than its name says")
-		}
-		l.mu.Lock()
-		l.read[c.PackBlobID] = true
+		err := l.readContent(ctx, c)
 		if err != nil {
-			l.broken[c.ContentID] = string(c.PackBlobID)
+			l.cancel(err)
 		}
-		l.mu.Unlock()
-		if err != nil {
-			l.add(finding{kindPack, string(c.PackBlobID), fmt.Sprintf("content %s: %v", c.ContentID, err)})
-		}
-		return nil
+		return err
 	})
 	switch {
 	case ctx.Err() != nil:
@@ -221,6 +207,40 @@ func (l *look) readContents(ctx context.Context) error {
 		return fmt.Errorf("read the contents: %w", err)
 	}
 	return nil
+}
+
+// readContent reads a content, and compares its hash with its name. An error says nothing of the content.
+func (l *look) readContent(ctx context.Context, c content.Info) error {
+	data, err := l.contents.GetContent(ctx, c.ContentID)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil && !isDamage(err):
+		return fmt.Errorf("read pack %s: %w", c.PackBlobID, err)
+	case err == nil && !bytes.Equal(l.objects.hash(data), c.ContentID.Hash()):
+		err = errors.New("it has another hash than its name says")
+	}
+	l.mu.Lock()
+	l.read[c.PackBlobID] = true
+	if err != nil {
+		l.broken[c.ContentID] = string(c.PackBlobID)
+	}
+	l.mu.Unlock()
+	if err != nil {
+		l.add(finding{kindPack, string(c.PackBlobID), fmt.Sprintf("content %s: %v", c.ContentID, err)})
+	}
+	return nil
+}
+
+// firstOf reports whether a content that is marked as deleted is met for the first time.
+func (l *look) firstOf(id content.ID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, met := l.deleted[id]; met {
+		return false
+	}
+	l.deleted[id] = struct{}{}
+	return true
 }
 
 // add keeps a finding, once.
@@ -248,7 +268,7 @@ func (l *look) agreed() []finding {
 
 // forget drops what the next look does not need.
 func (l *look) forget() {
-	l.before, l.packs, l.broken, l.read, l.directories, l.large = nil, nil, nil, nil, nil, nil
+	l.before, l.packs, l.broken, l.deleted, l.read, l.directories, l.large = nil, nil, nil, nil, nil, nil, nil
 }
 
 // example is one of the findings.
