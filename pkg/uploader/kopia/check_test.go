@@ -2,7 +2,6 @@ package kopia_test
 
 import (
 	"bytes"
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -18,9 +17,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-
-	"github.com/kopia/kopia/repo"
-	"github.com/kopia/kopia/repo/content"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
@@ -163,24 +159,6 @@ func TestCheckDeletedContents(t *testing.T) {
 	}
 	if result := check(changed, true); result.Damaged == 0 {
 		t.Errorf("packs are changed: %+v", result)
-	}
-}
-
-// deleteContents marks the contents of all files as deleted.
-func deleteContents(t *testing.T, repository uploader.Repository) {
-	t.Helper()
-	deleted := 0
-	err := repo.DirectWriteSession(t.Context(), openRepository(t, repository).(repo.DirectRepository), repo.WriteSessionOptions{}, func(ctx context.Context, w repo.DirectRepositoryWriter) error {
-		return w.ContentManager().IterateContents(ctx, content.IterateOptions{}, func(c content.Info) error {
-			if c.ContentID.HasPrefix() {
-				return nil
-			}
-			deleted++
-			return w.ContentManager().DeleteContent(ctx, c.ContentID)
-		})
-	})
-	if err != nil || deleted == 0 {
-		t.Fatalf("%d contents deleted, %v", deleted, err)
 	}
 }
 

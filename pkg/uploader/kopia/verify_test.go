@@ -14,6 +14,7 @@ import (
 
 	"github.com/kopia/kopia/repo"
 	"github.com/kopia/kopia/repo/blob/filesystem"
+	"github.com/kopia/kopia/repo/content"
 	"github.com/kopia/kopia/repo/manifest"
 	"github.com/kopia/kopia/repo/object"
 	"github.com/kopia/kopia/snapshot"
@@ -217,6 +218,24 @@ func openRepository(t *testing.T, repository uploader.Repository) repo.Repositor
 		}
 	})
 	return r
+}
+
+// deleteContents marks the contents of all files as deleted.
+func deleteContents(t *testing.T, repository uploader.Repository) {
+	t.Helper()
+	deleted := 0
+	err := repo.DirectWriteSession(t.Context(), openRepository(t, repository).(repo.DirectRepository), repo.WriteSessionOptions{}, func(ctx context.Context, w repo.DirectRepositoryWriter) error {
+		return w.ContentManager().IterateContents(ctx, content.IterateOptions{}, func(c content.Info) error {
+			if c.ContentID.HasPrefix() {
+				return nil
+			}
+			deleted++
+			return w.ContentManager().DeleteContent(ctx, c.ContentID)
+		})
+	})
+	if err != nil || deleted == 0 {
+		t.Fatalf("%d contents deleted, %v", deleted, err)
+	}
 }
 
 // rewrite saves a snapshot once more with another root directory, and returns its id.
