@@ -48,41 +48,59 @@ func (c *cluster) testRepository(t *testing.T) {
 	if err := c.client.List(t.Context(), &backups, client.InNamespace(veleroNamespace)); err != nil {
 		t.Fatal(err)
 	}
-	seen := map[string]bool{}
+	seen := map[string]*velerov1.PodVolumeBackup{}
 	for i := range backups.Items {
 		pvb := &backups.Items[i]
-		if kind := pvb.Spec.UploaderType; !seen[kind] && pvb.Spec.Volume == disk && strings.HasPrefix(pvb.Spec.Pod.Namespace, "e2e-"+kind) && pvb.Status.SnapshotID != "" {
-			seen[kind] = true
+		if kind := pvb.Spec.UploaderType; seen[kind] == nil && pvb.Spec.Volume == disk && strings.HasPrefix(pvb.Spec.Pod.Namespace, "e2e-"+kind) && pvb.Status.SnapshotID != "" {
+			seen[kind] = pvb
 			c.browse(t, pvb)
 			c.compare(t, pvb, anotherOf(backups.Items, pvb))
 		}
 	}
-	if !seen[restic] || !seen[kopia] {
-		t.Errorf("backups were browsed of %v", seen)
+	if len(seen) != 2 {
+		t.Fatalf("backups were browsed of %v", seen)
 	}
 	c.proveBySchedule(t)
-	c.proveByRestore(t, backups.Items)
+	c.proveByRestore(t, seen)
+	c.maintain(t, seen)
+}
+
+// maintain finds a file, and checks, measures and prunes the repository of each data path on S3, next to the credentials. It forgets nothing: a plan of
+// that says what would go.
+func (c *cluster) maintain(t *testing.T, backups map[string]*velerov1.PodVolumeBackup) {
+	t.Helper()
+	for kind, pvb := range backups {
+		for _, step := range []struct {
+			result string
+			args   []string
+		}{
+			{"Whole", []string{"check", "--read-data"}}, {"Measured", []string{"usage", "--refresh"}}, {"Planned", []string{"prune"}}, {"Pruned", []string{"prune", "--yes"}},
+			{"Whole", []string{"check"}}, {"Verified", []string{"verify"}},
+		} {
+			said := c.plimsoll(t, slices.Concat([]string{"repository"}, step.args, []string{"--from", pvb.Name})...)
+			t.Logf("%s: %s\n%s", kind, strings.Join(step.args, " "), said)
+			if !strings.Contains(said, step.result) {
+				t.Errorf("%s: repository %s says nothing of %s", kind, strings.Join(step.args, " "), step.result)
+			}
+		}
+	}
+	if said := c.plimsoll(t, "--as", browser, "repository", "find", "--latest", "--name", "*", "--volume", backups[kopia].Spec.Pod.Namespace+"/"+backups[kopia].Spec.Pod.Name+":"+disk); strings.Count(said, "\n") < 2 {
+		t.Errorf("find: %s", said)
+	}
 }
 
 // proveByRestore restores a backup of each data path into a scratch claim on a real node, through scheduler, kubelet and node agent, and compares it.
-func (c *cluster) proveByRestore(t *testing.T, backups []velerov1.PodVolumeBackup) {
+func (c *cluster) proveByRestore(t *testing.T, backups map[string]*velerov1.PodVolumeBackup) {
 	t.Helper()
 	for _, object := range c.manifests(t, "../../deploy/repository-tasks-restore") {
 		c.apply(t, object)
 	}
 	defer c.deleteManifests(t, "../../deploy/repository-tasks-restore")
-	for _, kind := range []string{restic, kopia} {
-		i := slices.IndexFunc(backups, func(b velerov1.PodVolumeBackup) bool {
-			return b.Spec.UploaderType == kind && b.Spec.Volume == disk && strings.HasPrefix(b.Spec.Pod.Namespace, "e2e-"+kind) && b.Status.SnapshotID != ""
-		})
-		if i < 0 {
-			t.Errorf("there is no backup with %s", kind)
-			continue
-		}
+	for kind, pvb := range backups {
 		// The class provisions nothing by itself: one local volume is free.
 		c.makeLocalVolume(t, &app{namespace: ownNamespace, name: "scratch-" + kind, node: c.nodes[0]})
 		var task v1alpha1.RepositoryTask
-		said := c.plimsoll(t, "repository", "verify", "--from", backups[i].Name, "--restore-to", storageClass, "--restore-size", "1Gi", "-o", "json")
+		said := c.plimsoll(t, "repository", "verify", "--from", pvb.Name, "--restore-to", storageClass, "--restore-size", "1Gi", "-o", "json")
 		if err := json.Unmarshal([]byte(said), &task); err != nil {
 			t.Fatalf("%v\n%s", err, said)
 		}
