@@ -74,8 +74,12 @@ func (c *cluster) maintain(t *testing.T, backups map[string]*velerov1.PodVolumeB
 			result string
 			args   []string
 		}{
-			{"Whole", []string{"check", "--read-data"}}, {"Measured", []string{"usage", "--refresh"}}, {"Planned", []string{"prune"}}, {"Pruned", []string{"prune", "--yes"}},
-			{"Whole", []string{"check"}}, {"Verified", []string{"verify"}},
+			{"Whole", []string{"check", "--read-data"}},
+			{"Measured", []string{"usage", "--refresh"}},
+			{"Planned", []string{"prune"}},
+			{"Pruned", []string{"prune", "--yes"}},
+			{"Whole", []string{"check"}},
+			{"Verified", []string{"verify"}},
 		} {
 			said := c.plimsoll(t, slices.Concat([]string{"repository"}, step.args, []string{"--from", pvb.Name})...)
 			t.Logf("%s: %s\n%s", kind, strings.Join(step.args, " "), said)
