@@ -203,6 +203,8 @@ func (s *pruneSummary) String(apply bool) string {
 	repositories := text.Count(s.done, "repository", "repositories")
 	snapshots := text.Count(s.snapshots, "snapshot", "snapshots")
 	switch {
+	case !apply && s.planned == 0 && s.done > 0:
+		fmt.Fprintf(&said, "%s may be pruned: what kopia would remove is not known before it runs; nothing was changed", repositories)
 	case !apply && s.planned < s.done:
 		fmt.Fprintf(&said, "%s may be pruned: %s that no snapshot needs would be removed from %d, what kopia would remove from the others is not known; nothing was changed", repositories, text.Bytes(s.removable), s.planned)
 	case !apply:
