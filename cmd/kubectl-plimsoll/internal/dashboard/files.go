@@ -120,7 +120,7 @@ func (w *answerWriter) Write(p []byte) (int, error) {
 	return w.ResponseWriter.Write(p)
 }
 
-// serveFiles lists a directory while the list comes. Only its last line says whether the list is complete.
+// serveFiles lists a directory while the list comes. The list is complete only if its last line says so.
 func (s *Server) serveFiles(w http.ResponseWriter, r *http.Request, podVolumeBackup, path string) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	l := listing{w: w, parts: s.listing, podVolumeBackup: podVolumeBackup, path: path}
