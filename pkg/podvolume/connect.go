@@ -43,7 +43,7 @@ func (op *Operation) reach(ctx context.Context, repo uploader.Repository) error 
 
 // connect returns an error if the repository's storage cannot be reached. Only a server that refuses the connection says that for restic
 // and kopia, too: they may use another name of it, as they do for AWS, or have more patience with a name server. Whatever else goes wrong, a
-// repository that opens, or that is not there yet, can be reached.
+// repository that opens, is locked, is not there yet or has another password can be reached, and the attempt says which.
 func (op *Operation) connect(ctx context.Context, repo uploader.Repository, timeout time.Duration) error {
 	err := dialStorage(ctx, repo)
 	opener, ok := op.env.Uploaders[op.UploaderName()].(uploader.Opener)
@@ -52,7 +52,8 @@ func (op *Operation) connect(ctx context.Context, repo uploader.Repository, time
 	}
 	bounded, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if opened := opener.Open(bounded, repo); opened == nil || isMissing(opened, repo) {
+	opened := opener.Open(bounded, repo)
+	if opened == nil || isMissing(opened, repo) || errors.Is(opened, uploader.ErrWrongPassword) || errors.Is(opened, uploader.ErrRepositoryLocked) {
 		return nil
 	}
 	return err

@@ -360,6 +360,10 @@ func TestUnknownNameIsNoOutage(t *testing.T) {
 	if err := op.reach(t.Context(), repo); err != nil {
 		t.Errorf("it is not there yet, and is not reached: %v", err)
 	}
+	b.set(fmt.Errorf("restic cat: %w", uploader.ErrWrongPassword))
+	if err := op.reach(t.Context(), repo); err != nil {
+		t.Errorf("its password is wrong, and it is said to be away: %v", err)
+	}
 	b.set(errors.New("no such host"))
 	if err := op.reach(t.Context(), repo); !isParked(err) {
 		t.Errorf("it does not open: %v", err)
