@@ -5,6 +5,8 @@ package uploader
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"strings"
@@ -123,6 +125,20 @@ func (r Repository) Local() (string, bool) {
 		return dir, true
 	}
 	return "", false
+}
+
+// FindDirectory returns an error that wraps ErrRepositoryNotFound if a local repository's directory is missing. To be called
+// before a worker is confined: to one that began without the directory it stays closed, also if another process makes the
+// repository before the worker opens it.
+func (r Repository) FindDirectory() error {
+	dir, local := r.Local()
+	if !local {
+		return nil
+	}
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w (%w)", ErrRepositoryNotFound, err)
+	}
+	return nil
 }
 
 // Storage is a bucket, or what another cloud calls it, that holds repositories.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
@@ -17,11 +16,6 @@ var _ uploader.Checker = (*Uploader)(nil)
 // of the storage and without any cache. With ReadData it reads all contents and compares their hashes with their names.
 func (u *Uploader) Check(ctx context.Context, req uploader.CheckRequest, p progress.Sink) (uploader.CheckResult, error) {
 	req.Repository.ReadOnly = true
-	if dir, local := req.Repository.Local(); local {
-		if _, err := os.Stat(dir); os.IsNotExist(err) { // a worker cannot be confined to what does not exist
-			return uploader.CheckResult{}, fmt.Errorf("check: %w", uploader.ErrRepositoryNotFound)
-		}
-	}
 	r, err := u.run(ctx, run{
 		repository: req.Repository, sink: orDiscard(p),
 		request: protocol.Request{Operation: protocol.OpCheck, ReadData: req.ReadData, Wanted: req.Snapshots},

@@ -3,7 +3,6 @@ package kopia
 import (
 	"context"
 	"fmt"
-	"os"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
@@ -16,11 +15,6 @@ var _ uploader.Forgetter = (*Uploader)(nil)
 func (u *Uploader) Forget(ctx context.Context, req uploader.ForgetRequest, p progress.Sink) (uploader.ForgetResult, error) {
 	if req.Repository.ReadOnly {
 		return uploader.ForgetResult{}, fmt.Errorf("forget snapshots of a read-only repository: %w", uploader.ErrUnsupported)
-	}
-	if dir, local := req.Repository.Local(); local {
-		if _, err := os.Stat(dir); os.IsNotExist(err) { // a worker cannot be confined to what does not exist
-			return uploader.ForgetResult{}, fmt.Errorf("forget snapshots: %w", uploader.ErrRepositoryNotFound)
-		}
 	}
 	var result uploader.ForgetResult
 	r, err := u.run(ctx, run{

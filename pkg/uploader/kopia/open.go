@@ -2,7 +2,6 @@ package kopia
 
 import (
 	"context"
-	"os"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
@@ -14,11 +13,6 @@ var _ uploader.Opener = (*Uploader)(nil)
 // Open opens the repository with its password and writes nothing to it. Its errors are those of a Backup.
 func (u *Uploader) Open(ctx context.Context, repo uploader.Repository) error {
 	repo.ReadOnly = true
-	if dir, local := repo.Local(); local {
-		if _, err := os.Stat(dir); os.IsNotExist(err) { // a worker cannot be confined to what does not exist
-			return uploader.ErrRepositoryNotFound
-		}
-	}
 	_, err := u.run(ctx, run{repository: repo, sink: progress.Discard, request: protocol.Request{Operation: protocol.OpOpen}})
 	return err
 }

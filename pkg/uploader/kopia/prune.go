@@ -3,7 +3,6 @@ package kopia
 import (
 	"context"
 	"fmt"
-	"os"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
@@ -21,11 +20,6 @@ func (u *Uploader) Prune(ctx context.Context, req uploader.PruneRequest, p progr
 	maintain := func(apply bool) error {
 		_, err := u.run(ctx, run{repository: req.Repository, sink: orDiscard(p), request: protocol.Request{Operation: protocol.OpMaintain, Apply: apply, Full: req.Full}})
 		return err
-	}
-	if dir, local := req.Repository.Local(); local {
-		if _, err := os.Stat(dir); os.IsNotExist(err) { // a worker cannot be confined to what does not exist
-			return uploader.PruneResult{}, fmt.Errorf("maintain: %w", uploader.ErrRepositoryNotFound)
-		}
 	}
 	if err := maintain(false); err != nil { // before the caller notes that it begins
 		return uploader.PruneResult{}, fmt.Errorf("maintain: %w", err)

@@ -3,7 +3,6 @@ package kopia
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
@@ -17,11 +16,6 @@ var _ uploader.UsageReader = (*Uploader)(nil)
 // kopia's maintenance finds that out. The snapshots' sizes are those that their backups recorded.
 func (u *Uploader) Usage(ctx context.Context, req uploader.UsageRequest, p progress.Sink) (uploader.UsageResult, error) {
 	req.Repository.ReadOnly = true
-	if dir, local := req.Repository.Local(); local {
-		if _, err := os.Stat(dir); os.IsNotExist(err) { // a worker cannot be confined to what does not exist
-			return uploader.UsageResult{}, fmt.Errorf("measure: %w", uploader.ErrRepositoryNotFound)
-		}
-	}
 	var result uploader.UsageResult
 	r, err := u.run(ctx, run{
 		repository: req.Repository, sink: orDiscard(p), request: protocol.Request{Operation: protocol.OpUsage},

@@ -129,6 +129,11 @@ func (u *Uploader) prepare(w *workspace, r *run) error {
 		return fmt.Errorf("repository address %q is not an absolute path", repo.Address())
 	case !local && repo.Storage == nil:
 		return fmt.Errorf("repository %q: kopia needs to know its storage", repo.Address())
+	}
+	if err := repo.FindDirectory(); err != nil {
+		return err
+	}
+	switch {
 	case local && repo.ReadOnly:
 		req.Directory, w.access.ReadOnly = dir, append(w.access.ReadOnly, dir)
 	case local:

@@ -2,7 +2,6 @@ package restic
 
 import (
 	"context"
-	"os"
 
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
@@ -21,10 +20,5 @@ func (u *Uploader) Open(ctx context.Context, repo uploader.Repository) error {
 
 // repositoryExists looks for the directory of a repository in the file system: a worker cannot be confined to what does not exist.
 func repositoryExists(repo uploader.Repository) error {
-	if dir, local := repo.Local(); local {
-		if _, err := os.Stat(dir); os.IsNotExist(err) {
-			return uploader.ErrRepositoryNotFound
-		}
-	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package restic
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -30,7 +31,7 @@ type workspace struct {
 
 // open prepares a workspace. The caller closes it.
 func (u *Uploader) open(repo uploader.Repository) (*workspace, error) {
-	if err := checkAddress(repo); err != nil {
+	if err := cmp.Or(checkAddress(repo), repo.FindDirectory()); err != nil {
 		return nil, err
 	}
 	private, err := uploader.NewScratch(u.options.TempDir, "restic")
