@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -32,6 +31,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/resticrepo"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
+	"github.com/plimsoll-io/plimsoll/test/tree"
 )
 
 func TestMain(m *testing.M) {
@@ -200,26 +200,7 @@ func (s *site) ended(task *v1alpha1.RepositoryTask) *v1alpha1.RepositoryTask {
 // flip changes bytes in the middle of the largest file of a repository whose path begins with prefix.
 func flip(t *testing.T, dir, prefix string) {
 	t.Helper()
-	var pack string
-	var size int64
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		info, err := d.Info()
-		if err == nil && info.Size() > size && strings.HasPrefix(strings.TrimPrefix(path, dir+"/"), prefix) {
-			pack, size = path, info.Size()
-		}
-		return err
-	})
-	content, readErr := os.ReadFile(pack)
-	if err != nil || readErr != nil {
-		t.Fatal(err, readErr)
-	}
-	for i := range 16 {
-		content[len(content)/2+i] ^= 0xff
-	}
-	if err := os.WriteFile(pack, content, 0o600); err != nil {
+	if _, _, err := tree.FlipLargest(dir, prefix); err != nil {
 		t.Fatal(err)
 	}
 }

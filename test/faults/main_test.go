@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) {
 	playRestic()
-	if err := rig.Prepare("faults-agent", true); err != nil {
+	if err := rig.Prepare("faults-agent", true, "./cmd/restore-controller"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/client-go/rest"
 
 	"github.com/plimsoll-io/plimsoll/test/loopback"
 	"github.com/plimsoll-io/plimsoll/test/parts"
@@ -30,12 +31,13 @@ const (
 	logTail = 16 << 10
 )
 
-// Agent is a node agent as a process of its own. Each has its own directory for temporary files, as a restarted
-// container has.
+// Agent is a node agent, or another of our programs, as a process of its own. Each has its own directory for temporary files, as a
+// restarted container has.
 type Agent struct {
 	t       testing.TB
 	Cmd     *exec.Cmd
 	Metrics string // host and port of its HTTP endpoints
+	begins  string // what it logs when it begins to work
 	logFile string
 	temp    string
 	ended   chan struct{}
@@ -66,14 +68,7 @@ func (f *Fixture) StartWith(o AgentOptions) *Agent {
 	if o.Restic == "" {
 		o.Restic = parts.Restic(f.T, parts.DefaultRestic)
 	}
-	name := fmt.Sprintf("agent-%d", len(f.Agents)+1)
-	a := &Agent{
-		t: f.T, Metrics: loopback.ForTest(f.T), ended: make(chan struct{}),
-		logFile: filepath.Join(f.Dir, name+".log"), temp: filepath.Join(f.Dir, name+"-temp"),
-	}
-	if err := os.Mkdir(a.temp, 0o700); err != nil {
-		f.T.Fatal(err)
-	}
+	a := f.newAgent("Node agent starts")
 	args := append([]string{
 		"server", "--kubeconfig=" + testenv.Kubeconfig(f.T, f.API.Config()), "--host-pods-path=" + f.HostPods, "--restic-path=" + o.Restic,
 		"--cache-dir=" + filepath.Join(f.Dir, "cache"), "--metrics-address=" + a.Metrics,
@@ -84,13 +79,46 @@ func (f *Fixture) StartWith(o AgentOptions) *Agent {
 		join := `echo $$ >"$0/cgroup.procs" && exec "$@"`
 		a.Cmd = exec.Command("/bin/sh", append([]string{"-c", join, o.Cgroup, agentProgram}, args...)...)
 	}
-	a.Cmd.Env = []string{
-		"PATH=" + os.Getenv("PATH"), "HOME=" + f.Dir, "TMPDIR=" + a.temp, "NODE_NAME=" + o.Node, "VELERO_NAMESPACE=" + f.Namespace,
-	}
-	a.run(o.Loaded)
-	f.Agents = append(f.Agents, a)
-	f.T.Cleanup(a.Stop)
+	f.run(a, o.Loaded, "NODE_NAME="+o.Node)
 	return a
+}
+
+// StartTasks starts a process that does RepositoryTasks. With restConfig nil it talks to the API server through the fixture's proxy.
+// Prepare must have built ./cmd/restore-controller.
+func (f *Fixture) StartTasks(restConfig *rest.Config, flags ...string) *Agent {
+	f.T.Helper()
+	if restConfig == nil {
+		restConfig = f.API.Config()
+	}
+	a := f.newAgent("Doing the RepositoryTasks")
+	a.Cmd = exec.Command(filepath.Join(filepath.Dir(agentProgram), "restore-controller"), append([]string{
+		"repository-tasks", "--kubeconfig=" + testenv.Kubeconfig(f.T, restConfig), "--restic-path=" + parts.Restic(f.T, parts.DefaultRestic),
+		"--metrics-address=" + a.Metrics, "--progress-interval=200ms",
+	}, flags...)...)
+	f.run(a, nil)
+	return a
+}
+
+func (f *Fixture) newAgent(begins string) *Agent {
+	f.T.Helper()
+	name := fmt.Sprintf("agent-%d", len(f.Agents)+1)
+	a := &Agent{
+		t: f.T, Metrics: loopback.ForTest(f.T), begins: begins, ended: make(chan struct{}),
+		logFile: filepath.Join(f.Dir, name+".log"), temp: filepath.Join(f.Dir, name+"-temp"),
+	}
+	if err := os.Mkdir(a.temp, 0o700); err != nil {
+		f.T.Fatal(err)
+	}
+	f.Agents = append(f.Agents, a)
+	return a
+}
+
+// run starts a's program, which ends with the test.
+func (f *Fixture) run(a *Agent, loaded func(pid int) error, env ...string) {
+	f.T.Helper()
+	a.Cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + f.Dir, "TMPDIR=" + a.temp, "VELERO_NAMESPACE=" + f.Namespace}, env...)
+	a.run(loaded)
+	f.T.Cleanup(a.Stop)
 }
 
 func (a *Agent) run(loaded func(pid int) error) {
@@ -160,7 +188,7 @@ func (a *Agent) Stop() {
 		<-a.ended
 		return
 	}
-	if a.err != nil && strings.Contains(a.Log(), "Node agent starts") { // before that it has nothing to end
+	if a.err != nil && strings.Contains(a.Log(), a.begins) { // before that it has nothing to end
 		a.t.Errorf("the agent ended badly after SIGTERM: %v", a.err)
 	}
 	if left, err := os.ReadDir(a.temp); err != nil || len(left) > 0 {

@@ -23,8 +23,8 @@ type apiProxy struct {
 	writes map[string]*Writes // by the name of the object
 }
 
-// Writes are the patches of one PodVolumeBackup or PodVolumeRestore that agents have sent, also those that did not get
-// through.
+// Writes are the patches of one PodVolumeBackup, PodVolumeRestore or RepositoryTask that agents have sent, also those that did not
+// get through.
 type Writes struct{ All, Terminal, largest int }
 
 func newAPIProxy(e *testenv.Env) *apiProxy {
@@ -34,7 +34,7 @@ func newAPIProxy(e *testenv.Env) *apiProxy {
 	return a
 }
 
-// count counts a patch of a PodVolumeBackup or PodVolumeRestore.
+// count counts a patch.
 func (a *apiProxy) count(r *http.Request) {
 	if !IsWrite(r) {
 		return
@@ -76,13 +76,13 @@ type patchBody struct {
 
 func (patchBody) Close() error { return nil }
 
-// IsWrite reports whether an agent writes a PodVolumeBackup or PodVolumeRestore.
+// IsWrite reports whether an agent writes a PodVolumeBackup, PodVolumeRestore or RepositoryTask.
 func IsWrite(r *http.Request) bool {
-	return r.Method == http.MethodPatch &&
-		(strings.Contains(r.URL.Path, "/podvolumebackups/") || strings.Contains(r.URL.Path, "/podvolumerestores/"))
+	return r.Method == http.MethodPatch && (strings.Contains(r.URL.Path, "/podvolumebackups/") ||
+		strings.Contains(r.URL.Path, "/podvolumerestores/") || strings.Contains(r.URL.Path, "/repositorytasks/"))
 }
 
-// IsTerminalWrite reports whether an agent writes the end of an operation.
+// IsTerminalWrite reports whether an agent writes the end of an operation or task.
 func IsTerminalWrite(r *http.Request) bool {
 	body, ok := r.Body.(patchBody)
 	if !ok {

@@ -15,13 +15,14 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/plimsoll-io/plimsoll/test/resticrepo"
 	"github.com/plimsoll-io/plimsoll/test/s3"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
 	"github.com/plimsoll-io/plimsoll/test/velero"
 )
 
 // Password is that of all repositories.
-const Password = "correct horse"
+const Password = resticrepo.Password
 
 // Store is where a case's repositories are: a directory, or a bucket behind a proxy.
 type Store struct {

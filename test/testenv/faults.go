@@ -91,6 +91,16 @@ func (g *Gate) After(_ http.ResponseWriter, r *http.Request, next http.Handler) 
 	panic(http.ErrAbortHandler)
 }
 
+// Reached reports whether a request is, or was, at the gate.
+func (g *Gate) Reached() bool {
+	select {
+	case <-g.reached:
+		return true
+	default:
+		return false
+	}
+}
+
 // Wait waits for the first request at the gate.
 func (g *Gate) Wait(tb testing.TB) {
 	tb.Helper()
