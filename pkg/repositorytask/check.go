@@ -127,11 +127,19 @@ func (r *run) doRepository(ctx context.Context, w repositoryWork, i, n int, back
 			return entry, nil
 		}
 		r.log.Warn("Repository was not done; trying again", "work", w.done, "location", entry.BackupStorageLocation, "namespace", entry.VolumeNamespace, "reason", reason, "after", pause, "error", err)
-		r.tracker.Report(progress.Reading{Stage: progress.StageWaiting, Reason: reason, Message: entry.Message})
+		r.tracker.Report(waiting(reason, entry.Message))
 		if err := apiretry.Sleep(ctx, pause); err != nil {
 			return entry, err
 		}
 	}
+}
+
+// maxShown is how much of a message package progress shows.
+const maxShown = 200
+
+// waiting is the reading of a task that waits for its next try. Of a long error it has the end, too, which says why.
+func waiting(reason v1alpha1.Reason, message string) progress.Reading {
+	return progress.Reading{Stage: progress.StageWaiting, Reason: reason, Message: text.ShortenMiddle(message, maxShown)}
 }
 
 func messageOf(said string) string {

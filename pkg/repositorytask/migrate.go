@@ -77,7 +77,7 @@ func (r *run) migrateVolume(ctx context.Context, i int, v v1alpha1.RepositoryTas
 			return v, nil
 		}
 		r.log.Warn("Snapshot was not migrated; trying again", "pod", v.Namespace+"/"+v.Pod, "volume", v.Volume, "reason", reason, "after", r.cfg.RetryDelay, "error", err)
-		r.tracker.Report(progress.Reading{Stage: progress.StageWaiting, Reason: reason, Message: v.Message})
+		r.tracker.Report(waiting(reason, v.Message))
 		if err := apiretry.Sleep(ctx, r.cfg.RetryDelay); err != nil {
 			return v, err
 		}

@@ -57,7 +57,7 @@ func (r *run) verifyVolume(ctx context.Context, i int, v v1alpha1.RepositoryTask
 			return v, nil
 		}
 		r.log.Warn("Volume was not verified; trying again", "pod", v.Namespace+"/"+v.Pod, "volume", v.Volume, "reason", reason, "after", pause, "error", err)
-		r.tracker.Report(progress.Reading{Stage: progress.StageWaiting, Reason: reason, Message: v.Message})
+		r.tracker.Report(waiting(reason, v.Message))
 		if err := apiretry.Sleep(ctx, pause); err != nil {
 			return v, err
 		}

@@ -72,7 +72,14 @@ func ofStorage(err error) error {
 // PutBlob counts the bytes as the storage takes them, and takes back those of a try that failed.
 func (s *metered) PutBlob(ctx context.Context, id blob.ID, data blob.Bytes, options blob.PutOptions) error {
 	counted := &meteredBytes{Bytes: data, ctx: ctx, meter: s.meter}
+	modified := options.GetModTime
+	options.GetModTime = nil // kopia's S3 would ask for the time of what it could not store, and say that it is not found
 	err := s.Storage.PutBlob(ctx, id, counted, options)
+	if err == nil && modified != nil {
+		var metadata blob.Metadata
+		metadata, err = s.Storage.GetMetadata(ctx, id)
+		*modified = metadata.Timestamp
+	}
 	if err != nil {
 		counted.move(0)
 		s.meter.failed.CompareAndSwap(nil, &storageError{err})

@@ -41,6 +41,30 @@ func (s slice) Reader() io.ReadSeekCloser {
 	}{bytes.NewReader(s), io.NopCloser(nil)}
 }
 
+// refusing is a storage that takes nothing and has nothing, and says so as kopia's S3 does.
+type refusing struct{ blob.Storage }
+
+var errRefused = errors.New("access denied")
+
+func (refusing) PutBlob(_ context.Context, _ blob.ID, _ blob.Bytes, options blob.PutOptions) error {
+	if options.GetModTime != nil {
+		return blob.ErrBlobNotFound
+	}
+	return errRefused
+}
+
+// TestRefusedPut: the error of a blob that the storage did not take is the storage's.
+func TestRefusedPut(t *testing.T) {
+	t.Parallel()
+	var m meter
+	m.setLimits(0, 0)
+	var modified time.Time
+	err := (&metered{Storage: refusing{}, meter: &m}).PutBlob(t.Context(), "s", make(slice, 1), blob.PutOptions{GetModTime: &modified})
+	if !errors.Is(err, errRefused) {
+		t.Errorf("got %v", err)
+	}
+}
+
 // TestRetriesCountOnce: kopia counts each try of an upload.
 func TestRetriesCountOnce(t *testing.T) {
 	t.Parallel()
