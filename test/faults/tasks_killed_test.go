@@ -63,36 +63,88 @@ func nextMoment(uploader string, n int64) int64 {
 	return n + 1
 }
 
-// killedBefore has a process work on a task, kills it before its n-th change of the storage, and reports whether there was one.
-// Otherwise the task is Completed.
+// killedBefore has a process work on a task, kills it before its n-th change of the storage, of a PodVolumeBackup or of the task's
+// phase, and reports whether there was one. Otherwise the task is Completed.
 func (b *bench) killedBefore(task *v1alpha1.RepositoryTask, n int64) bool {
 	b.T.Helper()
+	tasks := b.StartTasks(nil, alone)
+	if task.Spec.Type == v1alpha1.TaskForget {
+		task.Spec.Acknowledge = b.wave()
+	}
 	var changes atomic.Int64
 	gate := testenv.NewGate()
-	held := b.Store.Proxy.On(isChange, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	hold := func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		if changes.Add(1) == n {
 			gate.Before(w, r, next)
 			return
 		}
 		next.ServeHTTP(w, r)
-	})
-	tasks := b.StartTasks(nil, alone)
+	}
+	held, heldWrite := b.Store.Proxy.On(isChange, hold), b.API.On(isChangeOfRecords, hold)
+	defer func() { b.Store.Proxy.Heal(held); b.API.Heal(heldWrite) }()
 	b.Create(task)
 	b.awaitStatus(task, "killed or ended", func(s *v1alpha1.RepositoryTaskStatus) bool { return gate.Reached() || s.Phase.Terminal() })
 	if !gate.Reached() {
 		b.completed(task)
-		b.Store.Proxy.Heal(held)
 		tasks.Stop()
 		return false
 	}
 	tasks.Kill()
 	testenv.Eventually(b.T, "no worker survives its process", func() bool { return len(rig.Processes(b.T, b.Dir)) == 0 })
-	b.Store.Proxy.Heal(held)
 	b.Get(task)
 	if task.Status.Phase != v1alpha1.PhaseInProgress {
 		b.T.Errorf("it is in phase %q before anybody has resumed it", task.Status.Phase)
 	}
 	return true
+}
+
+// isChangeOfRecords reports whether a process changes or deletes a PodVolumeBackup, or ends a task.
+func isChangeOfRecords(r *http.Request) bool {
+	ofBackup := strings.Contains(r.URL.Path, "/podvolumebackups/")
+	return rig.IsTerminalWrite(r) || ofBackup && (rig.IsWrite(r) || r.Method == http.MethodDelete)
+}
+
+// TestForgetIsKilled: no record claims a snapshot that is gone, and no snapshot is left that nobody knows.
+func TestForgetIsKilled(t *testing.T) {
+	eachUploader(t, func(t *testing.T, uploader string) {
+		r := newRow(t, "process killed before each write of a forget, %s", uploader)
+		t.Parallel()
+		b := newBench(t, uploader, true)
+		b.agent.Stop()
+		moments := 0
+		for n := int64(1); ; n++ {
+			task := b.newTask(v1alpha1.TaskForget)
+			if !b.killedBefore(task, n) {
+				break
+			}
+			moments++
+			since := time.Now()
+			tasks := b.StartTasks(nil, alone)
+			if status := b.completed(task); status.Attempts != 2 {
+				t.Errorf("it was begun %d times", status.Attempts)
+			}
+			r.recovered(since)
+			if u := b.completes(v1alpha1.TaskUsage).Repositories[0].Usage; u.Snapshots != 1 || u.UnknownSnapshots+u.MissingSnapshots != 0 {
+				t.Errorf("%+v", u)
+			}
+			tasks.Stop()
+			if t.Failed() {
+				t.Fatalf("it was killed before write %d", n)
+			}
+			agent := b.Start()
+			b.change() // the backup removes a lock that a dead process has left after its work
+			b.old, b.kept = b.kept, b.backUpOwn()
+			agent.Stop()
+		}
+		t.Logf("it was killed at %d moments", moments)
+		if moments < 4 {
+			t.Errorf("it was killed at %d moments only", moments)
+		}
+		b.Start()
+		b.StartTasks(nil, alone)
+		b.whole()
+		b.restoreAndCompare(b.kept)
+	})
 }
 
 // goesOnPruning holds that the next process completes a prune. Of kopia's maintenance it cannot know that it was killed: it waits, and says for

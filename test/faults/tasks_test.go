@@ -5,7 +5,9 @@ package faults
 import (
 	"crypto/sha256"
 	"fmt"
+	"io"
 	"maps"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -372,5 +374,37 @@ func TestTaskInAReadOnlyLocation(t *testing.T) {
 		b.completes(v1alpha1.TaskPrune)
 		r.recovered(since)
 		b.whole()
+	})
+}
+
+// TestStorageRefusesWrites: the task says what the storage answers, and goes on by itself when that changes.
+func TestStorageRefusesWrites(t *testing.T) {
+	eachUploader(t, func(t *testing.T, uploader string) {
+		r := newRow(t, "storage refuses the writes of a forget, %s", uploader)
+		t.Parallel()
+		b := newBench(t, uploader, true)
+		b.StartTasks(nil)
+		task := b.newTask(v1alpha1.TaskForget)
+		task.Spec.Acknowledge = b.wave()
+		before := b.files()
+		refused := b.Store.Proxy.On(isChange, func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
+			w.Header().Set("Content-Type", "application/xml")
+			w.WriteHeader(http.StatusForbidden)
+			_, _ = io.WriteString(w, "<Error><Code>AccessDenied</Code><Message>Access Denied.</Message></Error>")
+		})
+		b.Create(task)
+		status := b.awaitStatus(task, "waiting", func(s *v1alpha1.RepositoryTaskStatus) bool {
+			return s.Phase.Terminal() || s.State == string(v1alpha1.StateWaiting) && s.Message != ""
+		})
+		if status.Phase.Terminal() || !strings.Contains(status.Message, "Access Denied") {
+			t.Errorf("%+v", status)
+		}
+		b.unchanged(before)
+		b.Store.Proxy.Heal(refused)
+		since := time.Now()
+		b.completed(task)
+		r.recovered(since)
+		b.completes(v1alpha1.TaskVerify)
+		b.restoreAndCompare(b.kept)
 	})
 }

@@ -76,8 +76,9 @@ type Gate struct {
 // NewGate returns a gate that nothing has reached.
 func NewGate() *Gate { return &Gate{reached: make(chan struct{})} }
 
-// Before does not forward a request.
+// Before does not forward a request. It reads the body, since a server does not see before that that its client is gone.
 func (g *Gate) Before(_ http.ResponseWriter, r *http.Request, _ http.Handler) {
+	_, _ = io.Copy(io.Discard, r.Body)
 	g.once.Do(func() { close(g.reached) })
 	<-r.Context().Done()
 	panic(http.ErrAbortHandler)
