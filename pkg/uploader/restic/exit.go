@@ -136,12 +136,17 @@ var words = []struct {
 	{"Fatal: unable to create lock in backend", "repository is already locked", uploader.ErrRepositoryLocked},
 	{"no matching ID found for prefix", "", uploader.ErrSnapshotNotFound},
 	{"multiple IDs with prefix", "", uploader.ErrSnapshotNotFound},
-	{"Fatal: failed to find snapshot", "", uploader.ErrSnapshotNotFound},
+	{failedToFind, "no matching ID found", uploader.ErrSnapshotNotFound},
+	{failedToFind, "multiple IDs with prefix", uploader.ErrSnapshotNotFound},
 	{"Fatal: invalid id", "", uploader.ErrSnapshotNotFound},
 	{"invalid id \"", "no matching ID found", uploader.ErrSnapshotNotFound}, // 0.14
 	{"Ignoring \"", "no matching ID found", uploader.ErrSnapshotNotFound},
 	{"Fatal: unable to save snapshot: snapshot is empty", "", errEmpty},
 }
+
+// failedToFind begins what restore and dump say of every error on the way to a snapshot: it is unknown, its file is gone, but also that
+// the storage refused a list, or that a signal came first. Only the first two say something of the snapshot.
+const failedToFind = "Fatal: failed to find snapshot"
 
 // absent are the texts by which storages say that a file is not there. Up to restic 0.16 "unable to open config file"
 // alone does not tell a missing repository from one that refuses its credentials or cannot be reached.
@@ -156,6 +161,8 @@ func causeOfLine(line string) error {
 	switch {
 	case strings.HasPrefix(line, "Fatal: unable to open config file") && absent.MatchString(line):
 		return uploader.ErrRepositoryNotFound
+	case strings.HasPrefix(line, failedToFind) && absent.MatchString(line):
+		return uploader.ErrSnapshotNotFound
 	case isFatal(line) && isDiskFull(line):
 		return uploader.ErrNoSpace
 	default:
