@@ -55,7 +55,7 @@ help: ## This list.
 	  /^[a-zA-Z0-9_\/%.-]+:.*## / {printf "  %-26s %s\n", $$1, $$2}' Makefile
 
 .PHONY: build
-build: bin/node-agent bin/kopia-worker bin/restore-controller bin/kubectl-plimsoll ## Build our own programs: static, with version and commit.
+build: bin/node-agent bin/kopia-worker bin/worker-exec bin/restore-controller bin/kubectl-plimsoll ## Build our own programs: static, with version and commit.
 
 # The race detector makes ciphers, hashes and compression several times slower. Without it there, kopia's contract suite takes half of the
 # processor time.
@@ -63,23 +63,24 @@ RACE := -race $(foreach module,golang.org/x/crypto github.com/chmduquesne/rollin
 # Nor does a process sleep a second before it exits.
 export GORACE := atexit_sleep_ms=0
 
-# Prints the slowest tests, also of a run that failed. One package more than processors at once, because many tests wait. The timeout of a
-# package is for a test that hangs. Vet is one of the linters.
-GOTESTSUM = run() { bin/gotestsum --format standard-quiet --jsonfile-timing-events bin/tests.json -- $(RACE) -p $$(($$(nproc) + 1)) -vet=off -timeout 40m "$$@" $(TESTFLAGS) $(PKG) && code=0 || code=$$?; \
+# The packages share one control plane (test/controlplane/lend). Prints the slowest tests, also of a run that failed. One package more than
+# processors at once, because many tests wait. The timeout of a package is for a test that hangs. Vet is one of the linters.
+GOTESTSUM = run() { bin/lend bin/gotestsum --format standard-quiet --jsonfile-timing-events bin/tests.json -- $(RACE) -p $$(($$(nproc) + 1)) -vet=off -timeout 40m "$$@" $(TESTFLAGS) $(PKG) && code=0 || code=$$?; \
   echo 'The slowest tests:'; bin/gotestsum tool slowest --num 20 --threshold 1s --jsonfile bin/tests.json; return $$code; }; run
 
 .PHONY: test
-test: parts-quick bin/gotestsum ## Run what matters before a commit, under the race detector on real parts. PKG=./pkg/... TESTFLAGS='-run X'
+test: parts-quick bin/gotestsum bin/lend ## Run what matters before a commit, under the race detector on real parts. PKG=./pkg/... TESTFLAGS='-run X'
 	@$(GOTESTSUM) -short
 
 .PHONY: test-all
-test-all: parts bin/gotestsum ## Run all tests: those of make test, each version of restic, attacks, browser, monitoring, Velero's programs.
+test-all: parts bin/gotestsum bin/lend ## Run all tests: those of make test, each version of restic, attacks, browser, monitoring, Velero's programs.
 	@$(GOTESTSUM)
 	@tools/no-skips.sh '"Action":"skip".*"Test":' bin/tests.json
 
 .PHONY: test-faults
+# Its agent and controller have the race detector (rig.Prepare), the suite itself does not: it would take a quarter of the processors.
 test-faults: parts ## Break things around a running node agent, one at a time, and print what survived. TESTFLAGS='-test.run TestCancel'
-	go test $(RACE) -tags faults -c -o bin/faults.test ./test/faults
+	CGO_ENABLED=0 go test -trimpath -tags faults -c -o bin/faults.test ./test/faults
 	@test/faults/run.sh $(TESTFLAGS)
 
 # The seeds of make chaos. SEED=N runs one, FIRST=N begins there, PARALLEL=N runs so many at a time, SHRINK=0 does not shrink.
@@ -94,7 +95,7 @@ chaos: parts ## Make trouble from seeds around backups and restores, and judge w
 BENCHFLAGS ?=
 
 .PHONY: bench
-bench: bin/restic-$(RESTIC_DEFAULT) bin/kopia ## Compare our data paths with restic, kopia and du, side by side. Takes about an hour on 2 quiet cores.
+bench: bin/restic-$(RESTIC_DEFAULT) bin/kopia bin/kopia-worker bin/worker-exec ## Compare our data paths with restic, kopia and du, side by side. Takes about an hour on 2 quiet cores.
 	go run ./test/bench $(BENCHFLAGS)
 	@$(MAKE) --no-print-directory bench-memory
 
@@ -110,7 +111,7 @@ bench-scale: $(CONTROLPLANE) velero-crds ## Print how the cost of agents grows w
 	go run ./test/bench/scale $(SCALEFLAGS)
 
 .PHONY: bench-quick
-bench-quick: bin/restic-$(RESTIC_DEFAULT) bin/kopia ## The same in minutes, with a tenth of the data.
+bench-quick: bin/restic-$(RESTIC_DEFAULT) bin/kopia bin/kopia-worker bin/worker-exec ## The same in minutes, with a tenth of the data.
 	go run ./test/bench -quick $(BENCHFLAGS)
 
 # Only a cluster that is named on the command line is used, never that of the environment.
@@ -130,7 +131,7 @@ demo-clean: bin/demo ## Remove what an interrupted demo has left in a cluster. K
 	@exec bin/demo clean $(DEMO_FLAGS)
 
 .PHONY: demo-parts
-demo-parts: bin/node-agent bin/kopia-worker bin/restic-$(RESTIC_DEFAULT) $(CONTROLPLANE) velero-crds-$(VELERO) bin/demo
+demo-parts: bin/node-agent bin/kopia-worker bin/worker-exec bin/restic-$(RESTIC_DEFAULT) $(CONTROLPLANE) velero-crds-$(VELERO) bin/demo
 
 .PHONY: demo-cluster-parts
 demo-cluster-parts: velero-crds-$(VELERO) bin/demo
@@ -252,6 +253,7 @@ bin/image/files: ## The files of the image.
 	@install -d $(addprefix $@/,usr/local/bin etc/ssl/certs usr/share/licenses/plimsoll usr/share/licenses/restic) && install -d -m 1777 $@/tmp
 	@tools/build.sh . ./cmd/node-agent $@/usr/local/bin/node-agent '2 min' $(BUILDFLAGS)
 	@tools/build.sh . ./cmd/kopia-worker $@/usr/local/bin/kopia-worker '2 min' $(BUILDFLAGS)
+	@tools/build.sh . ./cmd/worker-exec $@/usr/local/bin/worker-exec '1 min' $(BUILDFLAGS)
 	@tools/build.sh . ./cmd/restore-controller $@/usr/local/bin/restore-controller '2 min' $(BUILDFLAGS)
 	@tools/build.sh . ./cmd/kubectl-plimsoll $@/usr/local/bin/kubectl-plimsoll '2 min' $(BUILDFLAGS)
 	@tools/build.sh tools/restic/$(RESTIC) github.com/restic/restic/cmd/restic $@/usr/local/bin/restic '1 min' -ldflags '-s -w'
@@ -263,12 +265,12 @@ bin/image/files: ## The files of the image.
 	@find $@ -exec touch --no-dereference --date=@$(SOURCE_DATE_EPOCH) {} +
 
 .PHONY: sbom
-sbom: bin/image/node-agent.cdx.json bin/image/kopia-worker.cdx.json bin/image/restore-controller.cdx.json bin/image/kubectl-plimsoll.cdx.json bin/image/restic.cdx.json ## List the modules in the image's programs, with licenses, as CycloneDX.
+sbom: bin/image/node-agent.cdx.json bin/image/kopia-worker.cdx.json bin/image/worker-exec.cdx.json bin/image/restore-controller.cdx.json bin/image/kubectl-plimsoll.cdx.json bin/image/restic.cdx.json ## List the modules in the image's programs, with licenses, as CycloneDX.
 
 SBOM := -json -licenses -std -noserial -notimestamp
 
-.PHONY: bin/image/node-agent.cdx.json bin/image/kopia-worker.cdx.json bin/image/restore-controller.cdx.json bin/image/kubectl-plimsoll.cdx.json bin/image/restic.cdx.json
-bin/image/node-agent.cdx.json bin/image/kopia-worker.cdx.json bin/image/restore-controller.cdx.json bin/image/kubectl-plimsoll.cdx.json: bin/image/%.cdx.json: bin/cyclonedx-gomod
+.PHONY: bin/image/node-agent.cdx.json bin/image/kopia-worker.cdx.json bin/image/worker-exec.cdx.json bin/image/restore-controller.cdx.json bin/image/kubectl-plimsoll.cdx.json bin/image/restic.cdx.json
+bin/image/node-agent.cdx.json bin/image/kopia-worker.cdx.json bin/image/worker-exec.cdx.json bin/image/restore-controller.cdx.json bin/image/kubectl-plimsoll.cdx.json: bin/image/%.cdx.json: bin/cyclonedx-gomod
 	@mkdir -p $(@D)
 	CGO_ENABLED=0 bin/cyclonedx-gomod app $(SBOM) -main cmd/$* -output $@ .
 
@@ -321,7 +323,7 @@ bin/e2e.test: ## The end-to-end suite as a program.
 ##@ Parts
 
 .PHONY: parts-quick
-parts-quick: bin/restic-$(RESTIC_DEFAULT) bin/versitygw bin/setup-envtest $(CONTROLPLANE) bin/controlplane/kubectl bin/helm velero-crds ## Build and fetch what make test runs: one restic, an S3 server, etcd, kube-apiserver, kubectl, helm, CRDs.
+parts-quick: bin/kopia-worker bin/worker-exec bin/restic-$(RESTIC_DEFAULT) bin/versitygw bin/setup-envtest $(CONTROLPLANE) bin/controlplane/kubectl bin/helm velero-crds ## Build and fetch what make test runs: our workers, one restic, an S3 server, etcd, kube-apiserver, kubectl, helm, CRDs.
 
 .PHONY: parts
 parts: ## And what all tests run: each restic, kopia, Velero's program, plugin and store.
@@ -352,9 +354,17 @@ bin/node-agent: ## The node agent.
 bin/kopia-worker: ## The program that the node agent starts for each volume with kopia.
 	@tools/build.sh . ./cmd/kopia-worker $@ '2 min' $(BUILDFLAGS)
 
+.PHONY: bin/worker-exec
+bin/worker-exec: ## The small program that becomes restic or kopia-worker for each volume.
+	@tools/build.sh . ./cmd/worker-exec $@ '1 min' $(BUILDFLAGS)
+
 .PHONY: bin/restore-controller
 bin/restore-controller: ## The restore controller.
 	@tools/build.sh . ./cmd/restore-controller $@ '2 min' $(BUILDFLAGS)
+
+.PHONY: bin/lend
+bin/lend: ## Lends the packages of make test one control plane.
+	@tools/build.sh . ./test/controlplane/lend $@ '2 min' $(BUILDFLAGS)
 
 .PHONY: bin/kubectl-plimsoll
 bin/kubectl-plimsoll: ## The plugin of kubectl.

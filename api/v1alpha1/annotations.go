@@ -40,6 +40,13 @@ const (
 	// know AnnotationCompare leave none.
 	AnnotationComparison = "plimsoll.io/comparison"
 
+	// AnnotationVerified is on a PodVolumeBackup whose snapshot was proven to be restorable when it was last verified, and AnnotationDamaged on one
+	// that was found damaged or lost, or, if it is the newest of its volume, whose repository is damaged nobody knows where: each with the time, in
+	// the format of RFC 3339. After damage the node agent reads the next backup of the claim back before it is Completed, and the first one
+	// of each other claim in the repository.
+	AnnotationVerified = "plimsoll.io/verified"
+	AnnotationDamaged  = "plimsoll.io/damaged"
+
 	// AnnotationSynced is on a Backup whose records have all been brought into the cluster: how many there are, as JSON. A
 	// Backup with fewer is repaired.
 	AnnotationSynced = "plimsoll.io/synced"

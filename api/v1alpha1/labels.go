@@ -31,6 +31,10 @@ const (
 	LabelEndedOn = "plimsoll.io/ended-on"
 )
 
+// LabelDamaged is on a PodVolumeBackup with AnnotationDamaged, with the value "true": so that a node agent finds out without reading all of
+// them that a repository is damaged.
+const LabelDamaged = "plimsoll.io/damaged"
+
 // hashLength is how many hexadecimal digits of the SHA-256 end a value that was too long.
 const hashLength = 6
 

@@ -55,6 +55,7 @@ func waitReasons() []ReasonInfo {
 			Reason: ReasonVolumeNotMounted, Meaning: "the volume is not mounted yet", Detail: "the volume is not mounted yet, as after a start of the node; after `--data-mover-prepare-timeout` it fails as VolumeNotFound",
 			Remedy: "look at the driver's pod on the node, and at the events of the volume's pod", Page: pageBegin,
 		},
+		{Reason: ReasonVolumeBusy, Meaning: "another restore writes into the same directory", Detail: "another restore writes into the same directory, as where a pod has two volumes of one claim; this one begins after it", Page: pageStates},
 		{
 			Reason: ReasonAPIServerUnavailable, Meaning: "the API server does not answer", Detail: "the API server does not answer, or does not take the agent's writes; the agent tries until it does",
 			Remedy: "check the API server, and the network from the node to it", Page: pageBegin,
@@ -93,9 +94,10 @@ func failureReasons() []ReasonInfo {
 func taskReasons() []ReasonInfo {
 	return []ReasonInfo{
 		{Reason: ReasonVerified, Meaning: "every file was compared, and is what it should be", Page: pageTasks},
+		{Reason: ReasonSampled, Meaning: "the part of the content whose turn it was is what it should be; the rest was not read", Page: pageTasks},
 		{
 			Reason: ReasonMismatched, Meaning: "files are damaged or missing in the repository, or have another size", Retried: retriedNo,
-			Remedy: "verify older backups, and back the volume up into another BackupStorageLocation at once: a new backup into this repository reuses what is damaged; then check the bucket's storage and its lifecycle rules", Page: pageTasks,
+			Remedy: "verify older backups, and back the volume up into another BackupStorageLocation at once: a new backup into this repository reuses what is damaged, and fails for it; then check the bucket's storage and its lifecycle rules", Page: pageTasks,
 		},
 		{Reason: ReasonWhole, Meaning: "every repository was checked, and is whole", Page: pageTasks},
 		{
@@ -126,15 +128,25 @@ func taskReasons() []ReasonInfo {
 		},
 		{Reason: ReasonBackupNotFound, Meaning: "the namespace has no Backup of that name", Retried: retriedNo, Remedy: "'velero backup get' lists the backups", Page: pageTasks},
 		{
-			Reason: ReasonPodVolumeBackupNotFound, Meaning: "the namespace has no PodVolumeBackup of that name", Retried: retriedNo,
+			Reason: ReasonBackupDamaged, Meaning: "a file of the Backup in its BackupStorageLocation is damaged, missing or incomplete", Retried: retriedNo,
+			Detail: "a file of the Backup in its BackupStorageLocation is damaged or missing, or its list of volumes lacks some that the cluster has: without that list nobody knows whether the task has looked at all of them, and without its other files it cannot be copied",
+			Remedy: "bring the file that the message names back from the bucket's versions, check the bucket's storage and its lifecycle rules, and create the task again; if there is no other version, make a new backup", Page: pageTasks,
+		},
+		{
+			Reason: ReasonPodVolumeBackupNotFound, Meaning: "the namespace has no such PodVolumeBackup", Detail: "the namespace has no PodVolumeBackup of that name, or none of a volume that the bucket lists for the Backup", Retried: retriedNo,
 			Remedy: "'kubectl -n velero get podvolumebackups' lists them", Page: pageTasks,
 		},
 		{Reason: ReasonNotReady, Meaning: "the Backup or PodVolumeBackup has not ended yet", Retried: retriedNo, Remedy: "create the task again when it has", Page: pageTasks},
 		{
-			Reason: ReasonNoPodVolumes, Meaning: "the backup has no such volume, or none whose files restic or kopia have backed up", Retried: retriedNo,
-			Remedy: "'kubectl plimsoll describe backup NAME' lists the volumes; those of plugins and CSI snapshots are not in a repository that a task can read", Page: pageTasks,
+			Reason: ReasonNoPodVolumes, Meaning: "no backup by restic or kopia is selected that can be worked on", Retried: retriedNo,
+			Detail: "there is no PodVolumeBackup that can be worked on: the Backup has no such volume, or none whose files restic or kopia have backed up; no volume that `--volume` selects was backed up; or `check`, `usage` and `prune` find no snapshot, `migrate` none of restic, `forget` none that belongs to no Backup",
+			Remedy: "'kubectl -n velero get podvolumebackups -L velero.io/backup-name' lists what restic and kopia have backed up, and for which Backup; if you have named a Backup, 'kubectl plimsoll describe backup NAME' lists all its volumes: " +
+				"those of plugins and CSI snapshots are not in a repository that can be read", Page: pageTasks,
 		},
-		{Reason: ReasonNotBackedUp, Meaning: "the backup of the volume has not completed, so there is no snapshot", Retried: retriedNo, Remedy: "'kubectl plimsoll explain backup NAME' tells why", Page: pageTasks},
+		{
+			Reason: ReasonNotBackedUp, Meaning: "the backup of the volume has not completed, so there is no snapshot", Retried: retriedNo,
+			Remedy: "'kubectl plimsoll explain backup NAME' tells why, or 'kubectl plimsoll explain podvolumebackup NAME' if you have named a PodVolumeBackup", Page: pageTasks,
+		},
 		{Reason: ReasonEmptyVolume, Meaning: "the volume was empty when it was backed up, so there is no snapshot", Page: pageTasks},
 		{
 			Reason: ReasonTooManyFileRequests, Meaning: "as many FileRequests are open as the server keeps", Retried: retriedNo,
@@ -206,7 +218,7 @@ func volumeFailures() []ReasonInfo {
 			Remedy: "check the volume's driver on this node, its disk or its server, and the kernel's log of the node", Page: pageMessages,
 		},
 		{
-			Reason: ReasonUnreadableFiles, Meaning: "files could not be read", Detail: "more files were unreadable than `--partial` allows, or all of them; also the reason of result `partial`", Retried: retriedNo,
+			Reason: ReasonUnreadableFiles, Meaning: "files could not be read", Detail: "more files were unreadable than `--partial` allows, a directory, or all of them; also the reason of result `partial`", Retried: retriedNo,
 			Remedy: "make the files readable, or accept a backup without them: annotate the Backup with " + AnnotationPartial + "=complete, or run the node agent with --partial=complete", Page: pageLacks,
 		},
 		{
@@ -253,7 +265,7 @@ func repositoryFailures() []ReasonInfo {
 		},
 		{
 			Reason: ReasonRepositoryLocked, Meaning: "somebody else holds the repository's lock", Detail: "another process held the lock for longer than `--lock-wait`", Retried: retriedNo,
-			Remedy: "if the named owner does not run any more, remove its lock with 'restic unlock'", Page: pageLocks,
+			Remedy: "wait while its owner runs; the lock of a dead one goes after 30 minutes, or by 'restic unlock --remove-all' if nothing uses the repository", Page: pageLocks,
 		},
 		{
 			Reason: ReasonRepositoryUnavailable, Meaning: "the repository does not open", Detail: "the repository does not open: the storage does not answer or refuses, or the password is wrong. Its volumes [wait](#repositories-that-do-not-open) for it, at most for `--fs-backup-timeout`", Retried: retriedNo,
@@ -262,6 +274,10 @@ func repositoryFailures() []ReasonInfo {
 		{
 			Reason: ReasonSnapshotNotFound, Meaning: "the repository does not have the snapshot", Detail: "the snapshot was forgotten or pruned, or is in another repository", Retried: retriedNo,
 			Remedy: "it may have been forgotten or pruned; 'restic snapshots' lists what is there", Page: pageFails,
+		},
+		{
+			Reason: ReasonReusedDamage, Meaning: "the new snapshot reuses data that is damaged in the repository", Detail: "an earlier backup in the repository was found damaged by `repository verify` or `check`, so the new snapshot was [read back](repositories.md#verify-a-backup): files of it cannot be restored", Retried: retriedNo,
+			Remedy: "back the volume up into another location at once; 'kubectl plimsoll repository check --read-data' names what is damaged and how to repair it", Page: pageFails,
 		},
 		{
 			Reason: ReasonPathNotFound, Meaning: "the snapshot does not have a path that was to be restored", Detail: "the snapshot does not have a path that was to be restored; nothing was written", Retried: retriedNo,

@@ -7,6 +7,7 @@ type Reason string
 // The reasons of volumes that wait.
 const (
 	ReasonVolumeNotMounted       Reason = "VolumeNotMounted"       // kubelet or the driver has yet to mount the volume
+	ReasonVolumeBusy             Reason = "VolumeBusy"             // another restore writes into the same directory
 	ReasonAPIServerUnavailable   Reason = "APIServerUnavailable"   // the API server does not answer
 	ReasonRepositoryInitializing Reason = "RepositoryInitializing" // the agent creates the repository
 )
@@ -39,6 +40,7 @@ const (
 	ReasonRepositoryLocked      Reason = "RepositoryLocked"      // somebody else held the lock for too long
 	ReasonRepositoryUnavailable Reason = "RepositoryUnavailable" // the repository does not open
 	ReasonSnapshotNotFound      Reason = "SnapshotNotFound"      // the repository does not know the snapshot
+	ReasonReusedDamage          Reason = "ReusedDamage"          // the new snapshot reuses data that is damaged in the repository
 	ReasonPathNotFound          Reason = "PathNotFound"          // the snapshot does not have a path that was to be restored
 	ReasonPathConflict          Reason = "PathConflict"          // something that cannot be replaced lies in the volume where a path was to be restored
 	ReasonNoSpace               Reason = "NoSpace"               // the volume or the repository is full
@@ -58,6 +60,7 @@ const (
 // The reasons of RepositoryTasks, beside those of volumes.
 const (
 	ReasonVerified                Reason = "Verified"                // every file was compared, and is what it should be
+	ReasonSampled                 Reason = "Sampled"                 // the content whose turn it was is what it should be; the rest was not read
 	ReasonMismatched              Reason = "Mismatched"              // files of a backup are damaged or missing in the repository, or have another size
 	ReasonWhole                   Reason = "Whole"                   // every repository was checked, and is whole
 	ReasonDamaged                 Reason = "Damaged"                 // a repository has lost data, or holds damaged data
@@ -71,9 +74,10 @@ const (
 	ReasonNotMigrated             Reason = "NotMigrated"             // a backup has volumes that are not migrated yet, so it has no copy
 	ReasonUnconfirmed             Reason = "Unconfirmed"             // each look at a repository found something else
 	ReasonBackupNotFound          Reason = "BackupNotFound"          // the cluster has no such Backup
+	ReasonBackupDamaged           Reason = "BackupDamaged"           // a file of the Backup in its location is damaged or missing
 	ReasonPodVolumeBackupNotFound Reason = "PodVolumeBackupNotFound" // the cluster has no such PodVolumeBackup
 	ReasonNotReady                Reason = "NotReady"                // the Backup or PodVolumeBackup has not ended
-	ReasonNoPodVolumes            Reason = "NoPodVolumes"            // the backup has no such volume, or none whose files were backed up
+	ReasonNoPodVolumes            Reason = "NoPodVolumes"            // no backup by restic or kopia is selected that can be worked on
 	ReasonNotBackedUp             Reason = "NotBackedUp"             // the backup of the volume has failed: there is no snapshot
 	ReasonEmptyVolume             Reason = "EmptyVolume"             // the volume was empty: there is no snapshot
 )

@@ -18,7 +18,8 @@ const TaskVerify RepositoryTaskType = "Verify"
 // damaged and which snapshots need it.
 const TaskCheck RepositoryTaskType = "Check"
 
-// ConditionVerified of a RepositoryTask is True when every file of every selected volume was compared and is what it should be.
+// ConditionVerified of a RepositoryTask is True when every file of every selected volume was compared and is what it should be. It is Unknown
+// when a part of their content was read and is what it should be.
 const ConditionVerified = "Verified"
 
 // ConditionChecked of a RepositoryTask is True when every repository was checked and is whole.
@@ -37,6 +38,7 @@ const ConditionChecked = "Checked"
 // +kubebuilder:validation:XValidation:rule="self.type != 'Migrate' || has(self.backup) || has(self.all)",message="a task of type Migrate works on a backup or on all"
 // +kubebuilder:validation:XValidation:rule="!has(self.readData) || self.type == 'Check'",message="readData is for tasks of type Check"
 // +kubebuilder:validation:XValidation:rule="!has(self.restoreTo) || self.type == 'Verify'",message="restoreTo is for tasks of type Verify"
+// +kubebuilder:validation:XValidation:rule="!has(self.sample) || self.type == 'Verify' && !has(self.restoreTo)",message="sample is for tasks of type Verify without restoreTo"
 // +kubebuilder:validation:XValidation:rule="!has(self.podVolumeBackup) || !has(self.volume)",message="volume selects volumes of a backup: it cannot be set with podVolumeBackup"
 // +kubebuilder:validation:XValidation:rule="!has(self.maxBytes) || has(self.latest) && self.type == 'Verify'",message="maxBytes can only be set with latest, and not for a check"
 type RepositoryTaskSpec struct {
@@ -100,6 +102,15 @@ type RepositoryTaskSpec struct {
 	// +optional
 	RestoreTo *RestoreTarget `json:"restoreTo,omitempty"`
 
+	// Sample has a task of type Verify read only about this percentage of the content of each kopia volume, and find the rest in the
+	// index. The content is in 100/sample parts, rounded up: each task reads the part that was not read for the longest time, as the tasks of
+	// the namespace say. Volumes that restic has backed up are read in whole. Absent: all is read.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=50
+	Sample int32 `json:"sample,omitempty"`
+
 	// Keep is the policy of a task of type Forget, for each claim, or volume without one, in each repository.
 	//
 	// +optional
@@ -143,7 +154,7 @@ type RepositoryTaskSpec struct {
 	Full bool `json:"full,omitempty"`
 
 	// TTL is how long the task is kept after it has ended. The time of a volume's last proof is kept with it, and its metric
-	// ends with it.
+	// ends with it. A task that alone has read a part of a volume's content is kept for longer, as long as others read that volume.
 	//
 	// +optional
 	// +kubebuilder:default="2160h"
@@ -200,8 +211,8 @@ type RepositoryTaskStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// RepositoryTask is work on the backups of volumes in a repository. It is Completed when all is proven; whatever else it
-// has found, it is Failed.
+// RepositoryTask is work on the backups of volumes in a repository. It is Completed when all is proven, or all that was to be
+// sampled; whatever else it has found, it is Failed.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status

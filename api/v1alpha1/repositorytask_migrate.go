@@ -26,7 +26,7 @@ type MigratedBackup struct {
 	// +kubebuilder:validation:MaxLength=253
 	Copy string `json:"copy"`
 
-	// Result is Migrated if the copy is stored, Planned in a dry run, else Failed.
+	// Result is Migrated if the copy is stored, Planned in a dry run, Pending before that, else Failed.
 	Result VolumeResult `json:"result"`
 
 	// Reason is one word for programs: why there is no copy.

@@ -40,13 +40,14 @@ func (s *PodVolumeSelector) String() string {
 
 // VolumeResult is what became of one volume.
 //
-// +kubebuilder:validation:Enum=Pending;Verified;Mismatched;Failed;Skipped;Migrated;Planned
+// +kubebuilder:validation:Enum=Pending;Verified;Sampled;Mismatched;Failed;Skipped;Migrated;Planned
 type VolumeResult string
 
 // The results. Only Verified is a proof.
 const (
 	VolumePending    VolumeResult = "Pending"    // not done yet
 	VolumeVerified   VolumeResult = "Verified"   // every file was compared, and is what it should be
+	VolumeSampled    VolumeResult = "Sampled"    // the content whose turn it was is what it should be; the rest was not read
 	VolumeMismatched VolumeResult = "Mismatched" // files are damaged or missing, or have another size
 	VolumeFailed     VolumeResult = "Failed"     // nothing is proven, such as when the storage did not answer
 	VolumeSkipped    VolumeResult = "Skipped"    // was empty when it was backed up: there is no snapshot
@@ -110,14 +111,28 @@ type RepositoryTaskVolume struct {
 	// +kubebuilder:validation:MaxLength=253
 	StorageClassName string `json:"storageClassName,omitempty"`
 
+	// SamplePart is the part of the content, counted from 1, that a sample reads.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	SamplePart int32 `json:"samplePart,omitempty"`
+
+	// SampleParts is how many parts there are. Absent: all is read.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	SampleParts int32 `json:"sampleParts,omitempty"`
+
 	Result VolumeResult `json:"result"`
 
-	// Files is how many files were compared and are what they should be.
+	// Files is how many files were compared and are what they should be, of a sample as far as they were read.
 	//
 	// +optional
 	Files int64 `json:"files,omitempty"`
 
-	// Bytes is the size of these files.
+	// Bytes is the size of these files, of a sample what was read of them.
 	//
 	// +optional
 	Bytes int64 `json:"bytes,omitempty"`

@@ -15,7 +15,6 @@ import (
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -85,10 +84,7 @@ func withFiles(ctx context.Context, c *connection, spec *v1alpha1.FileRequestSpe
 	creating, cancel := context.WithTimeout(context.WithoutCancel(ctx), sessionTimeout)
 	defer cancel()
 	if err := api.Create(creating, s.request); err != nil {
-		if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
-			return fmt.Errorf("this cluster does not know FileRequests, or has no namespace %s: install deploy/crds and deploy/repository-tasks (docs/repositories.md): %w", c.namespace, err)
-		}
-		return fmt.Errorf("create the FileRequest: %w", err)
+		return explainMissing("create the FileRequest", "FileRequests", c.namespace, err)
 	}
 	defer func() { err = s.close(ctx, err) }()
 	if err := s.awaitReady(ctx); err != nil {
@@ -134,7 +130,7 @@ func (s *fileSession) awaitReady(ctx context.Context) error {
 			if remedy := status.Reason.Remedy(); remedy != "" {
 				message += ". " + remedy
 			}
-			return errors.New(message)
+			return &program.ExitError{Code: exitFailed, Err: errors.New(message)} // as for a RepositoryTask
 		}
 		select {
 		case <-ticks.C:

@@ -17,7 +17,6 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
-	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia/kopiaworker"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
 	"github.com/plimsoll-io/plimsoll/test/controlplane"
@@ -26,9 +25,15 @@ import (
 	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
+// asProgram makes the test binary behave as the plugin.
+const asProgram = "KUBECTL_PLIMSOLL_TEST_RUNS_MAIN"
+
 func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+	}
 	worker.Main()
-	kopiaworker.Main()
+	parts.UseWorkerExec()
 	os.Exit(testenv.Main(m))
 }
 
@@ -74,7 +79,7 @@ func (c *cluster) startAgent(uploadLimit int64) (stop func()) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	kopiaData, err := kopia.New(kopia.Options{CacheDir: c.t.TempDir(), TempDir: c.t.TempDir(), UploadLimit: uploadLimit})
+	kopiaData, err := kopia.New(kopia.Options{Worker: parts.KopiaWorker(c.t), CacheDir: c.t.TempDir(), TempDir: c.t.TempDir(), UploadLimit: uploadLimit})
 	if err != nil {
 		c.t.Fatal(err)
 	}

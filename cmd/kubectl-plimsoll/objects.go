@@ -94,7 +94,7 @@ func (o objects) get(ctx context.Context, r reference, into client.Object) error
 		resource := strings.ToLower(r.kind) + "s." + groupOf(r.kind).Group
 		return fmt.Errorf("there is no %s %q in namespace %s; 'kubectl -n %s get %s' lists them", r.kind, r.name, o.namespace, o.namespace, resource)
 	case meta.IsNoMatchError(err):
-		return fmt.Errorf("get %s %s: this cluster does not have the CRDs of %s: %w", r.kind, r.name, groupOf(r.kind).Group, err)
+		return fmt.Errorf("get %s %s: this cluster does not have the CRDs of %s", r.kind, r.name, groupOf(r.kind).Group)
 	case err != nil:
 		return fmt.Errorf("get %s %s: %w", r.kind, r.name, err)
 	}

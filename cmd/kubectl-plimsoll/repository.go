@@ -63,6 +63,7 @@ type newTask struct {
 	dryRun   bool
 	maxBytes string
 	volume   string
+	sample   string
 	noWait   bool
 	readData bool
 	restore  restoreTo
@@ -122,6 +123,10 @@ the node agent, compares every file, and deletes the claim. That needs deploy/re
 The command creates a RepositoryTask, which a deployment in the cluster carries out, and waits until it has ended. The exit
 code is 3 if a file is damaged or missing, or if a volume could not be verified. If interrupted, the task continues.
 
+With --sample 5% it reads a twentieth of the content of each volume that kopia has backed up, and makes sure that the repository lists the
+rest: each task another twentieth, until all was read. The exit code is 0 if nothing is damaged, which proves only what was read. What
+restic has backed up is read in whole.
+
 With --latest it verifies the newest backup of each volume, and with --max-bytes only as many as have room: those that were not
 tried for the longest time. With --schedule it creates nothing, but prints a CronJob that does so, with a ServiceAccount and its
 rights; then each volume has its turn. 'kubectl plimsoll repository proofs' shows what was proven when.`,
@@ -129,6 +134,7 @@ rights; then each volume has its turn. 'kubectl plimsoll repository proofs' show
   kubectl plimsoll repository verify --backup nightly --volume shop/db-0:data -o json
   kubectl plimsoll repository verify --from db-0-data-x7k2p
   kubectl plimsoll repository verify --backup nightly --restore-to standard
+  kubectl plimsoll repository verify --latest --sample 5% --schedule "0 5 * * *" | kubectl apply -f -
   kubectl plimsoll repository verify --latest --max-bytes 200Gi --schedule "0 5 * * *" | kubectl apply -f -`,
 		Args: program.NoArguments,
 		RunE: o.runE(c),
@@ -139,6 +145,7 @@ rights; then each volume has its turn. 'kubectl plimsoll repository proofs' show
 	f.StringVar(&o.maxBytes, "max-bytes", "", "with --latest: verify only as many volumes as have this size together, such as 200Gi, but at least one")
 	f.StringVar(&o.schedule, "schedule", "", "with --latest: print a CronJob with this schedule instead of verifying")
 	f.StringVar(&o.image, "image", "", "the image of the CronJob; default: that of Deployment plimsoll-repository-tasks")
+	f.StringVar(&o.sample, "sample", "", "read only about this percentage of the content of each kopia volume, such as 5%: the part that was not read for the longest time")
 	o.restore.addFlags(cmd)
 	return cmd
 }
@@ -150,7 +157,9 @@ func (o *newTask) task(namespace string) (*v1alpha1.RepositoryTask, error) {
 	}
 	switch {
 	case o.backup == "" && o.from == "" && !o.latest && !o.all:
-		return nil, program.Misused(errors.New("--backup NAME, --from PODVOLUMEBACKUP or --latest is missing"))
+		return nil, program.Misused(errors.New(map[bool]string{
+			true: "--backup NAME or --from PODVOLUMEBACKUP is missing", false: "--backup NAME, --from PODVOLUMEBACKUP or --latest is missing",
+		}[o.kind == v1alpha1.TaskCheck]))
 	case o.from != "" && (o.backup != "" || o.volume != ""):
 		return nil, program.Misused(errors.New("--from cannot be combined with --backup or --volume"))
 	case o.ttl <= 0:
@@ -175,6 +184,9 @@ func (o *newTask) task(namespace string) (*v1alpha1.RepositoryTask, error) {
 		task.Spec.MaxBytes = new(resource.MustParse(o.maxBytes)) // validated
 	}
 	var err error
+	if task.Spec.Sample, err = o.samplePercent(); err != nil {
+		return nil, err
+	}
 	task.Spec.Volume, err = parseVolumeSelector(o.volume)
 	return task, err
 }
@@ -210,10 +222,19 @@ func (o *newTask) run(cmd *cobra.Command, api client.Client, task *v1alpha1.Repo
 	return o.follow(cmd, api, task)
 }
 
-// explainTasksError tells a cluster without RepositoryTasks from any other error.
+// explainTasksError is explainMissing for RepositoryTasks.
 func explainTasksError(doing, namespace string, err error) error {
-	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
-		return fmt.Errorf("this cluster does not know RepositoryTasks, or has no namespace %s: install deploy/repository-tasks (docs/repositories.md): %w", namespace, err)
+	return explainMissing(doing, "RepositoryTasks", namespace, err)
+}
+
+// explainMissing tells a cluster without the CRD of kind, and one without the namespace, from any other error, which it wraps.
+func explainMissing(doing, kind, namespace string, err error) error {
+	status, _ := errors.AsType[*apierrors.StatusError](err)
+	switch {
+	case meta.IsNoMatchError(err): // what client-go says of it names neither the cause nor a remedy, and is left out
+		return fmt.Errorf("this cluster does not have the CRD of %s: install deploy/crds, and deploy/repository-tasks in namespace %s (docs/repositories.md)", kind, namespace)
+	case apierrors.IsNotFound(err) && status != nil && status.ErrStatus.Details != nil && status.ErrStatus.Details.Kind == "namespaces":
+		return fmt.Errorf("this cluster has no namespace %s: set --namespace to that of the Backups", namespace)
 	}
 	return fmt.Errorf("%s: %w", doing, err)
 }
@@ -237,7 +258,7 @@ func repositoryWatchCommand(c *connection) *cobra.Command {
 			}
 			task := &v1alpha1.RepositoryTask{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: args[0]}}
 			if err := api.Get(cmd.Context(), client.ObjectKeyFromObject(task), task); err != nil {
-				return fmt.Errorf("get RepositoryTask %s: %w", args[0], err)
+				return explainTasksError("get RepositoryTask "+args[0], c.namespace, err)
 			}
 			return w.follow(cmd, api, task)
 		},
@@ -356,7 +377,7 @@ func (w *taskWait) report(out io.Writer, task *v1alpha1.RepositoryTask) error {
 		fmt.Fprintln(table, "VOLUME\tRESULT\tFILES\tSIZE\tMISMATCHED\tNOT COMPARED")
 		for i := range task.Status.Volumes {
 			v := &task.Status.Volumes[i]
-			fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%d\t%d\n", describe.Clean(v.Namespace+"/"+v.Pod+":"+v.Volume), describe.Clean(string(v.Result)), v.Files, describe.Bytes(v.Bytes), v.Mismatched, v.NotCompared)
+			fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%d\t%d\n", describe.Clean(v.Namespace+"/"+v.Pod+":"+v.Volume), resultText(v), v.Files, describe.Bytes(v.Bytes), v.Mismatched, v.NotCompared)
 		}
 		if err := table.Flush(); err != nil {
 			return err
@@ -364,11 +385,20 @@ func (w *taskWait) report(out io.Writer, task *v1alpha1.RepositoryTask) error {
 		for i := range task.Status.Volumes {
 			printDamage(out, &task.Status.Volumes[i])
 		}
-		if c := meta.FindStatusCondition(task.Status.Conditions, v1alpha1.ConditionVerified); c != nil && c.Status == metav1.ConditionTrue {
+		if c := meta.FindStatusCondition(task.Status.Conditions, v1alpha1.ConditionVerified); c != nil && c.Status != metav1.ConditionFalse {
 			fmt.Fprintln(out, describe.Clean(c.Message))
 		}
 		return nil
 	})
+}
+
+// resultText is what became of a volume, as in "Verified" or "Sampled 7/20".
+func resultText(v *v1alpha1.RepositoryTaskVolume) string {
+	text := describe.Clean(string(v.Result))
+	if v.SampleParts > 0 {
+		text += fmt.Sprintf(" %d/%d", v.SamplePart, v.SampleParts)
+	}
+	return text
 }
 
 // printDamage names the damaged files of a volume, and what its snapshot lacks.

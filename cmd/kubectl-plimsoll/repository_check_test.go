@@ -90,7 +90,7 @@ func TestRepositoryCheck(t *testing.T) {
 	if code != exitFailed || !strings.Contains(errOut, "not checked (RepositoryNotFound)") {
 		t.Errorf("without a repository: code %d: %s", code, errOut)
 	}
-	if _, errOut, code := c.run("repository", "check", "--volume", "shop"); code != 2 || !strings.Contains(errOut, "--backup NAME, --from PODVOLUMEBACKUP or") {
+	if _, errOut, code := c.run("repository", "check", "--volume", "shop"); code != 2 || !strings.Contains(errOut, "--backup NAME or --from PODVOLUMEBACKUP is missing") {
 		t.Errorf("code %d: %s", code, errOut)
 	}
 }
@@ -122,5 +122,6 @@ func (c *cluster) storeWithRestic(data *restic.Uploader, dir string) {
 		Status: velerov1.PodVolumeBackupStatus{Phase: velerov1.PodVolumeBackupPhaseCompleted, SnapshotID: stored.SnapshotID},
 	}
 	pvb.Labels = map[string]string{velerov1.BackupNameLabel: "nightly"}
-	c.Create(&velerov1.Backup{ObjectMeta: c.Meta("nightly"), Status: velerov1.BackupStatus{Phase: velerov1.BackupPhaseCompleted}}, pvb)
+	c.Create(pvb)
+	c.storeServersFiles(c.endedBackup("nightly"), *pvb)
 }

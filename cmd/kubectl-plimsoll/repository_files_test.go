@@ -43,7 +43,7 @@ func newFiles(t *testing.T) *cluster {
 	t.Helper()
 	c := newCluster(t)
 	dir := t.TempDir()
-	kopiaData, kopiaErr := kopia.New(kopia.Options{TempDir: t.TempDir(), Logger: c.Logger()})
+	kopiaData, kopiaErr := kopia.New(kopia.Options{Worker: parts.KopiaWorker(t), TempDir: t.TempDir(), Logger: c.Logger()})
 	resticData, resticErr := restic.New(t.Context(), parts.Restic(t, parts.DefaultRestic), restic.Options{TempDir: t.TempDir(), Logger: c.Logger()})
 	if err := errors.Join(kopiaErr, resticErr); err != nil {
 		t.Fatal(err)
@@ -292,8 +292,8 @@ func (c *cluster) diffFiles(t *testing.T) {
 		"one backup":       {[]string{"--backup", "nightly"}, 2, "either --to-backup or --to"},
 		"both":             {[]string{"--backup", "nightly", "--to-backup", "earlier", "--to", "x"}, 2, "either --to-backup or --to"},
 		"many volumes":     {[]string{"--backup", "nightly", "--to-backup", "earlier"}, 2, "backup nightly has 3 such volumes"},
-		"no such backup":   {[]string{"--backup", "nightly", "--to-backup", "monthly"}, 1, `no Backup "monthly"`},
-		"no such object":   {[]string{"--backup", "nightly", "--volume", "shop/db-0", "--to", "none"}, 1, `no PodVolumeBackup "none"`},
+		"no such backup":   {[]string{"--backup", "nightly", "--to-backup", "monthly"}, exitFailed, `no Backup "monthly"`},
+		"no such object":   {[]string{"--backup", "nightly", "--volume", "shop/db-0", "--to", "none"}, exitFailed, `no PodVolumeBackup "none"`},
 		"an argument":      {[]string{"a"}, 2, "argument"},
 		"two repositories": {c.namesOf("nightly", "db-0", "web-0"), 1, "is one by uploader kopia, and"},
 	} {
@@ -336,7 +336,7 @@ func (c *cluster) findFiles(t *testing.T) {
 		t.Errorf("--latest: code %d\n%s", code, out)
 	}
 	out, errOut, code = c.repository("find", "--name", "x", "--volume", "shop/db-7", "-o", "json")
-	if code == 0 || !strings.Contains(errOut, "no volume shop/db-7:*") {
+	if code != exitFailed || !strings.Contains(errOut, "has no PodVolumeBackup of volume shop/db-7:*. 'kubectl -n velero get podvolumebackups -L velero.io/backup-name' lists") {
 		t.Errorf("a volume that no backup has: code %d\n%s%s", code, out, errOut)
 	}
 	// One volume that cannot be searched does not hide the others.
@@ -360,8 +360,8 @@ func (c *cluster) filesRefused(t *testing.T) {
 		"both":              {[]string{"ls", "--from", "a", "--backup", "b"}, 2, "cannot be combined"},
 		"out of the volume": {[]string{"ls", "--backup", "nightly", "../x"}, 2, "leads out of the volume"},
 		"many volumes":      {[]string{"ls", "--backup", "nightly"}, 2, "choose one with --volume, such as shop/db-0:data"},
-		"no such backup":    {[]string{"get", "--backup", "monthly", "-o", dest}, 1, `no Backup "monthly"`},
-		"no such object":    {[]string{"ls", "--from", "none"}, 1, `no PodVolumeBackup "none"`},
+		"no such backup":    {[]string{"get", "--backup", "monthly", "-o", dest}, exitFailed, `no Backup "monthly"`},
+		"no such object":    {[]string{"ls", "--from", "none"}, exitFailed, `no PodVolumeBackup "none"`},
 		"empty volume":      {[]string{"ls", "--backup", "nightly", "--volume", "shop/zero-0"}, 1, "was empty when it was backed up"},
 		"no such path":      {[]string{"get", "--backup", "nightly", "--volume", "shop/db-0", "none", "-o", dest}, 1, "paths are relative to the volume"},
 		"a link":            {[]string{"get", "--backup", "nightly", "--volume", "shop/web-0", "dumps/in", "-o", dest}, 1, "neither a file nor a directory"},

@@ -44,7 +44,7 @@ func repositoryFindCommand(c *connection) *cobra.Command {
 		Long: `Find the entries whose name matches a pattern, in all backups of all volumes, or in those that the flags select: the history of a
 file. A worker in the cluster lists each backup, newest first; no credential leaves the cluster.
 
-The exit code is 0 only if every selected backup was searched. Backups of volumes without a snapshot are named on standard error: those
+The exit code is 0 only if every selected backup was searched, and 3 if one was not or none is selected. Backups of volumes without a snapshot are named on standard error: those
 of empty volumes have no files, those that have failed were not searched.`,
 		Example: `  kubectl plimsoll repository find --name orders.db
   kubectl plimsoll repository find --name '*.sql' --volume shop/db-0:data --latest -o json`,

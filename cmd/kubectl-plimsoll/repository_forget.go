@@ -38,7 +38,7 @@ func repositoryForgetCommand(c *connection) *cobra.Command {
 		Long: `Show which backups a policy keeps and which not, and with --yes forget the latter: their snapshots in the repository and their
 PodVolumeBackups. It is about those that belong to no Backup, as 'kubectl plimsoll volume backup' makes them; what a Backup of Velero
 needs is never touched. The policy is for each claim in each repository, and for each volume of a pod without one. The newest
-backup is always kept. The storage gets no smaller before the repository is pruned, as Velero's maintenance does.
+backup is always kept. The storage gets no smaller before 'kubectl plimsoll repository prune'.
 
 If more would be forgotten than new backups explain since the same policy was last applied, nothing is forgotten unless --acknowledge
 names exactly this wave of deletions, as the command shows it without --yes. The exit code is 3 unless all that the policy

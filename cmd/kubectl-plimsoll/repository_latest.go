@@ -56,6 +56,10 @@ func (o *newTask) printSchedule(cmd *cobra.Command, api client.Reader, task *v1a
 	if o.maxBytes != "" {
 		args = append(args, "--max-bytes="+o.maxBytes)
 	}
+	if o.sample != "" {
+		args = append(args, "--sample="+o.sample)
+		name += "-sample" // beside the one that reads all
+	}
 	if o.restore.class != "" {
 		args = append(args, "--restore-to="+o.restore.class)
 		name += "-restore" // beside the one that only reads

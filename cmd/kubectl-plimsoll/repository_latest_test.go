@@ -19,6 +19,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/repositorytask"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 )
 
 // TestRepositoryLatest: what has never been proven is shown, the CronJob's command proves it with the rights that are printed with
@@ -26,7 +27,7 @@ import (
 func TestRepositoryLatest(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
-	data, err := kopia.New(kopia.Options{TempDir: t.TempDir(), Logger: c.Logger()})
+	data, err := kopia.New(kopia.Options{Worker: parts.KopiaWorker(t), TempDir: t.TempDir(), Logger: c.Logger()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,16 +90,20 @@ func TestRepositoryLatest(t *testing.T) {
 		code int
 		want string
 	}{
-		"two subjects":       {[]string{"verify", "--latest", "--backup", "nightly"}, 2, "--latest cannot be combined"},
-		"bytes of a backup":  {[]string{"verify", "--backup", "nightly", "--max-bytes", "1Gi"}, 2, "need --latest"},
-		"strange size":       {[]string{"verify", "--latest", "--max-bytes", "much"}, 2, "is not a size"},
-		"no size":            {[]string{"verify", "--latest", "--max-bytes", "0"}, 2, "is not a size"},
-		"strange schedule":   {[]string{"verify", "--latest", "--schedule", "daily"}, 2, "want five fields"},
-		"schedule and JSON":  {[]string{"verify", "--latest", "--schedule", "@daily", "-o", "json"}, 2, "--schedule prints YAML"},
-		"image only":         {[]string{"verify", "--latest", "--image", "x"}, 2, "--image needs --schedule"},
-		"proofs of nobody":   {[]string{"proofs", "--volume", "nobody"}, 1, "no completed PodVolumeBackup"},
-		"proofs of no time":  {[]string{"proofs", "--within", "0"}, 2, "is not positive"},
-		"verify of nobody's": {[]string{"verify", "--latest", "--volume", "nobody"}, exitFailed, "not proven (NoPodVolumes)"},
+		"two subjects":      {[]string{"verify", "--latest", "--backup", "nightly"}, 2, "--latest cannot be combined"},
+		"bytes of a backup": {[]string{"verify", "--backup", "nightly", "--max-bytes", "1Gi"}, 2, "need --latest"},
+		"strange size":      {[]string{"verify", "--latest", "--max-bytes", "much"}, 2, "is not a size"},
+		"no size":           {[]string{"verify", "--latest", "--max-bytes", "0"}, 2, "is not a size"},
+		"strange schedule":  {[]string{"verify", "--latest", "--schedule", "daily"}, 2, "want five fields"},
+		"schedule and JSON": {[]string{"verify", "--latest", "--schedule", "@daily", "-o", "json"}, 2, "--schedule prints YAML"},
+		"image only":        {[]string{"verify", "--latest", "--image", "x"}, 2, "--image needs --schedule"},
+		"proofs of nobody":  {[]string{"proofs", "--volume", "nobody"}, exitFailed, "nothing is proven: no completed PodVolumeBackup"},
+		"proofs of no time": {[]string{"proofs", "--within", "0"}, 2, "is not positive"},
+		"verify of nobody's": {
+			[]string{"verify", "--latest", "--volume", "nobody"},
+			exitFailed,
+			"not proven (NoPodVolumes): namespace " + c.Namespace + " has no completed PodVolumeBackup of volume nobody/*:*. 'kubectl -n velero get podvolumebackups -L velero.io/backup-name' lists",
+		},
 	} {
 		if _, errOut, code := c.run(append([]string{"repository"}, test.args...)...); code != test.code || !strings.Contains(errOut, test.want) {
 			t.Errorf("%s: code %d: %s", name, code, errOut)

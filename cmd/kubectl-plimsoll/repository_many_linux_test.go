@@ -75,7 +75,7 @@ func TestManyEntries(t *testing.T) {
 	}
 	c := newCluster(t)
 	memory := &workerMemory{most: map[string]int64{}}
-	kopiaData, kopiaErr := kopia.New(kopia.Options{TempDir: t.TempDir(), Logger: slog.New(memory)})
+	kopiaData, kopiaErr := kopia.New(kopia.Options{Worker: parts.KopiaWorker(t), TempDir: t.TempDir(), Logger: slog.New(memory)})
 	resticData, resticErr := restic.New(t.Context(), parts.Restic(t, parts.DefaultRestic), restic.Options{TempDir: t.TempDir(), Logger: slog.New(memory)})
 	if kopiaErr != nil || resticErr != nil {
 		t.Fatal(kopiaErr, resticErr)

@@ -1,10 +1,7 @@
 package main
 
 import (
-	"bytes"
-	"compress/gzip"
 	"context"
-	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -13,7 +10,6 @@ import (
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,29 +20,15 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
 	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/resticrepo"
+	"github.com/plimsoll-io/plimsoll/test/velero"
 )
 
 // storeServersFiles writes what a Velero server stores of a Backup.
 func (c *cluster) storeServersFiles(b *velerov1.Backup, pvbs ...velerov1.PodVolumeBackup) {
 	c.t.Helper()
-	metadata := b.DeepCopy()
-	metadata.TypeMeta = metav1.TypeMeta{APIVersion: "velero.io/v1", Kind: "Backup"}
-	for file, value := range map[string]any{
-		"velero-backup.json": metadata, b.Name + "-podvolumebackups.json.gz": pvbs, b.Name + "-volumeinfo.json.gz": []string{},
-		b.Name + "-volumesnapshots.json.gz": []string{}, b.Name + ".tar.gz": "the items", b.Name + "-logs.gz": "the log",
-	} {
-		content, err := json.Marshal(value)
-		if strings.HasSuffix(file, ".gz") {
-			var packed bytes.Buffer
-			w := gzip.NewWriter(&packed)
-			_, writeErr := w.Write(content)
-			err = errors.Join(err, writeErr, w.Close())
-			content = packed.Bytes()
-		}
-		path := filepath.Join(c.store, "backups", b.Name, file)
-		if err := errors.Join(err, os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, content, 0o600)); err != nil {
-			c.t.Fatal(err)
-		}
+	stored := velero.Stored{Version: velero.V1_14, Backup: b, PodVolumeBackups: pvbs, VolumeInfos: []string{}, VolumeSnapshots: []string{}}
+	if err := stored.Write(c.store); err != nil {
+		c.t.Fatal(err)
 	}
 }
 
@@ -55,7 +37,7 @@ func TestRepositoryMigrate(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	resticData, resticErr := restic.New(t.Context(), parts.Restic(t, parts.DefaultRestic), restic.Options{TempDir: t.TempDir(), Logger: c.Logger()})
-	kopiaData, kopiaErr := kopia.New(kopia.Options{TempDir: t.TempDir(), Logger: c.Logger()})
+	kopiaData, kopiaErr := kopia.New(kopia.Options{Worker: parts.KopiaWorker(t), TempDir: t.TempDir(), Logger: c.Logger()})
 	dir := t.TempDir()
 	if err := errors.Join(resticErr, kopiaErr, os.WriteFile(filepath.Join(dir, "orders.db"), []byte("three orders"), 0o600)); err != nil {
 		t.Fatal(err)

@@ -4,13 +4,12 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
@@ -35,6 +34,7 @@ type volumeProof struct {
 	Verified        *time.Time `json:"verified,omitempty"` // when one of its backups was last proven
 	Tried           *time.Time `json:"tried,omitempty"`    // when a task was last done with it
 	State           proofState `json:"state"`
+	SampledPercent  *int       `json:"sampledPercent,omitempty"` // of its content, of which each part was what it should be when it was last read
 }
 
 // proofState is what is known of a volume.
@@ -44,7 +44,7 @@ const (
 	proofProven  proofState = "Proven"
 	proofEmpty   proofState = "Empty"   // its newest backup has no files
 	proofOld     proofState = "Old"     // proven longer ago than --within
-	proofMissing proofState = "Missing" // no task that exists has proven it
+	proofMissing proofState = "Missing" // no task that exists has proven it, nor have samples read all of it
 	proofFailed  proofState = "Failed"  // the last task could not read it
 	proofDamaged proofState = "Damaged" // or lost, and no backup as new was proven since
 )
@@ -58,9 +58,10 @@ func repositoryProofsCommand(c *connection) *cobra.Command {
 		Use:   "proofs",
 		Short: "Show when a backup of each volume was last proven to be restorable",
 		Long: `Show each volume that has a completed backup, its newest backup, and when one of its backups was last proven by
-'kubectl plimsoll repository verify'. What was proven is read from the RepositoryTasks that exist: a proof ends with the TTL of its task.
+'kubectl plimsoll repository verify'. What was proven is read from the RepositoryTasks that exist: a proof ends with the TTL of its task. SAMPLED is the share of a volume's content that samples
+have read. When they have read all of it, it counts as proven since the oldest of these samples.
 
-The exit code is 3 unless each volume was proven within --within, with no damage and no failure since.`,
+The exit code is 3 unless each volume was proven within --within, with no damage and no failure since, or if no volume is selected.`,
 		Example: `  kubectl plimsoll repository proofs
   kubectl plimsoll repository proofs --volume shop --within 168h -o json`,
 		Args: func(cmd *cobra.Command, args []string) (err error) {
@@ -90,20 +91,17 @@ The exit code is 3 unless each volume was proven within --within, with no damage
 }
 
 func (o *repositoryProofs) run(ctx context.Context, api client.Reader, namespace string, selector *v1alpha1.PodVolumeSelector, out io.Writer) error {
+	var tasks v1alpha1.RepositoryTaskList // first: without their CRD nothing else matters
+	if err := api.List(ctx, &tasks, client.InNamespace(namespace)); err != nil {
+		return explainTasksError("list the RepositoryTasks", namespace, err)
+	}
 	var backups velerov1.PodVolumeBackupList
 	if err := api.List(ctx, &backups, client.InNamespace(namespace)); err != nil {
 		return fmt.Errorf("list the PodVolumeBackups of namespace %s: %w", namespace, err)
 	}
 	newest := proof.Newest(backups.Items, selector)
 	if len(newest) == 0 {
-		return fmt.Errorf("no completed PodVolumeBackup of namespace %s is selected", namespace)
-	}
-	var tasks v1alpha1.RepositoryTaskList
-	if err := api.List(ctx, &tasks, client.InNamespace(namespace)); err != nil {
-		if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
-			return fmt.Errorf("this cluster does not know RepositoryTasks: install deploy/repository-tasks (docs/repositories.md): %w", err)
-		}
-		return fmt.Errorf("list the RepositoryTasks: %w", err)
+		return &program.ExitError{Code: exitFailed, Err: fmt.Errorf("nothing is proven: no completed PodVolumeBackup of namespace %s is selected", namespace)}
 	}
 	found, now := proof.Of(tasks.Items), time.Now()
 	proofs := make([]volumeProof, 0, len(newest))
@@ -115,6 +113,9 @@ func (o *repositoryProofs) run(ctx context.Context, api client.Reader, namespace
 			Volume: pvb.Spec.Pod.Namespace + "/" + pvb.Spec.Pod.Name + ":" + pvb.Spec.Volume, StorageLocation: pvb.Spec.BackupStorageLocation,
 			PodVolumeBackup: pvb.Name, BackedUp: proof.BackupTime(pvb).UTC(), Verified: known(last.Verified), Tried: known(last.Tried),
 			State: o.state(&last, pvb.Status.SnapshotID == "", now),
+		}
+		if last.Parts > 0 {
+			p.SampledPercent = new(100 * last.PartsRead / last.Parts)
 		}
 		if p.State != proofProven && p.State != proofEmpty {
 			missing++
@@ -155,15 +156,27 @@ func known(t time.Time) *time.Time {
 
 func printProofs(w io.Writer, proofs []volumeProof, now time.Time) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "VOLUME\tLOCATION\tSTATE\tPROVEN\tNEWEST BACKUP\tBACKED UP")
+	sampled := slices.ContainsFunc(proofs, func(p volumeProof) bool { return p.SampledPercent != nil })
+	header := "VOLUME\tLOCATION\tSTATE\tPROVEN\tNEWEST BACKUP\tBACKED UP"
+	if sampled {
+		header += "\tSAMPLED"
+	}
+	fmt.Fprintln(table, header)
 	for i := range proofs {
 		p := &proofs[i]
 		proven := "-"
 		if p.Verified != nil {
 			proven = describe.Age(now, *p.Verified) + " ago"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s ago\n", describe.Clean(p.Volume), describe.Clean(p.StorageLocation), p.State, proven,
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s ago", describe.Clean(p.Volume), describe.Clean(p.StorageLocation), p.State, proven,
 			describe.Clean(p.PodVolumeBackup), describe.Age(now, p.BackedUp))
+		switch {
+		case p.SampledPercent != nil:
+			fmt.Fprintf(table, "\t%d%%", *p.SampledPercent)
+		case sampled:
+			fmt.Fprint(table, "\t-")
+		}
+		fmt.Fprintln(table)
 	}
 	return table.Flush()
 }

@@ -18,6 +18,8 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/repositorytask"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
+	"github.com/plimsoll-io/plimsoll/test/controlplane"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/resticrepo"
 )
 
@@ -25,7 +27,7 @@ import (
 func TestRepositoryVerify(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
-	data, err := kopia.New(kopia.Options{TempDir: t.TempDir(), Logger: c.Logger()})
+	data, err := kopia.New(kopia.Options{Worker: parts.KopiaWorker(t), TempDir: t.TempDir(), Logger: c.Logger()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,6 +69,10 @@ func TestRepositoryVerify(t *testing.T) {
 	if code != 0 || !strings.Contains(out, "shop/db-0:data is Mismatched: 1 file is not") || !strings.Contains(out, "another BackupStorageLocation") {
 		t.Errorf("explain: code %d", code)
 	}
+	c.Create(&velerov1.PodVolumeBackup{
+		ObjectMeta: c.Meta("alone"), Spec: velerov1.PodVolumeBackupSpec{Pod: corev1.ObjectReference{Namespace: "shop", Name: "db-0"}, Volume: "data", UploaderType: "kopia"},
+		Status: velerov1.PodVolumeBackupStatus{Phase: velerov1.PodVolumeBackupPhaseFailed},
+	})
 	for name, test := range map[string]struct {
 		args []string
 		code int
@@ -75,6 +81,7 @@ func TestRepositoryVerify(t *testing.T) {
 		"no backup":       {[]string{"verify"}, 2, "--backup NAME, --from PODVOLUMEBACKUP or --latest is missing"},
 		"two subjects":    {[]string{"verify", "--backup", "nightly", "--from", "nightly-1"}, 2, "--from cannot be combined"},
 		"no such backup":  {[]string{"verify", "--backup", "weekly"}, exitFailed, `not proven (BackupNotFound): namespace ` + c.Namespace + ` has no Backup "weekly"`},
+		"not backed up":   {[]string{"verify", "--from", "alone"}, exitFailed, "or 'kubectl plimsoll explain podvolumebackup NAME' if you have named a PodVolumeBackup"},
 		"strange volume":  {[]string{"verify", "--backup", "nightly", "--volume", "a:b"}, 2, "is not NAMESPACE/POD:VOLUME"},
 		"no task":         {[]string{"watch", "none"}, 1, `"none" not found`},
 		"nothing to wait": {[]string{"verify", "--backup", "nightly", "--no-wait", "--timeout", "1s"}, 2, "--no-wait cannot"},
@@ -82,6 +89,42 @@ func TestRepositoryVerify(t *testing.T) {
 		if _, errOut, code := c.run(append([]string{"repository"}, test.args...)...); code != test.code || !strings.Contains(errOut, test.want) {
 			t.Errorf("%s: code %d: %s", name, code, errOut)
 		}
+	}
+}
+
+// TestRepositoryNotInstalled: where the CRDs or the namespace are missing, each command says so in one sentence.
+func TestRepositoryNotInstalled(t *testing.T) {
+	t.Parallel()
+	crds, err := controlplane.VeleroCRDs(controlplane.LatestVelero)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newClusterOn(t, controlplane.ForTest(t, controlplane.Options{CRDs: crds}))
+	for _, args := range [][]string{
+		{"verify", "--backup", "nightly"},
+		{"check", "--backup", "nightly"},
+		{"usage"},
+		{"migrate", "--all"},
+		{"forget", "--keep-daily", "7"},
+		{"prune"},
+		{"watch", "verify-1"},
+		{"proofs"},
+		{"ls", "--backup", "nightly"},
+		{"find", "--name", "x"},
+	} {
+		kind := "RepositoryTasks"
+		if args[0] == "ls" || args[0] == "find" {
+			kind = "FileRequests"
+		}
+		want := "kubectl plimsoll: this cluster does not have the CRD of " + kind + ": install deploy/crds, and deploy/repository-tasks in namespace " + c.Namespace + " (docs/repositories.md)\n"
+		if out, errOut, code := c.run(append([]string{"repository"}, args...)...); code != 1 || out != "" || errOut != want {
+			t.Errorf("%s: code %d: %s%s", args, code, out, errOut)
+		}
+	}
+	there := newCluster(t)
+	_, errOut, code := there.runBare("--kubeconfig", there.kubeconfig, "--namespace", "nowhere", "repository", "verify", "--backup", "nightly")
+	if want := "kubectl plimsoll: this cluster has no namespace nowhere: set --namespace to that of the Backups\n"; code != 1 || errOut != want {
+		t.Errorf("without the namespace: code %d: %s", code, errOut)
 	}
 }
 
@@ -127,5 +170,6 @@ func (c *cluster) storeWithKopia(data *kopia.Uploader) {
 		Status: velerov1.PodVolumeBackupStatus{Phase: velerov1.PodVolumeBackupPhaseCompleted, SnapshotID: stored.SnapshotID},
 	}
 	pvb.Labels = map[string]string{velerov1.BackupNameLabel: "nightly"}
-	c.Create(&velerov1.Backup{ObjectMeta: c.Meta("nightly"), Status: velerov1.BackupStatus{Phase: velerov1.BackupPhaseCompleted}}, pvb)
+	c.Create(pvb)
+	c.storeServersFiles(c.endedBackup("nightly"), *pvb)
 }

@@ -35,14 +35,13 @@ var recorded = flag.Bool("record", false, "make docs/images/watch.svg anew from 
 // watched is a cluster that the plugin is called for as a process of its own.
 type watched struct {
 	*cluster
-	plugin string
 	config string // a kubeconfig
 }
 
 func newWatched(t *testing.T) *watched {
 	t.Helper()
 	c := newCluster(t)
-	return &watched{c, parts.KubectlPlimsoll(t), c.kubeconfig}
+	return &watched{c, c.kubeconfig}
 }
 
 // serveProgress starts a real agent, and lets the API server carry what it tells: nobody could ask it without a kubelet, so
@@ -65,8 +64,11 @@ func (w *watched) serveProgress(uploadLimit int64) {
 
 // command is the plugin on a terminal of the usual kind.
 func (w *watched) command(args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(w.t.Context(), w.plugin, append([]string{"--namespace", w.Namespace}, args...)...)
-	cmd.Env = []string{"KUBECONFIG=" + w.config, "TERM=xterm-256color", "LANG=C.UTF-8", "HOME=" + w.t.TempDir()}
+	cmd := exec.CommandContext(w.t.Context(), os.Args[0], append([]string{"--namespace", w.Namespace}, args...)...)
+	cmd.Env = []string{
+		asProgram + "=1", "GORACE=" + os.Getenv("GORACE"),
+		"KUBECONFIG=" + w.config, "TERM=xterm-256color", "LANG=C.UTF-8", "HOME=" + w.t.TempDir(),
+	}
 	return cmd
 }
 

@@ -20,6 +20,9 @@ var (
 
 func main() {
 	worker.Main()
+	if path, err := program.FindWorkerExec(); err == nil {
+		worker.UseShim(path)
+	}
 	os.Exit(run(ctrl.SetupSignalHandler(), arguments(os.Args)))
 }
 

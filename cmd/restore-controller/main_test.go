@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
 		main()
 	}
-	os.Exit(m.Run())
+	os.Exit(testenv.Main(m))
 }
 
 func TestExitCodes(t *testing.T) {
@@ -90,19 +90,28 @@ type site struct {
 	store string
 }
 
-const namespace = "plimsoll"
-
 func newSite(t *testing.T) *site {
+	t.Helper()
+	return newSiteOn(t, nil)
+}
+
+// newStandaloneSite has an API server of its own with the CRDs of deploy/standalone.
+func newStandaloneSite(t *testing.T) *site {
 	t.Helper()
 	crds, err := controlplane.VeleroCRDs(controlplane.LatestVelero)
 	if err != nil {
 		t.Fatal(err)
 	}
-	crds = slices.DeleteFunc(crds, func(crd *apiextensionsv1.CustomResourceDefinition) bool { // as in deploy/standalone
+	crds = slices.DeleteFunc(crds, func(crd *apiextensionsv1.CustomResourceDefinition) bool {
 		return crd.Spec.Versions[0].Name != velerov1.SchemeGroupVersion.Version
 	})
-	plane := controlplane.ForTest(t, controlplane.Options{CRDs: crds})
-	s := &site{Env: testenv.New(t, testenv.Options{Namespace: namespace, Plane: plane}), t: t, store: t.TempDir()}
+	return newSiteOn(t, controlplane.ForTest(t, controlplane.Options{CRDs: crds}))
+}
+
+// newSiteOn is on the API server that tests share if plane is nil.
+func newSiteOn(t *testing.T, plane *controlplane.ControlPlane) *site {
+	t.Helper()
+	s := &site{Env: testenv.New(t, testenv.Options{Plane: plane}), t: t, store: t.TempDir()}
 	s.Create(s.DirectoryLocation("default", s.store))
 	return s
 }
@@ -142,7 +151,7 @@ func (s *site) startInPod(pod string, args ...string) *controller {
 	s.t.Helper()
 	c := &controller{metrics: loopback.ForTest(s.t), download: loopback.ForTest(s.t)}
 	c.Cmd = exec.CommandContext(s.t.Context(), os.Args[0], append([]string{
-		"server", "--namespace", namespace, "--kubeconfig", s.Plane.Kubeconfig(), "--restore-helper-image=agent", "--backup-sync-period=1s",
+		"server", "--namespace", s.Namespace, "--kubeconfig", s.Plane.Kubeconfig(), "--restore-helper-image=agent", "--backup-sync-period=1s",
 		"--metrics-address", c.metrics, "--download-address", c.download, "--download-url-base", "http://" + c.download,
 	}, args...)...)
 	c.Env = []string{asProgram + "=1", "TMPDIR=" + s.t.TempDir(), "POD_NAME=" + pod}
@@ -176,12 +185,12 @@ func (s *site) fetch(url string) (status int, content string) {
 	return response.StatusCode, string(body)
 }
 
-func newBackup(name string) *velerov1.Backup {
-	return &velerov1.Backup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+func (s *site) newBackup(name string) *velerov1.Backup {
+	return &velerov1.Backup{ObjectMeta: s.Meta(name)}
 }
 
-func newRestore(name, backup string) *velerov1.Restore {
-	return &velerov1.Restore{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: velerov1.RestoreSpec{BackupName: backup}}
+func (s *site) newRestore(name, backup string) *velerov1.Restore {
+	return &velerov1.Restore{ObjectMeta: s.Meta(name), Spec: velerov1.RestoreSpec{BackupName: backup}}
 }
 
 func hasEnded(r *velerov1.Restore) bool {
@@ -197,12 +206,12 @@ func hasEnded(r *velerov1.Restore) bool {
 // Restore as Failed, and does the next one, which finds some of the items there.
 func TestKilledWhileItRestores(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
+	s := newStandaloneSite(t)
 	s.backUp("b1", 300)
 	const pod = "restore-controller-a"
 	first := s.startInPod(pod, "--client-qps=20", "--client-burst=1", "--item-concurrency=1")
-	s.Eventually("synced", func() bool { return s.read(newBackup("b1")) == nil })
-	r := newRestore("r1", "b1")
+	s.Eventually("synced", func() bool { return s.read(s.newBackup("b1")) == nil })
+	r := s.newRestore("r1", "b1")
 	s.Create(r)
 	s.Eventually("under way", func() bool {
 		return s.read(r) == nil && r.Status.Progress != nil && r.Status.Progress.ItemsRestored > 10
@@ -219,7 +228,7 @@ func TestKilledWhileItRestores(t *testing.T) {
 	if lease := s.lease(); lease.HolderIdentity != pod || lease.LeaderTransitions != 0 {
 		t.Errorf("%+v", lease)
 	}
-	again := newRestore("r2", "b1")
+	again := s.newRestore("r2", "b1")
 	s.Create(again)
 	s.Eventually("ended", func() bool { return s.read(again) == nil && hasEnded(again) })
 	var p restorecontroller.Progress
@@ -239,7 +248,7 @@ func TestKilledWhileItRestores(t *testing.T) {
 // lease is the Lease that controllers take, as far as it is there.
 func (s *site) lease() *resourcelock.LeaderElectionRecord {
 	s.t.Helper()
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "plimsoll-restore-controller"}}
+	lease := &coordinationv1.Lease{ObjectMeta: s.Meta("plimsoll-restore-controller")}
 	if err := s.read(lease); client.IgnoreNotFound(err) != nil {
 		s.t.Fatal(err)
 	}
@@ -260,7 +269,7 @@ func (s *site) checkHTTP(c *controller) {
 			s.t.Errorf("metrics lack %s", want)
 		}
 	}
-	request := &velerov1.DownloadRequest{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "log"}}
+	request := &velerov1.DownloadRequest{ObjectMeta: s.Meta("log")}
 	request.Spec.Target = velerov1.DownloadTarget{Kind: velerov1.DownloadTargetKindRestoreLog, Name: "r2"}
 	s.Create(request)
 	s.Eventually("offered", func() bool { return s.read(request) == nil && request.Status.DownloadURL != "" })
@@ -309,10 +318,10 @@ func TestRefusesToStartBesideVelero(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.Create(&corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "velero-abc"},
+		ObjectMeta: s.Meta("velero-abc"),
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "velero", Image: "velero/velero:v1.18.1", Command: []string{"/velero"}, Args: []string{"server"}}}},
 	})
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "server", "--namespace", namespace, "--kubeconfig", s.Plane.Kubeconfig(),
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "server", "--namespace", s.Namespace, "--kubeconfig", s.Plane.Kubeconfig(),
 		"--restore-helper-image=agent", "--metrics-address=127.0.0.1:0", "--download-address=")
 	cmd.Env = []string{asProgram + "=1", "TMPDIR=" + t.TempDir()}
 	output, err := cmd.CombinedOutput()

@@ -9,7 +9,6 @@ import (
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plimsoll-io/plimsoll/test/parts"
 )
@@ -43,7 +42,7 @@ func (s *site) shows(args []string, wants ...string) {
 
 func (s *site) tryVelero(args ...string) (string, error) {
 	s.t.Helper()
-	cmd := exec.CommandContext(s.t.Context(), parts.Velero(s.t), append([]string{"--kubeconfig", s.Plane.Kubeconfig(), "--namespace", namespace}, args...)...)
+	cmd := exec.CommandContext(s.t.Context(), parts.Velero(s.t), append([]string{"--kubeconfig", s.Plane.Kubeconfig(), "--namespace", s.Namespace}, args...)...)
 	cmd.Env = []string{"HOME=" + s.t.TempDir()}
 	output, err := cmd.CombinedOutput()
 	return string(output), err
@@ -53,10 +52,10 @@ func (s *site) tryVelero(args ...string) (string, error) {
 func TestVeleroCLI(t *testing.T) {
 	t.Parallel()
 	parts.Velero(t)
-	s := newSite(t)
+	s := newStandaloneSite(t)
 	s.backUp("b1", 20)
 	s.start()
-	s.Eventually("synced", func() bool { return s.read(newBackup("b1")) == nil })
+	s.Eventually("synced", func() bool { return s.read(s.newBackup("b1")) == nil })
 	contains := func(output string, wants ...string) {
 		t.Helper()
 		for _, want := range wants {
@@ -80,6 +79,6 @@ func TestVeleroCLI(t *testing.T) {
 	shows("restore describe bad", "nodes are non-restorable resources")
 	s.velero("restore", "delete", "r1", "--confirm")
 	s.Eventually("deleted", func() bool {
-		return apierrors.IsNotFound(s.read(&velerov1.Restore{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "r1"}}))
+		return apierrors.IsNotFound(s.read(&velerov1.Restore{ObjectMeta: s.Meta("r1")}))
 	})
 }

@@ -55,6 +55,9 @@ func (b Backup) CopyTo(ctx context.Context, c Copied) (made bool, err error) {
 	if there, err := to.isCopyOf(ctx, b.name, records); there || err != nil {
 		return false, err
 	}
+	if err := b.checkArchive(ctx); err != nil {
+		return false, err
+	}
 	if err := b.copyFiles(ctx, to); err != nil {
 		return false, err
 	}
@@ -65,6 +68,15 @@ func (b Backup) CopyTo(ctx context.Context, c Copied) (made bool, err error) {
 		return false, err
 	}
 	return true, to.putMetadata(ctx, &metadata.Content, b.name)
+}
+
+// checkArchive refuses a backup whose items cannot be read: its copy could not be restored.
+func (b Backup) checkArchive(ctx context.Context) error {
+	archive, err := b.OpenArchive(ctx, ArchiveOptions{})
+	if err != nil {
+		return err
+	}
+	return archive.Close()
 }
 
 // checkOnlyPodVolumes refuses a backup with snapshots of other kinds.
@@ -168,7 +180,7 @@ func moveRecord(record *unstructured.Unstructured, name, from, to, snapshot stri
 	return nil
 }
 
-// isCopyOf reports whether the copy is there already. What is there under its name and is another backup, or has other snapshots, is an error.
+// isCopyOf reports whether the copy is there already, with items that can be read. What is there under its name and is another backup, or has other snapshots, is an error.
 func (b Backup) isCopyOf(ctx context.Context, from string, records []unstructured.Unstructured) (bool, error) {
 	metadata, err := b.Metadata(ctx)
 	switch {
@@ -178,6 +190,11 @@ func (b Backup) isCopyOf(ctx context.Context, from string, records []unstructure
 		return false, err
 	case metadata.Typed.Annotations[v1alpha1.AnnotationMigratedFrom] != from:
 		return false, fmt.Errorf("%w: there is a backup %q that is no copy of %q", ErrNotCopyable, b.name, from)
+	}
+	if err := b.checkArchive(ctx); errors.Is(err, ErrNotFound) || errors.Is(err, ErrDamaged) {
+		return false, nil // it is written again
+	} else if err != nil {
+		return false, err
 	}
 	there, err := b.PodVolumeBackups(ctx)
 	if err != nil {

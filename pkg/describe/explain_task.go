@@ -43,7 +43,7 @@ func ExplainTask(t *v1alpha1.RepositoryTask, events []Event, at time.Time) Expla
 		e.Why = workingText(t.Spec.Type, &v)
 	}
 	for i := range t.Status.Volumes {
-		if x := &t.Status.Volumes[i]; !slices.Contains([]v1alpha1.VolumeResult{v1alpha1.VolumeVerified, v1alpha1.VolumePending, v1alpha1.VolumeMigrated, v1alpha1.VolumePlanned}, x.Result) {
+		if x := &t.Status.Volumes[i]; !slices.Contains([]v1alpha1.VolumeResult{v1alpha1.VolumeVerified, v1alpha1.VolumeSampled, v1alpha1.VolumePending, v1alpha1.VolumeMigrated, v1alpha1.VolumePlanned}, x.Result) {
 			e.fact("%s/%s:%s is %s: %s", x.Namespace, x.Pod, x.Volume, x.Result, x.Message)
 		}
 	}
@@ -77,6 +77,8 @@ func completedText(spec *v1alpha1.RepositoryTaskSpec) string {
 		return "it says what a migration would copy; nothing was copied"
 	case spec.Type == v1alpha1.TaskMigrate:
 		return "every snapshot is in the kopia repository, each of its entries was compared, and every Backup has its copy"
+	case spec.Sample > 0:
+		return "of each kopia volume the part whose turn it was, and of the others every file was compared, and is what it should be"
 	default:
 		return "every file of every volume was compared, and is what it should be"
 	}

@@ -32,9 +32,10 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
-// Repositories finds the repository of a backup. It must be safe for concurrent use.
+// Repositories finds the repository of a backup, and the volumes of a Backup that only its location knows. It must be safe for concurrent use.
 type Repositories interface {
 	Of(ctx context.Context, pvb *velerov1.PodVolumeBackup) (uploader.Repository, error)
+	Unsynced(ctx context.Context, backup string, known []velerov1.PodVolumeBackup, selector *v1alpha1.PodVolumeSelector) ([]velerov1.PodVolumeBackup, error)
 }
 
 // Config is the configuration of a Controller. The first five must be set.
@@ -201,8 +202,16 @@ func (c *Controller) selectBackups(ctx context.Context, selection repositorytask
 }
 
 func (c *Controller) selectUnsorted(ctx context.Context, selection repositorytask.Selection) ([]velerov1.PodVolumeBackup, error) {
-	if selection.Backup != "" || selection.PodVolumeBackup != "" {
+	if selection.PodVolumeBackup != "" {
 		return selection.PodVolumeBackups(ctx, c.api, c.cfg.Namespace)
+	}
+	if selection.Backup != "" {
+		selected, err := selection.PodVolumeBackups(ctx, c.api, c.cfg.Namespace)
+		if err != nil {
+			return nil, err
+		}
+		unsynced, err := c.cfg.Repositories.Unsynced(ctx, selection.Backup, selected, selection.Volume)
+		return append(selected, unsynced...), err
 	}
 	var list velerov1.PodVolumeBackupList
 	if err := c.api.List(ctx, &list, client.InNamespace(c.cfg.Namespace)); err != nil {
@@ -212,12 +221,12 @@ func (c *Controller) selectUnsorted(ctx context.Context, selection repositorytas
 		return !selection.Volume.Selects(&pvb.Spec.Pod, pvb.Spec.Volume)
 	})
 	if len(selected) == 0 {
-		what := "volume"
+		what := ""
 		if selection.Volume != nil {
-			what += " " + selection.Volume.String()
+			what = " of volume " + selection.Volume.String()
 		}
 		return nil, &repositorytask.RefusedError{
-			Reason: v1alpha1.ReasonNoPodVolumes, Message: fmt.Sprintf("namespace %s has no %s whose files were backed up with restic or kopia", c.cfg.Namespace, what),
+			Reason: v1alpha1.ReasonNoPodVolumes, Message: fmt.Sprintf("namespace %s has no PodVolumeBackup%s", c.cfg.Namespace, what),
 		}
 	}
 	return selected, nil

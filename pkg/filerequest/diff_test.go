@@ -18,10 +18,13 @@ import (
 )
 
 // urls are repositories by their locations' names.
-type urls map[string]string
+type urls struct {
+	noRepositories
+	of map[string]string
+}
 
 func (u urls) Of(_ context.Context, pvb *velerov1.PodVolumeBackup) (uploader.Repository, error) {
-	return uploader.Repository{URL: u[pvb.Name]}, nil
+	return uploader.Repository{URL: u.of[pvb.Name]}, nil
 }
 
 // TestDiff: backups of one repository are compared, and others are not, with the reason.
@@ -37,7 +40,7 @@ func TestDiff(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		cfg := config(&oneFile{})
-		cfg.Repositories = urls{"moved": "s3:elsewhere"}
+		cfg.Repositories = urls{of: map[string]string{"moved": "s3:elsewhere"}}
 		s, client := pipe(t, cfg)
 		spec := v1alpha1.FileRequestSpec{TokenHash: protocol.HashToken("t")}
 		from := []velerov1.PodVolumeBackup{backup("from", "1", nil)}

@@ -67,6 +67,10 @@ func (noRepositories) Of(context.Context, *velerov1.PodVolumeBackup) (uploader.R
 	return uploader.Repository{}, nil
 }
 
+func (noRepositories) Unsynced(context.Context, string, []velerov1.PodVolumeBackup, *v1alpha1.PodVolumeSelector) ([]velerov1.PodVolumeBackup, error) {
+	return nil, nil
+}
+
 func config(browser uploader.Browser) Config {
 	return Config{Pod: "pod-1", Browsers: map[string]uploader.Browser{"restic": browser}, Repositories: noRepositories{}, Metrics: NewMetrics()}
 }

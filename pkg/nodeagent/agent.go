@@ -29,6 +29,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
+	"github.com/plimsoll-io/plimsoll/pkg/volume"
 )
 
 // Config has the settings of an Agent. NodeName, Namespace, HostPods and Uploaders must be set.
@@ -97,7 +98,7 @@ type Agent struct {
 	markersBusy   sync.Map // UIDs of the pods whose markers are reconciled now
 }
 
-// stripPod removes from a pod what reconcileRestore does not read. A node's pods are most of the agent's cache.
+// stripPod removes from a pod what the agent does not read. A node's pods are most of its cache.
 func stripPod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {
@@ -110,12 +111,33 @@ func stripPod(object any) (any, error) {
 	for i := range pod.Spec.InitContainers {
 		slim.Spec.InitContainers = append(slim.Spec.InitContainers, corev1.Container{Name: pod.Spec.InitContainers[i].Name})
 	}
+	if podvolume.HasRestoreWait(pod) {
+		slim.Spec.Volumes = claims(pod)
+	}
 	slim.Status.Phase = pod.Status.Phase
 	for i := range pod.Status.InitContainerStatuses {
 		status := &pod.Status.InitContainerStatuses[i]
 		slim.Status.InitContainerStatuses = append(slim.Status.InitContainerStatuses, corev1.ContainerStatus{Name: status.Name, State: status.State})
 	}
 	return slim, nil
+}
+
+// claims returns the pod's volumes that have a claim, with what leads to it.
+func claims(pod *corev1.Pod) []corev1.Volume {
+	var with []corev1.Volume
+	for i := range pod.Spec.Volumes {
+		vol := &pod.Spec.Volumes[i]
+		if _, ok := volume.ClaimName(pod.Name, vol); !ok {
+			continue
+		}
+		slim := corev1.Volume{Name: vol.Name}
+		slim.PersistentVolumeClaim = vol.PersistentVolumeClaim
+		if vol.Ephemeral != nil {
+			slim.Ephemeral = &corev1.EphemeralVolumeSource{}
+		}
+		with = append(with, slim)
+	}
+	return with
 }
 
 // SetUp adds an Agent to mgr, whose cache must have been restricted with CacheOptions.

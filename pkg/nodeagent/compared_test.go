@@ -75,7 +75,7 @@ func TestRestoreThatIsCompared(t *testing.T) {
 			var dataPath browsable
 			var err error
 			if path == "kopia" {
-				dataPath, err = kopia.New(kopia.Options{CacheDir: cache, TempDir: t.TempDir()})
+				dataPath, err = kopia.New(kopia.Options{Worker: parts.KopiaWorker(t), CacheDir: cache, TempDir: t.TempDir()})
 			} else {
 				data = "restic"
 				dataPath, err = restic.New(t.Context(), parts.Restic(t, path), restic.Options{CacheDir: cache, TempDir: t.TempDir()})

@@ -1,6 +1,7 @@
 package nodeagent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -74,7 +75,7 @@ func (a *Agent) reconcilePod(ctx context.Context, req reconcile.Request) (reconc
 	if err != nil || len(records) == 0 {
 		return reconcile.Result{}, err
 	}
-	err = a.reconcileMarkers(&pod, records)
+	err = a.reconcileMarkers(ctx, &pod, records)
 	busy := errors.Is(err, errMarkersBusy)
 	if err != nil && !busy {
 		return reconcile.Result{}, fmt.Errorf("settle the markers of pod %s: %w", req, err)
@@ -92,33 +93,30 @@ var errMarkersBusy = errors.New("a volume of the pod is busy")
 // reconcileMarkers runs reconcileMarker beside the controller, once at a time for each pod: the kernel may hold it for as long as a device
 // or a file server does not answer. A stopping agent waits for it no longer than ProgressInterval, so the marker of a slow volume may be
 // written after the agent's end; the next agent settles it like any other.
-func (a *Agent) reconcileMarkers(pod *corev1.Pod, records []donefile.Record) error {
+func (a *Agent) reconcileMarkers(ctx context.Context, pod *corev1.Pod, records []donefile.Record) error {
 	if _, busy := a.markersBusy.LoadOrStore(pod.UID, nil); busy {
 		return errMarkersBusy
 	}
-	done := make(chan error, 1)
-	go func() {
+	err := volume.Within(a.cfg.ProgressInterval, func() error {
+		defer a.markersBusy.Delete(pod.UID)
 		var all []error
 		for _, rec := range records {
-			all = append(all, a.reconcileMarker(pod, rec))
+			all = append(all, a.reconcileMarker(ctx, pod, rec))
 		}
-		a.markersBusy.Delete(pod.UID)
-		done <- errors.Join(all...)
-	}()
-	select {
-	case err := <-done:
-		return err
-	case <-time.After(a.cfg.ProgressInterval):
+		return errors.Join(all...)
+	})
+	if errors.Is(err, volume.ErrNoAnswer) {
 		return errMarkersBusy
 	}
+	return err
 }
 
 // reconcileMarker writes or removes the marker of one volume, by what the pod does now.
-func (a *Agent) reconcileMarker(pod *corev1.Pod, rec donefile.Record) error {
-	if a.restoring(pod, rec.Volume) {
-		return errMarkersBusy
-	}
+func (a *Agent) reconcileMarker(ctx context.Context, pod *corev1.Pod, rec donefile.Record) error {
 	waits := podvolume.WaitsForVolumes(pod)
+	if busy, err := a.restoring(ctx, pod, rec, waits); busy || err != nil {
+		return cmp.Or(err, errMarkersBusy)
+	}
 	if !waits && !rec.Marked {
 		return a.rememberUnmarked(pod, rec)
 	}
@@ -136,7 +134,7 @@ func (a *Agent) reconcileMarker(pod *corev1.Pod, rec donefile.Record) error {
 		return a.rememberUnmarked(pod, rec)
 	}
 	if waits {
-		return a.keepMarker(pod, rec, dir)
+		return a.keepMarkerUnlessBusy(pod, rec, dir)
 	}
 	if err := donefile.Remove(dir, rec.Restore); err != nil {
 		return err
@@ -144,12 +142,26 @@ func (a *Agent) reconcileMarker(pod *corev1.Pod, rec donefile.Record) error {
 	return a.rememberUnmarked(pod, rec)
 }
 
-// restoring reports whether an operation still writes into a volume of the pod, or hands it over.
-func (a *Agent) restoring(pod *corev1.Pod, volume string) bool {
+// restoring reports whether an operation still writes into a volume of the pod, or hands it over. While the pod waits, it may also be one that
+// is to write into the same directory under another name.
+func (a *Agent) restoring(ctx context.Context, pod *corev1.Pod, rec donefile.Record, waits bool) (bool, error) {
+	if a.hasRestore(pod, rec.Volume) {
+		return true, nil
+	}
+	if !waits {
+		return false, nil
+	}
+	pending, err := a.env.PendingRestore(ctx, pod, rec)
+	return pending != "", err
+}
+
+// hasRestore reports whether there is an operation that restores a volume of the pod.
+func (a *Agent) hasRestore(pod *corev1.Pod, volume string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, op := range a.operations {
-		if op.Kind == podvolume.Restore && op.Volume == volume && op.Pod.Name == pod.Name && op.Pod.Namespace == pod.Namespace {
+		same := op.Pod.Name == pod.Name && op.Pod.Namespace == pod.Namespace && (op.Pod.UID == "" || op.Pod.UID == pod.UID)
+		if op.Kind == podvolume.Restore && op.Volume == volume && same {
 			return true
 		}
 	}
@@ -168,6 +180,16 @@ func (a *Agent) rememberUnmarked(pod *corev1.Pod, rec donefile.Record) error {
 
 func isUnmounted(err error) bool {
 	return errors.Is(err, volume.ErrNotMounted) || errors.Is(err, volume.ErrPodNotFound)
+}
+
+// keepMarkerUnlessBusy is keepMarker, unless a restore writes into the directory, under whatever name.
+func (a *Agent) keepMarkerUnlessBusy(pod *corev1.Pod, rec donefile.Record, dir *os.File) error {
+	unlock, ok, err := a.env.LockDirectory(dir)
+	if err != nil || !ok {
+		return cmp.Or(err, errMarkersBusy)
+	}
+	defer unlock()
+	return a.keepMarker(pod, rec, dir)
 }
 
 // keepMarker writes the marker of a volume whose pod's init container runs. One that was there may be missing because the init

@@ -28,6 +28,13 @@ import (
 // and nothing is mounted on it.
 func (c *cluster) podWithClaim() (pod *corev1.Pod, dir string) {
 	c.t.Helper()
+	c.newClaim()
+	return c.podOfClaim("db", "data")
+}
+
+// newClaim makes a claim that is bound to the volume of a CSI driver.
+func (c *cluster) newClaim() {
+	c.t.Helper()
 	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-" + c.Namespace}, Spec: corev1.PersistentVolumeSpec{
@@ -38,16 +45,23 @@ func (c *cluster) podWithClaim() (pod *corev1.Pod, dir string) {
 	c.Create(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "claim"}, Spec: corev1.PersistentVolumeClaimSpec{
 		AccessModes: modes, VolumeName: pv.Name, StorageClassName: new(""), Resources: corev1.VolumeResourceRequirements{Requests: size},
 	}})
-	pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "db"}, Spec: corev1.PodSpec{
+}
+
+// podOfClaim makes a pod whose volumes all have that claim, and returns their directory.
+func (c *cluster) podOfClaim(name string, volumes ...string) (pod *corev1.Pod, dir string) {
+	c.t.Helper()
+	pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: name}, Spec: corev1.PodSpec{
 		NodeName:       c.node,
 		InitContainers: []corev1.Container{{Name: v1alpha1.ContainerRestoreWait, Image: "agent"}},
 		Containers:     []corev1.Container{{Name: "main", Image: "main"}},
-		Volumes: []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
-			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"},
-		}}},
 	}}
+	for _, v := range volumes {
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: v, VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"},
+		}})
+	}
 	c.Create(pod)
-	dir = filepath.Join(c.hostPods, c.node, string(pod.UID), "volumes", "kubernetes.io~csi", pv.Name, "mount")
+	dir = filepath.Join(c.hostPods, c.node, string(pod.UID), "volumes", "kubernetes.io~csi", "pv-"+c.Namespace, "mount")
 	mkdir(c.t, dir)
 	return pod, dir
 }

@@ -20,11 +20,6 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 )
 
-const (
-	// podIndex finds the PodVolumeRestores of a pod, whoever created them.
-	podIndex = "spec.pod"
-)
-
 func (a *Agent) watchBackups(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("podvolumebackup").
 		For(&velerov1.PodVolumeBackup{}).
@@ -34,7 +29,7 @@ func (a *Agent) watchBackups(mgr ctrl.Manager) error {
 
 func (a *Agent) watchRestores(ctx context.Context, mgr ctrl.Manager) error {
 	for _, watched := range []client.FieldIndexer{mgr.GetFieldIndexer(), a.own} {
-		err := watched.IndexField(ctx, &velerov1.PodVolumeRestore{}, podIndex, func(o client.Object) []string {
+		err := watched.IndexField(ctx, &velerov1.PodVolumeRestore{}, podvolume.IndexPod, func(o client.Object) []string {
 			pod := o.(*velerov1.PodVolumeRestore).Spec.Pod
 			return []string{pod.Namespace + "/" + pod.Name}
 		})
@@ -72,7 +67,7 @@ func (a *Agent) enqueueRestores(ctx context.Context, pod client.Object, q workqu
 // restoresOf returns the names of a pod's PodVolumeRestores.
 func (a *Agent) restoresOf(ctx context.Context, pod client.Object) []string {
 	var list velerov1.PodVolumeRestoreList
-	err := a.client.List(ctx, &list, client.InNamespace(a.cfg.Namespace), client.MatchingFields{podIndex: pod.GetNamespace() + "/" + pod.GetName()})
+	err := a.client.List(ctx, &list, client.InNamespace(a.cfg.Namespace), client.MatchingFields{podvolume.IndexPod: pod.GetNamespace() + "/" + pod.GetName()})
 	if err != nil {
 		a.cfg.Logger.Error("Cannot list the restores of a pod", "pod", pod.GetNamespace()+"/"+pod.GetName(), "error", err)
 		return nil
@@ -175,7 +170,7 @@ func waitsForRestore(pod *corev1.Pod) (bool, error) {
 	case !podvolume.HasRestoreWait(pod):
 		return false, podvolume.Permanent(v1alpha1.ReasonPodGone, fmt.Errorf("the pod has no init container %s: it does not wait for its volumes", v1alpha1.ContainerRestoreWait))
 	case podvolume.RestoreWaitSucceeded(pod):
-		return false, podvolume.Permanent(v1alpha1.ReasonPodGone, fmt.Errorf("init container %s has ended already: the pod runs with what is in its volumes", v1alpha1.ContainerRestoreWait))
+		return false, podvolume.ErrWaitEnded
 	default:
 		return podvolume.WaitsForVolumes(pod), nil
 	}

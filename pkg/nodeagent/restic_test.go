@@ -44,7 +44,7 @@ func (c *cluster) newRestic(t *testing.T) uploader.Uploader {
 
 func newKopia(t *testing.T) uploader.Uploader {
 	t.Helper()
-	u, err := kopia.New(kopia.Options{CacheDir: t.TempDir(), TempDir: t.TempDir()})
+	u, err := kopia.New(kopia.Options{Worker: parts.KopiaWorker(t), CacheDir: t.TempDir(), TempDir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -66,6 +67,69 @@ func TestPodEndsDuringBackup(t *testing.T) {
 			end := c.end(pvb)
 			if end.Phase != tc.phase || !strings.Contains(message(end), tc.want) {
 				t.Errorf("want %s because %q, ended as %s", tc.phase, tc.want, describe([]podvolume.PodVolume{end}))
+			}
+			if id := end.Object.(*velerov1.PodVolumeBackup).Status.SnapshotID; (id != "") != (tc.phase == podvolume.PhaseCompleted) {
+				t.Errorf("%s with snapshot %q", end.Phase, id)
+			}
+		})
+	}
+}
+
+// thenRemoved is a data path whose first backup loses its volume's directory once its snapshot is stored.
+type thenRemoved struct {
+	uploader.Uploader
+	remove func(dir string)
+	times  atomic.Int32
+}
+
+func (u *thenRemoved) Backup(ctx context.Context, req uploader.BackupRequest, p progress.Sink) (uploader.BackupResult, error) {
+	result, err := u.Uploader.Backup(ctx, req, p)
+	if err == nil && u.times.Add(1) == 1 { // before that, there may be no repository
+		u.remove(req.Volume.Name())
+	}
+	return result, err
+}
+
+// kubelet removes an emptyDir before the API server says that its pod has ended. What was stored then may lack anything.
+func TestVolumeIsRemovedDuringBackup(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		again    bool // it is made again
+		phase    string
+		want     string // in the message
+		attempts int
+	}{
+		"removed":               {phase: podvolume.PhaseFailed, want: "torn down while it was read", attempts: 1},
+		"removed, two tries":    {phase: podvolume.PhaseFailed, want: "not mounted", attempts: 2},
+		"made again":            {again: true, phase: podvolume.PhaseFailed, want: "is another directory than before", attempts: 1},
+		"made again, two tries": {again: true, phase: podvolume.PhaseCompleted, attempts: 2},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, controlplane.LatestVelero)
+			pod := c.pod("source", "data")
+			c.setPhase(pod, corev1.PodRunning)
+			write(t, filepath.Join(c.dir(pod, "data"), "file"), "x")
+			remove := func(dir string) {
+				if err := os.RemoveAll(dir); err != nil {
+					t.Error(err)
+				}
+				if tc.again {
+					mkdir(t, dir)
+					write(t, filepath.Join(dir, "other"), "of a new volume")
+				}
+			}
+			c.startAgent(nil, func(cfg *Config) {
+				cfg.Uploaders = map[string]uploader.Uploader{"kopia": &thenRemoved{Uploader: newKopia(t), remove: remove}}
+				cfg.MaxAttempts = tc.attempts
+			})
+			pvb := c.newBackup(pod, "data")
+			pvb.Spec.UploaderType = "kopia"
+			c.Create(pvb)
+			end := c.end(pvb)
+			if end.Phase != tc.phase || annotated(t, end).Attempt != tc.attempts || !strings.Contains(message(end), tc.want) {
+				t.Errorf("want %s in attempt %d because %q, ended as %s", tc.phase, tc.attempts, tc.want, describe([]podvolume.PodVolume{end}))
 			}
 			if id := end.Object.(*velerov1.PodVolumeBackup).Status.SnapshotID; (id != "") != (tc.phase == podvolume.PhaseCompleted) {
 				t.Errorf("%s with snapshot %q", end.Phase, id)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"slices"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -11,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
-	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/text"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
@@ -32,9 +33,11 @@ func (op *Operation) backup(ctx context.Context) (attemptResult, error) {
 	if req.Parallel, err = op.intSetting(settingParallelUpload); err != nil {
 		return attemptResult{}, err
 	}
-	if req.Parent, err = op.parent(ctx, pvb); err != nil {
+	earlier, err := op.earlierBackups(ctx, pvb)
+	if err != nil {
 		return attemptResult{}, err
 	}
+	req.Parent = newestSnapshot(earlier)
 	if req.Volume, req.Repository, err = op.open(ctx); err != nil {
 		return attemptResult{}, err
 	}
@@ -47,15 +50,21 @@ func (op *Operation) backup(ctx context.Context) (attemptResult, error) {
 	if err != nil {
 		return result, err
 	}
-	if err := op.checkVolumeStillThere(ctx); err != nil {
+	if err := op.checkVolumeStillThere(ctx, req.Volume); err != nil {
 		return result, fmt.Errorf("the volume was torn down while it was read, its snapshot is not complete: %w", err)
 	}
 	if err := op.acceptUnreadable(ctx, uploaded); err != nil {
 		return result, err // without a snapshot id: a server would restore it otherwise (docs/contracts/velero-node-agent.md 2.2)
 	}
+	if result.verified, err = op.proveAfterDamage(ctx, pvb, up, req, uploaded); err != nil {
+		return result, err
+	}
 	result.snapshotID, result.totalBytes, result.newBytes, result.errors = uploaded.SnapshotID, uploaded.TotalBytes, uploaded.BytesUploaded, uploaded.Errors
 	result.manyVanished = manyVanished(uploaded.Vanished, uploaded.TotalFiles)
 	result.message = backupMessage(uploaded)
+	if !result.verified.IsZero() {
+		result.message = joinMessages(result.message, "an earlier backup in the repository is damaged: this one was read back, and can be restored")
+	}
 	return result, nil
 }
 
@@ -67,35 +76,39 @@ func (op *Operation) uploader() (uploader.Uploader, error) {
 	return nil, Permanent(v1alpha1.ReasonUnsupported, fmt.Errorf("uploader type %q is not served by this node agent", op.UploaderName()))
 }
 
-// parent returns the snapshot that a backup is compared with: the newest one of the same claim, location and uploader type.
-// Without one restic looks for a snapshot of the same host and path, which only fits pods that keep their UID.
-func (op *Operation) parent(ctx context.Context, pvb *velerov1.PodVolumeBackup) (string, error) {
+// earlierBackups returns the backups of the same claim, location and uploader type that were completed or are damaged, the oldest first; none of a
+// volume without a claim.
+func (op *Operation) earlierBackups(ctx context.Context, pvb *velerov1.PodVolumeBackup) ([]velerov1.PodVolumeBackup, error) {
 	claim, ok := pvb.Labels[velerov1.PVCUIDLabel]
 	if !ok {
-		return "", nil
+		return nil, nil
 	}
 	var list velerov1.PodVolumeBackupList
 	// No watch has objects that have ended. The API server answers from its own watch cache: a list that is a moment old will do.
 	err := op.env.patientAPI.List(ctx, &list, client.InNamespace(op.env.Namespace), client.MatchingLabels{velerov1.PVCUIDLabel: claim},
 		&client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: "0"}})
 	if err != nil {
-		return "", fmt.Errorf("list earlier backups of the volume's claim: %w", err)
+		return nil, fmt.Errorf("list earlier backups of the volume's claim: %w", err)
 	}
-	var newest *velerov1.PodVolumeBackup
-	for i := range list.Items {
-		b := &list.Items[i]
-		if b.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted || b.Status.StartTimestamp == nil ||
-			b.Spec.UploaderType != pvb.Spec.UploaderType || b.Spec.BackupStorageLocation != pvb.Spec.BackupStorageLocation {
-			continue
+	earlier := slices.DeleteFunc(list.Items, func(b velerov1.PodVolumeBackup) bool {
+		return b.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted && b.Annotations[v1alpha1.AnnotationDamaged] == "" || b.Status.StartTimestamp == nil ||
+			b.Spec.UploaderType != pvb.Spec.UploaderType || b.Spec.BackupStorageLocation != pvb.Spec.BackupStorageLocation
+	})
+	slices.SortStableFunc(earlier, func(a, b velerov1.PodVolumeBackup) int {
+		return a.Status.StartTimestamp.Compare(b.Status.StartTimestamp.Time)
+	})
+	return earlier, nil
+}
+
+// newestSnapshot returns the snapshot that a backup is compared with, empty if there is none. Without one restic looks for a snapshot of the same
+// host and path, which only fits pods that keep their UID.
+func newestSnapshot(earlier []velerov1.PodVolumeBackup) string {
+	for i := range slices.Backward(earlier) {
+		if earlier[i].Status.Phase == velerov1.PodVolumeBackupPhaseCompleted {
+			return earlier[i].Status.SnapshotID
 		}
-		if newest == nil || newest.Status.StartTimestamp.Before(b.Status.StartTimestamp) {
-			newest = b
-		}
 	}
-	if newest == nil {
-		return "", nil
-	}
-	return newest.Status.SnapshotID, nil
+	return ""
 }
 
 // upload runs the uploader. If the repository does not exist, it creates it first.
@@ -113,11 +126,9 @@ func (op *Operation) upload(ctx context.Context, up uploader.Uploader, req uploa
 
 // checkVolumeStillThere returns an error if kubelet has removed what a backup was reading, or may have: files that vanish are no
 // errors. kubelet removes the files of its own volumes as soon as the pod's containers have ended, although the object of an
-// evicted pod stays. Other volumes it can only unmount, which the kernel refuses while a worker reads.
-func (op *Operation) checkVolumeStillThere(ctx context.Context) error {
-	var pod *corev1.Pod
-	policy := apiretry.Policy{Patience: op.env.ResourceTimeout, Retry: isUnanswered}
-	err := policy.Do(ctx, func() (err error) { pod, err = op.pod(ctx); return err })
+// evicted pod stays, and it may be late to say so. Other volumes it can only unmount, which the kernel refuses while a worker reads.
+func (op *Operation) checkVolumeStillThere(ctx context.Context, opened *os.File) error {
+	pod, err := op.patientPod(ctx)
 	switch {
 	case isUnanswered(err), isPodGone(err):
 		return err
@@ -130,6 +141,28 @@ func (op *Operation) checkVolumeStillThere(ctx context.Context) error {
 	if ending := PodEnding(pod); ending != nil {
 		return Permanent(v1alpha1.ReasonPodGone, ending)
 	}
+	return op.checkSameDirectory(pod, opened)
+}
+
+// checkSameDirectory returns an error unless the directory that was opened is still the volume's. Its inode tells, which no other directory has as
+// long as it is open.
+func (op *Operation) checkSameDirectory(pod *corev1.Pod, opened *os.File) error {
+	now, err := op.env.openDir(pod, op.foundDir)
+	if err != nil {
+		return err
+	}
+	defer now.Close()
+	before, err := opened.Stat()
+	if err != nil {
+		return retryable(v1alpha1.ReasonVolumeIO, err)
+	}
+	after, err := now.Stat()
+	if err != nil {
+		return retryable(v1alpha1.ReasonVolumeIO, err)
+	}
+	if !os.SameFile(before, after) {
+		return retryable(v1alpha1.ReasonVolumeNotFound, fmt.Errorf("%s is another directory than before", now.Name()))
+	}
 	return nil
 }
 
@@ -140,7 +173,7 @@ func backupMessage(uploaded uploader.BackupResult) string {
 	case uploaded.SnapshotID == "":
 		message = "volume was empty so no snapshot was taken" // Velero's words, which people search for
 	case uploaded.Errors > 0:
-		message = fmt.Sprintf("snapshot %s was saved without %s", uploaded.SnapshotID, describeFiles("that could not be read", uploaded.Errors, uploaded.FailedPaths))
+		message = fmt.Sprintf("snapshot %s was saved without %s", uploaded.SnapshotID, describeUnreadable("that could not be read", uploaded))
 	}
 	if uploaded.Vanished > 0 {
 		message = joinMessages(message, text.Count(uploaded.Vanished, "entry", "entries")+" of the volume vanished while it was read")

@@ -2,12 +2,15 @@ package podvolume
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/plimsoll-io/plimsoll/pkg/donefile"
+	"github.com/plimsoll-io/plimsoll/pkg/volume"
 )
 
 // newRecord returns the record of the volume's done file. The volume must have been found.
@@ -54,7 +57,12 @@ func (op *Operation) alreadyRestored(ctx context.Context, pvr *velerov1.PodVolum
 	if rec.LostWithNode(dir) {
 		return false, nil
 	}
-	return true, op.writeDoneFile(pvr, dir)
+	unlock, err := op.lockVolume(dir)
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	return true, op.writeDoneFile(ctx, pod, pvr, dir)
 }
 
 // removeDoneFile removes the record and the done file of an earlier restore of the volume for the same Restore: the pod must not
@@ -71,38 +79,54 @@ func (op *Operation) removeDoneFile(pvr *velerov1.PodVolumeRestore, dir *os.File
 }
 
 // writeDoneFile tells the pod's init container that the volume is complete. It saves the record first: from then on the restore
-// is not repeated, because the pod may use the volume.
-func (op *Operation) writeDoneFile(pvr *velerov1.PodVolumeRestore, dir *os.File) error {
+// is not repeated, because the pod may use the volume. While another restore has yet to complete the same directory, it writes no more than
+// the record; the agent writes the done file when the last one has ended. The volume must be locked.
+func (op *Operation) writeDoneFile(ctx context.Context, pod *corev1.Pod, pvr *velerov1.PodVolumeRestore, dir *os.File) error {
 	rec := op.newRecord(pvr)
-	rec.Marked = true
-	if err := op.env.Records.Save(op.foundPodUID, rec); err != nil { // no reason to hold back the data
+	pending, err := op.env.PendingRestore(ctx, pod, rec)
+	if err != nil {
+		return err
+	}
+	if rec.Failure, err = op.env.failureBeside(ctx, pod, rec); err != nil {
+		return err
+	}
+	rec.Marked = pending == ""
+	err = op.env.Records.Save(op.foundPodUID, rec)
+	if !rec.Marked {
+		op.log.Info("The pod waits for another restore into the same directory", "restore", pending)
+		return err
+	}
+	if err != nil { // no reason to hold back the data
 		op.log.Warn("Directory .velero will stay in the restored volume: let the agent write into kubelet's pods directory", "error", err)
 	}
-	return donefile.Write(dir, rec.Restore, "")
+	return donefile.Write(dir, rec.Restore, rec.Failure)
 }
 
 // recordFailure saves a record of the failure, from which the agent writes the failed file once the pod's init container runs.
 // That is best effort: the pod may be gone, and the object says it, too. The failed file lies in a tenant's volume, so it has
-// only the reason. A volume with a done file is left alone: it is complete, and the pod may use it.
-func (op *Operation) recordFailure(ctx context.Context, status terminalStatus) {
-	if err := op.saveFailure(ctx, status); err != nil {
+// only the reason. A volume with a done file is left alone: it is complete, and the pod may use it. recordFailure returns what the message has to
+// say of that.
+func (op *Operation) recordFailure(ctx context.Context, status terminalStatus) string {
+	err := op.saveFailure(ctx, status)
+	if errors.Is(err, volume.ErrNoAnswer) {
+		op.log.Warn("The volume does not answer: the pod's init container learns of the failure when it does", "error", err)
+		return fmt.Sprintf("; the volume does not answer for %s: the pod's init container learns of this when it does", op.env.EndTimeout)
+	}
+	if err != nil {
 		op.log.Debug("Cannot record the failure for the init container", "error", err)
 	}
+	return ""
 }
 
 func (op *Operation) saveFailure(ctx context.Context, status terminalStatus) error {
 	pvr := op.Object.(*velerov1.PodVolumeRestore)
-	if op.RestoresPaths() { // a pod that runs waits for nothing, and must not when it is started again
-		if waits, err := op.podWaits(ctx); err != nil || !waits {
-			return err
-		}
-	}
-	dir, err := op.openVolume(ctx)
-	if err != nil {
+	pod, err := op.findVolume(ctx)
+	if err != nil || !HasRestoreWait(pod) || RestoreWaitSucceeded(pod) { // a pod that runs waits for nothing, and must not when it is started again
 		return err
 	}
-	if err := dir.Close(); err != nil {
-		return err
+	hangs := op.env.lookAt(pod, op.foundDir)
+	if hangs != nil && !errors.Is(hangs, volume.ErrNoAnswer) {
+		return hangs
 	}
 	done, err := op.env.Records.Complete(op.foundPodUID, pvr)
 	if done != nil || err != nil {
@@ -110,5 +134,16 @@ func (op *Operation) saveFailure(ctx context.Context, status terminalStatus) err
 	}
 	rec := op.newRecord(pvr)
 	rec.Failure = fmt.Sprintf("%s: see PodVolumeRestore %s/%s", status.reason, pvr.Namespace, pvr.Name)
-	return op.env.Records.Save(op.foundPodUID, rec)
+	return errors.Join(op.env.Records.Save(op.foundPodUID, rec), op.env.failBeside(ctx, pod, rec), hangs)
+}
+
+// lookAt makes sure that a volume is there. The error is volume.ErrNoAnswer if it hangs.
+func (e *Environment) lookAt(pod *corev1.Pod, where volume.Dir) error {
+	return volume.Within(e.EndTimeout, func() error {
+		dir, err := e.openDir(pod, where)
+		if err != nil {
+			return err
+		}
+		return dir.Close()
+	})
 }

@@ -122,6 +122,8 @@ type Environment struct {
 	events     events.EventRecorder
 	resolver   *repository.Resolver
 	breakers   breakers
+
+	directories directories
 }
 
 // NewEnvironment returns the Environment of a node.

@@ -3,6 +3,7 @@ package podvolume
 import (
 	"context"
 	"errors"
+	"fmt"
 	"syscall"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
@@ -22,6 +23,8 @@ var (
 	ErrPodGone  = abandonedError{errors.New("the pod was deleted while its volume was worked on")}
 	errIdle     = errors.New("no byte moved for the idle timeout")
 	errStuck    = Permanent(v1alpha1.ReasonIdle, errIdle)
+	// ErrWaitEnded ends the restore of a volume that its pod uses already.
+	ErrWaitEnded = Permanent(v1alpha1.ReasonPodGone, fmt.Errorf("init container %s has ended already: the pod runs with what is in its volumes", v1alpha1.ContainerRestoreWait))
 )
 
 // abandonedError ends an operation that no agent will resume: its worker need not store what it has read.
@@ -34,6 +37,11 @@ func (abandonedError) Is(target error) bool { return target == worker.ErrAbandon
 type notMountedError struct{ error }
 
 func (u notMountedError) Unwrap() error { return u.error }
+
+// volumeBusyError means that another restore writes into the same directory. Waiting for it costs no attempt.
+type volumeBusyError struct{ error }
+
+func (u volumeBusyError) Unwrap() error { return u.error }
 
 // attemptError is an error with its reason. final means that another attempt cannot help.
 type attemptError struct {

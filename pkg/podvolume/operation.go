@@ -58,8 +58,8 @@ type Operation struct {
 	lastUnwritten    unwrittenFiles // of the last attempt of a restore
 	lastMissingBytes int64          // bytes that the last attempt of a restore wrote and that are not in the volume
 
-	pathsMoved  atomic.Int64 // files and directories of the volume that a restore of paths has made or replaced
-	pathsRemain string       // what a restore of paths that has failed leaves in the volume
+	pathsMoved atomic.Int64 // files and directories of the volume that a restore of paths has made or replaced
+	volumeNote string       // what a failed restore leaves in the volume, or could not do there, in words that follow the message
 
 	leftBehind bool // the work did not end when it was told to
 	objectGone bool
@@ -310,11 +310,14 @@ func (op *Operation) saveProgressForResume(shutdownCtx context.Context) {
 // finish ends the operation: one terminal write, an Event, metrics and a log line.
 func (op *Operation) finish(ctx, shutdownCtx context.Context, result attemptResult, err error) {
 	if err != nil {
-		op.pathsRemain = op.cleanUpPaths(shutdownCtx)
+		op.volumeNote = op.cleanUpPaths(shutdownCtx)
 	}
 	status := op.terminalStatusOf(ctx, shutdownCtx, result, err)
 	if op.Kind == Restore && !op.leftBehind && status.phase != PhaseCompleted && status.reason != v1alpha1.ReasonPodGone && status.reason != v1alpha1.ReasonDeleted {
-		op.recordFailure(shutdownCtx, status)
+		if note := op.recordFailure(shutdownCtx, status); note != "" {
+			op.volumeNote += note
+			status = op.terminalStatusOf(ctx, shutdownCtx, result, err)
+		}
 	}
 	status, err = op.writeTerminalStatus(shutdownCtx, status)
 	switch {

@@ -1,6 +1,7 @@
 package podvolume
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,6 +54,12 @@ func (p Partial) tolerates(failed, moved int64) bool {
 	default:
 		return failed <= toleratedFiles || float64(failed)*100 <= float64(p)*float64(failed+moved)
 	}
+}
+
+// toleratesUnreadable reports whether a backup may be Completed. What a directory held that could not be read, nobody knows: it is no
+// share of the volume.
+func (p Partial) toleratesUnreadable(res uploader.BackupResult) bool {
+	return p >= 100 || res.UnreadableDirectories == 0 && p.tolerates(res.Errors, res.TotalFiles)
 }
 
 // manyVanished reports whether so many entries have vanished that people should look: files of a volume in use come and go.
@@ -121,10 +128,10 @@ func (op *Operation) acceptUnreadable(ctx context.Context, res uploader.BackupRe
 	if err != nil {
 		return err
 	}
-	if allowed.tolerates(res.Errors, res.TotalFiles) {
+	if allowed.toleratesUnreadable(res) {
 		return nil
 	}
-	return Permanent(v1alpha1.ReasonUnreadableFiles, errors.New(describeFiles("could not be read", res.Errors, res.FailedPaths)))
+	return Permanent(v1alpha1.ReasonUnreadableFiles, errors.New(describeUnreadable("could not be read", res)))
 }
 
 // acceptUnwritten fails a restore that lacks more files than it may. An attempt that lacks any file is followed by another one,
@@ -170,19 +177,45 @@ func (e unwrittenFiles) equal(other unwrittenFiles) bool {
 // maxNamedPaths is how many files a message names; the others are only counted.
 const maxNamedPaths = 5
 
+// describeUnreadable returns what a backup lacks, directories first, and some of the names.
+func describeUnreadable(what string, res uploader.BackupResult) string {
+	if res.UnreadableDirectories == 0 {
+		return describeFiles(what, res.Errors, res.FailedPaths)
+	}
+	counted := text.Count(res.UnreadableDirectories, "directory", "directories")
+	if files := res.Errors - res.UnreadableDirectories; files > 0 {
+		counted += " and " + text.Count(files, "file", "files")
+	}
+	return counted + " " + what + namedPaths(res.Errors, res.FailedPaths)
+}
+
 // describeFiles returns the number of files that an operation lacks, and some of their names.
 func describeFiles(what string, count int64, paths []string) string {
-	message := text.Count(count, "file", "files") + " " + what
+	return text.Count(count, "file", "files") + " " + what + namedPaths(count, paths)
+}
+
+// namedPaths returns the end of a message that names some of the paths, those of directories first.
+func namedPaths(count int64, paths []string) string {
 	if len(paths) == 0 {
-		return message
+		return ""
 	}
+	paths = slices.Clone(paths)
+	slices.SortStableFunc(paths, func(a, b string) int { return cmp.Compare(rank(a), rank(b)) })
 	var named []string
 	for _, path := range paths[:min(len(paths), maxNamedPaths)] {
 		named = append(named, text.ShortPath(path))
 	}
-	message += ": " + strings.Join(named, ", ")
+	message := ": " + strings.Join(named, ", ")
 	if more := count - int64(len(named)); more > 0 {
 		message += fmt.Sprintf(" and %d more", more)
 	}
 	return message
+}
+
+// rank is 0 for the path of a directory, which ends with a slash, and 1 for others.
+func rank(path string) int {
+	if strings.HasSuffix(path, "/") {
+		return 0
+	}
+	return 1
 }

@@ -2,6 +2,8 @@ package podvolume
 
 import (
 	"testing"
+
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
 func TestParsePartial(t *testing.T) {
@@ -39,5 +41,20 @@ func TestPartialTolerates(t *testing.T) {
 		if got := c.allowed.tolerates(c.failed, c.moved); got != c.want {
 			t.Errorf("%v %% with %d failed and %d moved: got %v", c.allowed, c.failed, c.moved, got)
 		}
+	}
+}
+
+// TestUnreadableDirectory: it may be the database, and the file beside it not worth a backup.
+func TestUnreadableDirectory(t *testing.T) {
+	t.Parallel()
+	lacks := uploader.BackupResult{SnapshotID: "1", TotalFiles: 5000, Errors: 3, UnreadableDirectories: 1, FailedPaths: []string{"a", "b", "pgdata/"}}
+	for allowed, want := range map[Partial]bool{0: false, 1: false, 99: false, 100: true} {
+		if got := allowed.toleratesUnreadable(lacks); got != want {
+			t.Errorf("%v %%: got %v", allowed, got)
+		}
+	}
+	const want = "1 directory and 2 files could not be read: pgdata/, a, b"
+	if got := describeUnreadable("could not be read", lacks); got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -47,7 +47,15 @@ func (op *Operation) restore(ctx context.Context) (attemptResult, error) {
 		return attemptResult{}, err
 	}
 	defer req.Volume.Close()
+	unlock, err := op.lockVolume(req.Volume)
+	if err != nil {
+		return attemptResult{}, err
+	}
+	defer unlock()
 	if err := op.removeDoneFile(pvr, req.Volume); err != nil {
+		return attemptResult{}, err
+	}
+	if _, err := op.waitingPod(ctx); err != nil { // a done file that it has seen may have been that of another restore
 		return attemptResult{}, err
 	}
 	began := time.Now()
@@ -69,7 +77,11 @@ func (op *Operation) restore(ctx context.Context) (attemptResult, error) {
 	if err := op.compareRestored(ctx, up, req, restored); err != nil {
 		return attemptResult{}, err
 	}
-	if err := op.writeDoneFile(pvr, req.Volume); err != nil {
+	pod, err := op.waitingPod(ctx)
+	if err != nil {
+		return attemptResult{}, err
+	}
+	if err := op.writeDoneFile(ctx, pod, pvr, req.Volume); err != nil {
 		return attemptResult{}, fmt.Errorf("tell the pod's init container that the data is there: %w", err)
 	}
 	return result, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -66,6 +67,11 @@ func (op *Operation) restorePaths(ctx context.Context, up uploader.Uploader, req
 		return attemptResult{}, err
 	}
 	if waits {
+		unlock, err := op.lockVolume(dir)
+		if err != nil {
+			return attemptResult{}, err
+		}
+		defer unlock()
 		if err := op.removeDoneFile(pvr, dir); err != nil {
 			return attemptResult{}, err
 		}
@@ -80,9 +86,21 @@ func (op *Operation) restorePaths(ctx context.Context, up uploader.Uploader, req
 		err = errors.Join(err, stage.Remove())
 	}
 	if err == nil && waits {
-		err = op.writeDoneFile(pvr, dir)
+		err = op.tellWaitingPod(ctx, pvr, dir)
 	}
 	return result, err
+}
+
+// tellWaitingPod writes the done file, unless the pod has begun meanwhile: paths are restored into a pod that runs, too.
+func (op *Operation) tellWaitingPod(ctx context.Context, pvr *velerov1.PodVolumeRestore, dir *os.File) error {
+	pod, err := op.waitingPod(ctx)
+	switch {
+	case errors.Is(err, ErrWaitEnded):
+		return nil
+	case err != nil:
+		return err
+	}
+	return op.writeDoneFile(ctx, pod, pvr, dir)
 }
 
 // podWaits reports whether the pod waits in its init container for the restore, and not runs already. Only then it needs the done file.
@@ -209,18 +227,33 @@ func (op *Operation) cleanUpPaths(ctx context.Context) string {
 	if n := op.pathsMoved.Load(); n > 0 {
 		said = "; before that, " + text.Count(n, "file or directory was restored", "files and directories were restored")
 	}
-	if err := op.removeStage(ctx); err != nil && !isPodGone(err) {
+	err := op.removeStage(ctx)
+	switch {
+	case err == nil || isPodGone(err):
+	case errors.Is(err, volume.ErrNoAnswer):
+		op.log.Warn("The directory of a restore of paths is not removed yet: the volume does not answer", "volume", op.Volume)
+		said += fmt.Sprintf("; %s was not removed from the volume within %s, which may hang: look later whether it is gone",
+			volume.StageName(string(op.Object.GetUID())), op.env.EndTimeout)
+	default:
 		op.log.Warn("Cannot remove the directory of a restore of paths from the volume", "error", err)
 		said += "; remove " + volume.StageName(string(op.Object.GetUID())) + " from the volume"
 	}
 	return said
 }
 
+// removeStage opens the volume again, which may hang.
 func (op *Operation) removeStage(ctx context.Context) error {
-	dir, err := op.openVolume(ctx)
+	pod, err := op.findVolume(ctx)
 	if err != nil {
 		return err
 	}
-	defer dir.Close()
-	return volume.RemoveStage(dir, string(op.Object.GetUID()))
+	env, where, uid := op.env, op.foundDir, string(op.Object.GetUID())
+	return volume.Within(env.EndTimeout, func() error {
+		dir, err := env.openDir(pod, where)
+		if err != nil {
+			return err
+		}
+		defer dir.Close()
+		return volume.RemoveStage(dir, uid)
+	})
 }

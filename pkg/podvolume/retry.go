@@ -13,7 +13,7 @@ import (
 )
 
 // pauseBeforeRetry decides what follows an attempt that failed with err: it returns how long to wait before the next try, and
-// why, or the error with which the operation ends. Waiting for a lock, a mount or the API server costs no attempt.
+// why, or the error with which the operation ends. Waiting for a lock, a mount, another restore or the API server costs no attempt.
 func (op *Operation) pauseBeforeRetry(ctx context.Context, err error) (pause time.Duration, why progress.Reading, _ error) {
 	if errors.Is(err, uploader.ErrRepositoryLocked) {
 		if pause, ok := op.lockWait.next(op.env.LockDelay, op.env.LockWait); ok {
@@ -29,6 +29,10 @@ func (op *Operation) pauseBeforeRetry(ctx context.Context, err error) (pause tim
 			return pause, waitFor(v1alpha1.ReasonVolumeNotMounted, fmt.Sprintf("the volume is not mounted yet: waiting up to %s for its driver; see the pod's events, and the driver's pod on this node", op.env.PrepareTimeout)), nil
 		}
 		err = Permanent(v1alpha1.ReasonVolumeNotFound, fmt.Errorf("gave up after %s: %w", op.mountWait.waited.Round(time.Second), err))
+	}
+	if _, ok := errors.AsType[volumeBusyError](err); ok {
+		op.sameAttempt = true
+		return op.env.RetryDelay, waitFor(v1alpha1.ReasonVolumeBusy, "another restore writes into the same directory; one begins after the other"), nil
 	}
 	if isUnanswered(err) {
 		op.sameAttempt = op.claimed // the first try still has to emit Event Started

@@ -30,9 +30,10 @@ type attemptResult struct {
 	path         string // of the volume, for status.path
 	snapshotID   string
 	totalBytes   int64
-	newBytes     int64 // bytes that were not in the repository before
-	errors       int64 // files that could not be read or written
-	manyVanished bool  // so many entries vanished that people should look
+	newBytes     int64     // bytes that were not in the repository before
+	errors       int64     // files that could not be read or written
+	manyVanished bool      // so many entries vanished that people should look
+	verified     time.Time // when the snapshot was proven to be restorable; zero if it was not
 	message      string
 }
 
@@ -116,7 +117,7 @@ func (op *Operation) fullTerminalStatusOf(ctx, shutdownCtx context.Context, resu
 			status.phase, state = PhaseCanceled, progress.StateCanceled
 		}
 	}
-	status.message += op.pathsRemain
+	status.message += op.volumeNote
 	status.snapshot = op.tracker.End(state, status.reason, cause)
 	return status
 }
@@ -142,11 +143,20 @@ func (s terminalStatus) patch(fresh PodVolume) patch {
 		p.Status["path"] = s.result.path
 		p.Status["snapshotID"] = s.result.snapshotID
 		p.Status["incrementalBytes"] = s.result.newBytes // since Velero 1.18; older CRDs prune it
+		if at := s.result.verified; !at.IsZero() {
+			p.Metadata.Annotations[v1alpha1.AnnotationVerified] = at.UTC().Format(time.RFC3339)
+		}
+		if s.reason == v1alpha1.ReasonReusedDamage { // is remembered when the backup that was damaged first is gone
+			p.Metadata.Annotations[v1alpha1.AnnotationDamaged] = s.completionTimestamp()
+		}
 	}
 	// Without the finalizers an object that is being deleted would vanish with this write, and nobody would see how it ended. It stays in
 	// the watch of its agent, which removes them.
 	if fresh.Object.GetDeletionTimestamp() == nil {
 		p.Metadata.Finalizers, p.Metadata.Labels = withoutFinalizers(fresh.Object), fresh.endLabels()
+		if fresh.Kind == Backup && s.reason == v1alpha1.ReasonReusedDamage {
+			p.Metadata.Labels[v1alpha1.LabelDamaged] = new("true")
+		}
 	}
 	return p
 }

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/volume"
 )
@@ -38,6 +39,15 @@ func (op *Operation) open(ctx context.Context) (*os.File, uploader.Repository, e
 
 // openVolume looks up the volume and opens its directory on the host.
 func (op *Operation) openVolume(ctx context.Context) (*os.File, error) {
+	pod, err := op.findVolume(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return op.env.openDir(pod, op.foundDir)
+}
+
+// findVolume asks the API server where the volume is, and returns its pod.
+func (op *Operation) findVolume(ctx context.Context) (*corev1.Pod, error) {
 	pod, err := op.pod(ctx)
 	if err != nil {
 		return nil, err
@@ -47,7 +57,12 @@ func (op *Operation) openVolume(ctx context.Context) (*os.File, error) {
 		return nil, err
 	}
 	op.foundPodUID, op.foundDir = pod.UID, dir
-	f, err := op.env.Pods.Open(pod.UID, dir)
+	return pod, nil
+}
+
+// openDir opens a volume's directory.
+func (e *Environment) openDir(pod *corev1.Pod, dir volume.Dir) (*os.File, error) {
+	f, err := e.Pods.Open(pod.UID, dir)
 	switch {
 	case err == nil:
 		return f, nil
@@ -80,6 +95,23 @@ func (op *Operation) pod(ctx context.Context) (*corev1.Pod, error) {
 		return nil, Permanent(v1alpha1.ReasonPodGone, fmt.Errorf("pod %s/%s runs on node %q now, not on %q", op.Pod.Namespace, op.Pod.Name, pod.Spec.NodeName, op.env.NodeName))
 	}
 	return &pod, nil
+}
+
+// patientPod is pod, and repeats a request that the API server does not answer.
+func (op *Operation) patientPod(ctx context.Context) (*corev1.Pod, error) {
+	var pod *corev1.Pod
+	policy := apiretry.Policy{Patience: op.env.ResourceTimeout, Retry: isUnanswered}
+	err := policy.Do(ctx, func() (err error) { pod, err = op.pod(ctx); return err })
+	return pod, err
+}
+
+// waitingPod returns the pod of a restore, or ErrWaitEnded if it waits no longer: whatever it uses then, it is not what this restore says is complete.
+func (op *Operation) waitingPod(ctx context.Context) (*corev1.Pod, error) {
+	pod, err := op.patientPod(ctx)
+	if err == nil && RestoreWaitSucceeded(pod) {
+		err = ErrWaitEnded
+	}
+	return pod, err
 }
 
 func isPodGone(err error) bool { return err != nil && classify(err).reason == v1alpha1.ReasonPodGone }

@@ -11,24 +11,52 @@ import (
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 )
 
-// Volume is a volume of a pod in a BackupStorageLocation. What is proven in one location proves nothing of another.
-type Volume struct{ Namespace, Pod, Name, StorageLocation string }
+// Volume is a volume of a pod in a repository of a BackupStorageLocation. What is proven in one location proves nothing of another, and
+// what kopia has stored proves nothing of what restic has.
+type Volume struct{ Namespace, Pod, Name, StorageLocation, Uploader string }
 
 // VolumeOf returns the volume that was backed up.
 func VolumeOf(pvb *velerov1.PodVolumeBackup) Volume {
-	return Volume{pvb.Spec.Pod.Namespace, pvb.Spec.Pod.Name, pvb.Spec.Volume, pvb.Spec.BackupStorageLocation}
+	return Volume{pvb.Spec.Pod.Namespace, pvb.Spec.Pod.Name, pvb.Spec.Volume, pvb.Spec.BackupStorageLocation, cmp.Or(pvb.Spec.UploaderType, uploaderRestic)}
 }
 
-// BackupTime is when a volume was backed up.
+// VolumeIn returns the volume of an entry of a task.
+func VolumeIn(v *v1alpha1.RepositoryTaskVolume) Volume {
+	return Volume{v.Namespace, v.Pod, v.Volume, v.BackupStorageLocation, cmp.Or(v.Uploader, uploaderRestic)}
+}
+
+// uploaderRestic is what an empty uploaderType means, in objects from before Velero 1.10.
+const uploaderRestic = "restic"
+
+// WithAny returns the volume without its uploader, as a key for what restic and kopia have stored of it together.
+func (v Volume) WithAny() Volume {
+	v.Uploader = ""
+	return v
+}
+
+// maxWait is the longest time that a PodVolumeBackup waits for its node agent: by default Velero's server fails it then.
+const maxWait = 4 * time.Hour
+
+// BackupTime is when a volume was backed up. The node agent's clock says it, unless that was ahead of the API server's: a backup from the
+// future would be the newest one until then. The record's creation is as good: records that are synced are created later than that.
 func BackupTime(pvb *velerov1.PodVolumeBackup) time.Time {
+	created := pvb.CreationTimestamp.Time
+	if at := RecordedTime(pvb); created.IsZero() || !at.After(created.Add(maxWait)) {
+		return at
+	}
+	return created
+}
+
+// RecordedTime is when a volume was backed up, by the clock of its node.
+func RecordedTime(pvb *velerov1.PodVolumeBackup) time.Time {
 	if pvb.Status.StartTimestamp != nil {
 		return pvb.Status.StartTimestamp.Time
 	}
 	return pvb.CreationTimestamp.Time
 }
 
-// Newest returns the newest completed backup of each selected volume in each location, sorted by volume. One whose snapshot is being
-// removed does not count.
+// Newest returns the newest completed backup of each selected volume in each location, with whichever uploader, sorted by volume. One
+// whose snapshot is being removed does not count.
 func Newest(all []velerov1.PodVolumeBackup, selector *v1alpha1.PodVolumeSelector) []velerov1.PodVolumeBackup {
 	newest := map[Volume]*velerov1.PodVolumeBackup{}
 	for i := range all {
@@ -36,8 +64,9 @@ func Newest(all []velerov1.PodVolumeBackup, selector *v1alpha1.PodVolumeSelector
 		if pvb.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted || pvb.Annotations[v1alpha1.AnnotationForgetting] != "" || !selector.Selects(&pvb.Spec.Pod, pvb.Spec.Volume) {
 			continue
 		}
-		if known := newest[VolumeOf(pvb)]; known == nil || BackupTime(known).Before(BackupTime(pvb)) {
-			newest[VolumeOf(pvb)] = pvb
+		volume := VolumeOf(pvb).WithAny()
+		if known := newest[volume]; known == nil || BackupTime(known).Before(BackupTime(pvb)) {
+			newest[volume] = pvb
 		}
 	}
 	selected := make([]velerov1.PodVolumeBackup, 0, len(newest))
@@ -75,26 +104,42 @@ func Since(all []velerov1.PodVolumeBackup) map[Volume]time.Time {
 type Proof struct {
 	Tried    time.Time // when the last task was done with it, with whatever result
 	Failed   bool      // the last task has found out nothing, such as because the storage did not answer, or a volume was not the same after a restore
-	Verified time.Time // when a backup of it was last proven to be restorable
+	Verified time.Time // when a backup of it was last proven to be restorable. By samples: what was in it then and still is was read since
 	Damaged  bool      // a backup was found damaged or lost, and none that is as new was proven since
+
+	// PartsRead is how many of the Parts of its content were read, by samples or as a whole, and were what they should be when each was
+	// last read. Parts is 0 if no task has sampled it.
+	PartsRead, Parts int
 }
 
-// Of returns what tasks have found out about each volume.
-func Of(tasks []v1alpha1.RepositoryTask) map[Volume]Proof {
-	results := map[Volume][]*v1alpha1.RepositoryTaskVolume{}
+// Results are what tasks have found out about each volume, in the order of time.
+type Results map[Volume][]*v1alpha1.RepositoryTaskVolume
+
+// ResultsOf returns the results of tasks.
+func ResultsOf(tasks []v1alpha1.RepositoryTask) Results {
+	results := Results{}
 	for i := range tasks {
 		if tasks[i].Spec.Type == v1alpha1.TaskMigrate { // it compares a copy, and says nothing of the repository that it reads
 			continue
 		}
 		for j := range tasks[i].Status.Volumes {
 			if v := &tasks[i].Status.Volumes[j]; v.CompletionTimestamp != nil {
-				volume := Volume{v.Namespace, v.Pod, v.Volume, v.BackupStorageLocation}
-				results[volume] = append(results[volume], v)
+				results[VolumeIn(v)] = append(results[VolumeIn(v)], v)
 			}
 		}
 	}
+	for _, found := range results {
+		slices.SortStableFunc(found, func(a, b *v1alpha1.RepositoryTaskVolume) int {
+			return a.CompletionTimestamp.Compare(b.CompletionTimestamp.Time)
+		})
+	}
+	return results
+}
+
+// Of returns what tasks have found out about each volume.
+func Of(tasks []v1alpha1.RepositoryTask) map[Volume]Proof {
 	proofs := map[Volume]Proof{}
-	for volume, found := range results {
+	for volume, found := range ResultsOf(tasks) {
 		proofs[volume] = of(found)
 	}
 	return proofs
@@ -115,6 +160,7 @@ func of(results []*v1alpha1.RepositoryTaskVolume) Proof {
 			p.Damaged = true
 		}
 	}
+	p.addParts(results)
 	return p
 }
 

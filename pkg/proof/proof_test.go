@@ -47,9 +47,9 @@ func TestOf(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var tasks []v1alpha1.RepositoryTask
-			task := func(location string, f found) {
+			task := func(location, uploader string, f found) {
 				v := v1alpha1.RepositoryTaskVolume{
-					Namespace: "shop", Pod: "db-0", Volume: "data", BackupStorageLocation: location, Result: f.result, Reason: f.reason,
+					Namespace: "shop", Pod: "db-0", Volume: "data", BackupStorageLocation: location, Uploader: uploader, Result: f.result, Reason: f.reason,
 					BackupTimestamp: new(metav1.NewTime(day(f.backup))),
 				}
 				if f.on > 0 {
@@ -58,10 +58,11 @@ func TestOf(t *testing.T) {
 				tasks = append(tasks, v1alpha1.RepositoryTask{Status: v1alpha1.RepositoryTaskStatus{Volumes: []v1alpha1.RepositoryTaskVolume{v}}})
 			}
 			for _, f := range test.found {
-				task("near", f)
+				task("near", "", f)
 			}
-			task("far", found{9, 9, verified, ""}) // proves nothing of the other location
-			got := proof.Of(tasks)[proof.Volume{Namespace: "shop", Pod: "db-0", Name: "data", StorageLocation: "near"}]
+			task("far", "restic", found{9, 9, verified, ""}) // proves nothing of the other location
+			task("near", "kopia", found{9, 9, verified, ""}) // nor of the other repository
+			got := proof.Of(tasks)[proof.Volume{Namespace: "shop", Pod: "db-0", Name: "data", StorageLocation: "near", Uploader: "restic"}]
 			if got != test.want {
 				t.Errorf("%+v, want %+v", got, test.want)
 			}
@@ -73,7 +74,7 @@ func TestNewest(t *testing.T) {
 	t.Parallel()
 	backup := func(name, namespace, location string, on int, phase velerov1.PodVolumeBackupPhase) velerov1.PodVolumeBackup {
 		return velerov1.PodVolumeBackup{
-			ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(day(1))},
+			ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(day(on).Add(-time.Hour))},
 			Spec:       velerov1.PodVolumeBackupSpec{Pod: corev1.ObjectReference{Namespace: namespace, Name: "db-0"}, Volume: "data", BackupStorageLocation: location},
 			Status:     velerov1.PodVolumeBackupStatus{Phase: phase, StartTimestamp: new(metav1.NewTime(day(on)))},
 		}
@@ -96,12 +97,19 @@ func TestNewest(t *testing.T) {
 	if got := names(&v1alpha1.PodVolumeSelector{Namespace: "shop"}); got != "shop-1 shop-3" {
 		t.Error(got)
 	}
-	if got := proof.Since(all)[proof.Volume{Namespace: "shop", Pod: "db-0", Name: "data", StorageLocation: "near"}]; !got.Equal(day(2)) {
+	if got := proof.Since(all)[proof.Volume{Namespace: "shop", Pod: "db-0", Name: "data", StorageLocation: "near", Uploader: "restic"}]; !got.Equal(day(2)) {
 		t.Error(got)
 	}
-	undated := all[:1]
-	undated[0].Status.StartTimestamp = nil
-	if got := proof.BackupTime(&undated[0]); !got.Equal(day(1)) {
+	all[0].Status.StartTimestamp = new(metav1.NewTime(day(2).AddDate(1, 0, 0))) // by a clock that was a year ahead
+	if got := names(&v1alpha1.PodVolumeSelector{Namespace: "shop"}); got != "shop-1 shop-3" {
+		t.Error(got)
+	}
+	created := day(2).Add(-time.Hour)
+	if got := proof.BackupTime(&all[0]); !got.Equal(created) {
+		t.Error(got)
+	}
+	all[0].Status.StartTimestamp = nil
+	if got := proof.BackupTime(&all[0]); !got.Equal(created) {
 		t.Error(got)
 	}
 }

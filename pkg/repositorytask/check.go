@@ -3,6 +3,7 @@ package repositorytask
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -47,7 +48,7 @@ func (r *run) eachRepository(ctx context.Context, w repositoryWork) error {
 		if at < 0 { // what an earlier process has found in it stays
 			at, repositories, backups = len(repositories), append(repositories, known), append(backups, nil)
 			if known.Result == v1alpha1.RepositoryPending {
-				known.Result, known.Reason, known.Message = v1alpha1.RepositoryFailed, v1alpha1.ReasonNotBackedUp, "the PodVolumeBackups in it were deleted before it was "+w.done
+				fail(&known, v1alpha1.ReasonNotBackedUp, "the PodVolumeBackups in it were deleted before it was "+w.done)
 			}
 		}
 		repositories[at] = known
@@ -69,6 +70,9 @@ func (r *run) eachRepository(ctx context.Context, w repositoryWork) error {
 		if err != nil {
 			return err
 		}
+		if err := r.markTouched(ctx, &done); err != nil {
+			return err
+		}
 		if err := r.writeRepository(ctx, i, done, w.found(&done)); err != nil {
 			return err
 		}
@@ -84,10 +88,7 @@ func repositoriesOf(backups []velerov1.PodVolumeBackup) ([]v1alpha1.RepositoryTa
 	var in [][]*velerov1.PodVolumeBackup
 	for i := range backups {
 		pvb := &backups[i]
-		repository := v1alpha1.RepositoryTaskRepository{
-			BackupStorageLocation: pvb.Spec.BackupStorageLocation, VolumeNamespace: pvb.Spec.Pod.Namespace, Uploader: cmp.Or(pvb.Spec.UploaderType, uploaderRestic),
-			Result: v1alpha1.RepositoryPending,
-		}
+		repository := repositoryOf(pvb)
 		if pvb.Status.SnapshotID == "" && pvb.Status.Phase == velerov1.PodVolumeBackupPhaseCompleted {
 			continue
 		}
@@ -100,12 +101,35 @@ func repositoriesOf(backups []velerov1.PodVolumeBackup) ([]v1alpha1.RepositoryTa
 	return repositories, in
 }
 
+// repositoryOf is the entry of the repository of a backup, which is not done yet.
+func repositoryOf(pvb *velerov1.PodVolumeBackup) v1alpha1.RepositoryTaskRepository {
+	return v1alpha1.RepositoryTaskRepository{
+		BackupStorageLocation: pvb.Spec.BackupStorageLocation, VolumeNamespace: pvb.Spec.Pod.Namespace, Uploader: cmp.Or(pvb.Spec.UploaderType, uploaderRestic),
+		Result: v1alpha1.RepositoryPending,
+	}
+}
+
 func sameRepository(a, b *v1alpha1.RepositoryTaskRepository) bool {
 	return a.BackupStorageLocation == b.BackupStorageLocation && a.VolumeNamespace == b.VolumeNamespace && a.Uploader == b.Uploader
 }
 
-// doRepository does the work for one repository, and again after failures that may pass. The error is that of ctx.
+// doRepository does the work for one repository. If a snapshot was lost meanwhile it has failed, whatever came after that. The error is that of
+// ctx.
 func (r *run) doRepository(ctx context.Context, w repositoryWork, i, n int, backups []*velerov1.PodVolumeBackup, entry v1alpha1.RepositoryTaskRepository) (v1alpha1.RepositoryTaskRepository, error) {
+	entry, err := r.tryRepository(ctx, w, i, n, backups, entry)
+	if noted := r.status().Repositories[i]; err == nil && hasLost(&noted) {
+		said := ""
+		if entry.Result == v1alpha1.RepositoryFailed {
+			said = entry.Message
+		}
+		entry.Result, entry.Reason, entry.Message = noted.Result, noted.Reason, noted.Message
+		fail(&entry, noted.Reason, said)
+	}
+	return entry, err
+}
+
+// tryRepository does the work for one repository, and again after failures that may pass. The error is that of ctx.
+func (r *run) tryRepository(ctx context.Context, w repositoryWork, i, n int, backups []*velerov1.PodVolumeBackup, entry v1alpha1.RepositoryTaskRepository) (v1alpha1.RepositoryTaskRepository, error) {
 	began := time.Now()
 	for try := 1; ; {
 		err := w.once(ctx, i, n, backups, &entry)
@@ -134,6 +158,35 @@ func (r *run) doRepository(ctx context.Context, w repositoryWork, i, n int, back
 	}
 }
 
+// noteTimeout bounds the write of a loss while the process is told to end.
+const noteTimeout = 10 * time.Second
+
+// noteLost writes at once that a repository has lost a snapshot: the next try sees a repository that never had it.
+func (r *run) noteLost(ctx context.Context, i int, message string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTimeout)
+	defer cancel()
+	err := r.write(ctx, func(s *v1alpha1.RepositoryTaskStatus) {
+		s.Repositories[i].Reason, s.Repositories[i].Message = v1alpha1.ReasonUnconfirmed, messageOf(message)
+	})
+	if err != nil {
+		return fmt.Errorf("write that %s: %w", message, err)
+	}
+	return nil
+}
+
+// hasLost reports whether noteLost has written that of a repository that is not done.
+func hasLost(entry *v1alpha1.RepositoryTaskRepository) bool {
+	return entry.Result == v1alpha1.RepositoryPending && entry.Reason == v1alpha1.ReasonUnconfirmed
+}
+
+// fail makes the entry one that has failed. That it has lost a snapshot stays its reason.
+func fail(entry *v1alpha1.RepositoryTaskRepository, reason v1alpha1.Reason, message string) {
+	if hasLost(entry) {
+		reason, message = entry.Reason, strings.TrimSuffix(entry.Message+"; "+message, "; ")
+	}
+	entry.Result, entry.Reason, entry.Message = v1alpha1.RepositoryFailed, reason, messageOf(message)
+}
+
 // maxShown is how much of a message package progress shows.
 const maxShown = 200
 
@@ -159,16 +212,53 @@ func (r *run) checkOnce(ctx context.Context, i, n int, backups []*velerov1.PodVo
 	entry.Address = messageOf(repository.Hider()(repository.URL))
 	sink := progress.SinkFunc(func(reading progress.Reading) { r.tracker.Report(inSteps(reading, i, n)) })
 	req := uploader.CheckRequest{Repository: repository, ReadData: r.object.Spec.ReadData}
-	for _, pvb := range backups {
-		if pvb.Status.SnapshotID != "" {
-			req.Snapshots = append(req.Snapshots, pvb.Status.SnapshotID)
+	if req.Snapshots, err = r.recordedSnapshots(ctx, entry, backups); err != nil {
+		return err
+	}
+	for {
+		result, err := checker.Check(ctx, req, sink)
+		if err == nil {
+			r.touched = result.TouchedSnapshots
+			*entry = withCheck(*entry, &result)
+			return nil
+		}
+		if !errors.Is(err, uploader.ErrSnapshotNotFound) {
+			return err
+		}
+		// One that Velero has deleted meanwhile, with its record, is not lost.
+		recorded, listErr := r.recordedSnapshots(ctx, entry, backups)
+		if listErr != nil {
+			return listErr
+		}
+		if !slices.ContainsFunc(req.Snapshots, func(id string) bool { return !slices.Contains(recorded, id) }) {
+			return err
+		}
+		req.Snapshots = recorded
+	}
+}
+
+// recordedSnapshots returns the snapshots that must be in a repository: those of the selected backups, and of all that have completed. A check of one
+// backup that did not look for the others would end what is known of the damage: that another one is lost.
+func (r *run) recordedSnapshots(ctx context.Context, entry *v1alpha1.RepositoryTaskRepository, selected []*velerov1.PodVolumeBackup) ([]string, error) {
+	inside, err := r.backupsIn(ctx, entry)
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	for i := range inside {
+		pvb := &inside[i]
+		isSelected := slices.ContainsFunc(selected, func(s *velerov1.PodVolumeBackup) bool { return s.Name == pvb.Name })
+		if isSelected || pvb.Status.Phase == velerov1.PodVolumeBackupPhaseCompleted && pvb.Annotations[v1alpha1.AnnotationForgetting] == "" {
+			ids = append(ids, pvb.Status.SnapshotID)
 		}
 	}
-	result, err := checker.Check(ctx, req, sink)
-	if err == nil {
-		*entry = withCheck(*entry, &result)
+	for _, pvb := range selected {
+		if pvb.Status.Phase == phaseUnsynced {
+			ids = append(ids, pvb.Status.SnapshotID)
+		}
 	}
-	return err
+	slices.Sort(ids)
+	return slices.Compact(ids), nil
 }
 
 // inSteps makes a reading of repository i of n one of the task. The time left is known in the last repository only: nobody knows
@@ -196,7 +286,8 @@ func withCheck(entry v1alpha1.RepositoryTaskRepository, c *uploader.CheckResult)
 	}
 	entry.Result, entry.Reason = v1alpha1.RepositoryDamaged, v1alpha1.ReasonDamaged
 	entry.Damaged, entry.DamagedPacks, entry.Unread = c.Damaged, c.DamagedPacks, c.Unread
-	entry.TouchedSnapshots, entry.SnapshotIDs, entry.TouchedUnknown, entry.Remedies = c.Touched, c.TouchedSnapshots, messageOf(c.TouchError), c.Remedies
+	entry.TouchedSnapshots, entry.TouchedUnknown, entry.Remedies = c.Touched, messageOf(c.TouchError), c.Remedies
+	entry.SnapshotIDs = c.TouchedSnapshots[:min(len(c.TouchedSnapshots), uploader.MaxExamples)]
 	entry.Paths = nil
 	for _, path := range c.TouchedPaths {
 		entry.Paths = append(entry.Paths, text.Line(path, maxPath))

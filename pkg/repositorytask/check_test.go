@@ -31,7 +31,7 @@ func TestCheck(t *testing.T) {
 	s := newSite(t)
 	b := s.backup("nightly")
 	shop := s.store(b, "restic", "shop", "web-0")
-	s.store(b, "restic", "bank", "db-0")
+	bank := s.store(b, "restic", "bank", "db-0")
 	second := s.record(b, "restic", "shop", "web-1", shop.Status.SnapshotID, shop.Status.Phase)
 	other := s.backup("kopia")
 	s.record(other, "kopia", "shop", "k-0", strings.Repeat("a", 32), shop.Status.Phase)
@@ -73,6 +73,11 @@ func TestCheck(t *testing.T) {
 		r.TouchedUnknown != "" || len(r.Paths) == 0 || !strings.HasPrefix(r.Paths[0], "file-") || !strings.Contains(strings.Join(r.Remedies, ";"), "restic repair packs "+r.DamagedPacks[0]) {
 		t.Errorf("%+v", r)
 	}
+	for pvb, want := range map[*velerov1.PodVolumeBackup]bool{shop: true, second: true, bank: false} {
+		if _, damaged := s.marks(pvb); damaged != want {
+			t.Errorf("%s is noted as damaged: %t", pvb.Name, damaged)
+		}
+	}
 	unsupported := s.ended(s.checkTask("kopia", "kopia", false)).Status
 	if unsupported.Reason != v1alpha1.ReasonUnsupported || !strings.Contains(unsupported.Message, "repository verify") || unsupported.Repositories[0].Result != v1alpha1.RepositoryFailed {
 		t.Errorf("%+v", unsupported)
@@ -98,6 +103,66 @@ plimsoll_repository_damaged{location="default",uploader="restic",volume_namespac
 	if problems, err := testutil.CollectAndLint(metrics); err != nil || len(problems) > 0 {
 		t.Errorf("%v, %v", problems, err)
 	}
+}
+
+// TestCheckLooksForAllSnapshots: a check of one backup does not end what is known of another one, whose snapshot is lost.
+func TestCheckLooksForAllSnapshots(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	lost, other := s.backup("lost"), s.backup("other")
+	snapshot := s.store(other, "kopia", "shop", "db-0").Status.SnapshotID
+	gone := s.record(lost, "kopia", "shop", "web-0", strings.Repeat("a", len(snapshot)), velerov1.PodVolumeBackupPhaseCompleted)
+	cfg := s.config()
+	cfg.Checkers = map[string]uploader.Checker{"kopia": s.kopia}
+	s.start(cfg)
+	for _, backup := range []string{"lost", "other"} {
+		if status := s.ended(s.checkTask("check-"+backup, backup, false)).Status; status.Reason != v1alpha1.ReasonSnapshotNotFound {
+			t.Errorf("check of %s: %+v", backup, status)
+		}
+	}
+	s.Delete(gone)
+	if status := s.ended(s.checkTask("without", "other", false)).Status; status.Phase != v1alpha1.PhaseCompleted {
+		t.Errorf("without the record: %+v", status)
+	}
+}
+
+// TestMarkTouched: damage that nobody knows where it lies is noted on the newest backup of each volume, and on none that a server may wait for.
+func TestMarkTouched(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	ended, running := s.backup("ended"), s.backup("running")
+	s.Patch(running, `{"status":{"phase":"InProgress"}}`)
+	const completed = velerov1.PodVolumeBackupPhaseCompleted
+	older := s.backup("older")
+	newest := map[*velerov1.PodVolumeBackup]bool{ // of those that have ended
+		s.record(ended, "kopia", "shop", "web-0", "aa11", completed):                                   true,
+		s.record(ended, "kopia", "shop", "web-1", "bb22", completed):                                   true,
+		s.record(ended, "kopia", "shop", "web-2", "cc33", velerov1.PodVolumeBackupPhaseFailed):         false,
+		s.record(ended, "kopia", "bank", "db-0", "dd44", completed):                                    false,
+		s.record(ended, "restic", "shop", "old-0", "ee55", completed):                                  false,
+		s.record(running, "kopia", "shop", "db-0", "ff66", completed):                                  false,
+		s.record(older, "kopia", "shop", "db-0", "9977", completed):                                    true,
+		s.record(&velerov1.Backup{ObjectMeta: s.Meta("own")}, "kopia", "shop", "own-0", "", completed): false,
+	}
+	r := &run{Controller: &Controller{client: s.Client, api: s.Client, cfg: Config{Namespace: s.Namespace}}, object: &v1alpha1.RepositoryTask{ObjectMeta: s.Meta("check")}}
+	entry := v1alpha1.RepositoryTaskRepository{
+		BackupStorageLocation: "default", VolumeNamespace: "shop", Uploader: "kopia", Result: v1alpha1.RepositoryDamaged, TouchedSnapshots: 2,
+	}
+	check := func(what string, want func(pvb *velerov1.PodVolumeBackup) bool) {
+		t.Helper()
+		if err := r.markTouched(t.Context(), &entry); err != nil {
+			t.Fatal(err)
+		}
+		for pvb := range newest {
+			if _, damaged := s.marks(pvb); damaged != want(pvb) {
+				t.Errorf("%s: %s is noted as damaged: %t", what, pvb.Name, damaged)
+			}
+		}
+	}
+	r.touched = []string{"bb22", "ff66"}
+	check("all touched are known", func(pvb *velerov1.PodVolumeBackup) bool { return pvb.Status.SnapshotID == "bb22" })
+	r.touched = r.touched[:1]
+	check("more than are known", func(pvb *velerov1.PodVolumeBackup) bool { return newest[pvb] })
 }
 
 // TestCheckKopia checks a kopia repository, and again when it has lost bytes that its only snapshot needs.

@@ -4,7 +4,8 @@
 //
 // One process of a namespace, which holds the lease, works on one task at a time, so no repository has two.
 // Each volume is read by a confined worker, as in a node agent. A task whose process ended is begun again; volumes that were
-// done stay done. The task is Completed only if every selected volume is proven, or every repository is whole.
+// done stay done. The task is Completed only if every selected volume is proven, or the part of it that a sample reads, or every
+// repository is whole.
 package repositorytask
 
 import (
@@ -147,7 +148,8 @@ func (c *Controller) reconcile(ctx context.Context, req reconcile.Request) (reco
 const evidenceDelay = time.Hour
 
 // isEvidence reports whether a task has found damage of which nothing shows that it is gone, or shows alone that some is gone. Metrics
-// and alerts are made of the tasks that exist, so it is kept until then, or until somebody deletes it.
+// and alerts are made of the tasks that exist, so it is kept until then, or until somebody deletes it. So is one that alone has read a part
+// of a volume that others still read: what samples prove would end before all parts have had their turn.
 func (c *Controller) isEvidence(ctx context.Context, task *v1alpha1.RepositoryTask) (bool, error) {
 	var tasks v1alpha1.RepositoryTaskList
 	if err := c.api.List(ctx, &tasks, client.InNamespace(c.cfg.Namespace)); err != nil {
@@ -160,8 +162,11 @@ func (c *Controller) isEvidence(ctx context.Context, task *v1alpha1.RepositoryTa
 	proofs, otherProofs := proof.Of(tasks.Items), proof.Of(others)
 	for i := range task.Status.Volumes {
 		v := &task.Status.Volumes[i]
-		volume := proof.Volume{Namespace: v.Namespace, Pod: v.Pod, Name: v.Volume, StorageLocation: v.BackupStorageLocation}
+		volume := proof.VolumeIn(v)
 		if damaged := proofs[volume].Damaged; damaged && proof.Damage(v) || !damaged && otherProofs[volume].Damaged {
+			return true, nil
+		}
+		if carriesPart(proofs[volume], otherProofs[volume]) && time.Since(proofs[volume].Tried) < ttlOf(task) {
 			return true, nil
 		}
 	}
@@ -179,16 +184,24 @@ func (c *Controller) isEvidence(ctx context.Context, task *v1alpha1.RepositoryTa
 	return false, nil
 }
 
+// carriesPart reports whether fewer parts of a volume are known to be read without a task.
+func carriesPart(with, without proof.Proof) bool {
+	return with.Parts == without.Parts && with.PartsRead > without.PartsRead
+}
+
+func ttlOf(task *v1alpha1.RepositoryTask) time.Duration {
+	if task.Spec.TTL == nil {
+		return defaultTTL
+	}
+	return task.Spec.TTL.Duration
+}
+
 // expire deletes a task that has ended long enough ago.
 func (c *Controller) expire(ctx context.Context, task *v1alpha1.RepositoryTask) (reconcile.Result, error) {
 	if !task.Status.Phase.Terminal() || task.Status.CompletionTimestamp == nil {
 		return reconcile.Result{}, nil
 	}
-	ttl := defaultTTL
-	if task.Spec.TTL != nil {
-		ttl = task.Spec.TTL.Duration
-	}
-	if left := time.Until(task.Status.CompletionTimestamp.Add(ttl)); left > 0 {
+	if left := time.Until(task.Status.CompletionTimestamp.Add(ttlOf(task))); left > 0 {
 		return reconcile.Result{RequeueAfter: left}, nil
 	}
 	if needed, err := c.isEvidence(ctx, task); err != nil {

@@ -25,12 +25,12 @@ import (
 type forgetting struct {
 	*run
 
+	at         int // among the task's repositories
 	entry      *v1alpha1.RepositoryTaskRepository
 	forgetter  uploader.Forgetter
 	repository uploader.Repository
 	sink       progress.Sink
 	open       []*openSnapshot
-	lost       []string
 }
 
 // openSnapshot is a snapshot of the plan, and its record.
@@ -44,7 +44,7 @@ type openSnapshot struct {
 
 // forgetOnce does what is open in a repository, and writes what became of each snapshot.
 func (r *run) forgetOnce(ctx context.Context, i, n int, _ []*velerov1.PodVolumeBackup, entry *v1alpha1.RepositoryTaskRepository) error {
-	f := &forgetting{run: r, entry: entry, forgetter: r.cfg.Forgetters[entry.Uploader]}
+	f := &forgetting{run: r, at: i, entry: entry, forgetter: r.cfg.Forgetters[entry.Uploader]}
 	f.sink = progress.SinkFunc(func(reading progress.Reading) { r.tracker.Report(inSteps(reading, i, n)) })
 	if f.forgetter == nil {
 		return fmt.Errorf("snapshots of %s cannot be forgotten: %w", entry.Uploader, uploader.ErrUnsupported)
@@ -53,12 +53,7 @@ func (r *run) forgetOnce(ctx context.Context, i, n int, _ []*velerov1.PodVolumeB
 	if err == nil {
 		err = f.work(ctx)
 	}
-	err = errors.Join(err, f.writeResults(ctx))
-	if err != nil || len(f.lost) == 0 {
-		return err
-	}
-	return fmt.Errorf("%w: snapshot %s, which was not to be forgotten, was there before and is not there now. Velero's server may have deleted its Backup meanwhile; otherwise check the repository at once",
-		uploader.ErrUnconfirmed, f.lost[0])
+	return errors.Join(err, f.writeResults(ctx))
 }
 
 // readOpen reads the snapshots that are open, and their records.
@@ -279,10 +274,10 @@ func (f *forgetting) forget(ctx context.Context, snapshots []*openSnapshot, look
 	if err != nil {
 		return nil, err
 	}
-	if !look {
-		f.lost = append(f.lost, result.Lost...)
+	if !look && len(result.Lost) > 0 {
+		err = f.noteLost(ctx, f.at, fmt.Sprintf("snapshot %s, which was not to be forgotten, was there before and is not there now. Velero's server may have deleted its Backup meanwhile; otherwise check the repository at once", result.Lost[0]))
 	}
-	return result.Snapshots, nil
+	return result.Snapshots, err
 }
 
 // claimAnnotation names the claim of a PodVolumeBackup (docs/contracts/velero-node-agent.md 1.5).

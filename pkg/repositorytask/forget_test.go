@@ -335,6 +335,51 @@ func TestForgetKilled(t *testing.T) {
 	}
 }
 
+// losing is a data path that says that another snapshot was lost, and whose process then ends.
+type losing struct {
+	uploader.Forgetter
+	reached chan struct{}
+}
+
+func (f losing) Forget(ctx context.Context, req uploader.ForgetRequest, p progress.Sink) (uploader.ForgetResult, error) {
+	result, err := f.Forgetter.Forget(ctx, req, p)
+	if !req.Snapshots[0].Look {
+		result.Lost = []string{"12345678"}
+		close(f.reached)
+		<-ctx.Done()
+	}
+	return result, err
+}
+
+// TestLossIsKept: that a snapshot was lost is what the task ends with, also if another process ends it.
+func TestLossIsKept(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.newRepository("restic", "shop")
+	for _, days := range []int{2, 1, 0} {
+		s.own("restic", "shop", "db-0", days)
+	}
+	cfg := s.forgetting()
+	f := losing{cfg.Forgetters["restic"], make(chan struct{})}
+	cfg.Forgetters = map[string]uploader.Forgetter{"restic": f}
+	stop := s.start(cfg)
+	task := s.forgetTask("task", 1, "")
+	task.Spec.Acknowledge = s.waveOf(task)
+	s.Create(task)
+	<-f.reached
+	stop()
+	s.start(s.forgetting())
+	if err := s.untilEnded(task); err != nil {
+		t.Fatal(err)
+	}
+	if status := task.Status; status.Phase != v1alpha1.PhaseFailed || status.Reason != v1alpha1.ReasonUnconfirmed || !strings.Contains(status.Message, "snapshot 12345678, which was not to be forgotten") {
+		t.Errorf("%+v", task.Status)
+	}
+	if names, marked := s.records(); len(names) != 1 || len(marked) > 0 {
+		t.Errorf("%v, %v", names, marked)
+	}
+}
+
 // waveOf returns what a task would have to acknowledge.
 func (s *site) waveOf(task *v1alpha1.RepositoryTask) string {
 	s.t.Helper()

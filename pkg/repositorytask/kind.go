@@ -8,7 +8,7 @@ import (
 
 // kind is one type of task.
 type kind struct {
-	// condition of the task is True only if the outcome is well.
+	// condition of the task is True only if the outcome is well, and Unknown if that is one of a sample.
 	condition string
 	// inSteps says that progress is counted in steps and not in bytes: none are shown.
 	inSteps bool

@@ -25,11 +25,11 @@ func (s Selection) latest(ctx context.Context, api client.Reader, namespace stri
 	if newest := proof.Newest(list.Items, s.Volume); len(newest) > 0 {
 		return newest, nil
 	}
-	what := "a volume"
+	what := ""
 	if s.Volume != nil {
-		what = "volume " + s.Volume.String()
+		what = " of volume " + s.Volume.String()
 	}
-	return nil, refuse(v1alpha1.ReasonNoPodVolumes, "namespace %s has no completed PodVolumeBackup of %s", namespace, what)
+	return nil, refuse(v1alpha1.ReasonNoPodVolumes, "namespace %s has no completed PodVolumeBackup%s", namespace, what)
 }
 
 // maxVolumes is how many of the latest backups one task works on: its object has an entry of up to 4 KiB for each, and the API server

@@ -3,6 +3,7 @@ package repositorytask
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -147,10 +148,10 @@ func TestWithinBudget(t *testing.T) {
 			t.Parallel()
 			q := queue{map[proof.Volume]proof.Proof{}, map[proof.Volume]time.Time{}}
 			for pod, on := range test.since {
-				q.since[proof.Volume{Pod: pod}] = day(on)
+				q.since[proof.Volume{Pod: pod, Uploader: uploaderRestic}] = day(on)
 			}
 			for pod, on := range test.tried {
-				q.proofs[proof.Volume{Pod: pod}] = proof.Proof{Tried: day(on)}
+				q.proofs[proof.Volume{Pod: pod, Uploader: uploaderRestic}] = proof.Proof{Tried: day(on)}
 			}
 			turn, postponed := q.withinBudget(test.all, test.maxBytes)
 			var got []string
@@ -200,5 +201,31 @@ func TestEveryVolumeHasItsTurn(t *testing.T) {
 		if v := proof.VolumeOf(&all[i]); max(lastTurn[v.Pod], int(q.since[v].Unix())) < 100 {
 			t.Errorf("%s had its last turn on night %d of 200", v.Pod, lastTurn[v.Pod])
 		}
+	}
+}
+
+// TestMigrationsMakeRoom: snapshots that were tried and cannot be migrated do not keep the others from their turn.
+func TestMigrationsMakeRoom(t *testing.T) {
+	t.Parallel()
+	var all []velerov1.PodVolumeBackup
+	failed := v1alpha1.RepositoryTask{Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskMigrate, All: true}}
+	for i := range 2*maxVolumes + 5 {
+		pvb := velerov1.PodVolumeBackup{}
+		pvb.Name = fmt.Sprintf("%04d", i)
+		all = append(all, pvb)
+	}
+	try := func(turn []velerov1.PodVolumeBackup, on int) {
+		for i := range turn {
+			failed.Status.Volumes = append(failed.Status.Volumes, v1alpha1.RepositoryTaskVolume{
+				PodVolumeBackup: turn[i].Name, Result: v1alpha1.VolumeFailed, CompletionTimestamp: new(metav1.NewTime(time.Unix(int64(on), 0))),
+			})
+		}
+	}
+	for on, want := range [][2]string{{"0000", "0299"}, {"0300", "0599"}, {"0000", "0604"}} {
+		turn := firstUntried(slices.Clone(all), []v1alpha1.RepositoryTask{failed})
+		if len(turn) != maxVolumes || turn[0].Name != want[0] || turn[maxVolumes-1].Name != want[1] {
+			t.Errorf("task %d: %d, from %s to %s", on, len(turn), turn[0].Name, turn[len(turn)-1].Name)
+		}
+		try(turn, on+1)
 	}
 }

@@ -17,6 +17,7 @@ type Metrics struct {
 	api      client.Reader
 	logError func(error)
 	verified *prometheus.Desc
+	sampled  *prometheus.Desc
 	damaged  *prometheus.Desc
 	checked  *prometheus.Desc
 	broken   *prometheus.Desc
@@ -33,7 +34,9 @@ func NewMetrics(api client.Reader, logError func(error)) *Metrics {
 	return &Metrics{
 		api: api, logError: logError,
 		verified: prometheus.NewDesc("plimsoll_backup_verified_timestamp_seconds",
-			"When a backup of the volume in the location was last proven to be restorable, in seconds since the epoch; absent if no task has.", labels, nil),
+			"When a backup of the volume in the location was last proven to be restorable, in seconds since the epoch; absent if no task has. By samples: when the oldest of the parts was read that are all of its content.", labels, nil),
+		sampled: prometheus.NewDesc("plimsoll_backup_sampled_ratio",
+			"Which share of the parts of the volume's content in the location was read and is what it should be, 0 to 1; absent if no task has sampled it.", labels, nil),
 		damaged: prometheus.NewDesc("plimsoll_backup_damaged",
 			"1 if a backup of the volume in the location was found damaged or lost, and none that is as new was proven since; else 0.", labels, nil),
 		checked: prometheus.NewDesc("plimsoll_repository_checked_timestamp_seconds",
@@ -48,6 +51,7 @@ func NewMetrics(api client.Reader, logError func(error)) *Metrics {
 // Describe implements prometheus.Collector.
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	ch <- m.verified
+	ch <- m.sampled
 	ch <- m.damaged
 	ch <- m.checked
 	ch <- m.broken
@@ -73,14 +77,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		}
 		phases[[2]string{string(task.Spec.Type), string(phase)}]++
 	}
-	for v, p := range proof.Of(list.Items) {
-		if !p.Verified.IsZero() {
-			ch <- prometheus.MustNewConstMetric(m.verified, prometheus.GaugeValue, float64(p.Verified.Unix()), v.Namespace, v.Pod, v.Name, v.StorageLocation)
-		}
-		if p.Damaged || !p.Verified.IsZero() {
-			ch <- prometheus.MustNewConstMetric(m.damaged, prometheus.GaugeValue, gauge(p.Damaged), v.Namespace, v.Pod, v.Name, v.StorageLocation)
-		}
-	}
+	m.collectProofs(ch, list.Items)
 	for r, results := range checksOf(list.Items) {
 		if whole := results.lastWhole(); !whole.IsZero() {
 			ch <- prometheus.MustNewConstMetric(m.checked, prometheus.GaugeValue, float64(whole.Unix()), r.location, r.namespace, r.uploader)
@@ -90,6 +87,33 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	m.usage.collect(ch, list.Items)
 	for key, n := range phases {
 		ch <- prometheus.MustNewConstMetric(m.tasks, prometheus.GaugeValue, n, key[0], key[1])
+	}
+}
+
+// collectProofs shows what is known of each volume, of restic's and kopia's backups of it together.
+func (m *Metrics) collectProofs(ch chan<- prometheus.Metric, tasks []v1alpha1.RepositoryTask) {
+	proofs := map[proof.Volume]proof.Proof{}
+	for v, p := range proof.Of(tasks) {
+		together := proofs[v.WithAny()]
+		together.Damaged = together.Damaged || p.Damaged
+		if p.Verified.After(together.Verified) {
+			together.Verified = p.Verified
+		}
+		if p.Parts > 0 { // of kopia's only
+			together.Parts, together.PartsRead = p.Parts, p.PartsRead
+		}
+		proofs[v.WithAny()] = together
+	}
+	for v, p := range proofs {
+		if !p.Verified.IsZero() {
+			ch <- prometheus.MustNewConstMetric(m.verified, prometheus.GaugeValue, float64(p.Verified.Unix()), v.Namespace, v.Pod, v.Name, v.StorageLocation)
+		}
+		if p.Parts > 0 {
+			ch <- prometheus.MustNewConstMetric(m.sampled, prometheus.GaugeValue, float64(p.PartsRead)/float64(p.Parts), v.Namespace, v.Pod, v.Name, v.StorageLocation)
+		}
+		if p.Damaged || !p.Verified.IsZero() {
+			ch <- prometheus.MustNewConstMetric(m.damaged, prometheus.GaugeValue, gauge(p.Damaged), v.Namespace, v.Pod, v.Name, v.StorageLocation)
+		}
 	}
 }
 

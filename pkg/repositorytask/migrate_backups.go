@@ -8,35 +8,45 @@ import (
 	"strings"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
 	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
-	"github.com/plimsoll-io/plimsoll/pkg/repository"
 	"github.com/plimsoll-io/plimsoll/pkg/text"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
-// migrateBackups stores a copy of each Backup of the task's volumes whose volumes are all migrated, by whichever task.
-func (r *run) migrateBackups(ctx context.Context) error {
+// backupsToCopy returns the Backups of the task's volumes, and those that an earlier process has noted in the status. The PodVolumeBackups of
+// these may have been deleted since; without the note nobody would see that such a Backup has no copy.
+func (r *run) backupsToCopy() []v1alpha1.MigratedBackup {
 	var names []string
 	for i := range r.backups {
-		names = append(names, backupOf(&r.backups[i]))
+		if name := backupOf(&r.backups[i]); name != "" { // empty: of a PodVolumeBackup that was deleted
+			names = append(names, name)
+		}
+	}
+	for i := range r.object.Status.Backups {
+		names = append(names, r.object.Status.Backups[i].Backup)
 	}
 	slices.Sort(names)
 	var backups []v1alpha1.MigratedBackup
 	for _, name := range slices.Compact(names) {
-		if name == "" { // of a PodVolumeBackup that was deleted
-			continue
-		}
-		entry, err := r.migrateBackup(ctx, v1alpha1.MigratedBackup{Backup: name, Copy: copyName(name)})
+		backups = append(backups, v1alpha1.MigratedBackup{Backup: name, Copy: copyName(name), Result: v1alpha1.VolumePending})
+	}
+	return backups
+}
+
+// migrateBackups stores a copy of each Backup of the task's volumes whose volumes are all migrated, by whichever task.
+func (r *run) migrateBackups(ctx context.Context) error {
+	backups := r.backupsToCopy()
+	for i := range backups {
+		entry, err := r.migrateBackup(ctx, backups[i])
 		if err != nil {
 			return err
 		}
 		r.log.Info("Backup is done", "backup", entry.Backup, "copy", entry.Copy, "result", entry.Result, "message", entry.Message)
-		backups = append(backups, entry)
+		backups[i] = entry
 	}
 	if err := r.write(ctx, func(s *v1alpha1.RepositoryTaskStatus) { s.Backups = backups }); err != nil {
 		return fmt.Errorf("write the results of the Backups: %w", err)
@@ -76,10 +86,10 @@ func classifyCopy(err error) (reason v1alpha1.Reason, mayPass bool) {
 	switch {
 	case ok:
 		return refused.Reason, false
-	case errors.Is(err, backupstore.ErrNotCopyable):
+	case errors.Is(err, backupstore.ErrNotCopyable), errors.Is(err, backupstore.ErrNotRestorable), errors.Is(err, backupstore.ErrInvalidName), errors.Is(err, backupstore.ErrTooLarge):
 		return v1alpha1.ReasonUnsupported, false
-	case errors.Is(err, backupstore.ErrNotFound), errors.Is(err, backupstore.ErrNotRestorable), errors.Is(err, backupstore.ErrDamaged), errors.Is(err, backupstore.ErrInvalidName):
-		return v1alpha1.ReasonBackupNotFound, false
+	case errors.Is(err, backupstore.ErrDamaged), errors.Is(err, backupstore.ErrNotFound):
+		return v1alpha1.ReasonBackupDamaged, false
 	case errors.Is(err, backupstore.ErrReadOnly):
 		return v1alpha1.ReasonInvalidLocation, false
 	default:
@@ -87,38 +97,27 @@ func classifyCopy(err error) (reason v1alpha1.Reason, mayPass bool) {
 	}
 }
 
-func (r *run) copyBackup(ctx context.Context, entry *v1alpha1.MigratedBackup) (err error) {
-	var backup velerov1.Backup
-	err = r.api.Get(ctx, client.ObjectKey{Namespace: r.cfg.Namespace, Name: entry.Backup}, &backup)
-	if apierrors.IsNotFound(err) {
-		return refuse(v1alpha1.ReasonBackupNotFound, "Backup %s was deleted", entry.Backup)
+func (r *run) copyBackup(ctx context.Context, entry *v1alpha1.MigratedBackup) error {
+	var known velerov1.PodVolumeBackupList
+	if err := r.api.List(ctx, &known, client.InNamespace(r.cfg.Namespace)); err != nil {
+		return fmt.Errorf("list the PodVolumeBackups of namespace %s: %w", r.cfg.Namespace, err)
 	}
-	if err != nil {
-		return fmt.Errorf("get Backup %s: %w", entry.Backup, err)
-	}
-	var location velerov1.BackupStorageLocation
-	err = r.api.Get(ctx, client.ObjectKey{Namespace: r.cfg.Namespace, Name: backup.Spec.StorageLocation}, &location)
-	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("%w: BackupStorageLocation %s does not exist", repository.ErrMisconfigured, backup.Spec.StorageLocation)
-	}
-	if err != nil {
-		return fmt.Errorf("get BackupStorageLocation %s: %w", backup.Spec.StorageLocation, err)
-	}
-	store, err := backupstore.Open(ctx, r.repositories.resolver, &location)
-	if err != nil {
+	known.Items = slices.DeleteFunc(known.Items, func(pvb velerov1.PodVolumeBackup) bool { return backupOf(&pvb) != entry.Backup })
+	return r.repositories.withStored(ctx, entry.Backup, func(stored backupstore.Backup, location string) error {
+		listed, err := recordsOf(ctx, stored, location)
+		if err != nil {
+			return err
+		}
+		if lacking := lackingIn(listed, known.Items); len(lacking) > 0 {
+			return refuse(v1alpha1.ReasonBackupDamaged, "%s", describeLacking(entry.Backup, lacking))
+		}
+		_, err = stored.CopyTo(ctx, backupstore.Copied{Name: entry.Copy, Snapshot: func(pvb *velerov1.PodVolumeBackup) (string, error) {
+			record := pvb.DeepCopy()
+			record.Spec.BackupStorageLocation = location // in the bucket it has the name that it had where the backup was made
+			return r.migratedSnapshot(ctx, record)
+		}})
 		return err
-	}
-	defer func() { err = errors.Join(err, store.Close()) }()
-	stored, err := store.Backup(entry.Backup)
-	if err != nil {
-		return err
-	}
-	_, err = stored.CopyTo(ctx, backupstore.Copied{Name: entry.Copy, Snapshot: func(pvb *velerov1.PodVolumeBackup) (string, error) {
-		record := pvb.DeepCopy()
-		record.Spec.BackupStorageLocation = location.Name // in the bucket it has the name that it had where the backup was made
-		return r.migratedSnapshot(ctx, record)
-	}})
-	return err
+	})
 }
 
 // migratedSnapshot returns the kopia snapshot that was made of a restic one.

@@ -112,7 +112,7 @@ func serveTasks(namespace string) error {
 	if err != nil {
 		return err
 	}
-	to, err := kopia.New(kopia.Options{Logger: log})
+	to, err := kopia.New(kopia.Options{Worker: os.Getenv("KOPIA_WORKER"), Logger: log})
 	if err != nil {
 		return err
 	}
@@ -136,7 +136,7 @@ type tasksProcess struct {
 func (s *site) startProcess() tasksProcess {
 	s.t.Helper()
 	p := tasksProcess{s, exec.CommandContext(s.t.Context(), os.Args[0])}
-	p.cmd.Env = []string{tasksOf + "=" + s.Namespace, "KUBECONFIG=" + s.Plane.Kubeconfig(), "RESTIC=" + parts.Restic(s.t, parts.DefaultRestic), "TMPDIR=" + s.t.TempDir()}
+	p.cmd.Env = []string{tasksOf + "=" + s.Namespace, "KUBECONFIG=" + s.Plane.Kubeconfig(), "RESTIC=" + parts.Restic(s.t, parts.DefaultRestic), "KOPIA_WORKER=" + parts.KopiaWorker(s.t), "TMPDIR=" + s.t.TempDir()}
 	p.cmd.Stderr = s.t.Output()
 	if err := p.cmd.Start(); err != nil {
 		s.t.Fatal(err)

@@ -42,7 +42,7 @@ func newCopyingWith(t *testing.T, version string, options restic.Options) *copyi
 	if c.restic, err = restic.New(t.Context(), parts.Restic(t, version), options); err != nil {
 		t.Fatal(err)
 	}
-	if c.kopia, err = kopia.New(kopia.Options{TempDir: t.TempDir()}); err != nil {
+	if c.kopia, err = kopia.New(kopia.Options{Worker: parts.KopiaWorker(t), TempDir: t.TempDir()}); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.kopia.Initialize(t.Context(), c.to); err != nil {

@@ -26,6 +26,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/test/resticrepo"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
 	"github.com/plimsoll-io/plimsoll/test/tree"
+	"github.com/plimsoll-io/plimsoll/test/velero"
 )
 
 func (s *site) migrating() Config {
@@ -79,17 +80,15 @@ func (s *site) nightlyBackup(name, volume string, hours int) nightly {
 // storeBackup writes the files of a Backup into the bucket.
 func (s *site) storeBackup(b *velerov1.Backup, pvbs ...*velerov1.PodVolumeBackup) {
 	s.t.Helper()
-	metadata := b.DeepCopy()
-	metadata.TypeMeta = metav1.TypeMeta{APIVersion: "velero.io/v1", Kind: "Backup"}
+	stored := velero.Stored{Version: velero.V1_14, Backup: b, VolumeSnapshots: []string{}}
 	infos := []map[string]any{}
 	for _, pvb := range pvbs {
+		stored.PodVolumeBackups = append(stored.PodVolumeBackups, *pvb)
 		infos = append(infos, map[string]any{"backupMethod": "PodVolumeBackup", "novelty": 1, "pvbInfo": map[string]any{"uploaderType": "restic", "snapshotHandle": pvb.Status.SnapshotID}})
 	}
-	for file, value := range map[string]any{
-		"velero-backup.json": metadata, b.Name + "-podvolumebackups.json.gz": pvbs, b.Name + "-volumeinfo.json.gz": infos,
-		b.Name + "-volumesnapshots.json.gz": []string{}, b.Name + ".tar.gz": "the items", b.Name + "-logs.gz": "the log",
-	} {
-		s.storeFile(b.Name, file, value)
+	stored.VolumeInfos = infos
+	if err := stored.Write(s.dir); err != nil {
+		s.t.Fatal(err)
 	}
 }
 
@@ -159,8 +158,10 @@ func (s *site) checkCopy(n nightly) {
 	if want := map[string]any{"uploaderType": "kopia", "snapshotHandle": pvb.Status.SnapshotID}; len(infos) != 1 || infos[0]["novelty"] != 1.0 || !maps.Equal(infos[0]["pvbInfo"].(map[string]any), want) {
 		s.t.Errorf("%+v", infos)
 	}
-	if items := stored[string](s, name, name+".tar.gz"); items != "the items" {
-		s.t.Errorf("the archive of the copy has %q", items)
+	backups := filepath.Join(s.dir, "backups")
+	files := contents(s.t, backups)
+	if there := files[filepath.Join(backups, name, name+".tar.gz")]; there == "" || there != files[filepath.Join(backups, n.Name, n.Name+".tar.gz")] {
+		s.t.Error("the copy has another archive")
 	}
 	path := s.t.TempDir()
 	dir, err := os.Open(path)
@@ -268,6 +269,13 @@ func TestMigrate(t *testing.T) {
 	if !maps.Equal(before, untouched(t, s)) {
 		t.Error("the restic repository or a Backup has changed")
 	}
+
+	s.Delete(nights[0].pvb)
+	gap := s.ended(s.migration("gap")).Status
+	if gap.Phase != v1alpha1.PhaseFailed || gap.Reason != v1alpha1.ReasonPodVolumeBackupNotFound || !strings.Contains(gap.Message, "1 Backup has restic snapshots by the list in the location") ||
+		!strings.HasSuffix(gap.Message, "such as night-1") {
+		t.Errorf("a Backup without its records: %+v", gap)
+	}
 }
 
 // wantSnapshots looks for snapshots that are there twice, or unfinished.
@@ -308,19 +316,25 @@ func (i *stopping) Import(ctx context.Context, req uploader.ImportRequest, expor
 	}, p)
 }
 
-// TestMigrateContinues: a migration whose process ends in the middle of the second of three snapshots is continued by the next one.
-func TestMigrateContinues(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	nights := s.history()
+// stoppedMigration begins a migration, and ends its process in the middle of the second of three snapshots.
+func (s *site) stoppedMigration() (task *v1alpha1.RepositoryTask, nights []nightly) {
+	nights = s.history()
 	cfg := s.migrating()
 	importer := &stopping{Importer: s.kopia, stopped: make(chan struct{})}
 	cfg.Importer = importer
 	stop := s.start(cfg)
-	task := s.migration("task")
+	task = s.migration("task")
 	s.Create(task)
 	<-importer.stopped
 	stop()
+	return task, nights
+}
+
+// TestMigrateContinues: a migration whose process ends in the middle of the second of three snapshots is continued by the next one.
+func TestMigrateContinues(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	task, nights := s.stoppedMigration()
 	s.wantSnapshots(1)
 	s.start(s.migrating())
 	status := testenv.EventuallyGet(s.Env, task, "the end of the task", func(t *v1alpha1.RepositoryTask, err error) bool { return err == nil && t.Status.Phase.Terminal() }).Status
@@ -330,6 +344,25 @@ func TestMigrateContinues(t *testing.T) {
 	s.wantSnapshots(3)
 	for _, n := range nights {
 		s.checkCopy(n)
+	}
+}
+
+// TestMigrateDeleted: a Backup that is deleted, with its records, before its copy is made has no copy, and the task says so.
+func TestMigrateDeleted(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	task, nights := s.stoppedMigration()
+	s.Delete(nights[0].pvb)
+	s.Delete(nights[0].Backup)
+	s.start(s.migrating())
+	status := testenv.EventuallyGet(s.Env, task, "the end of the task", func(t *v1alpha1.RepositoryTask, err error) bool { return err == nil && t.Status.Phase.Terminal() }).Status
+	if status.Phase != v1alpha1.PhaseFailed || status.Reason != v1alpha1.ReasonBackupNotFound || len(status.Backups) != 3 || status.Volumes[0].Result != v1alpha1.VolumeMigrated {
+		t.Fatalf("%+v", status)
+	}
+	for _, b := range status.Backups {
+		if gone := b.Backup == nights[0].Name; gone != (b.Result == v1alpha1.VolumeFailed) {
+			t.Errorf("%+v", b)
+		}
 	}
 }
 
@@ -413,6 +446,43 @@ func TestMigrateRefuses(t *testing.T) {
 		t.Errorf("%+v", status)
 	}
 	s.storeBackup(n.Backup, n.pvb)
+	for name, test := range map[string]struct {
+		spoil  func() error
+		reason v1alpha1.Reason
+		text   string
+	}{
+		"damaged": {func() error {
+			return os.WriteFile(filepath.Join(s.dir, "backups", "night", "night-podvolumebackups.json.gz"), []byte("no list"), 0o600)
+		}, v1alpha1.ReasonBackupDamaged, "night-podvolumebackups.json.gz: damaged"},
+		"missing": {func() error {
+			return os.Remove(filepath.Join(s.dir, "backups", "night", "velero-backup.json"))
+		}, v1alpha1.ReasonBackupDamaged, "velero-backup.json: does not exist"},
+		"without items": {func() error {
+			return os.Remove(filepath.Join(s.dir, "backups", "night", "night.tar.gz"))
+		}, v1alpha1.ReasonBackupDamaged, "night.tar.gz: does not exist"},
+		"cut off": {func() error {
+			return os.Truncate(filepath.Join(s.dir, "backups", "night", "night.tar.gz"), 60)
+		}, v1alpha1.ReasonBackupDamaged, "night.tar.gz: damaged"},
+		"lacking": {func() error {
+			s.storeBackup(n.Backup)
+			return nil
+		}, v1alpha1.ReasonBackupDamaged, "lacks 1 volume"},
+		"failed": {func() error {
+			failed := n.DeepCopy()
+			failed.Status.Phase = velerov1.BackupPhaseFailed
+			s.storeBackup(failed, n.pvb)
+			return nil
+		}, v1alpha1.ReasonUnsupported, "in phase Failed"},
+	} {
+		if err := test.spoil(); err != nil {
+			t.Fatal(err)
+		}
+		status = s.ended(s.migration(strings.ReplaceAll(name, " ", "-"))).Status
+		if status.Phase != v1alpha1.PhaseFailed || status.Reason != test.reason || !strings.Contains(status.Message, test.text) {
+			t.Errorf("%s: %+v", name, status)
+		}
+		s.storeBackup(n.Backup, n.pvb)
+	}
 	foreign := s.backup("night-kopia")
 	s.storeBackup(foreign)
 	status = s.ended(s.migration("foreign")).Status
@@ -422,8 +492,13 @@ func TestMigrateRefuses(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(s.dir, "backups", "night-kopia")); err != nil {
 		t.Fatal(err)
 	}
-	if status = s.ended(s.migration("well")).Status; status.Phase != v1alpha1.PhaseCompleted {
-		t.Errorf("%+v", status)
+	for _, name := range []string{"well", "mended"} { // what a copy has lost is written again
+		if status = s.ended(s.migration(name)).Status; status.Phase != v1alpha1.PhaseCompleted {
+			t.Errorf("%+v", status)
+		}
+		if err := os.Remove(filepath.Join(s.dir, "backups", "night-kopia", "night-kopia.tar.gz")); err != nil {
+			t.Errorf("after migration %s: %v", name, err)
+		}
 	}
 	if now := untouched(t, s); !slices.Equal(slices.Sorted(maps.Keys(before)), slices.Sorted(maps.Keys(now))) {
 		t.Error("the restic repository or a Backup has other files than before")

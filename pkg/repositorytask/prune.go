@@ -57,7 +57,7 @@ func (r *run) pruneOnce(ctx context.Context, i, n int, backups []*velerov1.PodVo
 	}
 	addPrune(entry, &result)
 	if len(result.Lost) > 0 {
-		return fmt.Errorf("%w: snapshot %s was there before the prune and is not there now. A prune removes none, so somebody else may have; otherwise check the repository at once", uploader.ErrUnconfirmed, result.Lost[0])
+		return r.noteLost(ctx, i, fmt.Sprintf("snapshot %s was there before the prune and is not there now. A prune removes none, so somebody else may have; otherwise check the repository at once", result.Lost[0]))
 	}
 	if result.Left > 0 && entry.Prune.FreedBytes == nil {
 		return fmt.Errorf("%w: the storage has refused to remove %s, and what it holds is not known", uploader.ErrUnconfirmed, text.Count(result.Left, "object", "objects"))
@@ -84,7 +84,7 @@ func (r *run) refuseDamaged(ctx context.Context, entry *v1alpha1.RepositoryTaskR
 		return fmt.Errorf("%w, a check has found: nothing is pruned before a check that looks as deep has found the repository whole", uploader.ErrRepositoryDamaged)
 	}
 	for volume, found := range proof.Of(tasks.Items) {
-		if found.Damaged && volume.Namespace == entry.VolumeNamespace && volume.StorageLocation == entry.BackupStorageLocation {
+		if found.Damaged && volume.Namespace == entry.VolumeNamespace && volume.StorageLocation == entry.BackupStorageLocation && volume.Uploader == entry.Uploader {
 			return fmt.Errorf("%w: a backup of volume %s/%s:%s was found damaged or lost: nothing is pruned before a backup of it that is as new is proven",
 				uploader.ErrRepositoryDamaged, volume.Namespace, volume.Pod, volume.Name)
 		}

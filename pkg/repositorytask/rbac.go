@@ -2,13 +2,14 @@ package repositorytask
 
 // The rights of the service account, from which `make generate` makes deploy/repository-tasks/rbac.yaml. Which Secrets the
 // locations name for their credentials and certificates is not known before. Nothing but the tasks' status is written, and
-// PodVolumeBackups of no Backup: a task of type Forget marks and deletes them. The rights to restore are in
+// PodVolumeBackups: a verification notes on them what it has found, and a task of type Forget marks and deletes those of no Backup. The rights to restore are in
 // deploy/repository-tasks-restore, since not everybody gives them.
 //
 // +kubebuilder:rbac:groups=plimsoll.io,namespace=velero,resources=repositorytasks,verbs=get;list;watch;delete
 // +kubebuilder:rbac:groups=plimsoll.io,namespace=velero,resources=repositorytasks/status,verbs=patch
 // +kubebuilder:rbac:groups=plimsoll.io,namespace=velero,resources=volumepluginbackups,verbs=list
-// +kubebuilder:rbac:groups=velero.io,namespace=velero,resources=backups;backupstoragelocations,verbs=get
+// +kubebuilder:rbac:groups=velero.io,namespace=velero,resources=backupstoragelocations,verbs=get
+// +kubebuilder:rbac:groups=velero.io,namespace=velero,resources=backups,verbs=get;list
 // +kubebuilder:rbac:groups=velero.io,namespace=velero,resources=podvolumebackups,verbs=get;list;patch;delete
 // +kubebuilder:rbac:groups=velero.io,namespace=velero,resources=podvolumerestores,verbs=list
 // +kubebuilder:rbac:groups="",namespace=velero,resources=secrets,verbs=get

@@ -25,7 +25,6 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
-	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia/kopiaworker"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
 	"github.com/plimsoll-io/plimsoll/test/parts"
@@ -36,7 +35,7 @@ import (
 
 func TestMain(m *testing.M) {
 	worker.Main()
-	kopiaworker.Main()
+	parts.UseWorkerExec()
 	if namespace := os.Getenv(tasksOf); namespace != "" {
 		os.Exit(runTasks(namespace))
 	}
@@ -67,7 +66,7 @@ func newSiteAt(t *testing.T, dir string) *site {
 	s := &site{Env: testenv.New(t, testenv.Options{}), t: t, dir: dir}
 	s.CreateSecret("velero-repo-credentials", map[string]string{"repository-password": resticrepo.Password})
 	var err error
-	if s.kopia, err = kopia.New(kopia.Options{TempDir: t.TempDir(), Logger: s.Logger()}); err != nil {
+	if s.kopia, err = kopia.New(kopia.Options{Worker: parts.KopiaWorker(t), TempDir: t.TempDir(), Logger: s.Logger()}); err != nil {
 		t.Fatal(err)
 	}
 	s.restic = s.newRestic(parts.DefaultRestic)
@@ -233,6 +232,10 @@ func TestVerify(t *testing.T) {
 		return strings.Contains(s.events("good"), "2 pod volumes verified: 6 files, 6.0 MiB compared; 1 empty")
 	})
 
+	if verified, damaged := s.marks(web); !verified || damaged {
+		t.Errorf("the record of a proven backup: verified %t, damaged %t", verified, damaged)
+	}
+
 	// A PodVolumeBackup of no Backup.
 	alone := s.record(&velerov1.Backup{ObjectMeta: s.Meta("none")}, "restic", "shop", "alone", web.Status.SnapshotID, velerov1.PodVolumeBackupPhaseCompleted)
 	single := s.ended(&v1alpha1.RepositoryTask{ObjectMeta: s.Meta("single"), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskVerify, PodVolumeBackup: alone.Name}})
@@ -263,6 +266,9 @@ func TestVerify(t *testing.T) {
 			t.Errorf("%+v", v)
 		}
 	}
+	if verified, damaged := s.marks(web); verified || !damaged {
+		t.Errorf("the record of a damaged backup: verified %t, damaged %t", verified, damaged)
+	}
 	metrics := NewMetrics(client.NewNamespacedClient(s.Client, s.Namespace), func(err error) { t.Error(err) })
 	want := `# HELP plimsoll_backup_damaged 1 if a backup of the volume in the location was found damaged or lost, and none that is as new was proven since; else 0.
 # TYPE plimsoll_backup_damaged gauge
@@ -283,6 +289,16 @@ plimsoll_repository_tasks{phase="Failed",type="Verify"} 1
 	if problems, err := testutil.CollectAndLint(metrics); err != nil || len(problems) > 0 {
 		t.Errorf("%v, %v", problems, err)
 	}
+}
+
+// marks reports what tasks have noted on a PodVolumeBackup.
+func (s *site) marks(pvb *velerov1.PodVolumeBackup) (verified, damaged bool) {
+	s.t.Helper()
+	var now velerov1.PodVolumeBackup
+	if err := s.Client.Get(s.Context(), client.ObjectKeyFromObject(pvb), &now); err != nil {
+		s.t.Fatal(err)
+	}
+	return now.Annotations[v1alpha1.AnnotationVerified] != "", now.Annotations[v1alpha1.AnnotationDamaged] != ""
 }
 
 // events are the notes of the Events on a task.

@@ -40,7 +40,10 @@ type run struct {
 	wrong     int64                      // mismatches in them
 	postponed int                        // volumes that are left to later tasks
 	note      string                     // what the end of the task has to say besides
+	unlisted  *RefusedError              // why nobody knows whether the task has all volumes of its Backup; nil: it is known
 	object    *v1alpha1.RepositoryTask   // as it was when the run began, for what does not change
+
+	touched []string // the snapshots that need what is damaged in the repository that was checked last
 
 	imported map[checkedRepository]map[string]string      // by kopia repository: the new snapshots by the ids of restic's
 	compared map[comparedVolume]uploader.ImportedSnapshot // the last snapshot that this run has copied, by volume
@@ -104,14 +107,31 @@ func (r *run) work(ctx context.Context) error {
 	if !r.selects {
 		return r.doWork(r, ctx)
 	}
-	var err error
-	if r.backups, r.postponed, err = r.selected(ctx); err != nil {
-		return err
-	}
-	if r.note, err = selectionOf(spec).shortcoming(ctx, r.api, r.cfg.Namespace); err != nil {
+	if err := r.selectBackups(ctx); err != nil {
 		return err
 	}
 	return r.doWork(r, ctx)
+}
+
+// selectBackups finds out what the task works on, and what its end has to say of that.
+func (r *run) selectBackups(ctx context.Context) (err error) {
+	r.backups, r.postponed, err = r.selected(ctx)
+	none, ok := errors.AsType[*RefusedError](err)
+	if err != nil && (!ok || none.Reason != v1alpha1.ReasonNoPodVolumes) {
+		return err
+	}
+	if err := r.addUnsynced(ctx); err != nil {
+		return err
+	}
+	switch {
+	case len(r.backups) == 0 && r.unlisted != nil:
+		return r.unlisted
+	case len(r.backups) == 0:
+		return none
+	}
+	shortcoming, err := selectionOf(&r.object.Spec).shortcoming(ctx, r.api, r.cfg.Namespace)
+	r.addNote(shortcoming)
+	return err
 }
 
 // reporting writes the progress until stop is called.
@@ -140,6 +160,9 @@ func (r *run) verifyVolumes(ctx context.Context) error {
 			if v, err = r.verifyVolume(ctx, i, v); err != nil {
 				return err
 			}
+			if err := r.markVerified(ctx, i, &v); err != nil {
+				return err
+			}
 			if err := r.writeVolume(ctx, i, v); err != nil {
 				return err
 			}
@@ -158,21 +181,29 @@ func (r *run) begin(ctx context.Context, doing string) error {
 		before[v.PodVolumeBackup] = v
 	}
 	volumes := make([]v1alpha1.RepositoryTaskVolume, len(r.backups))
-	r.sizes = make([]int64, len(r.backups))
-	var total int64
 	for i := range r.backups {
 		volumes[i] = newVolume(&r.backups[i])
 		if known, ok := before[volumes[i].PodVolumeBackup]; ok && known.SnapshotID == volumes[i].SnapshotID {
 			volumes[i] = known
 		}
+	}
+	if err := r.chooseParts(ctx, volumes); err != nil {
+		return err
+	}
+	r.sizes = make([]int64, len(r.backups))
+	var total int64
+	for i := range r.backups {
 		if volumes[i].Result == v1alpha1.VolumePending {
-			r.sizes[i] = max(r.backups[i].Status.Progress.TotalBytes, 0)
+			r.sizes[i] = max(r.backups[i].Status.Progress.TotalBytes, 0) / int64(max(volumes[i].SampleParts, 1))
 		}
 		total += max(r.sizes[i], volumes[i].Bytes)
 	}
 	err := r.beginWith(ctx, func(s *v1alpha1.RepositoryTaskStatus) {
 		s.Volumes, s.Progress.TotalBytes = volumes, max(total, s.Progress.TotalBytes)
 		s.Postponed = int32(r.postponed)
+		if r.object.Spec.Type == v1alpha1.TaskMigrate {
+			s.Backups = r.backupsToCopy()
+		}
 	})
 	if err != nil {
 		return err
@@ -210,7 +241,7 @@ func (r *run) giveUp(ctx context.Context) error {
 	status := r.status()
 	if i := slices.IndexFunc(status.Repositories, func(x v1alpha1.RepositoryTaskRepository) bool { return x.Result == v1alpha1.RepositoryPending }); i >= 0 {
 		x := status.Repositories[i]
-		x.Result, x.Reason, x.Message = v1alpha1.RepositoryFailed, v1alpha1.ReasonTooManyAttempts, "each process that has worked on it ended before it was done"
+		fail(&x, v1alpha1.ReasonTooManyAttempts, "each process that has worked on it ended before it was done")
 		return r.writeRepository(ctx, i, x, "")
 	}
 	volumes := status.Volumes
@@ -231,7 +262,11 @@ func (r *run) writeVolume(ctx context.Context, i int, v v1alpha1.RepositoryTaskV
 	}
 	r.log.Info("Volume is done", "namespace", v.Namespace, "pod", v.Pod, "volume", v.Volume, "result", v.Result, "files", v.Files, "bytes", v.Bytes, "mismatched", v.Mismatched, "message", v.Message)
 	kind, about := corev1.EventTypeNormal, fmt.Sprintf("%s, %s compared", text.Count(v.Files, "file", "files"), text.Bytes(v.Bytes))
-	if v.Result != v1alpha1.VolumeVerified && v.Result != v1alpha1.VolumeMigrated && v.Result != v1alpha1.VolumePlanned {
+	switch v.Result {
+	case v1alpha1.VolumeVerified, v1alpha1.VolumeMigrated, v1alpha1.VolumePlanned:
+	case v1alpha1.VolumeSampled:
+		about = fmt.Sprintf("part %d of %d, %s compared", v.SamplePart, v.SampleParts, text.Bytes(v.Bytes))
+	default:
 		kind, about = corev1.EventTypeWarning, v.Message
 	}
 	r.emit(kind, string(v.Result), v.PodVolumeBackup, "Volume %s/%s:%s: %s", v.Namespace, v.Pod, v.Volume, about)
@@ -244,19 +279,26 @@ const maxMessage = 1000
 // finish ends a task of which everything is done.
 func (r *run) finish(ctx context.Context) error {
 	o := r.outcome(r.status(), r.note)
+	if o.ok && r.unlisted != nil {
+		o = outcome{false, r.unlisted.Reason, text.Line(o.message+". "+r.unlisted.Message, maxMessage)}
+	}
 	if !o.ok {
 		return r.fail(ctx, o.reason, o.message)
 	}
 	return r.complete(ctx, o.reason, o.message)
 }
 
-// complete ends a task that has found all to be well.
+// complete ends a task that has found all to be well. A sample is no proof.
 func (r *run) complete(ctx context.Context, reason v1alpha1.Reason, message string) error {
+	proven := metav1.ConditionTrue
+	if reason == v1alpha1.ReasonSampled {
+		proven = metav1.ConditionUnknown
+	}
 	snapshot := r.tracker.Complete(r.done, "")
 	err := r.write(ctx, func(status *v1alpha1.RepositoryTaskStatus) {
 		r.setProgress(status, &snapshot)
 		status.Message, status.Percent = "", new(int32(100))
-		r.end(status, v1alpha1.PhaseCompleted, metav1.ConditionTrue, reason, message)
+		r.end(status, v1alpha1.PhaseCompleted, proven, reason, message)
 	})
 	if err != nil {
 		return fmt.Errorf("write the end of the task: %w", err)

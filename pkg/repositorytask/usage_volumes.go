@@ -172,7 +172,7 @@ func addHistory(entry *v1alpha1.RepositoryTaskRepository, tasks []v1alpha1.Repos
 	}
 	for i := range u.Volumes {
 		v := &u.Volumes[i]
-		p := proofs[proof.Volume{Namespace: v.Namespace, Pod: v.Pod, Name: v.Volume, StorageLocation: entry.BackupStorageLocation}]
+		p := proofs[proof.Volume{Namespace: v.Namespace, Pod: v.Pod, Name: v.Volume, StorageLocation: entry.BackupStorageLocation, Uploader: entry.Uploader}]
 		v.VerifiedTimestamp, v.Damaged = timeOrNil(p.Verified), p.Damaged
 		for j := range volumesBefore {
 			if b := &volumesBefore[j]; b.Namespace == v.Namespace && b.Pod == v.Pod && b.Volume == v.Volume {

@@ -27,7 +27,7 @@ const (
 // repository has by hash, so it is the volume that is not the same, if only this time. The error is that of ctx.
 func (r *run) verifyVolume(ctx context.Context, i int, v v1alpha1.RepositoryTaskVolume) (v1alpha1.RepositoryTaskVolume, error) {
 	began, try, damaged := time.Now(), 1, false
-	look := r.verifyOnce
+	look := func(ctx context.Context, i int) (uploader.VerifyResult, error) { return r.verifyOnce(ctx, i, &v) }
 	restores := r.object.Spec.RestoreTo != nil
 	if restores {
 		look = func(ctx context.Context, i int) (uploader.VerifyResult, error) { return r.restoreOnce(ctx, i, &v) }
@@ -68,7 +68,14 @@ func (r *run) verifyVolume(ctx context.Context, i int, v v1alpha1.RepositoryTask
 func withResult(v v1alpha1.RepositoryTaskVolume, r *uploader.VerifyResult, restored bool) v1alpha1.RepositoryTaskVolume {
 	v.Files, v.Bytes, v.Mismatched, v.NotCompared, v.Absent = r.Files, r.Bytes, r.Mismatched, r.NotCompared, r.Absent
 	v.Reason, v.Message, v.Paths = "", "", nil
-	if r.Proven() {
+	if !r.Sampled { // all was read
+		v.SamplePart, v.SampleParts = 0, 0
+	}
+	switch {
+	case r.Proven() && r.Sampled:
+		v.Result = v1alpha1.VolumeSampled
+		return v
+	case r.Proven():
 		v.Result = v1alpha1.VolumeVerified
 		return v
 	}
@@ -92,8 +99,8 @@ func withResult(v v1alpha1.RepositoryTaskVolume, r *uploader.VerifyResult, resto
 	return v
 }
 
-// verifyOnce reads a volume's snapshot.
-func (r *run) verifyOnce(ctx context.Context, i int) (uploader.VerifyResult, error) {
+// verifyOnce reads a volume's snapshot, or a part of it.
+func (r *run) verifyOnce(ctx context.Context, i int, v *v1alpha1.RepositoryTaskVolume) (uploader.VerifyResult, error) {
 	pvb := &r.backups[i]
 	kind := pvb.Spec.UploaderType
 	if kind == "" {
@@ -108,7 +115,7 @@ func (r *run) verifyOnce(ctx context.Context, i int) (uploader.VerifyResult, err
 		return uploader.VerifyResult{}, err
 	}
 	return verifier.Verify(ctx, uploader.VerifyRequest{
-		Repository: repo, SnapshotID: pvb.Status.SnapshotID, TotalBytes: max(pvb.Status.Progress.TotalBytes, 0),
+		Repository: repo, SnapshotID: pvb.Status.SnapshotID, TotalBytes: max(pvb.Status.Progress.TotalBytes, 0), SamplePart: int(v.SamplePart), SampleParts: int(v.SampleParts),
 	}, progress.SinkFunc(func(reading progress.Reading) { r.report(i, reading) }))
 }
 

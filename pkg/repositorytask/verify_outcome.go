@@ -11,7 +11,8 @@ import (
 // summary counts the results of the volumes.
 type summary struct {
 	verified, mismatched, failed, skipped int
-	restored                              int // of the verified: into a scratch volume
+	restored                              int                              // of the verified: into a scratch volume
+	sampled                               []*v1alpha1.RepositoryTaskVolume // whose files and bytes are not in those that follow
 	postponed                             int32
 	files, bytes, absent                  int64
 	reason                                v1alpha1.Reason
@@ -23,7 +24,10 @@ func summarize(status *v1alpha1.RepositoryTaskStatus) summary {
 	s := summary{postponed: status.Postponed}
 	for i := range status.Volumes {
 		v := &status.Volumes[i]
-		s.files, s.bytes, s.absent = s.files+v.Files, s.bytes+v.Bytes, s.absent+v.Absent
+		s.absent += v.Absent
+		if v.Result != v1alpha1.VolumeSampled {
+			s.files, s.bytes = s.files+v.Files, s.bytes+v.Bytes
+		}
 		switch v.Result {
 		case v1alpha1.VolumeVerified:
 			s.verified++
@@ -40,6 +44,8 @@ func summarize(status *v1alpha1.RepositoryTaskStatus) summary {
 			if s.failed++; s.example == nil {
 				s.reason, s.example = v.Reason, v
 			}
+		case v1alpha1.VolumeSampled:
+			s.sampled = append(s.sampled, v)
 		case v1alpha1.VolumeMigrated, v1alpha1.VolumePlanned: // of migrations only
 		}
 	}
@@ -53,7 +59,24 @@ func verifyOutcome(status *v1alpha1.RepositoryTaskStatus, note string) outcome {
 	if s.mismatched+s.failed > 0 {
 		return outcome{false, s.reason, s.String()}
 	}
+	if len(s.sampled) > 0 {
+		return outcome{true, v1alpha1.ReasonSampled, s.String()}
+	}
 	return outcome{true, v1alpha1.ReasonVerified, s.String()}
+}
+
+// sampledText says what was read of volumes, as in "2 pod volumes sampled: part 7 of 20, 1.2 GiB compared".
+func sampledText(volumes []*v1alpha1.RepositoryTaskVolume) string {
+	var bytes int64
+	first := volumes[0]
+	part := fmt.Sprintf("part %d", first.SamplePart)
+	for _, v := range volumes {
+		bytes += v.Bytes
+		if v.SamplePart != first.SamplePart {
+			part = "a part"
+		}
+	}
+	return fmt.Sprintf("%s sampled: %s of %d, %s compared", text.Count(len(volumes), "pod volume", "pod volumes"), part, first.SampleParts, text.Bytes(bytes))
 }
 
 // mismatchedAre says what volumes are that do not match: of a backup, or of what was restored from it.
@@ -67,7 +90,15 @@ func (s *summary) mismatchedAre() string {
 // String says what was found.
 func (s *summary) String() string {
 	var said strings.Builder
-	fmt.Fprintf(&said, "%s verified: %s, %s compared", text.Count(s.verified, "pod volume", "pod volumes"), text.Count(s.files, "file", "files"), text.Bytes(s.bytes))
+	if s.verified > 0 || len(s.sampled) == 0 {
+		fmt.Fprintf(&said, "%s verified: %s, %s compared", text.Count(s.verified, "pod volume", "pod volumes"), text.Count(s.files, "file", "files"), text.Bytes(s.bytes))
+	}
+	if len(s.sampled) > 0 {
+		if said.Len() > 0 {
+			said.WriteString("; ")
+		}
+		said.WriteString(sampledText(s.sampled))
+	}
 	for _, other := range []struct {
 		n    int
 		what string

@@ -199,6 +199,10 @@ func newVolume(pvb *velerov1.PodVolumeBackup) v1alpha1.RepositoryTaskVolume {
 		BackupTimestamp: new(metav1.NewTime(proof.BackupTime(pvb))),
 	}
 	switch {
+	case pvb.Status.Phase == phaseUnsynced:
+		v.Result, v.Reason = v1alpha1.VolumeFailed, v1alpha1.ReasonPodVolumeBackupNotFound
+		v.Message = "the location lists the volume in this backup, and the cluster has no PodVolumeBackup of it, so a Velero server would not restore it. " +
+			"A server syncs the backup again when its Backup is deleted with 'kubectl delete backups.velero.io NAME'; 'velero backup delete' would delete its data"
 	case pvb.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted:
 		v.Result, v.Reason = v1alpha1.VolumeFailed, v1alpha1.ReasonNotBackedUp
 		v.Message = fmt.Sprintf("the backup of the volume is %s: there is no snapshot", cmp.Or(string(pvb.Status.Phase), "New"))

@@ -33,11 +33,12 @@ func backupTotal(backup *velerov1.Backup) int {
 // collector looks at the items of a backup, one resource after the other.
 type collector struct {
 	*scope
-	order    []schema.GroupResource
-	passed   map[schema.GroupResource]bool // those whose items were looked at
-	leaveOut func(key)                     // told of each item that filters leave out
-	problems []problem                     // the first ones of
-	unread   int
+	order      []schema.GroupResource
+	passed     map[schema.GroupResource]bool // those whose items were looked at
+	leaveOut   func(key)                     // told of each item that filters leave out
+	cannotRead func()                        // told of each item that cannot be read
+	problems   []problem                     // the first ones of
+	unread     int
 }
 
 // problem is an item that cannot be read.
@@ -87,9 +88,17 @@ func (c *collector) collect(resource schema.GroupResource) *PlannedResource {
 	c.passed[resource] = true
 	takesResource := c.selection.takesResource(resource)
 	for item := range c.Archive.ItemsOf(resource.String()) {
-		if takesResource && c.selection.takesNamespace(resource, item.Namespace) && c.takes(resource, item) {
+		taken, err := false, error(nil)
+		if takesResource && c.selection.takesNamespace(resource, item.Namespace) {
+			taken, err = c.takes(resource, item)
+		}
+		switch {
+		case err != nil:
+			c.addProblem(problem{c.targetNamespace(item.Namespace), err.Error()})
+			c.cannotRead()
+		case taken:
 			planned.add(item.Namespace, c.targetNamespace(item.Namespace), item.Name)
-		} else if resource != namespaces || !c.selection.namespaces.takes(item.Name) {
+		case resource != namespaces || !c.selection.namespaces.takes(item.Name):
 			left++ // a namespace comes back with the first item that is restored into it
 			c.leaveOut(key{resource, item.Namespace, item.Name})
 		}
@@ -100,14 +109,10 @@ func (c *collector) collect(resource schema.GroupResource) *PlannedResource {
 	return planned
 }
 
-// takes decides by an item's content.
-func (c *collector) takes(resource schema.GroupResource, item backupstore.Item) bool {
+// takes decides by an item's content. The error says that it cannot be read.
+func (c *collector) takes(resource schema.GroupResource, item backupstore.Item) (bool, error) {
 	object, err := c.Archive.Object(item)
-	if err != nil {
-		c.addProblem(problem{c.targetNamespace(item.Namespace), err.Error()})
-		return false
-	}
-	return c.takesObject(resource, object)
+	return err == nil && c.takesObject(resource, object), err
 }
 
 func (c *collector) takesObject(resource schema.GroupResource, object *unstructured.Unstructured) bool {

@@ -7,4 +7,5 @@ import (
 	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
-func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
+// TestMain: restores make CRDs and other objects of the whole cluster.
+func TestMain(m *testing.M) { os.Exit(testenv.MainAlone(m)) }

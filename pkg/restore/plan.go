@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
 	"github.com/plimsoll-io/plimsoll/pkg/text"
 )
 
@@ -30,6 +31,8 @@ type Plan struct {
 	VolumeBytes int64 `json:"volumeBytes,omitempty"`
 	// Problems are the items of the backup that cannot be read, and what the archive's reader has left out.
 	Problems []string `json:"problems,omitempty"`
+	// Results are what RestoreItems will say is wrong with the backup, whatever becomes of the items. In one-phase mode they are not known yet.
+	Results backupstore.Results `json:"-"`
 }
 
 // PlannedResource is what is restored of one resource.

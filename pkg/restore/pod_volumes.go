@@ -80,6 +80,20 @@ func (s *scope) podSnapshots(pod *unstructured.Unstructured) ([]podSnapshot, []s
 	return slices.SortedFunc(maps.Values(found), func(a, b podSnapshot) int { return cmp.Compare(a.volume, b.volume) }), warnings
 }
 
+// emptyVolumes says which of a pod's volumes stay empty because their backup failed. Claims have a warning of their own (noPodVolumeData).
+func (s *scope) emptyVolumes(pod *unstructured.Unstructured) []string {
+	var warnings []string
+	for _, pvb := range s.notStored[podKey{pod.GetNamespace(), pod.GetName()}] {
+		for volume := range objectsOf(pod.Object, "spec", "volumes") {
+			if textOf(volume, "name") == pvb.Spec.Volume && volume["persistentVolumeClaim"] == nil {
+				warnings = append(warnings, fmt.Sprintf("its volume %q stays empty: its backup %s (PodVolumeBackup %s): %s", pvb.Spec.Volume, pvb.Status.Phase, pvb.Name, pvb.Status.Message))
+			}
+		}
+	}
+	slices.Sort(warnings)
+	return warnings
+}
+
 // recordedSnapshots are the snapshots of a pod, by volume, from the records or, where Velero 1.0 and before made none, from
 // the pod's annotations.
 func (s *scope) recordedSnapshots(pod *unstructured.Unstructured) map[string]podSnapshot {
@@ -112,7 +126,7 @@ func waitForVolumes(_ context.Context, s *scope, in *actionInput) (actionOutput,
 		initContainers, _ := spec["initContainers"].([]any)
 		spec["initContainers"] = append([]any{s.waitContainer(spec, snapshots)}, initContainers...)
 	}
-	return actionOutput{warnings: warnings}, nil
+	return actionOutput{warnings: append(warnings, s.emptyVolumes(in.original)...)}, nil
 }
 
 // isWait reports whether an init container, or its status, is that of one that waits for volumes.

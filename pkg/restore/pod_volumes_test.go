@@ -24,6 +24,8 @@ func TestPodsWaitForTheirVolumes(t *testing.T) {
 	record := []velerov1.PodVolumeBackup{podVolumeBackup("data", "", "s1")}
 	failed := []velerov1.PodVolumeBackup{podVolumeBackup("data", "", "s1")}
 	failed[0].Status.Phase = velerov1.PodVolumeBackupPhaseFailed
+	notStored := []velerov1.PodVolumeBackup{podVolumeBackup("data", "", "")}
+	notStored[0].Status.Phase = velerov1.PodVolumeBackupPhaseFailed
 	leavesClaims := &selection{resources: filter{excludes: []string{"persistentvolumeclaims"}}}
 	for _, test := range []struct {
 		name      string
@@ -79,6 +81,14 @@ func TestPodsWaitForTheirVolumes(t *testing.T) {
 		records: []velerov1.PodVolumeBackup{podVolumeBackup("data", "", "")},
 		item:    `{metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a}]}}`,
 		want:    expectation{item: `{metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a}]}}`},
+	}, {
+		name:    "not for a volume whose backup failed, with a warning",
+		records: notStored,
+		item:    `{metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a}]}}`,
+		want: expectation{
+			item:     `{metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a}]}}`,
+			warnings: []string{`its volume "data" stays empty: its backup Failed`},
+		},
 	}, {
 		name:    "not for what the API server fills",
 		records: record,

@@ -388,7 +388,7 @@ func TestPlan(t *testing.T) {
 	if err := run.plan.WriteText(&text); err != nil {
 		t.Fatal(err)
 	}
-	want := `6 items are restored, 9 are left out.
+	want := `6 items are restored, 7 are left out.
 
 namespaces: 2
   a b
@@ -724,7 +724,7 @@ func TestRestoreOnePhase(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := Progress{Total: 5, Restored: 3, Skipped: 2, Estimate: true, Counts: Counts{Created: 3}}
+			want := Progress{Total: 5, Restored: 4, Skipped: 1, Estimate: true, Counts: Counts{Created: 3, Failed: 1}}
 			if diff := cmp.Diff(want, outcome.Progress); diff != "" {
 				t.Error(diff)
 			}

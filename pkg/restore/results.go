@@ -150,6 +150,16 @@ func (rs *results) countSkipped(item key) {
 	rs.report(rs.progress)
 }
 
+// countUnread counts an item that cannot be read as one that has failed, and reports that, in one-phase mode, whose total has it, too.
+func (rs *results) countUnread() {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	rs.progress.Restored++
+	rs.progress.Counts.Failed++
+	rs.progress.Total = rs.total()
+	rs.report(rs.progress)
+}
+
 // include marks an item that filters leave out and that is restored all the same, because another item needs it. If it was
 // counted as left out already, it stays counted so until it is restored.
 func (rs *results) include(item key, counted bool) {

@@ -102,11 +102,11 @@ func (r *run) collect(ctx context.Context) error {
 	r.results.warn(r.plan.Problems)
 	if r.onePhase() {
 		r.results.estimate(backupTotal(r.Backup))
-		r.collector.leaveOut = r.results.countSkipped
+		r.collector.leaveOut, r.collector.cannotRead = r.results.countSkipped, r.results.countUnread
 		r.plan.TotalItems, r.plan.Estimate = r.results.total(), true
 		return nil
 	}
-	r.collector.leaveOut = func(key) { r.plan.LeftOut++ }
+	r.collector.leaveOut, r.collector.cannotRead = func(key) { r.plan.LeftOut++ }, func() {}
 	for resource := range r.collector.each {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -118,9 +118,11 @@ func (r *run) collect(ctx context.Context) error {
 		r.results.plan(r.target(item))
 	}
 	r.plan.TotalItems, r.plan.VolumeBytes = r.results.total(), r.volumeBytes()
-	for _, p := range r.collector.reportedProblems() {
+	problems := r.collector.reportedProblems()
+	for _, p := range problems {
 		r.plan.Problems = append(r.plan.Problems, p.text)
 	}
+	r.plan.Results = r.results.outcomeWith(problems).Results
 	if n := r.plannedForOwnNamespace(); n > 0 {
 		r.plan.Problems = append(r.plan.Problems, fmt.Sprintf("%s not be restored: nothing is restored into %s, the restore controller's own namespace",
 			text.Count(n, "item will", "items will"), r.ownNamespace()))
@@ -142,7 +144,11 @@ func (r *run) RestoreItems(ctx context.Context, report func(Progress)) (*Outcome
 	r.abort = abort
 	r.results.start(report)
 	err := r.restoreAll(ctx)
-	outcome := r.results.outcomeWith(r.collector.reportedProblems())
+	var problems []problem // of two phases, collect has found them
+	if r.onePhase() {
+		problems = r.collector.reportedProblems()
+	}
+	outcome := r.results.outcomeWith(problems)
 	if err != nil {
 		stopHooks(err)
 		r.hooks.wait(r.engine.config.ResourceTimeout, outcome)

@@ -15,6 +15,7 @@ type scope struct {
 	engine     *Engine
 	volumes    *volumeRecords
 	podVolumes map[podKey]map[string]*velerov1.PodVolumeBackup // see podVolumeBackups
+	notStored  map[podKey][]*velerov1.PodVolumeBackup          // the records of volumes whose backup failed, and has no snapshot
 	selection  *selection                                      // nil takes everything
 	wait       waitSettings
 	plugins    map[key]string // of others than Velero, that have worked on items; see foreignPlugins
@@ -22,15 +23,18 @@ type scope struct {
 }
 
 func newScope(e *Engine, input Input) *scope {
-	s := &scope{Input: input, engine: e, volumes: newVolumeRecords(&input), podVolumes: map[podKey]map[string]*velerov1.PodVolumeBackup{}}
+	s := &scope{Input: input, engine: e, volumes: newVolumeRecords(&input), podVolumes: map[podKey]map[string]*velerov1.PodVolumeBackup{}, notStored: map[podKey][]*velerov1.PodVolumeBackup{}}
 	s.plugins = foreignPlugins(input.Operations)
 	s.wait, s.warnings = parseWaitSettings(input.WaitContainer, e.config.HelperImage)
 	for i := range input.PodVolumeBackups {
 		record := &input.PodVolumeBackups[i]
+		pod := podKey{record.Spec.Pod.Namespace, record.Spec.Pod.Name}
 		if record.Status.SnapshotID == "" {
+			if record.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted {
+				s.notStored[pod] = append(s.notStored[pod], record)
+			}
 			continue
 		}
-		pod := podKey{record.Spec.Pod.Namespace, record.Spec.Pod.Name}
 		if s.podVolumes[pod] == nil {
 			s.podVolumes[pod] = map[string]*velerov1.PodVolumeBackup{}
 		}

@@ -194,10 +194,13 @@ func (e *execution) writePlan(ctx context.Context) error {
 			e.journal.say(ctx, slog.LevelInfo, "Dry run: "+line)
 		}
 	}
-	e.outcome = &restore.Outcome{}
+	e.outcome = &restore.Outcome{Results: plan.Results}
 	e.op.progress.update(func(p *Progress) {
 		p.Message = fmt.Sprintf("dry run: nothing was restored; %s would be, %d would be left out. The log lists them.",
 			text.Count(plan.TotalItems, "item", "items"), plan.LeftOut)
+		if n := countOf(plan.Results.Errors); n > 0 {
+			p.Message += fmt.Sprintf(" %s of the backup cannot be read.", text.Count(n, "item", "items"))
+		}
 	})
 	return nil
 }

@@ -335,6 +335,37 @@ func TestDryRun(t *testing.T) {
 	}
 }
 
+// TestDryRunOfADamagedBackup: what cannot be read is an error, and nothing that filters have left out.
+func TestDryRunOfADamagedBackup(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	engine, err := restore.New(restore.Config{REST: c.Config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	restorable(c, engine, nil)
+	c.put("backups/b1/b1.tar.gz", archive(map[string]string{
+		"metadata/version": "1.1.0\n",
+		"resources/configmaps/namespaces/shop/settings.json": `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"settings","namespace":"shop"}}`,
+		"resources/configmaps/namespaces/shop/damaged.json":  `{"apiVersion":"v1","kin`,
+	}))
+	r := c.newRestore("r1", func(r *velerov1.Restore) {
+		r.Annotations = map[string]string{v1alpha1.AnnotationDryRun: "true"}
+		r.Spec.NamespaceMapping = map[string]string{"shop": c.Namespace + "-dry"}
+	})
+	c.Create(r)
+	c.ended(r)
+	if r.Status.Phase != velerov1.RestorePhasePartiallyFailed || r.Status.Errors != 1 {
+		t.Errorf("%+v", r.Status)
+	}
+	if p := progressOf(r); p.Errors != 1 || !strings.Contains(p.Message, "2 items would be, 0 would be left out. The log lists them. 1 item of the backup cannot be read.") {
+		t.Errorf("%+v", p)
+	}
+	if stored := c.stored("restores/r1/restore-r1-results.gz"); !strings.Contains(stored, "damaged.json") {
+		t.Errorf("the results do not name it: %s", stored)
+	}
+}
+
 // TestDeleteWhileRunning deletes a Restore whose engine goes on until it is told to stop.
 func TestDeleteWhileRunning(t *testing.T) {
 	t.Parallel()

@@ -16,7 +16,7 @@ import (
 // Where the same policy was carried out before, each backup that is new since then pushes at most one other out of each rule. Whatever
 // is more than that has another cause, such as a policy that nobody has applied to the volume before, or a number too few in it.
 func guard(plan *v1alpha1.RepositoryRetention, tasks []v1alpha1.RepositoryTask, policy *v1alpha1.RetentionPolicy) {
-	known := knownTo(tasks, policy)
+	before := newEarlier(tasks, policy)
 	rules := len(rulesOf(policy))
 	if policy.Within != nil {
 		rules++
@@ -27,13 +27,15 @@ func guard(plan *v1alpha1.RepositoryRetention, tasks []v1alpha1.RepositoryTask, 
 		applied, added, removed := false, 0, 0
 		for j := range v.Snapshots {
 			s := &v.Snapshots[j]
-			if known[s.PodVolumeBackup+" "+s.SnapshotID] {
+			if before.seen[keyOf(s)] {
 				applied = true
 			} else {
 				added++
 			}
 			if s.Result == v1alpha1.RetentionPending {
-				removed++
+				if !before.approved[keyOf(s)] {
+					removed++
+				}
 				wave = append(wave, strings.Join([]string{v.BackupStorageLocation, v.Namespace, v.Uploader, s.PodVolumeBackup, s.SnapshotID}, " "))
 			}
 		}
@@ -56,19 +58,37 @@ func waveOf(wave []string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// knownTo returns the PodVolumeBackups, with their snapshots, that tasks have seen that carried the same policy out.
-func knownTo(tasks []v1alpha1.RepositoryTask, policy *v1alpha1.RetentionPolicy) map[string]bool {
-	known := map[string]bool{}
+// earlier is what tasks have seen that carried the same policy out, by the names of PodVolumeBackups and of their snapshots.
+type earlier struct {
+	seen     map[string]bool
+	approved map[string]bool // to be forgotten, which such a task has failed to do
+}
+
+func newEarlier(tasks []v1alpha1.RepositoryTask, policy *v1alpha1.RetentionPolicy) earlier {
+	e := earlier{map[string]bool{}, map[string]bool{}}
 	for i := range tasks {
 		t := &tasks[i]
-		if !t.Spec.Apply || t.Status.Phase != v1alpha1.PhaseCompleted || t.Status.Retention == nil || !equality.Semantic.DeepEqual(t.Spec.Keep, policy) {
+		if !t.Spec.Apply || t.Status.Retention == nil || !equality.Semantic.DeepEqual(t.Spec.Keep, policy) || !wasLetBegin(t) {
 			continue
 		}
 		for _, v := range t.Status.Retention.Volumes {
-			for _, s := range v.Snapshots {
-				known[s.PodVolumeBackup+" "+s.SnapshotID] = true
+			for j := range v.Snapshots {
+				s := &v.Snapshots[j]
+				e.seen[keyOf(s)] = true
+				if s.Result == v1alpha1.RetentionPending && t.Status.Phase == v1alpha1.PhaseFailed {
+					e.approved[keyOf(s)] = true
+				}
 			}
 		}
 	}
-	return known
+	return e
+}
+
+func keyOf(s *v1alpha1.RetentionSnapshot) string { return s.PodVolumeBackup + " " + s.SnapshotID }
+
+// wasLetBegin reports whether new backups explained what the task was to forget, or somebody has acknowledged it. One that has failed in a
+// repository that does not answer must not keep the next one from all the others.
+func wasLetBegin(task *v1alpha1.RepositoryTask) bool {
+	begun := slices.ContainsFunc(task.Status.Repositories, func(r v1alpha1.RepositoryTaskRepository) bool { return r.Result != v1alpha1.RepositoryPending })
+	return task.Status.Phase == v1alpha1.PhaseCompleted || task.Status.Phase == v1alpha1.PhaseFailed && begun
 }

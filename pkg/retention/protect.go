@@ -1,6 +1,8 @@
 package retention
 
 import (
+	"strings"
+
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
@@ -12,8 +14,10 @@ type Protection struct {
 	named    map[string][]*velerov1.PodVolumeBackup // by shortID of the snapshot
 	restored map[string]string                      // the PodVolumeRestore that reads it, by shortID
 	read     map[string]string                      // what else reads it, by the name of the PodVolumeBackup
-	proofs   map[proof.Volume]proof.Proof
-	damaged  func(*velerov1.PodVolumeBackup) bool
+	harmed   map[proof.Volume]bool                  // those with damage in a backup, with whichever uploader
+	// harmedClaims are the UIDs of the claims of those: the pods of a Deployment have other names each time.
+	harmedClaims map[string]bool
+	damaged      func(*velerov1.PodVolumeBackup) bool
 }
 
 // shortID is the beginning of a snapshot's id. Velero names restic's snapshots by as much.
@@ -23,16 +27,23 @@ func shortID(id string) string { return id[:min(len(id), 8)] }
 func NewProtection(r *Records) *Protection {
 	p := &Protection{
 		named: map[string][]*velerov1.PodVolumeBackup{}, restored: map[string]string{}, read: map[string]string{},
-		proofs: proof.Of(r.Tasks), damaged: r.DamagedRepository,
+		harmed: map[proof.Volume]bool{}, harmedClaims: map[string]bool{}, damaged: r.DamagedRepository,
+	}
+	for volume, found := range proof.Of(r.Tasks) {
+		p.harmed[volume.WithAny()] = p.harmed[volume.WithAny()] || found.Damaged
 	}
 	for i := range r.Backups {
-		if pvb := &r.Backups[i]; pvb.Status.SnapshotID != "" {
+		pvb := &r.Backups[i]
+		if claim := pvb.Labels[velerov1.PVCUIDLabel]; claim != "" && p.harmed[proof.VolumeOf(pvb).WithAny()] {
+			p.harmedClaims[claim] = true
+		}
+		if pvb.Status.SnapshotID != "" {
 			p.named[shortID(pvb.Status.SnapshotID)] = append(p.named[shortID(pvb.Status.SnapshotID)], pvb)
 		}
 	}
 	for i := range r.Restores {
 		if pvr := &r.Restores[i]; !restoreHasEnded(pvr) {
-			p.restored[shortID(pvr.Spec.SnapshotID)] = pvr.Name
+			p.restored[shortID(strings.TrimPrefix(pvr.Spec.SnapshotID, v1alpha1.SnapshotIDPathsPrefix))] = pvr.Name
 		}
 	}
 	for i := range r.Tasks {
@@ -79,7 +90,7 @@ func (p *Protection) Of(pvb *velerov1.PodVolumeBackup) (rule, why string) {
 	switch {
 	case pvb.Annotations[v1alpha1.AnnotationKeep] == "true":
 		return RuleKeep, ""
-	case p.proofs[proof.VolumeOf(pvb)].Damaged:
+	case p.harmed[proof.VolumeOf(pvb).WithAny()], p.harmedClaims[pvb.Labels[velerov1.PVCUIDLabel]]:
 		return RuleDamaged, "a task has found damage in a backup of the volume"
 	case p.damaged != nil && p.damaged(pvb):
 		return RuleDamaged, "a task has found damage in the repository"

@@ -122,7 +122,7 @@ const maxSkew = 10 * time.Minute
 // planVolume says what becomes of each snapshot of a volume.
 func planVolume(backups []*velerov1.PodVolumeBackup, protection *Protection, req Request) v1alpha1.RetentionVolume {
 	slices.SortFunc(backups, func(a, b *velerov1.PodVolumeBackup) int {
-		return cmp.Or(proof.BackupTime(b).Compare(proof.BackupTime(a)), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(proof.RecordedTime(b).Compare(proof.RecordedTime(a)), cmp.Compare(a.Name, b.Name))
 	})
 	newest := backups[0]
 	v := v1alpha1.RetentionVolume{
@@ -133,7 +133,7 @@ func planVolume(backups []*velerov1.PodVolumeBackup, protection *Protection, req
 	rules := map[string][]string{}
 	for _, pvb := range backups {
 		switch {
-		case proof.BackupTime(pvb).After(req.Now.Add(maxSkew)):
+		case proof.RecordedTime(pvb).After(req.Now.Add(maxSkew)):
 			rules[pvb.Name] = []string{RuleInFuture}
 		case pvb.Annotations[v1alpha1.AnnotationForgetting] != "":
 			rules[pvb.Name] = []string{RuleInterrupted}
@@ -147,7 +147,7 @@ func planVolume(backups []*velerov1.PodVolumeBackup, protection *Protection, req
 	keepNewest(counted, rules)
 	for _, pvb := range backups {
 		s := v1alpha1.RetentionSnapshot{
-			PodVolumeBackup: pvb.Name, SnapshotID: pvb.Status.SnapshotID, BackupTimestamp: metav1.NewTime(proof.BackupTime(pvb)), Result: v1alpha1.RetentionPending,
+			PodVolumeBackup: pvb.Name, SnapshotID: pvb.Status.SnapshotID, BackupTimestamp: metav1.NewTime(proof.RecordedTime(pvb)), Result: v1alpha1.RetentionPending,
 			Rules: rules[pvb.Name],
 		}
 		if rule, why := protection.Of(pvb); rule != "" && !slices.Contains(s.Rules, RuleInterrupted) { // that one is only looked for
@@ -189,7 +189,7 @@ func kept(backups []*velerov1.PodVolumeBackup, p *v1alpha1.RetentionPolicy) [][]
 	for _, rule := range rulesOf(p) {
 		last, n := "", int32(0)
 		for i, pvb := range backups {
-			period := rule.period(i, proof.BackupTime(pvb).UTC())
+			period := rule.period(i, proof.RecordedTime(pvb).UTC())
 			if period == last {
 				continue
 			}
@@ -203,7 +203,7 @@ func kept(backups []*velerov1.PodVolumeBackup, p *v1alpha1.RetentionPolicy) [][]
 		return rules
 	}
 	for i, pvb := range backups {
-		if proof.BackupTime(backups[0]).Sub(proof.BackupTime(pvb)) <= p.Within.Duration {
+		if proof.RecordedTime(backups[0]).Sub(proof.RecordedTime(pvb)) <= p.Within.Duration {
 			rules[i] = append(rules[i], "Within")
 		}
 	}

@@ -169,6 +169,9 @@ func TestProtection(t *testing.T) {
 			r.Restores = []velerov1.PodVolumeRestore{{Spec: velerov1.PodVolumeRestoreSpec{SnapshotID: "00000001aaaa"}}}
 			r.Restores[0].Name = "r"
 		}, "Kept InUse", ""},
+		"restore of paths": {func(r *Records) {
+			r.Restores = []velerov1.PodVolumeRestore{{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Spec: velerov1.PodVolumeRestoreSpec{SnapshotID: v1alpha1.SnapshotIDPathsPrefix + "00000001aaaa"}}}
+		}, "Kept InUse", ""},
 		"ended restore": {func(r *Records) {
 			r.Restores = []velerov1.PodVolumeRestore{{Spec: velerov1.PodVolumeRestoreSpec{SnapshotID: "00000001"}, Status: velerov1.PodVolumeRestoreStatus{Phase: velerov1.PodVolumeRestorePhaseCompleted}}}
 		}, "Pending", ""},
@@ -184,7 +187,16 @@ func TestProtection(t *testing.T) {
 			r.Backups = append(r.Backups, other)
 		}, "Kept Shared", ""},
 		"a damaged backup of the volume": {func(r *Records) { r.Tasks = []v1alpha1.RepositoryTask{damage} }, "Kept Damaged", "Kept Damaged"},
-		"a damaged repository":           {func(r *Records) { r.DamagedRepository = func(*velerov1.PodVolumeBackup) bool { return true } }, "Kept Damaged", "Kept Damaged"},
+		"and one of kopia": {func(r *Records) {
+			r.Tasks = []v1alpha1.RepositoryTask{*damage.DeepCopy()}
+			r.Tasks[0].Status.Volumes[0].Uploader = "kopia"
+		}, "Kept Damaged", "Kept Damaged"},
+		"a damaged backup of the claim in a pod of another name": {func(r *Records) {
+			r.Tasks = []v1alpha1.RepositoryTask{*damage.DeepCopy()}
+			r.Tasks[0].Status.Volumes[0].Pod = "db-0-anew"
+			r.Backups[0].Spec.Pod.Name = "db-0-anew"
+		}, "Kept Damaged", "Kept Damaged"},
+		"a damaged repository": {func(r *Records) { r.DamagedRepository = func(*velerov1.PodVolumeBackup) bool { return true } }, "Kept Damaged", "Kept Damaged"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -249,6 +261,20 @@ func TestGuard(t *testing.T) {
 	before := plan(&Records{Backups: nights(10)[2:]}, policy)
 	task := v1alpha1.RepositoryTask{Spec: v1alpha1.RepositoryTaskSpec{Keep: &policy, Apply: true}, Status: v1alpha1.RepositoryTaskStatus{Retention: before}}
 	task.Status.Phase = v1alpha1.PhaseCompleted
+	ended := func(results ...v1alpha1.RepositoryResult) func(*v1alpha1.RepositoryTask) {
+		return func(t *v1alpha1.RepositoryTask) {
+			t.Status.Phase = v1alpha1.PhaseFailed
+			for _, result := range results {
+				t.Status.Repositories = append(t.Status.Repositories, v1alpha1.RepositoryTaskRepository{Result: result})
+			}
+			snapshots := t.Status.Retention.Volumes[0].Snapshots
+			for i := range snapshots {
+				if snapshots[i].Result == v1alpha1.RetentionPending && results[0] == v1alpha1.RepositoryForgotten {
+					snapshots[i].Result = v1alpha1.RetentionForgotten
+				}
+			}
+		}
+	}
 	for name, test := range map[string]struct {
 		nights int
 		change func(*v1alpha1.RepositoryTask)
@@ -260,6 +286,10 @@ func TestGuard(t *testing.T) {
 		"a task that has failed":   {5, func(t *v1alpha1.RepositoryTask) { t.Status.Phase = v1alpha1.PhaseFailed }, 2},
 		"a task that only planned": {5, func(t *v1alpha1.RepositoryTask) { t.Spec.Apply = false }, 2},
 		"another volume":           {5, func(t *v1alpha1.RepositoryTask) { t.Status.Retention = nil }, 2},
+		"one that was refused":     {5, ended(v1alpha1.RepositoryPending), 2},
+		"done, but for another":    {5, ended(v1alpha1.RepositoryForgotten, v1alpha1.RepositoryFailed), 0},
+		"one more then":            {6, ended(v1alpha1.RepositoryForgotten, v1alpha1.RepositoryFailed), 1},
+		"what it failed to do":     {10, ended(v1alpha1.RepositoryFailed), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

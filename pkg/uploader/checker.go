@@ -22,7 +22,7 @@ type CheckRequest struct {
 	Snapshots  []string // must be there, or the error is ErrSnapshotNotFound
 }
 
-// CheckResult is what was found. The repository is whole if Damaged is 0. Lists hold MaxExamples at most.
+// CheckResult is what was found. The repository is whole if Damaged is 0. Lists hold MaxExamples at most, TouchedSnapshots MaxTouched.
 type CheckResult struct {
 	Looks     int   // how often it was looked at: damage counts if two looks in succession find it
 	Snapshots int64 // whose directories were followed
@@ -36,7 +36,7 @@ type CheckResult struct {
 	LastError    string   // what is wrong with one of them
 
 	Touched          int64    // snapshots that need what is damaged, as far as they could be found
-	TouchedSnapshots []string // some of them
+	TouchedSnapshots []string // them
 	TouchedPaths     []string // some of their files
 	TouchError       string   // why there may be more; empty: these are all
 
@@ -45,8 +45,11 @@ type CheckResult struct {
 	Note string // what else people should know, of kopia about its maintenance; may be empty
 }
 
-// MaxExamples bounds the lists of a CheckResult.
-const MaxExamples = 10
+// Bounds of the lists of a CheckResult.
+const (
+	MaxExamples = 10
+	MaxTouched  = 5000 // snapshots
+)
 
 // Lock is a lock of a repository.
 type Lock struct {

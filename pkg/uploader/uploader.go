@@ -184,6 +184,8 @@ type BackupResult struct {
 	BytesUploaded int64  // bytes added to the repository
 	Errors        int64  // files and directories that could not be read; the snapshot lacks them
 	FailedPaths   []string
+	// UnreadableDirectories counts those of Errors that may stand for any number of files (HoldsFiles).
+	UnreadableDirectories int64
 	// Vanished counts the entries that were listed and then not there any more. They are no errors: files of a volume in use
 	// come and go. restic from 0.17 on does not name all of them, so there may have been more.
 	Vanished int64
@@ -224,7 +226,7 @@ type RestoreResult struct {
 type Verifier interface {
 	// Verify reads every file of the snapshot out of the repository and compares it with the repository's records: the hash of
 	// each piece and the size of each file. It writes nothing but restic's lock. Damage is no error: VerifyResult counts it. An
-	// error means that nothing is proven, such as that the storage did not answer.
+	// error means that nothing is proven, such as that the storage did not answer. A data path that cannot sample reads everything.
 	Verify(ctx context.Context, req VerifyRequest, p progress.Sink) (VerifyResult, error)
 }
 
@@ -234,12 +236,17 @@ type VerifyRequest struct {
 	SnapshotID string
 	TotalBytes int64 // the snapshot's size where the caller knows it, else 0
 	Parallel   int   // files read at the same time; 0: the data path's default
+
+	// SamplePart, counted from 1, is the part of the content to read, of SampleParts; 0: all of it. The same content is always in the
+	// same part, so a snapshot of which each part was read was read in whole.
+	SamplePart, SampleParts int
 }
 
-// VerifyResult is what was compared. A snapshot is proven if Mismatched and NotCompared are both 0.
+// VerifyResult is what was compared. A snapshot is proven if Mismatched and NotCompared are both 0, and it is not Sampled.
 type VerifyResult struct {
-	Files       int64 // files whose content was read completely and is what the repository's records say
-	Bytes       int64 // their size
+	Sampled     bool  // only the part that was asked for was read. The rest is listed in the repository, with its size
+	Files       int64 // files whose content was read, of a sample as far as it is in the part, and is what the repository's records say
+	Bytes       int64 // their size; of a sample: what was read
 	Mismatched  int64 // files, links and directories that cannot be restored as they were: damaged, missing or of another size
 	NotCompared int64 // files that were not looked at, because of what Mismatched counts
 	// Absent counts the files and directories that the snapshot lacks since they could not be read when it was made. 0 where
@@ -249,7 +256,7 @@ type VerifyResult struct {
 	LastError   string   // what was wrong with one of them
 }
 
-// Proven reports whether all that the snapshot holds can be restored.
+// Proven reports whether all that the snapshot holds, or all of a sample, can be restored.
 func (r VerifyResult) Proven() bool { return r.Mismatched == 0 && r.NotCompared == 0 }
 
 // Share returns the part of a node's limit that one of its runs gets; 0 is no limit. It stays what it is while the run lasts,

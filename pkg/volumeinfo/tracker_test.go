@@ -110,6 +110,7 @@ func podVolumeRestore() *velerov1.PodVolumeRestore {
 func TestTracker(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
+	c.checkWithoutSnapshots()
 	c.serveSnapshots()
 	c.snapshot("hash-1")
 	for name, volume := range map[string]string{"copied": "", "kept": "disk-9", "empty": "", "old": "disk-7"} {
@@ -209,19 +210,19 @@ const want = `
 ]
 `
 
-// TestTrackerWithoutItsCluster: what cannot be found out is in the log, and the list has the rest.
-func TestTrackerWithoutItsCluster(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t)
+// checkWithoutSnapshots: what an API server that knows no VolumeSnapshots does not tell is in the log, and the list has the rest.
+func (c *cluster) checkWithoutSnapshots() {
+	c.t.Helper()
 	group := "snapshot.storage.k8s.io"
-	c.claim("snapped", "", &corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: "hash-1"})
+	c.claim("early", "", &corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: "hash-1"})
 	tracker := c.tracker()
 	tracker.TrackPodVolume(podVolumeRestore())
-	tracker.Populate(t.Context(), map[string][]string{"v1/PersistentVolumeClaim": {shop + "/snapped(created)"}})
+	tracker.Populate(c.t.Context(), map[string][]string{"v1/PersistentVolumeClaim": {shop + "/early(created)"}})
 	if list := tracker.Result(); len(list) != 1 || list[0].PodVolume.SnapshotHandle != "8197" || list[0].PodVolume.Size != 100 {
-		t.Errorf("list %+v", list)
+		c.t.Errorf("list %+v", list)
 	}
 	if text := c.log.String(); !strings.Contains(text, "not complete") || !strings.Contains(text, "VolumeSnapshot") {
-		t.Errorf("the log says %q", text)
+		c.t.Errorf("the log says %q", text)
 	}
+	c.log.Reset()
 }

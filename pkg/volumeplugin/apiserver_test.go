@@ -125,7 +125,7 @@ func lifeOfABackup(t *testing.T, c *cluster) {
 	parent := &velerov1.Backup{ObjectMeta: c.Meta("life")}
 	c.Create(parent)
 
-	r := newRecorder(t, c.As("velero"))
+	r := c.newRecorder(t)
 	op := r.BeginBackup(volumeplugin.BackupRequest{Backup: "life", Volume: "life-pv", SnapshotID: id})
 	op.Update(1<<20, 4<<20)
 	b := c.untilBackup(t, "life-pv", "says bytes", func(s v1alpha1.VolumePluginBackupStatus) bool { return s.Progress.BytesDone > 0 })
@@ -154,14 +154,14 @@ func lifeOfABackup(t *testing.T, c *cluster) {
 // restart ends the plugin in the middle and goes on in another process.
 func restart(t *testing.T, c *cluster) {
 	req := volumeplugin.BackupRequest{Backup: "restart", Volume: "restart-pv"}
-	first := newRecorder(t, c.As("velero"))
+	first := c.newRecorder(t)
 	op := first.BeginBackup(req)
 	op.SetID("restart-snap")
 	op.Update(600, 1000)
 	before := c.untilBackup(t, "restart-pv", "says bytes", func(s v1alpha1.VolumePluginBackupStatus) bool { return s.Progress.BytesDone == 600 })
 	first.end(t)
 
-	op = newRecorder(t, c.As("velero")).BeginBackup(req)
+	op = c.newRecorder(t).BeginBackup(req)
 	op.Update(100, 1000) // it counts from the begin again
 	after := c.untilBackup(t, "restart-pv", "goes on", func(v1alpha1.VolumePluginBackupStatus) bool { return c.reasons(t, before.Name)["Resumed"] == 1 })
 	if after.Status.Progress.BytesDone != 600 || !after.Status.StartTimestamp.Equal(before.Status.StartTimestamp) || after.Name != before.Name {
@@ -177,7 +177,7 @@ func restart(t *testing.T, c *cluster) {
 
 // outage drops the connections in the middle and at the end of an operation.
 func outage(t *testing.T, c *cluster) {
-	r := newRecorder(t, c.As("velero"))
+	r := c.newRecorder(t)
 	op := r.BeginBackup(volumeplugin.BackupRequest{Backup: "outage", Volume: "outage-pv"})
 	op.Update(100, 1000)
 	c.untilBackup(t, "outage-pv", "says bytes", func(s v1alpha1.VolumePluginBackupStatus) bool { return s.Progress.BytesDone == 100 })
@@ -203,7 +203,7 @@ func outage(t *testing.T, c *cluster) {
 }
 
 func endOfSomebodyElse(t *testing.T, c *cluster) {
-	r := newRecorder(t, c.As("velero"))
+	r := c.newRecorder(t)
 	op := r.BeginBackup(volumeplugin.BackupRequest{Backup: "ended", Volume: "ended-pv"})
 	b := c.untilBackup(t, "ended-pv", "has begun", func(s v1alpha1.VolumePluginBackupStatus) bool { return s.Phase == v1alpha1.PhaseInProgress })
 	patch := client.RawPatch("application/merge-patch+json", []byte(`{"status": {"phase": "Failed", "message": "by hand"}}`))
@@ -220,7 +220,7 @@ func endOfSomebodyElse(t *testing.T, c *cluster) {
 // twoWriters has two processes that know different numbers.
 func twoWriters(t *testing.T, c *cluster) {
 	req := volumeplugin.BackupRequest{Backup: "two", Volume: "two-pv"}
-	first, second := newRecorder(t, c.As("velero")), newRecorder(t, c.As("velero"))
+	first, second := c.newRecorder(t), c.newRecorder(t)
 	a := first.BeginBackup(req)
 	c.untilBackup(t, "two-pv", "has begun", func(s v1alpha1.VolumePluginBackupStatus) bool { return s.Phase != "" })
 	b := second.BeginBackup(req)
@@ -243,7 +243,7 @@ func twoWriters(t *testing.T, c *cluster) {
 }
 
 func deletedObject(t *testing.T, c *cluster) {
-	r := newRecorder(t, c.As("velero"))
+	r := c.newRecorder(t)
 	op := r.BeginBackup(volumeplugin.BackupRequest{Backup: "deleted", Volume: "deleted-pv"})
 	b := c.untilBackup(t, "deleted-pv", "has begun", func(s v1alpha1.VolumePluginBackupStatus) bool { return s.Phase != "" })
 	c.Delete(&b)
@@ -255,7 +255,7 @@ func deletedObject(t *testing.T, c *cluster) {
 }
 
 func manyAtOnce(t *testing.T, c *cluster) {
-	r := newRecorder(t, c.As("velero"))
+	r := c.newRecorder(t)
 	var group sync.WaitGroup
 	for i := range 40 {
 		group.Go(func() {
@@ -315,7 +315,7 @@ func tags(name string) map[string]string {
 
 func wrapped(t *testing.T, c *cluster) {
 	inner := &cloud{name: "wrapped"}
-	s := volumeplugin.Wrap(inner, newRecorder(t, c.As("velero")).Recorder, volumeplugin.WrapOptions{Backups: inner.poll, Restores: inner.poll})
+	s := volumeplugin.Wrap(inner, c.newRecorder(t).Recorder, volumeplugin.WrapOptions{Backups: inner.poll, Restores: inner.poll})
 	if err := s.Init(nil); err != nil || inner.inits.Load() != 1 {
 		t.Fatal("init:", err)
 	}
@@ -338,7 +338,7 @@ func wrapped(t *testing.T, c *cluster) {
 	}
 	restore := func() v1alpha1.VolumePluginRestore {
 		list := &v1alpha1.VolumePluginRestoreList{}
-		if err := c.Client.List(t.Context(), list, client.MatchingLabels{v1alpha1.LabelSnapshotID: "snap_wrapped"}); err != nil || len(list.Items) > 1 {
+		if err := c.Client.List(t.Context(), list, client.InNamespace(c.Namespace), client.MatchingLabels{v1alpha1.LabelSnapshotID: "snap_wrapped"}); err != nil || len(list.Items) > 1 {
 			t.Fatal(err, len(list.Items))
 		}
 		if len(list.Items) == 0 {
@@ -374,14 +374,14 @@ func wrappedRestoreIsWrittenAtItsEnd(t *testing.T, c *cluster) {
 		}
 		return inner.poll(ctx, id)
 	}
-	s := volumeplugin.Wrap(inner, newRecorder(t, c.As("velero")).Recorder, volumeplugin.WrapOptions{Restores: poll})
+	s := volumeplugin.Wrap(inner, c.newRecorder(t).Recorder, volumeplugin.WrapOptions{Restores: poll})
 	_, err := s.CreateVolumeFromSnapshot("snap/short", "", "", nil)
 	gone.Store(true)
 	if err != nil {
 		t.Fatal(err)
 	}
 	list := &v1alpha1.VolumePluginRestoreList{}
-	if err := c.Client.List(t.Context(), list, client.MatchingLabels{v1alpha1.LabelSnapshotID: "snap_short"}); err != nil || len(list.Items) != 1 {
+	if err := c.Client.List(t.Context(), list, client.InNamespace(c.Namespace), client.MatchingLabels{v1alpha1.LabelSnapshotID: "snap_short"}); err != nil || len(list.Items) != 1 {
 		t.Fatal(err, len(list.Items))
 	}
 	if s := list.Items[0].Status; s.Phase != v1alpha1.PhaseCompleted || s.Progress.BytesDone != 1000 {
@@ -412,12 +412,12 @@ func wrappedRestoreAfterAFailedOne(t *testing.T, c *cluster) {
 	inner := &retried{cloud: &cloud{name: "again"}, asked: make(chan struct{})}
 	inner.done.Store(1000)
 	inner.fail.Store(true)
-	s := volumeplugin.Wrap(inner, newRecorder(t, c.As("velero")).Recorder, volumeplugin.WrapOptions{Restores: inner.poll})
+	s := volumeplugin.Wrap(inner, c.newRecorder(t).Recorder, volumeplugin.WrapOptions{Restores: inner.poll})
 	if _, err := s.CreateVolumeFromSnapshot("snap/again", "", "", nil); err != nil {
 		t.Fatal(err)
 	}
 	list := &v1alpha1.VolumePluginRestoreList{}
-	if err := c.Client.List(t.Context(), list, client.MatchingLabels{v1alpha1.LabelSnapshotID: "snap_again"}); err != nil || len(list.Items) != 1 {
+	if err := c.Client.List(t.Context(), list, client.InNamespace(c.Namespace), client.MatchingLabels{v1alpha1.LabelSnapshotID: "snap_again"}); err != nil || len(list.Items) != 1 {
 		t.Fatal(err, len(list.Items))
 	}
 	if s := list.Items[0].Status; s.Phase != v1alpha1.PhaseCompleted {
@@ -427,7 +427,7 @@ func wrappedRestoreAfterAFailedOne(t *testing.T, c *cluster) {
 
 func wrappedFailure(t *testing.T, c *cluster) {
 	refuses := &cloud{name: "refuses", unable: errors.New("quota exceeded")}
-	r := newRecorder(t, c.As("velero"))
+	r := c.newRecorder(t)
 	s := volumeplugin.Wrap(refuses, r.Recorder, volumeplugin.WrapOptions{Backups: refuses.poll, Restores: refuses.poll})
 	if _, err := s.CreateSnapshot("vol-1", "", tags("refuses")); !errors.Is(err, refuses.unable) {
 		t.Errorf("got %v, want the plugin's own error", err)
@@ -465,7 +465,7 @@ func wrappedFailure(t *testing.T, c *cluster) {
 func wrappedIsResumed(t *testing.T, c *cluster) {
 	inner := &cloud{name: "resumed"}
 	options := volumeplugin.WrapOptions{Backups: inner.poll, Restores: inner.poll}
-	first := newRecorder(t, c.As("velero"))
+	first := c.newRecorder(t)
 	if _, err := volumeplugin.Wrap(inner, first.Recorder, options).CreateSnapshot("vol-1", "", tags("resumed")); err != nil {
 		t.Fatal(err)
 	}
@@ -474,7 +474,7 @@ func wrappedIsResumed(t *testing.T, c *cluster) {
 	first.end(t)
 
 	inner.done.Store(700)
-	if err := volumeplugin.Wrap(inner, newRecorder(t, c.As("velero")).Recorder, options).Init(nil); err != nil {
+	if err := volumeplugin.Wrap(inner, c.newRecorder(t).Recorder, options).Init(nil); err != nil {
 		t.Fatal(err)
 	}
 	c.untilBackup(t, "resumed-pv", "goes on", func(s v1alpha1.VolumePluginBackupStatus) bool { return *s.Percent == 70 })
@@ -487,7 +487,7 @@ func abandoned(t *testing.T, c *cluster) {
 	old, young := metav1.NewTime(time.Now().Add(-time.Hour)), metav1.Now()
 	for name, heartbeat := range map[string]*metav1.Time{"abandoned": &old, "alive": &young} {
 		b := &v1alpha1.VolumePluginBackup{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{v1alpha1.LabelPlugin: "lost", v1alpha1.LabelVolume: name}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: name, Labels: map[string]string{v1alpha1.LabelPlugin: "lost", v1alpha1.LabelVolume: name}},
 			Spec:       v1alpha1.VolumePluginBackupSpec{Volume: name, Backup: name, Plugin: "lost"},
 		}
 		c.Create(b)
@@ -496,7 +496,7 @@ func abandoned(t *testing.T, c *cluster) {
 			t.Fatal(err)
 		}
 	}
-	r := volumeplugin.New(t.Context(), volumeplugin.Options{Plugin: "lost", Client: c.Client, Namespace: namespace})
+	r := volumeplugin.New(t.Context(), volumeplugin.Options{Plugin: "lost", Client: c.Client, Namespace: c.Namespace})
 	defer r.Close(t.Context())
 	r.Resume(nil, nil)
 	b := c.untilBackup(t, "abandoned", "is failed", func(s v1alpha1.VolumePluginBackupStatus) bool { return s.Phase == v1alpha1.PhaseFailed })
@@ -525,7 +525,7 @@ func table(t *testing.T, c *cluster) {
 		t.Fatal(err)
 	}
 	text, err := clientset.RESTClient().Get().SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").
-		AbsPath("/apis/plimsoll.io/v1alpha1/namespaces/velero/volumepluginbackups/table").DoRaw(t.Context())
+		AbsPath("/apis/plimsoll.io/v1alpha1/namespaces/" + c.Namespace + "/volumepluginbackups/table").DoRaw(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -552,7 +552,7 @@ func table(t *testing.T, c *cluster) {
 func TestForbidden(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
-	r := newRecorder(t, c.As("velero"))
+	r := c.newRecorder(t)
 	for _, volume := range []string{"pv-1", "pv-2", "pv-3"} {
 		op := r.BeginBackup(volumeplugin.BackupRequest{Backup: "b", Volume: volume})
 		op.Update(1, 2)
@@ -562,7 +562,7 @@ func TestForbidden(t *testing.T) {
 	if n := r.log.count("lacks rights"); n != 1 {
 		t.Errorf("logged %d times:\n%s", n, r.log)
 	}
-	if list := (&v1alpha1.VolumePluginBackupList{}); c.Client.List(t.Context(), list) != nil || len(list.Items) > 0 {
+	if list := (&v1alpha1.VolumePluginBackupList{}); c.Client.List(t.Context(), list, client.InNamespace(c.Namespace)) != nil || len(list.Items) > 0 {
 		t.Error("there are objects")
 	}
 
@@ -589,9 +589,9 @@ func TestForbidden(t *testing.T) {
 // TestMissingCRDs has no CRDs, and then has them.
 func TestMissingCRDs(t *testing.T) {
 	t.Parallel()
-	c := &cluster{testenv.New(t, testenv.Options{Namespace: namespace, Plane: controlplane.ForTest(t, controlplane.Options{})})}
+	c := &cluster{testenv.New(t, testenv.Options{Plane: controlplane.ForTest(t, controlplane.Options{})})}
 	c.GrantPluginRights()
-	r := newRecorder(t, c.As("velero"))
+	r := c.newRecorder(t)
 	inner := &cloud{name: "missing"}
 	inner.done.Store(1000)
 	s := volumeplugin.Wrap(inner, r.Recorder, volumeplugin.WrapOptions{Backups: inner.poll, Wait: testenv.Patience})
@@ -620,7 +620,7 @@ func TestMissingCRDs(t *testing.T) {
 			t.Fatal(err)
 		}
 		list := &v1alpha1.VolumePluginBackupList{}
-		return c.Client.List(t.Context(), list) == nil && len(list.Items) > 0
+		return c.Client.List(t.Context(), list, client.InNamespace(c.Namespace)) == nil && len(list.Items) > 0
 	})
 	c.untilBackup(t, "missing-pv", "completes", func(s v1alpha1.VolumePluginBackupStatus) bool { return s.Phase == v1alpha1.PhaseCompleted })
 }

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	eventsv1 "k8s.io/api/events/v1"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
@@ -22,14 +21,12 @@ import (
 	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
-const namespace = "velero"
-
-// cluster is a control plane with our CRDs and a namespace velero.
+// cluster is a namespace of a control plane with our CRDs.
 type cluster struct{ *testenv.Env }
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	return &cluster{testenv.New(t, testenv.Options{Namespace: namespace})}
+	return &cluster{testenv.New(t, testenv.Options{})}
 }
 
 // recorder is a Recorder of a process of the test's own plugin.
@@ -40,17 +37,18 @@ type recorder struct {
 	fault *fault
 }
 
-func newRecorder(t *testing.T, config *rest.Config) *recorder {
+// newRecorder returns one with the rights of a service account.
+func (c *cluster) newRecorder(t *testing.T) *recorder {
 	t.Helper()
 	r := &recorder{log: &syncBuffer{}, fault: &fault{}}
-	config = rest.CopyConfig(config)
+	config := c.As("velero")
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { r.fault.next = next; return r.fault })
-	c, err := volumeplugin.NewClient(config)
+	api, err := volumeplugin.NewClient(config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.Recorder = volumeplugin.New(t.Context(), volumeplugin.Options{
-		Plugin: "example.io/" + path.Base(t.Name()), Client: c, Namespace: namespace, Interval: 50 * time.Millisecond, FlushTimeout: testenv.Patience,
+		Plugin: "example.io/" + path.Base(t.Name()), Client: api, Namespace: c.Namespace, Interval: 50 * time.Millisecond, FlushTimeout: testenv.Patience,
 		Log: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	t.Cleanup(func() {
@@ -108,7 +106,7 @@ func (b *syncBuffer) count(text string) int { return strings.Count(b.String(), t
 func (c *cluster) backup(t *testing.T, volume string) (v1alpha1.VolumePluginBackup, bool) {
 	t.Helper()
 	list := &v1alpha1.VolumePluginBackupList{}
-	if err := c.Client.List(t.Context(), list, client.InNamespace(namespace), client.MatchingLabels{v1alpha1.LabelVolume: volume}); err != nil {
+	if err := c.Client.List(t.Context(), list, client.InNamespace(c.Namespace), client.MatchingLabels{v1alpha1.LabelVolume: volume}); err != nil {
 		t.Fatal(err)
 	}
 	if len(list.Items) > 1 {
@@ -134,7 +132,7 @@ func (c *cluster) untilBackup(t *testing.T, volume, what string, condition func(
 func (c *cluster) reasons(t *testing.T, object string) map[string]int {
 	t.Helper()
 	list := &eventsv1.EventList{}
-	if err := c.Client.List(t.Context(), list, client.InNamespace(namespace)); err != nil {
+	if err := c.Client.List(t.Context(), list, client.InNamespace(c.Namespace)); err != nil {
 		t.Fatal(err)
 	}
 	got := map[string]int{}

@@ -4,7 +4,7 @@
 // only the environment and, by Landlock, only the files that its Command names. It is ended by SIGINT, then SIGTERM,
 // then SIGKILL. Its output is read line by line with bounded memory; the end of stderr is kept for the error message.
 //
-// To confine a worker before its first instruction, Run starts the agent's own program once more, as a shim that
+// To confine a worker before its first instruction, Run starts the agent's own program once more, or the one of UseShim, as a shim that
 // restricts itself and then becomes the worker (execve: one process, one pid). That is why main and TestMain have to
 // call Main before anything else.
 //
@@ -28,7 +28,7 @@ import (
 
 // Command is one run of a worker. Path, Dir and Logger must be set.
 type Command struct {
-	Path string   // absolute path of the program
+	Path string   // absolute path of the program; /proc/self/exe: the running one
 	Args []string // without the program's name; no secrets, every user of the machine can read them
 	Env  []string // the whole environment, as is; the agent's own is not inherited
 	Dir  *os.File // the working directory, opened: the name it was opened by does not matter any more

@@ -36,9 +36,6 @@ func mainElsewhere() {
 // patience ends a wait for what does not come.
 const patience = 3 * time.Minute
 
-// self is this test binary. The name works for users who cannot reach the directory that it lies in.
-const self = "/proc/self/exe"
-
 // bin makes the usual tools usable for a shell script.
 var bin = []string{"/bin", "/usr/bin"}
 

@@ -35,11 +35,17 @@ type process struct {
 // start starts the shim that becomes the worker. The calling goroutine must stay on its thread until the worker has ended.
 func start(c *Command) (_ *process, err error) {
 	guarded := c.Access.Volume == Write && GuardsMetadata()
-	env := c.Env
+	env := append(slices.Clip(c.Env), raceEnv()...)
 	if c.Memory > 0 {
-		env = append(slices.Clip(env), fmt.Sprintf("GOMEMLIMIT=%d", c.Memory))
+		env = append(env, fmt.Sprintf("GOMEMLIMIT=%d", c.Memory))
 	}
-	ask, err := sendRequest(request{Path: c.Path, Args: c.Args, Env: env, Access: c.Access, Guarded: guarded})
+	path := c.Path
+	if path == self && shim != self { // which would be the shim's own
+		if path, err = os.Readlink(self); err != nil {
+			return nil, fmt.Errorf("find the running program: %w", err)
+		}
+	}
+	ask, err := sendRequest(request{Path: path, Args: c.Args, Env: env, Access: c.Access, Guarded: guarded})
 	if err != nil {
 		return nil, fmt.Errorf("write request: %w", err)
 	}
@@ -66,7 +72,7 @@ func start(c *Command) (_ *process, err error) {
 		files, p.guard = append(files, shimEnd), g // guardFD
 	}
 	p.cmd = &exec.Cmd{
-		Path:       "/proc/self/exe", // also when the program's file was replaced
+		Path:       shim,
 		Args:       []string{filepath.Base(os.Args[0]), shimArg, filepath.Base(c.Path)},
 		Env:        []string{}, // not nil, which would mean the agent's own; the worker's comes with the request
 		Dir:        fmt.Sprintf("/proc/self/fd/%d", c.Dir.Fd()),

@@ -14,8 +14,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shimArg is the first argument of the agent's program when it is to become a worker.
+// shimArg is the first argument of a program that is to become a worker.
 const shimArg = "worker-exec"
+
+// self is the running program, also when its file was replaced.
+const self = "/proc/self/exe"
+
+// shim is the program that Run starts to become the worker.
+var shim = self //nolint:gochecknoglobals // main sets it before the first Run
+
+// UseShim has Run start the program at an absolute path, whose main calls Main, and not the running program: a small one starts sooner. It must not
+// be called beside Run.
+func UseShim(path string) { shim = path }
 
 // The shim's file descriptors besides the three that the worker keeps.
 const (
@@ -86,7 +96,7 @@ func becomeWorker() error {
 	if r.Guarded {
 		guardSelf()
 	}
-	err := syscall.Exec(r.Path, append([]string{r.Path}, r.Args...), append(r.Env, raceEnv()...))
+	err := syscall.Exec(r.Path, append([]string{r.Path}, r.Args...), r.Env)
 	return fmt.Errorf("execute %s: %w", r.Path, err)
 }
 

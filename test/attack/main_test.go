@@ -28,6 +28,7 @@ import (
 func TestMain(m *testing.M) {
 	worker.Main()
 	kopiaworker.Main()
+	parts.UseWorkerExec()
 	if request := os.Getenv(moveVariable); request != "" {
 		if err := runMove(ctrl.SetupSignalHandler(), request); err != nil {
 			fmt.Fprintln(os.Stderr, err)

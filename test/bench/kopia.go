@@ -18,12 +18,16 @@ func newKopia(dir string, data tree) (*sides, error) {
 	if err != nil {
 		return nil, err
 	}
+	worker, err := parts.FindKopiaWorker()
+	if err != nil {
+		return nil, err
+	}
 	volume := filepath.Join(dir, "volume")
 	if err := data.fill(volume); err != nil {
 		return nil, err
 	}
 	open := func(_ context.Context, dir string) (uploader.Uploader, error) {
-		return kopia.New(kopia.Options{CacheDir: filepath.Join(dir, "cache"), TempDir: filepath.Join(dir, "tmp")})
+		return kopia.New(kopia.Options{Worker: worker, CacheDir: filepath.Join(dir, "cache"), TempDir: filepath.Join(dir, "tmp")})
 	}
 	return &sides{ours: &dataPath{volume: volume, open: open}, theirs: &bareKopia{program: program, volume: volume}}, nil
 }

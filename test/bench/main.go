@@ -17,13 +17,13 @@ import (
 	"regexp"
 	"time"
 
-	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia/kopiaworker"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 )
 
 func main() {
 	worker.Main()
-	kopiaworker.Main()
+	parts.UseWorkerExec()
 	if err := run(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)

@@ -6,7 +6,7 @@
 // administrator of Config may do everything.
 //
 // Several control planes may run at once: each has loopback addresses and a temporary folder of its own. Nothing is
-// left running, not even when the process that started it is killed; its folder is, then.
+// left running, not even when the process that started it is killed; its folder is, then. A Lender shares one between processes.
 package controlplane
 
 import (
@@ -39,6 +39,12 @@ import (
 // seconds to start on two idle cores, which is what tests never have.
 const patience = 10 * time.Minute
 
+// The limits of an administrator's client.
+const (
+	clientQPS   = 1000
+	clientBurst = 2000
+)
+
 // Options are what a control plane starts with. The zero value is a bare Kubernetes.
 type Options struct {
 	CRDs []*apiextensionsv1.CustomResourceDefinition // installed and served when Start returns
@@ -57,6 +63,7 @@ type ControlPlane struct {
 	kubeconfig string
 	restart    chan chan error
 	stop       chan chan error
+	borrowed   bool // another process runs it, and nothing but config and kubeconfig is set
 }
 
 // ForTest starts a control plane that ends with the test. It skips or fails the test where parts.ControlPlane does.
@@ -96,15 +103,22 @@ func (c *ControlPlane) Config() *rest.Config { return rest.CopyConfig(c.config) 
 // Kubeconfig returns the path of a kubeconfig of the administrator for other processes. It lasts until Stop.
 func (c *ControlPlane) Kubeconfig() string { return c.kubeconfig }
 
-// RestartAPIServer ends kube-apiserver, starts it again at the same address and returns when it answers. etcd runs on.
+// RestartAPIServer ends kube-apiserver, starts it again at the same address and returns when it answers. etcd runs on. It fails for a
+// borrowed control plane.
 func (c *ControlPlane) RestartAPIServer() error {
+	if c.borrowed {
+		return errors.New("restart kube-apiserver: other processes use it")
+	}
 	done := make(chan error)
 	c.restart <- done
 	return <-done
 }
 
-// Stop ends both programs, waits for that and removes their data.
+// Stop ends both programs, waits for that and removes their data. It leaves a borrowed control plane running.
 func (c *ControlPlane) Stop() error {
+	if c.borrowed {
+		return nil
+	}
 	done := make(chan error)
 	c.stop <- done
 	return <-done
@@ -204,7 +218,7 @@ func (c *ControlPlane) begin() error {
 	if err := c.programs.Start(); err != nil {
 		return err
 	}
-	admin, err := c.programs.AddUser(envtest.User{Name: "admin", Groups: []string{"system:masters"}}, &rest.Config{QPS: 1000, Burst: 2000})
+	admin, err := c.programs.AddUser(envtest.User{Name: "admin", Groups: []string{"system:masters"}}, &rest.Config{QPS: clientQPS, Burst: clientBurst})
 	if err != nil {
 		return fmt.Errorf("add the administrator: %w", err)
 	}

@@ -30,9 +30,31 @@ import (
 // phaseCanceled is a phase that only Velero 1.17 and later know.
 const phaseCanceled = "Canceled"
 
-func TestPodIsRunByHand(t *testing.T) {
+// TestControlPlane starts one, looks at all that it is for, and at what is left of it.
+func TestControlPlane(t *testing.T) {
 	t.Parallel()
-	c := newClient(t, ForTest(t, Options{Dir: t.TempDir()}))
+	parts.ControlPlane(t)
+	dir, log := t.TempDir(), filepath.Join(t.TempDir(), "audit.log")
+	cp, err := Start(Options{Dir: dir, CRDs: crds(t, LatestVelero), AuditLog: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(running(t, dir)); n != 2 {
+		t.Errorf("%d programs run, want etcd and kube-apiserver", n)
+	}
+	t.Run("a pod is run by hand", func(t *testing.T) { podIsRunByHand(t, cp) })
+	t.Run("the latest Velero's phases", func(t *testing.T) { takesCanceled(t, cp, true) })
+	t.Run("the kubeconfig leads to the same server", func(t *testing.T) { kubeconfigLeadsToTheSameServer(t, cp) })
+	t.Run("audit log", func(t *testing.T) { auditLog(t, cp, log) })
+	if err := cp.Stop(); err != nil {
+		t.Error(err)
+	}
+	checkNothingIsLeft(t, dir)
+}
+
+func podIsRunByHand(t *testing.T, cp *ControlPlane) {
+	t.Helper()
+	c := newClient(t, cp)
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default"},
 		Spec: corev1.PodSpec{
@@ -65,26 +87,30 @@ func TestPodIsRunByHand(t *testing.T) {
 
 func TestPhaseCanceledDependsOnVelero(t *testing.T) {
 	t.Parallel()
-	for version, accepted := range map[string]bool{
-		"1.10.3": false, "1.14.1": false, "1.16.2": false, "1.17.2": true, "1.18.3": true,
-	} {
+	parts.Slow(t) // TestControlPlane has the latest version, and package podvolume 1.16.2
+	for version, accepted := range map[string]bool{"1.10.3": false, "1.14.1": false, "1.16.2": false, "1.17.2": true} {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
-			c := newClient(t, ForTest(t, Options{CRDs: crds(t, version), Dir: t.TempDir()}))
-			pvb := &velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Name: "web-data", Namespace: "default"}}
-			if err := c.Create(t.Context(), pvb); err != nil {
-				t.Fatal(err)
-			}
-			before := pvb.DeepCopy()
-			pvb.Status.Phase = phaseCanceled
-			err := c.Patch(t.Context(), pvb, client.MergeFrom(before))
-			if accepted && err != nil {
-				t.Errorf("got %v, want no error", err)
-			}
-			if !accepted && !apierrors.IsInvalid(err) {
-				t.Errorf("got %v, want Invalid", err)
-			}
+			takesCanceled(t, ForTest(t, Options{CRDs: crds(t, version), Dir: t.TempDir()}), accepted)
 		})
+	}
+}
+
+func takesCanceled(t *testing.T, cp *ControlPlane, accepted bool) {
+	t.Helper()
+	c := newClient(t, cp)
+	pvb := &velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Name: "web-data", Namespace: "default"}}
+	if err := c.Create(t.Context(), pvb); err != nil {
+		t.Fatal(err)
+	}
+	before := pvb.DeepCopy()
+	pvb.Status.Phase = phaseCanceled
+	err := c.Patch(t.Context(), pvb, client.MergeFrom(before))
+	if accepted && err != nil {
+		t.Errorf("got %v, want no error", err)
+	}
+	if !accepted && !apierrors.IsInvalid(err) {
+		t.Errorf("got %v, want Invalid", err)
 	}
 }
 
@@ -115,9 +141,8 @@ func TestVeleroCRDsOfUnknownVersion(t *testing.T) {
 	}
 }
 
-func TestKubeconfigLeadsToTheSameServer(t *testing.T) {
-	t.Parallel()
-	cp := ForTest(t, Options{Dir: t.TempDir()})
+func kubeconfigLeadsToTheSameServer(t *testing.T, cp *ControlPlane) {
+	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", cp.Kubeconfig())
 	if err != nil {
 		t.Fatal(err)
@@ -136,11 +161,9 @@ func TestKubeconfigLeadsToTheSameServer(t *testing.T) {
 	}
 }
 
-func TestAuditLog(t *testing.T) {
-	t.Parallel()
-	log := filepath.Join(t.TempDir(), "audit.log")
-	c := newClient(t, ForTest(t, Options{Dir: t.TempDir(), AuditLog: log}))
-	if err := c.Get(t.Context(), client.ObjectKey{Name: "kube-system"}, &corev1.Namespace{}); err != nil {
+func auditLog(t *testing.T, cp *ControlPlane, log string) {
+	t.Helper()
+	if err := newClient(t, cp).Get(t.Context(), client.ObjectKey{Name: "kube-system"}, &corev1.Namespace{}); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(log)
@@ -149,46 +172,30 @@ func TestAuditLog(t *testing.T) {
 	}
 }
 
-func TestNothingIsLeft(t *testing.T) {
+func TestNothingIsLeftOfAFailedStart(t *testing.T) {
 	t.Parallel()
-	tests := map[string]struct {
-		crds    []*apiextensionsv1.CustomResourceDefinition
-		wantErr string
-	}{
-		"after Stop": {},
-		"after a failed start": {
-			crds:    []*apiextensionsv1.CustomResourceDefinition{{ObjectMeta: metav1.ObjectMeta{Name: "invalid"}}},
-			wantErr: "install CRDs",
-		},
+	parts.ControlPlane(t)
+	dir := t.TempDir()
+	invalid := []*apiextensionsv1.CustomResourceDefinition{{ObjectMeta: metav1.ObjectMeta{Name: "invalid"}}}
+	if _, err := Start(Options{Dir: dir, CRDs: invalid}); err == nil || !strings.Contains(err.Error(), "install CRDs") {
+		t.Errorf("start: got %v, want an error about CRDs", err)
 	}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			dir := t.TempDir()
-			cp, err := Start(Options{Dir: dir, CRDs: tt.crds})
-			if err == nil {
-				if n := len(running(t, dir)); n != 2 {
-					t.Errorf("%d programs run, want etcd and kube-apiserver", n)
-				}
-				if err := cp.Stop(); err != nil {
-					t.Error(err)
-				}
-			}
-			if got := fmt.Sprint(err); tt.wantErr == "" && err != nil || !strings.Contains(got, tt.wantErr) {
-				t.Errorf("start: got %v, want %q", err, tt.wantErr)
-			}
-			if left := running(t, dir); len(left) > 0 {
-				t.Errorf("still running: %v", left)
-			}
-			if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
-				t.Errorf("left on disk: %v, %v", left, err)
-			}
-		})
+	checkNothingIsLeft(t, dir)
+}
+
+// checkNothingIsLeft looks for programs and files of a control plane in dir.
+func checkNothingIsLeft(t *testing.T, dir string) {
+	t.Helper()
+	if left := running(t, dir); len(left) > 0 {
+		t.Errorf("still running: %v", left)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left on disk: %v, %v", left, err)
 	}
 }
 
+// TestNothingRunsAfterKill kills a process that lends a control plane, after this one has borrowed it.
 func TestNothingRunsAfterKill(t *testing.T) {
-	t.Parallel()
 	parts.ControlPlane(t)
 	if _, err := exec.LookPath("setpriv"); err != nil {
 		t.Log("without setpriv there is no safety net: nothing to test")
@@ -196,7 +203,7 @@ func TestNothingRunsAfterKill(t *testing.T) {
 	}
 	dir := t.TempDir()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = append(os.Environ(), doomedDir+"="+dir, "TMPDIR="+dir)
+	cmd.Env = append(os.Environ(), doomed+"=1", "TMPDIR="+dir)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -205,9 +212,11 @@ func TestNothingRunsAfterKill(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
 		t.Errorf("start: %q, %v", line, err)
 	}
+	borrowFrom(t, strings.TrimSpace(line))
 	programs := running(t, dir)
 	if len(programs) != 2 {
 		t.Errorf("before the kill run %v, want etcd and kube-apiserver", programs)
@@ -228,16 +237,41 @@ func TestNothingRunsAfterKill(t *testing.T) {
 	}
 }
 
-// doomedDir is the variable that makes this test binary start a control plane in the folder and wait to be killed.
-const doomedDir = "PLIMSOLL_TEST_DOOMED_DIR"
+// borrowFrom borrows the control plane of the Lender with this Environment, twice.
+func borrowFrom(t *testing.T, environment string) {
+	t.Helper()
+	name, socket, _ := strings.Cut(environment, "=")
+	t.Setenv(name, socket)
+	first, err := Borrow()
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	takesCanceled(t, first, true)
+	second, err := Borrow()
+	if err != nil || second.Kubeconfig() != first.Kubeconfig() {
+		t.Errorf("borrowed another control plane: %v", err)
+	}
+	if err := first.RestartAPIServer(); err == nil {
+		t.Error("a borrower has restarted the API server")
+	}
+	if err := first.Stop(); err != nil {
+		t.Error(err)
+	}
+	kubeconfigLeadsToTheSameServer(t, second) // which still runs
+}
+
+// doomed is the variable that makes this test binary lend a control plane and wait to be killed.
+const doomed = "PLIMSOLL_TEST_DOOMED"
 
 func TestMain(m *testing.M) {
-	if dir := os.Getenv(doomedDir); dir != "" {
-		if _, err := Start(Options{Dir: dir}); err != nil {
+	if os.Getenv(doomed) != "" {
+		lender, err := Lend()
+		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
-		fmt.Println("started")
+		fmt.Println(lender.Environment())
 		select {}
 	}
 	os.Exit(m.Run())

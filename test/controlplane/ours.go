@@ -4,12 +4,26 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/plimsoll-io/plimsoll/test/parts"
 )
+
+// CRDs returns the CRDs of a version of Velero, and ours.
+func CRDs(velero string) ([]*apiextensionsv1.CustomResourceDefinition, error) {
+	theirs, err := VeleroCRDs(velero)
+	if err != nil {
+		return nil, err
+	}
+	ours, err := OurCRDs()
+	if err != nil {
+		return nil, err
+	}
+	return slices.Concat(theirs, ours), nil
+}
 
 // OurCRDs are the CRDs in deploy/crds.
 func OurCRDs() ([]*apiextensionsv1.CustomResourceDefinition, error) {

@@ -74,11 +74,22 @@ monitoring: {dashboard: {enabled: true}, labels: {release: prometheus}}
 
 const digest = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
-// TestAPIServerTakesEverything sends all that is rendered to an API server: a dry run, which validates and admits as if it
-// were made. Definitions are really made, to see that they are served. Fields that the API server does not know are errors.
-func TestAPIServerTakesEverything(t *testing.T) {
+// TestAPIServer runs what needs an API server, on one: at first nothing is installed.
+func TestAPIServer(t *testing.T) {
 	t.Parallel()
-	c := newClient(t)
+	plane := controlplane.ForTest(t, controlplane.Options{Dir: t.TempDir()})
+	e := testenv.New(t, testenv.Options{Namespace: "velero", Plane: plane})
+	e.CreateNamespaces("plimsoll", "backup", "shop")
+	t.Run("the chart refuses a second helper", func(t *testing.T) { refusesASecondHelper(t, e.For(t)) })
+	t.Run("it takes the manifests in docs", func(t *testing.T) { takesManifestsInDocs(t, e.Client) })
+	t.Run("it takes everything", func(t *testing.T) { takesEverything(t, e.Client) })
+	t.Run("Velero's DaemonSet is not changed", func(t *testing.T) { isNotMixedIntoVelerosDaemonSet(t, e.Client) })
+}
+
+// takesEverything sends all that is rendered to an API server: a dry run, which validates and admits as if it
+// were made. Definitions are really made, to see that they are served. Fields that the API server does not know are errors.
+func takesEverything(t *testing.T, c client.Client) {
+	t.Helper()
 	values := writeFile(t, everyValue)
 	for name, text := range map[string][]byte{
 		"standalone":              kustomize(t, "standalone"),
@@ -183,13 +194,11 @@ func TestRestoreHelper(t *testing.T) {
 	}
 }
 
-// TestChartRefusesASecondHelper installs beside a ConfigMap that an administrator has made. A server that finds two of them
+// refusesASecondHelper installs beside a ConfigMap that an administrator has made. A server that finds two of them
 // fails restores.
-func TestChartRefusesASecondHelper(t *testing.T) {
-	t.Parallel()
-	plane := controlplane.ForTest(t, controlplane.Options{Dir: t.TempDir()})
-	e := testenv.New(t, testenv.Options{Namespace: "velero", Plane: plane})
-	kubeconfig := plane.Kubeconfig()
+func refusesASecondHelper(t *testing.T, e *testenv.Env) {
+	t.Helper()
+	kubeconfig := e.Plane.Kubeconfig()
 	install := func(args ...string) error {
 		_, err := helmTemplate(t, "velero", append([]string{"--dry-run=server", "--kubeconfig", kubeconfig}, args...)...)
 		return err
@@ -296,15 +305,6 @@ func TestCRDsStay(t *testing.T) {
 	}
 }
 
-// newClient returns an administrator's client for an API server of its own, on which nothing is installed.
-func newClient(t *testing.T) client.Client {
-	t.Helper()
-	plane := controlplane.ForTest(t, controlplane.Options{Dir: t.TempDir()})
-	e := testenv.New(t, testenv.Options{Namespace: "velero", Plane: plane})
-	e.CreateNamespaces("plimsoll", "backup", "shop")
-	return e.Client
-}
-
 // apply applies the object on the server's side: a definition for good, anything else as a dry run.
 func apply(t *testing.T, c client.Client, object *unstructured.Unstructured) {
 	t.Helper()
@@ -341,11 +341,10 @@ func writeFile(t *testing.T, text string) string {
 	return path
 }
 
-// TestIsNotMixedIntoVelerosDaemonSet applies the node agent where Velero's own still is, as somebody does who forgot to
+// isNotMixedIntoVelerosDaemonSet applies the node agent where Velero's own still is, as somebody does who forgot to
 // delete that: it must stay as it was, since a mixture of the two would run.
-func TestIsNotMixedIntoVelerosDaemonSet(t *testing.T) {
-	t.Parallel()
-	c := newClient(t)
+func isNotMixedIntoVelerosDaemonSet(t *testing.T, c client.Client) {
+	t.Helper()
 	labels := map[string]string{"name": "node-agent", "role": "node-agent"}
 	theirs := &appsv1.DaemonSet{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "node-agent"},

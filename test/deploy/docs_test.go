@@ -15,10 +15,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestManifestsInDocs creates, as a dry run, each manifest that the documentation shows.
-func TestManifestsInDocs(t *testing.T) {
-	t.Parallel()
-	c := newClient(t)
+// takesManifestsInDocs creates, as a dry run, each manifest that the documentation shows.
+func takesManifestsInDocs(t *testing.T, c client.Client) {
+	t.Helper()
 	for _, object := range objects(t, kustomize(t, "standalone")) {
 		if object.GetKind() == "CustomResourceDefinition" {
 			apply(t, c, object)

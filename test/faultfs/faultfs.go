@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -60,6 +61,9 @@ type Fault struct {
 	Errno syscall.Errno
 	// Lose makes a Write succeed that does nothing: what was to be written, truncated or allocated is lost.
 	Lose bool
+	// Vanish removes the entry before the call, as a program that uses the volume does between another one's listing and its look.
+	// The call returns ENOENT.
+	Vanish bool
 	// Hang makes the call wait, even after SIGKILL, until Clear, Abort or Unmount. It then returns Errno, or goes on if that is 0.
 	Hang bool
 }
@@ -67,9 +71,12 @@ type Fault struct {
 // String describes the fault, for a test's log.
 func (f Fault) String() string {
 	what := "hangs"
-	if f.Lose {
+	switch {
+	case f.Lose:
 		what = "is lost"
-	} else if !f.Hang {
+	case f.Vanish:
+		what = "vanishes"
+	case !f.Hang:
 		what = fmt.Sprintf("fails with %q", f.Errno.Error())
 	}
 	op, name := f.Op, f.Path
@@ -98,8 +105,8 @@ func (f Fault) matches(op Op, name string) bool {
 
 // FS is a mounted file system. Its methods are safe for concurrent use.
 type FS struct {
-	dir    string
-	server *fuse.Server
+	dir, backing string
+	server       *fuse.Server
 
 	mu      sync.Mutex
 	faults  []*rule
@@ -119,7 +126,7 @@ type rule struct {
 
 // Mount mounts the file system on dir, a directory that exists. backing holds the files.
 func Mount(dir, backing string) (*FS, error) {
-	f := &FS{dir: dir, calls: map[Op]int{}, changed: make(chan struct{}), cleared: make(chan struct{})}
+	f := &FS{dir: dir, backing: backing, calls: map[Op]int{}, changed: make(chan struct{}), cleared: make(chan struct{})}
 	root, err := newRoot(f, backing)
 	if err != nil {
 		return nil, fmt.Errorf("mount a file system that fails on command: %w", err)
@@ -265,6 +272,11 @@ func (f *FS) call(op Op, name string, at int64) syscall.Errno {
 		f.hang()
 	case hit.Lose:
 		return lost
+	case hit.Vanish:
+		if err := os.RemoveAll(filepath.Join(f.backing, name)); err != nil {
+			return syscall.EIO
+		}
+		return syscall.ENOENT
 	}
 	return hit.Errno
 }

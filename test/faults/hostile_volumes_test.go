@@ -82,8 +82,27 @@ func makeManyFiles(t *testing.T, dir string, n int) {
 	}
 }
 
-// TestVolumeIsTooDeep has paths that are longer than the kernel takes (PATH_MAX, 4096 bytes): what lies there is missing in the
-// backup, which says so, and does not hold back the rest of the volume.
+// lacksDirectory backs a volume up with a directory that cannot be read. Nobody knows what lies in it: the backup fails, and where people accept
+// that, as lacksDirectory returns it, it says so, and does not hold back the rest of the volume.
+func (f *fixture) lacksDirectory(source *corev1.Pod, uploader string) rig.Version {
+	f.T.Helper()
+	pvb := f.NewBackup(source, "data", uploader)
+	f.Create(pvb)
+	if v := f.End(pvb); v.Phase != rig.Failed || v.Snapshot.Reason != v1alpha1.ReasonUnreadableFiles || !strings.Contains(v.Message, "directory could not be read") {
+		f.T.Fatalf("a directory that cannot be read made it end as %v", v)
+	}
+	accepting := f.NewBackup(source, "data", uploader)
+	metav1.SetMetaDataAnnotation(&accepting.ObjectMeta, v1alpha1.AnnotationPartial, "complete")
+	f.Create(accepting)
+	v := f.End(accepting)
+	if v.Phase != rig.Completed || v.Snapshot.Errors == 0 || !strings.Contains(v.Message, "could not be read") {
+		f.T.Fatalf("a directory that people accept to lack made it end as %v", v)
+	}
+	f.Event(accepting, v1alpha1.EventPartial)
+	return v
+}
+
+// TestVolumeIsTooDeep has paths that are longer than the kernel takes (PATH_MAX, 4096 bytes).
 func TestVolumeIsTooDeep(t *testing.T) {
 	t.Parallel()
 	for _, uploader := range []string{rig.Restic, rig.Kopia} {
@@ -93,13 +112,7 @@ func TestVolumeIsTooDeep(t *testing.T) {
 			f, source := smallVolume(t, uploader)
 			makeDeep(t, f.Volume(source, "data"))
 			f.Start()
-			pvb := f.NewBackup(source, "data", uploader)
-			f.Create(pvb)
-			v := f.End(pvb)
-			if v.Phase != rig.Completed || v.Snapshot.Errors == 0 {
-				t.Fatalf("paths that cannot be read made it end as %v", v)
-			}
-			f.Event(pvb, v1alpha1.EventPartial)
+			v := f.lacksDirectory(source, uploader)
 			target := f.WaitingPod("target", "data")
 			pvr := f.NewRestore(target, "data", rig.SnapshotOf(v))
 			metav1.SetMetaDataAnnotation(&pvr.ObjectMeta, v1alpha1.AnnotationPartial, "1%")
@@ -208,14 +221,7 @@ func TestVolumeHasLongPaths(t *testing.T) {
 			f, source := smallVolume(t, uploader)
 			f.Start()
 			makeLongPath(t, f.Volume(source, "data"))
-			pvb := f.NewBackup(source, "data", uploader)
-			f.Create(pvb)
-			// Neither can reach the end of such a path, which must not go unsaid.
-			v := f.End(pvb)
-			if v.Phase != rig.Completed || v.Snapshot.Errors == 0 || !strings.Contains(v.Message, "could not be read") {
-				t.Errorf("a path that is too long made it end as %v", v)
-			}
-			f.Event(pvb, v1alpha1.EventPartial)
+			v := f.lacksDirectory(source, uploader) // neither can reach the end of such a path
 			target := f.WaitingPod("target", "data")
 			pvr := f.NewRestore(target, "data", rig.SnapshotOf(v))
 			f.Create(pvr)

@@ -4,11 +4,11 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 bin=../../bin
-if "$bin/faults.test" -test.v -test.timeout 25m -test.parallel 6 "$@" 2>&1 | tee "$bin/faults.log"; then
+if "$bin/faults.test" -test.v -test.timeout 40m -test.parallel 8 "$@" 2>&1 | tee "$bin/faults.log"; then
   exec ../../tools/no-skips.sh '^ *--- SKIP: ' "$bin/faults.log"
 fi
 printf '\n=== what was wrong:\n'
 awk '/^=== (RUN|CONT|NAME|PAUSE)/ {test = $3}
-     /^ +[a-z0-9_]+_test\.go:[0-9]+: / && !/ ends with:$/ {print test ": " substr($0, 1, 1000)}
+     /^ +[a-z0-9_]+\.go:[0-9]+: / && !/ ends with:$/ {print test ": " substr($0, 1, 1000)}
      /^(panic: |WARNING: DATA RACE)/ {print test ": " $0}' "$bin/faults.log"
 exit 1

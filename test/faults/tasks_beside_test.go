@@ -89,6 +89,9 @@ func (b *bench) refuseDamage() {
 		b.T.Errorf("backups of the damaged volume would be forgotten: wave %s", wave)
 	}
 	b.unchanged(before)
+	// In objects a second is one moment, in which damage counts: what comes next must not end in it.
+	ended := time.Now().Truncate(time.Second)
+	testenv.Eventually(b.T, "the second of the damage is over", func() bool { return time.Now().Truncate(time.Second).After(ended) })
 }
 
 // isChange reports whether a store's client stores or removes something.

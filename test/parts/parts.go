@@ -15,6 +15,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/plimsoll-io/plimsoll/pkg/worker"
 )
 
 // DefaultRestic is the version of restic that is used where the version does not matter. The Makefile reads this line.
@@ -61,6 +63,15 @@ func Kopia(tb testing.TB) string {
 	tb.Helper()
 	Slow(tb)
 	path, err := FindKopia()
+	need(tb, err)
+	return path
+}
+
+// KopiaWorker returns the absolute path of the program that works with kopia, as make has built it last. The tests of pkg/uploader/kopia are
+// such a worker themselves, with the race detector.
+func KopiaWorker(tb testing.TB) string {
+	tb.Helper()
+	path, err := FindKopiaWorker()
 	need(tb, err)
 	return path
 }
@@ -112,19 +123,13 @@ func ControlPlane(tb testing.TB) string {
 // absolute path.
 func NodeAgent(tb testing.TB) string {
 	tb.Helper()
-	return build(tb, "./cmd/node-agent", "./cmd/kopia-worker")
-}
-
-// KubectlPlimsoll builds our plugin of kubectl as NodeAgent does.
-func KubectlPlimsoll(tb testing.TB) string {
-	tb.Helper()
-	return build(tb, "./cmd/kubectl-plimsoll")
+	return build(tb, "./cmd/node-agent", "./cmd/kopia-worker", "./cmd/worker-exec")
 }
 
 // RestoreController builds our restore controller and its kopia worker as NodeAgent does.
 func RestoreController(tb testing.TB) string {
 	tb.Helper()
-	return build(tb, "./cmd/restore-controller", "./cmd/kopia-worker")
+	return build(tb, "./cmd/restore-controller", "./cmd/kopia-worker", "./cmd/worker-exec")
 }
 
 // VolumePlugin builds the worked example of a volume snapshotter plugin as NodeAgent does.
@@ -172,6 +177,17 @@ func Build(ctx context.Context, dir string, race bool, programs ...string) error
 func FindRestic(version string) (string, error) {
 	return find("restic-"+version, "make bin/restic-"+version)
 }
+
+// UseWorkerExec has workers start with worker-exec if make has built it, as a node agent does: a test binary takes half a second of a processor for
+// that. For TestMain.
+func UseWorkerExec() {
+	if path, err := find("worker-exec", "make bin/worker-exec"); err == nil {
+		worker.UseShim(path)
+	}
+}
+
+// FindKopiaWorker is KopiaWorker for programs that are no test.
+func FindKopiaWorker() (string, error) { return find("kopia-worker", "make bin/kopia-worker") }
 
 // FindKopia is Kopia for programs that are no test.
 func FindKopia() (string, error) { return find("kopia", "make bin/kopia") }

@@ -95,7 +95,7 @@ func TestRightsOfRepositoryTasks(t *testing.T) {
 			return err == nil && task.Status.Phase == v1alpha1.PhaseCompleted && task.Status.Repositories[0].Prune.FreedBytes != nil
 		})
 		// It creates the kopia repository. The Backup is not in the bucket, so it gets no copy.
-		migration := &v1alpha1.RepositoryTask{ObjectMeta: c.Meta(name + "-migrate"), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskMigrate, Backup: "migrated"}}
+		migration := &v1alpha1.RepositoryTask{ObjectMeta: c.Meta(name + "-migrate"), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskMigrate, All: true}}
 		c.Create(migration)
 		testenv.EventuallyGet(c.Env, migration, "the copy of a snapshot", func(task *v1alpha1.RepositoryTask, err error) bool {
 			return err == nil && task.Status.Phase.Terminal() && len(task.Status.Volumes) == 1 && task.Status.Volumes[0].Result == v1alpha1.VolumeMigrated

@@ -314,15 +314,16 @@ func (h *History) checkVersion(uid types.UID, before, v Version) string {
 	return ""
 }
 
-// isMark reports whether a task of type Forget has set or removed its mark of a backup, whose end stays as it is. No server waits for such
-// a backup, since it belongs to none.
+// isMark reports whether a task has set or removed a mark of a backup, that it is being forgotten or was verified, whose end stays as it is. No
+// server waits for such a backup, since it belongs to none.
 func isMark(before, v Version) bool {
 	was, isBackup := before.Object.(*velerov1.PodVolumeBackup)
 	if !isBackup || len(was.OwnerReferences) > 0 {
 		return false
 	}
 	is := v.Object.(*velerov1.PodVolumeBackup)
-	return was.Annotations[v1alpha1.AnnotationForgetting] != is.Annotations[v1alpha1.AnnotationForgetting] && reflect.DeepEqual(was.Status, is.Status)
+	isOther := func(name string) bool { return was.Annotations[name] != is.Annotations[name] }
+	return slices.ContainsFunc([]string{v1alpha1.AnnotationForgetting, v1alpha1.AnnotationVerified, v1alpha1.AnnotationDamaged}, isOther) && reflect.DeepEqual(was.Status, is.Status)
 }
 
 // Gone reports whether o does not exist any more.

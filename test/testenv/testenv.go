@@ -1,7 +1,8 @@
 // Package testenv is the world of a test that needs Kubernetes: a real control plane, a namespace in it, and clients.
 //
-// Tests of one process share a control plane for each version of Velero, each test in a namespace of its own; nothing is
-// removed from it, since it ends with the process. A test whose doings others would notice has a control plane of its own.
+// Tests of one process share a control plane for each version of Velero, each test in a namespace of its own, and the processes of
+// `make test` share that of the newest one, which test/controlplane/lend lends; nothing is removed from it, since it ends with the
+// last of them. A test whose doings others would notice has a control plane of its own, and a package of such tests calls MainAlone.
 // There are no controllers and no kubelets (see test/controlplane): the test plays them, with a Node for instance.
 // A Proxy before the API server makes the faults of a network, and lets pods answer.
 package testenv
@@ -13,7 +14,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -43,9 +43,11 @@ const Patience = 5 * time.Minute
 var shared struct {
 	sync.Mutex
 	planes map[string]*controlplane.ControlPlane // nil unless Main runs
+	alone  bool                                  // none of them is borrowed
 }
 
-// Main runs the tests, stops the control planes that they shared, and returns the exit code: for TestMain.
+// Main runs the tests, stops the control planes that they shared, and returns the exit code: for TestMain. Tests of other packages may
+// use the same control plane.
 func Main(m *testing.M) int {
 	ctrl.SetLogger(logr.Discard())
 	shared.planes = map[string]*controlplane.ControlPlane{}
@@ -57,6 +59,12 @@ func Main(m *testing.M) int {
 		}
 	}
 	return code
+}
+
+// MainAlone is Main for tests that change what belongs to the whole cluster, such as CRDs: no other package uses their control planes.
+func MainAlone(m *testing.M) int {
+	shared.alone = true
+	return Main(m)
 }
 
 // Options choose a world. The zero value is a new namespace on the shared control plane.
@@ -91,7 +99,11 @@ func New(tb testing.TB, o Options) *Env {
 	switch {
 	case plane != nil:
 	case o.Namespace != "" || o.AuditLog != "":
-		plane = controlplane.ForTest(tb, controlplane.Options{CRDs: crds(tb, o.Velero), AuditLog: o.AuditLog})
+		crds, err := controlplane.CRDs(o.Velero)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		plane = controlplane.ForTest(tb, controlplane.Options{CRDs: crds, AuditLog: o.AuditLog})
 	default:
 		plane = sharedPlane(tb, o.Velero)
 	}
@@ -110,7 +122,7 @@ func New(tb testing.TB, o Options) *Env {
 	return e
 }
 
-// sharedPlane returns the control plane of a version of Velero, which it starts for the first test that asks.
+// sharedPlane returns the control plane of a version of Velero, which it starts or borrows for the first test that asks.
 func sharedPlane(tb testing.TB, velero string) *controlplane.ControlPlane {
 	tb.Helper()
 	shared.Lock()
@@ -119,7 +131,7 @@ func sharedPlane(tb testing.TB, velero string) *controlplane.ControlPlane {
 		tb.Fatal("nobody would stop the control plane: TestMain has to call testenv.Main")
 	}
 	if shared.planes[velero] == nil {
-		plane, err := controlplane.Start(controlplane.Options{CRDs: crds(tb, velero)})
+		plane, err := start(velero)
 		if err != nil {
 			tb.Fatal(err)
 		}
@@ -128,18 +140,18 @@ func sharedPlane(tb testing.TB, velero string) *controlplane.ControlPlane {
 	return shared.planes[velero]
 }
 
-// crds returns the CRDs of a version of Velero, and ours.
-func crds(tb testing.TB, velero string) []*apiextensionsv1.CustomResourceDefinition {
-	tb.Helper()
-	theirs, err := controlplane.VeleroCRDs(velero)
-	if err != nil {
-		tb.Fatal(err)
+// start borrows the control plane of a version of Velero, or starts one.
+func start(velero string) (*controlplane.ControlPlane, error) {
+	if velero == controlplane.LatestVelero && !shared.alone {
+		if plane, err := controlplane.Borrow(); !errors.Is(err, controlplane.ErrNoLender) {
+			return plane, err
+		}
 	}
-	ours, err := controlplane.OurCRDs()
+	crds, err := controlplane.CRDs(velero)
 	if err != nil {
-		tb.Fatal(err)
+		return nil, err
 	}
-	return slices.Concat(theirs, ours)
+	return controlplane.Start(controlplane.Options{CRDs: crds})
 }
 
 // NewScheme returns a scheme of the types of Kubernetes and Velero, and ours.

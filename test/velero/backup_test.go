@@ -21,27 +21,27 @@ import (
 // TestBackupOfACluster reads a backup of what a real API server has, as each version writes it.
 func TestBackupOfACluster(t *testing.T) {
 	t.Parallel()
-	e := testenv.New(t, testenv.Options{Namespace: "shop"})
-	shop := e.Meta("web")
+	e := testenv.New(t, testenv.Options{})
+	shop, disk := e.Meta("web"), "disk-"+e.Namespace
 	e.Create(
 		&corev1.ConfigMap{ObjectMeta: shop, Data: map[string]string{"key": "value"}},
 		&rbacv1.Role{ObjectMeta: shop},
-		&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "disk"}, Spec: volumeSpec()},
-		&corev1.PersistentVolumeClaim{ObjectMeta: shop, Spec: claimSpec("disk")},
+		&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: disk}, Spec: volumeSpec()},
+		&corev1.PersistentVolumeClaim{ObjectMeta: shop, Spec: claimSpec(disk)},
 	)
-	items, err := velero.Collect(t.Context(), e.Config, "shop")
+	items, err := velero.Collect(t.Context(), e.Config, e.Namespace)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, version := range []velero.Version{velero.V1_0, velero.V1_6, velero.V1_14, velero.V1_18} {
 		t.Run(version.String(), func(t *testing.T) {
 			t.Parallel()
-			checkArchive(t, version, items)
+			checkArchive(t, e.Namespace, version, items)
 		})
 	}
 }
 
-func checkArchive(t *testing.T, version velero.Version, items []velero.Item) {
+func checkArchive(t *testing.T, shop string, version velero.Version, items []velero.Item) {
 	t.Helper()
 	stored := velero.Stored{Version: version, Backup: &velerov1.Backup{ObjectMeta: metav1.ObjectMeta{Name: "b1"}}, Items: items}
 	files, err := stored.Files()
@@ -65,10 +65,11 @@ func checkArchive(t *testing.T, version velero.Version, items []velero.Item) {
 		got = append(got, fmt.Sprintf("%s %s/%s", item.Resource, item.Namespace, item.Name))
 	}
 	got = slices.DeleteFunc(got, func(name string) bool {
-		return name == "configmaps shop/kube-root-ca.crt" || name == "serviceaccounts shop/default"
+		return name == "configmaps "+shop+"/kube-root-ca.crt" || name == "serviceaccounts "+shop+"/default"
 	})
 	want := []string{
-		"configmaps shop/web", "namespaces /shop", "persistentvolumeclaims shop/web", "persistentvolumes /disk", "roles.rbac.authorization.k8s.io shop/web",
+		"configmaps " + shop + "/web", "namespaces /" + shop, "persistentvolumeclaims " + shop + "/web", "persistentvolumes /disk-" + shop,
+		"roles.rbac.authorization.k8s.io " + shop + "/web",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("items (-want +got):\n%s", diff)

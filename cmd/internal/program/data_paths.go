@@ -1,24 +1,41 @@
 package program
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec" //nolint:depguard // looks programs up, starts nothing
 	"path/filepath"
 )
 
-const kopiaWorkerName = "kopia-worker"
+// The programs beside this one in the image.
+const (
+	kopiaWorkerName = "kopia-worker"
+	workerExecName  = "worker-exec"
+)
+
+// FindWorkerExec returns the path of the program for worker.UseShim: beside this one as in the image. The error wraps fs.ErrNotExist if it is not there.
+func FindWorkerExec() (string, error) { return findBeside(workerExecName) }
+
+// findBeside returns the path of a program in the directory of this one. The error wraps fs.ErrNotExist if there is none.
+func findBeside(name string) (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find %s: %w", name, err)
+	}
+	path := filepath.Join(filepath.Dir(self), name)
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("find %s: %w", name, err)
+	}
+	return path, nil
+}
 
 // FindKopiaWorker returns the path of the program that works with kopia: beside this one as in the image, or in PATH.
 func FindKopiaWorker() (string, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return "", fmt.Errorf("find %s: %w", kopiaWorkerName, err)
-	}
-	beside := filepath.Join(filepath.Dir(self), kopiaWorkerName)
-	if _, err := os.Stat(beside); err == nil {
-		return beside, nil
+	if beside, err := findBeside(kopiaWorkerName); !errors.Is(err, fs.ErrNotExist) {
+		return beside, err
 	}
 	path, err := exec.LookPath(kopiaWorkerName)
 	if err != nil {

@@ -11,11 +11,13 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia/kopiaworker"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 )
 
 func TestMain(m *testing.M) {
 	worker.Main()
 	kopiaworker.Main()
+	parts.UseWorkerExec()
 	uploadertest.Main()
 	os.Exit(m.Run())
 }
@@ -25,14 +27,24 @@ func TestContract(t *testing.T) {
 	uploadertest.Run(t, uploadertest.Subject{New: newLimited, Repository: newAddress, Plain: true, Sparse: true})
 }
 
+// newLimited makes an uploader whose worker is this test binary, with the race detector: starting one takes more than a second of a processor, so
+// that the contract has it and other tests do not.
 func newLimited(tb testing.TB, bytesPerSecond int64) uploader.Uploader {
 	tb.Helper()
-	return newUploader(tb, kopia.Options{UploadLimit: bytesPerSecond, DownloadLimit: bytesPerSecond})
+	program, err := os.Executable()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return newUploader(tb, kopia.Options{Worker: program, UploadLimit: bytesPerSecond, DownloadLimit: bytesPerSecond})
 }
 
-// newUploader makes an uploader that reports often, and whose worker has time to end by itself on a busy machine.
+// newUploader makes an uploader that reports often, and whose worker has time to end by itself on a busy machine. Its worker is the program that make
+// has built, unless the options name one.
 func newUploader(tb testing.TB, options kopia.Options) *kopia.Uploader {
 	tb.Helper()
+	if options.Worker == "" {
+		options.Worker = parts.KopiaWorker(tb)
+	}
 	options.TempDir = tb.TempDir()
 	if options.CacheDir == "" {
 		options.CacheDir = tb.TempDir()

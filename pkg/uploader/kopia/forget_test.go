@@ -47,8 +47,9 @@ func TestForgetS3(t *testing.T) {
 	parts.Slow(t)
 	t.Parallel()
 	repository := bucketAddress(t, s3.Start(t))
-	s := forgetSubject(t, repository)
-	if err := newUploader(t, kopia.Options{}).Initialize(t.Context(), repository); err != nil {
+	s, data := forgetSubject(t, repository), newUploader(t, kopia.Options{})
+	s.Data = data
+	if err := data.Initialize(t.Context(), repository); err != nil {
 		t.Fatal(err)
 	}
 	uploadertest.RunForget(t, s)

@@ -160,7 +160,7 @@ func (u *Uploader) Backup(ctx context.Context, req uploader.BackupRequest, p pro
 	}
 	return uploader.BackupResult{
 		SnapshotID: r.SnapshotID, TotalBytes: r.TotalBytes, TotalFiles: r.TotalFiles, BytesUploaded: r.BytesUploaded,
-		Errors: r.Errors, FailedPaths: r.FailedPaths, Vanished: r.Vanished,
+		Errors: r.Errors, FailedPaths: r.FailedPaths, UnreadableDirectories: r.UnreadableDirectories, Vanished: r.Vanished,
 	}, nil
 }
 
@@ -187,21 +187,27 @@ func (u *Uploader) Restore(ctx context.Context, req uploader.RestoreRequest, p p
 }
 
 // Verify reads the snapshot's files piece by piece out of the storage, without any cache, and compares the hash of each piece
-// with the name under which the repository keeps it. It goes on after damage, and counts all of it.
+// with the name under which the repository keeps it. It goes on after damage, and counts all of it. A sample reads the directories and
+// the pieces of one part; the others must be in the index with their length, and their packs must be there.
 func (u *Uploader) Verify(ctx context.Context, req uploader.VerifyRequest, p progress.Sink) (uploader.VerifyResult, error) {
 	if !protocol.IsSnapshotID(req.SnapshotID) {
 		return uploader.VerifyResult{}, fmt.Errorf("verify: %s is no snapshot's id: %w", strconv.Quote(req.SnapshotID), uploader.ErrSnapshotNotFound)
 	}
+	if req.SamplePart < min(req.SampleParts, 1) || req.SamplePart > req.SampleParts { // nothing would be read, and look well
+		return uploader.VerifyResult{}, fmt.Errorf("verify: part %d of %d: %w", req.SamplePart, req.SampleParts, uploader.ErrUnsupported)
+	}
 	req.Repository.ReadOnly = true
 	r, err := u.run(ctx, run{
 		repository: req.Repository, sink: orDiscard(p),
-		request: protocol.Request{Operation: protocol.OpVerify, Parallel: req.Parallel, Snapshot: req.SnapshotID, TotalBytes: req.TotalBytes},
+		request: protocol.Request{
+			Operation: protocol.OpVerify, Parallel: req.Parallel, Snapshot: req.SnapshotID, TotalBytes: req.TotalBytes, SamplePart: req.SamplePart, SampleParts: req.SampleParts,
+		},
 	})
 	if err != nil {
 		return uploader.VerifyResult{}, fmt.Errorf("verify snapshot %s: %w", req.SnapshotID, err)
 	}
 	return uploader.VerifyResult{
-		Files: r.TotalFiles, Bytes: r.TotalBytes, Mismatched: r.Errors, NotCompared: r.NotCompared, Absent: r.Absent,
+		Sampled: r.Sampled, Files: r.TotalFiles, Bytes: r.TotalBytes, Mismatched: r.Errors, NotCompared: r.NotCompared, Absent: r.Absent,
 		FailedPaths: r.FailedPaths, LastError: r.LastError,
 	}, nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
 	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/s3"
@@ -26,6 +27,7 @@ func TestPrune(t *testing.T) {
 	t.Parallel()
 	repository := initialized(t)
 	s := forgetSubject(t, repository)
+	s.Data = newUploader(t, kopia.Options{})
 	left := uploadertest.RunForget(t, s)
 	pruner := s.Data.(uploader.Pruner)
 	info := func() (m maintenance) {
@@ -131,10 +133,9 @@ func TestPruneS3(t *testing.T) {
 	parts.Slow(t)
 	t.Parallel()
 	repository := bucketAddress(t, s3.Start(t))
-	s := forgetSubject(t, repository)
-	if err := s.Data.(interface {
-		Initialize(context.Context, uploader.Repository) error
-	}).Initialize(t.Context(), repository); err != nil {
+	s, data := forgetSubject(t, repository), newUploader(t, kopia.Options{})
+	s.Data = data
+	if err := data.Initialize(t.Context(), repository); err != nil {
 		t.Fatal(err)
 	}
 	left := uploadertest.RunForget(t, s)

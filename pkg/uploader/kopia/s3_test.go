@@ -16,7 +16,10 @@ func TestContractS3(t *testing.T) {
 	t.Parallel()
 	server := s3.Start(t)
 	uploadertest.Run(t, uploadertest.Subject{
-		New:        newLimited,
+		New: func(tb testing.TB, bytesPerSecond int64) uploader.Uploader {
+			tb.Helper()
+			return newUploader(tb, kopia.Options{UploadLimit: bytesPerSecond, DownloadLimit: bytesPerSecond})
+		},
 		Repository: func(tb testing.TB) uploader.Repository { return bucketAddress(tb, server) },
 		Plain:      true, Sparse: true,
 	})

@@ -273,3 +273,75 @@ func rewrite(t *testing.T, repository uploader.Repository, id string, change fun
 	}))
 	return string(man.ID)
 }
+
+// TestVerifySamples reads a snapshot part by part: together they read each content once, and damage is found by the one that its content is in.
+func TestVerifySamples(t *testing.T) {
+	t.Parallel()
+	const parts = 3
+	repository := initialized(t)
+	u := newUploader(t, kopia.Options{})
+	stored := backup(t, u, uploader.BackupRequest{Repository: repository, Volume: mixedVolume(t)}, nil)
+	rotation := func(t *testing.T, repository uploader.Repository, id string, files, size int64) (damaged int, read int64) {
+		t.Helper()
+		for part := range parts {
+			var seen uploadertest.Recorder
+			result, err := u.Verify(t.Context(), uploader.VerifyRequest{Repository: repository, SnapshotID: id, SamplePart: part + 1, SampleParts: parts}, &seen)
+			if err != nil || !result.Sampled || result.Proven() && result.Files != files {
+				t.Errorf("part %d: %+v, %v\n%s", part+1, result, err, workerSaid(err))
+			}
+			if last := seen.Last(); last.TotalFinal || last.BytesDone != result.Bytes || last.TotalBytes < size/parts {
+				t.Errorf("part %d: the last reading is %+v", part+1, last)
+			}
+			if !result.Proven() {
+				t.Log(result.LastError)
+				damaged++
+			}
+			read += result.Bytes
+		}
+		return damaged, read
+	}
+	if damaged, read := rotation(t, repository, stored.SnapshotID, 5, stored.TotalBytes); damaged != 0 || read != stored.TotalBytes {
+		t.Errorf("%d of %d bytes read, %d parts damaged", read, stored.TotalBytes, damaged)
+	}
+	changed := copyOf(t, repository)
+	flip(t, objects(t, changed, "p")[0])
+	if damaged, _ := rotation(t, changed, stored.SnapshotID, 5, stored.TotalBytes); damaged != 1 {
+		t.Errorf("%d parts have found the changed bytes, want 1", damaged)
+	}
+
+	few := initialized(t) // with two contents, so that one part has none, and finds what is lost all the same
+	small := backup(t, u, uploader.BackupRequest{Repository: few, Volume: randomVolume(t, 2, 100<<10)}, nil)
+	unknown := rewrite(t, few, small.SnapshotID, func(m *snapshot.DirManifest) {
+		id, err := object.ParseID(strings.Repeat("ab", 16))
+		if err != nil {
+			t.Error(err)
+		}
+		entry(m, "file-1").ObjectID = id
+	})
+	sizes := rewrite(t, few, small.SnapshotID, func(m *snapshot.DirManifest) { entry(m, "file-0").FileSize++; entry(m, "file-1").FileSize-- })
+	for name, test := range map[string]struct {
+		id     string
+		damage func(t *testing.T, pack string) // nil: the snapshot is damaged
+	}{
+		"pack missing":    {small.SnapshotID, func(t *testing.T, pack string) { t.Helper(); remove(t, pack) }},
+		"pack cut off":    {small.SnapshotID, cut},
+		"in no index":     {unknown, nil},
+		"of another size": {sizes, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			damaged := copyOf(t, few)
+			if test.damage != nil {
+				test.damage(t, objects(t, damaged, "p")[0])
+			}
+			if got, _ := rotation(t, damaged, test.id, 2, small.TotalBytes); got != parts {
+				t.Errorf("%d parts have found it, want all %d", got, parts)
+			}
+		})
+	}
+	for _, request := range []uploader.VerifyRequest{{SampleParts: 3}, {SamplePart: 4, SampleParts: 3}, {SamplePart: 1}} {
+		request.Repository, request.SnapshotID = repository, stored.SnapshotID
+		if _, err := u.Verify(t.Context(), request, nil); !errors.Is(err, uploader.ErrUnsupported) {
+			t.Errorf("part %d of %d: got %v", request.SamplePart, request.SampleParts, err)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
@@ -51,19 +52,25 @@ func (u *Uploader) Backup(ctx context.Context, req uploader.BackupRequest, p pro
 
 // backup runs restic backup once.
 func (u *Uploader) backup(ctx context.Context, w *workspace, req uploader.BackupRequest, sink progress.Sink) (uploader.BackupResult, error) {
-	out := newBackupStream(sink, pathOf(req.Volume))
+	root, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", req.Volume.Fd()))
+	if err != nil {
+		return uploader.BackupResult{}, fmt.Errorf("read the volume: %w", err)
+	}
+	defer root.Close()
+	out := newBackupStream(sink, pathOf(req.Volume), root)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	// restic would go on, save what is left as a snapshot, and exit with 3 as for single files.
 	out.volumeFailed = cancel
-	err := u.run(ctx, w, invocation{
+	err = u.run(ctx, w, invocation{
 		command: "backup", args: u.backupArgs(req), volume: req.Volume, mode: worker.Read,
 		stdout: out.stdout, itemFail: out.itemFailed, itemGone: out.itemGone,
 	})
 	u.logMalformed(out)
-	if failed := out.volumeError(req.Volume); failed != nil {
+	if failed := out.volumeError(); failed != nil {
 		return uploader.BackupResult{}, failed
 	}
+	out.checkVanished()
 	var exit *ExitError
 	partial := errors.As(err, &exit) && exit.Code == exitPartial
 	switch {
@@ -79,11 +86,12 @@ func (u *Uploader) backup(ctx context.Context, w *workspace, req uploader.Backup
 	out.finish(out.summary.bytes, out.summary.added)
 	result := uploader.BackupResult{
 		SnapshotID: out.summary.snapshotID, TotalBytes: out.summary.bytes, TotalFiles: out.summary.files,
-		BytesUploaded: out.summary.added, Errors: out.reading.Errors, FailedPaths: out.failed, Vanished: out.gone(),
+		BytesUploaded: out.summary.added, Errors: out.reading.Errors, FailedPaths: out.failed, UnreadableDirectories: out.dirs,
+		Vanished: out.gone(),
 	}
-	if partial && result.Vanished == 0 {
-		// Should restic not have named them, there is still at least one.
-		result.Errors = max(result.Errors, 1)
+	if partial && result.Errors == 0 && result.Vanished == 0 && out.stored == 0 {
+		// Should restic not have named what it could not read, there is still something.
+		result.Errors, result.UnreadableDirectories = 1, 1
 	}
 	return result, nil
 }

@@ -107,7 +107,7 @@ func (u *Uploader) hasSnapshots(ctx context.Context, w *workspace, wanted []stri
 		return err
 	}
 	if len(left) > 0 {
-		return fmt.Errorf("%w: what the repository has is whole, but %d of %d snapshots of the backup are not there, such as %s", uploader.ErrSnapshotNotFound, len(left), len(wanted), printable(left[0]))
+		return fmt.Errorf("%w: what the repository has is whole, but %d of %d snapshots that PodVolumeBackups name are not there, such as %s", uploader.ErrSnapshotNotFound, len(left), len(wanted), printable(left[0]))
 	}
 	return nil
 }

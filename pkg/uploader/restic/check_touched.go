@@ -264,7 +264,7 @@ func (f *finder) result(r *uploader.CheckResult) {
 		r.TouchedSnapshots = append(r.TouchedSnapshots, id)
 	}
 	slices.Sort(r.TouchedSnapshots)
-	r.TouchedSnapshots = r.TouchedSnapshots[:min(len(r.TouchedSnapshots), uploader.MaxExamples)]
+	r.TouchedSnapshots = r.TouchedSnapshots[:min(len(r.TouchedSnapshots), uploader.MaxTouched)]
 	for path := range f.paths {
 		r.TouchedPaths = append(r.TouchedPaths, path)
 	}

@@ -217,7 +217,7 @@ func TestEndsOfABackup(t *testing.T) {
 		"exit 3 without summary":   {script: []string{"exit 3"}, want: errNoSummary},
 		"exit 3 without names": {
 			script: []string{"out " + goodSummary, "exit 3"},
-			result: uploader.BackupResult{SnapshotID: "1234567890abcdef", TotalBytes: 10, BytesUploaded: 7, Errors: 1},
+			result: uploader.BackupResult{SnapshotID: "1234567890abcdef", TotalBytes: 10, BytesUploaded: 7, Errors: 1, UnreadableDirectories: 1},
 		},
 		"failure after the summary": {script: []string{"out " + goodSummary, "err Fatal: bad", "exit 1"}, text: "restic backup: Fatal: bad (exit code 1)"},
 		"locked by exit code":       {script: []string{"exit 11"}, want: uploader.ErrRepositoryLocked},

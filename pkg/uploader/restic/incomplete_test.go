@@ -9,6 +9,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/s3"
 )
 
@@ -66,7 +67,7 @@ func TestInitializeWithoutListing(t *testing.T) {
 // lister lists buckets.
 func lister(t *testing.T) *kopia.Uploader {
 	t.Helper()
-	u, err := kopia.New(kopia.Options{TempDir: t.TempDir(), CreationQuiet: time.Millisecond})
+	u, err := kopia.New(kopia.Options{Worker: parts.KopiaWorker(t), TempDir: t.TempDir(), CreationQuiet: time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -72,11 +72,15 @@ func (u *Uploader) prune(ctx context.Context, w *workspace, req *uploader.PruneR
 			result.Lost = append(result.Lost, id)
 		}
 	}
+	result.Snapshots = int64(len(after))
 	measured = uploader.UsageResult{}
-	if err := m.addStorage(ctx, &measured); err != nil {
+	err = m.addStorage(ctx, &measured)
+	if err != nil && len(result.Lost) == 0 { // the next try would not see what was lost
 		return uploader.PruneResult{}, fmt.Errorf("measure the storage again: %w", err)
 	}
-	result.Snapshots, result.After = int64(len(after)), measured.Storage
+	if err == nil {
+		result.After = measured.Storage
+	}
 	return result, nil
 }
 

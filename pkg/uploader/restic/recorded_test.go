@@ -111,7 +111,7 @@ func TestRecordings(t *testing.T) {
 // replay feeds a recording to the code that reads restic's output.
 func replay(t *testing.T, v Version, name string) (outcome, string) {
 	t.Helper()
-	out := newBackupStream(progress.Discard, "/tmp/recording/unreadable")
+	out := newBackupStream(progress.Discard, "/tmp/recording/unreadable", volumeWith(t, "secret", "new\nline"))
 	if strings.HasPrefix(name, "restore") {
 		out = newRestoreStream(progress.Discard, "/tmp/recording/target")
 	}

@@ -169,7 +169,7 @@ type invocation struct {
 	output   io.Writer // takes what is no text in place of stdout; may be nil, as the following
 	itemFail func(item, text string)
 	said     func(line string) // takes each line of stderr that is no JSON, with secrets
-	itemGone func()            // the scan has met an entry that is not there any more
+	itemGone func(item string) // the scan has met an entry that is not there any more
 	fullDisk func()
 }
 

@@ -18,7 +18,7 @@ type stderr struct {
 	crash          string // the first line of what Go says of a crash; a stack trace follows, which helps nobody here
 	diskFull       bool
 	itemFail       func(item, text string)
-	itemGone       func()            // may be nil
+	itemGone       func(item string) // may be nil
 	fullRepository func(line string) // called when a file of the repository cannot be stored for that reason; may be nil
 
 	said     func(line string) // takes each line of plain text; may be nil
@@ -50,7 +50,7 @@ func (e *stderr) line(line []byte) {
 		case m.During != "scan":
 			e.failed(m.Item, m.errorText())
 		case e.itemGone != nil && uploader.SaysVanished(m.errorText()):
-			e.itemGone()
+			e.itemGone(m.Item)
 		}
 	case typeExitError:
 		e.mu.Lock()

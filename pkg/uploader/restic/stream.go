@@ -3,11 +3,13 @@ package restic
 import (
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
@@ -26,15 +28,20 @@ const maxFailedPaths = 20
 type stream struct {
 	mu     sync.Mutex
 	sink   progress.Sink
-	volume string // the volume's path, which restic puts before each name in it; people know only the name
+	volume string   // the volume's path, which restic puts before each name in it; people know only the name
+	root   *os.Root // the volume; nil in a restore
 
 	message   message // of stdout
 	reading   progress.Reading
 	idle      int
 	failed    []string
 	unknown   []string // some of those for which restic gave no reason, as they are named
+	dirs      int64    // those of the failed that may stand for any number of files
+	stored    int64    // errors of the repository, in spite of which an entry was stored
 	vanished  int64    // entries that the archiver did not find any more
 	scanned   int64    // entries that the scanner did not find any more
+	goneNames []string // some of those that have vanished
+	listed    int64    // those of the failed that are listed and do not exist
 	volumeErr error    // the first one of the volume's file system as a whole
 	malformed int64
 	closed    bool
@@ -62,8 +69,8 @@ type summary struct {
 	bytes, files, added int64
 }
 
-func newBackupStream(sink progress.Sink, volume string) *stream {
-	return &stream{sink: sink, volume: volume, interpret: (*stream).backupLine, backsUp: true}
+func newBackupStream(sink progress.Sink, volume string, root *os.Root) *stream {
+	return &stream{sink: sink, volume: volume, root: root, interpret: (*stream).backupLine, backsUp: true}
 }
 
 func newRestoreStream(sink progress.Sink, volume string) *stream {
@@ -87,7 +94,8 @@ func (s *stream) stdout(line []byte) {
 func (s *stream) itemFailed(item, text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	name := strings.TrimPrefix(item, s.volume+"/")
+	name := s.name(item)
+	again := storedAgain.MatchString(strings.TrimPrefix(text, item+": "))
 	item, text = s.inVolume(item), s.inVolume(text)
 	switch {
 	case uploader.SaysVolumeIO(text):
@@ -97,25 +105,69 @@ func (s *stream) itemFailed(item, text string) {
 				s.volumeFailed(s.volumeErr)
 			}
 		}
-	case s.backsUp && uploader.SaysVanished(text):
-		s.vanished++
+	case s.backsUp && again:
+		s.stored++
 		return
-	case text == noReason && len(s.unknown) < maxFailedPaths:
-		s.unknown = append(s.unknown, name)
+	case s.backsUp && s.hasVanished(name, text):
+		s.vanished++
+		s.keepGone(name)
+		return
+	case s.backsUp:
+		if text == noReason && len(s.unknown) < maxFailedPaths {
+			s.unknown = append(s.unknown, name)
+		}
+		if uploader.HoldsFiles(s.root, name) {
+			s.dirs++
+			item += "/"
+		}
 	}
+	s.fail(item, text)
+}
+
+// fail counts an entry that the snapshot or the volume lacks.
+func (s *stream) fail(item, text string) {
 	s.reading.Errors++
 	s.reading.LastError = text
-	if item != "" && len(s.failed) < maxFailedPaths {
+	switch {
+	case item == "":
+	case len(s.failed) < maxFailedPaths:
 		s.failed = append(s.failed, item)
+	case strings.HasSuffix(item, "/"): // worth more than a file
+		s.failed[maxFailedPaths-1] = item
 	}
 	s.report()
 }
 
+// storedAgain is what restic says of a file or directory of the parent that the repository has lost: it then stores that anew
+// (restic 0.17 to 0.19, internal/archiver; before, it gives no reason).
+var storedAgain = regexp.MustCompile(`(?s)^parts of .* not found in the repository index; storing the file again$` +
+	`|^tree [0-9a-f]+ (could not be loaded|is not known)[;,] the repository could be damaged`)
+
+// name is that of an item in the volume, as its directory lists it.
+func (s *stream) name(item string) string { return strings.TrimPrefix(item, s.volume+"/") }
+
+// hasVanished reports whether what could not be read is not there any more. restic before 0.17 gives no reason for directories; and
+// where it prints a name with other characters, because it is not UTF-8, nobody can look.
+func (s *stream) hasVanished(name, text string) bool {
+	if strings.ContainsRune(name, utf8.RuneError) {
+		return uploader.SaysVanished(text)
+	}
+	return (uploader.SaysVanished(text) || text == noReason) && uploader.IsGone(s.root, name)
+}
+
+// keepGone keeps the name of an entry that has vanished.
+func (s *stream) keepGone(name string) {
+	if len(s.goneNames) < uploader.MaxVanished {
+		s.goneNames = append(s.goneNames, name)
+	}
+}
+
 // itemGone takes an entry that restic's scanner has listed and then not found.
-func (s *stream) itemGone() {
+func (s *stream) itemGone(item string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.scanned++
+	s.keepGone(s.name(item))
 }
 
 // gone is how many entries have vanished, at least. Scanner and archiver meet the same entries, and from 0.17 on the
@@ -126,34 +178,38 @@ func (s *stream) gone() int64 {
 	return max(s.vanished, s.scanned)
 }
 
+// checkVanished counts what has not vanished after all, when restic has ended.
+func (s *stream) checkVanished() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	slices.Sort(s.goneNames)
+	still := uploader.StillListed(s.root, slices.Compact(s.goneNames))
+	for _, name := range still {
+		s.dirs++
+		s.fail(printable(name), uploader.ErrStillListed.Error())
+	}
+	s.listed = int64(len(still))
+	s.vanished, s.scanned = max(s.vanished-s.listed, 0), max(s.scanned-s.listed, 0)
+}
+
 // volumeError is how the volume's file system failed, nil if it did not. Where restic gave no reason, as restic before 0.17
 // does of directories, the volume is asked.
-func (s *stream) volumeError(volume *os.File) error {
+func (s *stream) volumeError() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.volumeErr != nil {
 		return s.volumeErr
 	}
 	for _, name := range s.unknown {
-		switch err := look(volume, name); {
-		case uploader.IsVolumeIO(err):
+		if err := look(s.root, name); uploader.IsVolumeIO(err) {
 			return fmt.Errorf("%w: %w", uploader.ErrVolumeIO, err)
-		case uploader.IsVanished(err):
-			s.vanished++
-			s.reading.Errors--
-			s.failed = slices.DeleteFunc(s.failed, func(item string) bool { return item == printable(name) })
 		}
 	}
 	return nil
 }
 
 // look reads a little of an entry of the volume, to find out why restic could not.
-func look(volume *os.File, item string) error {
-	root, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", volume.Fd()))
-	if err != nil {
-		return err
-	}
-	defer root.Close()
+func look(root *os.Root, item string) error {
 	info, err := root.Lstat(item)
 	if err != nil || !info.IsDir() && !info.Mode().IsRegular() {
 		return err
@@ -173,8 +229,8 @@ func look(volume *os.File, item string) error {
 
 // nothingRead is the error of a backup that has stored no file although there are entries.
 func (s *stream) nothingRead() error {
-	if s.reading.Errors == 0 {
-		return fmt.Errorf("%w: it lists entries, and says of each of them that it does not exist (%d)", uploader.ErrVolumeIO, s.gone())
+	if s.reading.Errors == s.listed {
+		return fmt.Errorf("%w: it lists entries, and says of each of them that it does not exist (%d)", uploader.ErrVolumeIO, s.listed+s.gone())
 	}
 	return fmt.Errorf("%w: %d errors, such as %s", uploader.ErrNothingRead, s.reading.Errors, s.example())
 }

@@ -2,6 +2,7 @@ package restic
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -64,7 +65,7 @@ func TestStreamOfBackup(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var last progress.Reading
-			s := newBackupStream(progress.SinkFunc(func(r progress.Reading) { last = r }), "/volume")
+			s := newBackupStream(progress.SinkFunc(func(r progress.Reading) { last = r }), "/volume", volumeWith(t))
 			for _, line := range test.lines {
 				s.stdout([]byte(line))
 			}
@@ -133,7 +134,7 @@ func TestStreamOfRestore(t *testing.T) {
 
 func TestNamesAreFitToBeShown(t *testing.T) {
 	t.Parallel()
-	s := newBackupStream(progress.Discard, "/volume")
+	s := newBackupStream(progress.Discard, "/volume", volumeWith(t))
 	s.stdout([]byte(`{"message_type":"status","total_bytes":10,"bytes_done":1,"current_files":["/volume/a\nb` + strings.Repeat(`\ufffd`, 4000) + `"]}`))
 	if got := s.reading.CurrentItem; len(got) > 8*maxText || !strings.HasPrefix(got, `a\nb`) {
 		t.Errorf("got %d bytes: %.80q", len(got), got)
@@ -142,7 +143,7 @@ func TestNamesAreFitToBeShown(t *testing.T) {
 
 func TestFailedPathsAreBounded(t *testing.T) {
 	t.Parallel()
-	s := newBackupStream(progress.Discard, "/volume")
+	s := newBackupStream(progress.Discard, "/volume", volumeWith(t))
 	for i := range 1000 {
 		s.itemFailed(fmt.Sprintf("/volume/%d", i), "open /volume/x: permission denied")
 	}
@@ -152,6 +153,22 @@ func TestFailedPathsAreBounded(t *testing.T) {
 	if got := s.reading.LastError; got != "open x: permission denied" {
 		t.Errorf("got %q, want no path of the host", got)
 	}
+}
+
+// volumeWith makes a volume that has these files.
+func volumeWith(tb testing.TB, names ...string) *os.Root {
+	tb.Helper()
+	root, err := os.OpenRoot(tb.TempDir())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = root.Close() })
+	for _, name := range names {
+		if err := root.WriteFile(name, nil, 0); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return root
 }
 
 // FuzzStream feeds any bytes, as lines of both streams, to both kinds of stream.
@@ -171,6 +188,7 @@ func FuzzStream(f *testing.F) {
 			}
 		}
 	}
+	root := volumeWith(f)
 	f.Fuzz(func(t *testing.T, input []byte) {
 		check := progress.SinkFunc(func(r progress.Reading) {
 			if r.BytesDone < 0 || r.TotalBytes < 0 || r.FilesDone < 0 || r.FilesTotal < 0 || r.TotalBytes > 0 && r.BytesDone > r.TotalBytes {
@@ -182,7 +200,7 @@ func FuzzStream(f *testing.F) {
 		})
 		known := newRestoreStream(check, "/volume")
 		known.setTotal(100)
-		for _, s := range []*stream{newBackupStream(check, "/volume"), newRestoreStream(check, "/volume"), known} {
+		for _, s := range []*stream{newBackupStream(check, "/volume", root), newRestoreStream(check, "/volume"), known} {
 			said := &stderr{itemFail: s.itemFailed}
 			for line := range strings.SplitSeq(string(input), "\n") {
 				s.stdout([]byte(line))
@@ -200,7 +218,7 @@ func FuzzStream(f *testing.F) {
 // -benchtime 10000000x for a stream of ten million lines.
 func BenchmarkDecode(b *testing.B) {
 	line := []byte(`{"message_type":"status","seconds_elapsed":11,"seconds_remaining":4,"percent_done":0.5,"total_files":8037,"files_done":4037,"total_bytes":2141545926,"bytes_done":1041545926,"current_files":["/data/some/file","/data/some/other file"]}`)
-	s := newBackupStream(progress.Discard, "/volume")
+	s := newBackupStream(progress.Discard, "/volume", volumeWith(b))
 	before := liveBytes()
 	b.ReportAllocs()
 	b.SetBytes(int64(len(line)))

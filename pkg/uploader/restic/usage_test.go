@@ -46,7 +46,7 @@ func TestUsageS3(t *testing.T) {
 	t.Parallel()
 	server := s3.Start(t)
 	repository, dir := newRepositoryOnS3(t, server)
-	lister, err := kopia.New(kopia.Options{TempDir: t.TempDir()})
+	lister, err := kopia.New(kopia.Options{Worker: parts.KopiaWorker(t), TempDir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,8 @@ import (
 // Verify has restic write the snapshot as an archive into a pipe, and compares the archive with restic's list of the
 // snapshot. restic itself compares the hash of each piece that it reads with the piece's name, in every version, and ends at
 // the first one that is damaged or missing (docs/contracts/restic-kopia.md 11). So Verify names one damaged file, and counts
-// those after it as not compared. It uses no cache. VerifyRequest.Parallel has no effect.
+// those after it as not compared. It uses no cache. VerifyRequest.Parallel has no effect, nor have SamplePart and SampleParts: restic dump
+// reads whole snapshots.
 func (u *Uploader) Verify(ctx context.Context, req uploader.VerifyRequest, p progress.Sink) (uploader.VerifyResult, error) {
 	if err := checkSnapshotID(req.SnapshotID); err != nil {
 		return uploader.VerifyResult{}, fmt.Errorf("verify: %w", err)

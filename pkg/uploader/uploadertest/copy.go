@@ -16,16 +16,18 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
 // copying copies trees of directories, files and symbolic links, and reports how far it is.
 type copying struct {
 	ctx     context.Context //nolint:containedctx // lives for one call
 	sink    progress.Sink
-	rate    int64 // bytes per second; 0: no limit
-	skip    bool  // leave out files that cannot be read
+	rate    int64    // bytes per second; 0: no limit
+	volume  *os.Root // of which what cannot be read is left out; nil: that is an error
 	reading progress.Reading
 	failed  []string
+	dirs    int64
 }
 
 // measure finds the total and reports whether the tree is empty.
@@ -70,7 +72,10 @@ func (c *copying) tree(from, to string) error {
 		}
 		info, err := e.Info()
 		if err != nil {
-			return err
+			if err := c.fail(filepath.Join(from, e.Name()), err); err != nil {
+				return err
+			}
+			continue
 		}
 		if err := c.entry(filepath.Join(from, e.Name()), filepath.Join(to, e.Name()), info); err != nil {
 			return err
@@ -179,8 +184,13 @@ func (c *copying) pause(n int64) error {
 
 // fail counts what cannot be read, if that is to be left out.
 func (c *copying) fail(path string, err error) error {
-	if !c.skip || !errors.Is(err, fs.ErrPermission) {
+	if c.volume == nil || !errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("copy: %w", err)
+	}
+	path = strings.TrimPrefix(path, c.volume.Name()+"/")
+	if uploader.HoldsFiles(c.volume, path) {
+		c.dirs++
+		path += "/"
 	}
 	c.reading.Errors++
 	c.reading.LastError = err.Error()

@@ -88,7 +88,12 @@ func (f *Fake) Backup(ctx context.Context, req uploader.BackupRequest, p progres
 	if err != nil {
 		return uploader.BackupResult{}, fmt.Errorf("back up: %w", err)
 	}
-	c := &copying{ctx: ctx, sink: p, rate: f.BytesPerSecond, skip: true}
+	volume, err := os.OpenRoot(req.Volume.Name())
+	if err != nil {
+		return uploader.BackupResult{}, fmt.Errorf("back up: %w", err)
+	}
+	defer volume.Close()
+	c := &copying{ctx: ctx, sink: p, rate: f.BytesPerSecond, volume: volume}
 	switch empty, err := c.measure(req.Volume.Name()); {
 	case err != nil:
 		return uploader.BackupResult{}, fmt.Errorf("back up: %w", err)
@@ -113,7 +118,7 @@ func (f *Fake) Backup(ctx context.Context, req uploader.BackupRequest, p progres
 	}
 	return uploader.BackupResult{
 		SnapshotID: id, TotalBytes: c.reading.BytesDone, BytesUploaded: added,
-		Errors: c.reading.Errors, FailedPaths: c.failed,
+		Errors: c.reading.Errors, FailedPaths: c.failed, UnreadableDirectories: c.dirs,
 	}, nil
 }
 

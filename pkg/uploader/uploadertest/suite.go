@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -278,8 +279,37 @@ func (s *suite) unreadable(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Run("some", func(t *testing.T) { s.someUnreadable(t, u) })
+		t.Run("a directory", func(t *testing.T) { s.unreadableDirectories(t, u) })
 		t.Run("all", func(t *testing.T) { s.allUnreadable(t, u) })
 	})
+}
+
+// unreadableDirectories: each may hold any number of files, except a file system's own lost+found.
+func (s *suite) unreadableDirectories(t *testing.T, u uploader.Uploader) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "good"), []byte("some bytes"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"lost+found", "pgdata"} {
+		if err := os.Mkdir(filepath.Join(dir, name), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Its entries are listed, and nobody may look at them.
+	if err := os.MkdirAll(filepath.Join(dir, "listed", "below"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(filepath.Join(dir, "listed"), 0o400); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Chmod(filepath.Join(dir, "listed"), 0o700) })
+	result, _ := s.backup(t, u, uploader.BackupRequest{Volume: open(t, dir)})
+	if result.SnapshotID == "" || result.Errors != 3 || result.UnreadableDirectories != 2 {
+		t.Errorf("got %+v, want a snapshot and three errors, two of them directories", result)
+	}
+	if !slices.Contains(result.FailedPaths, "pgdata/") {
+		t.Errorf("got %q, want pgdata/ among them", result.FailedPaths)
+	}
 }
 
 func (s *suite) someUnreadable(t *testing.T, u uploader.Uploader) {
@@ -290,8 +320,8 @@ func (s *suite) someUnreadable(t *testing.T, u uploader.Uploader) {
 		}
 	}
 	result, seen := s.backup(t, u, uploader.BackupRequest{Volume: open(t, dir)})
-	if result.SnapshotID == "" || result.Errors != 2 || len(result.FailedPaths) != 2 {
-		t.Errorf("got %+v, want a snapshot and two errors", result)
+	if result.SnapshotID == "" || result.Errors != 2 || len(result.FailedPaths) != 2 || result.UnreadableDirectories != 0 {
+		t.Errorf("got %+v, want a snapshot and two errors, no directory among them", result)
 	}
 	named := strings.Join(result.FailedPaths, " ")
 	if !strings.Contains(named, "secret") || !strings.Contains(named, `new\nline`) {

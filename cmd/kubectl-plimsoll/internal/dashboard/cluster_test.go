@@ -19,7 +19,6 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
-	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia/kopiaworker"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
 	"github.com/plimsoll-io/plimsoll/test/parts"
@@ -31,7 +30,7 @@ const veleroNamespace = "velero"
 
 func TestMain(m *testing.M) {
 	worker.Main()
-	kopiaworker.Main()
+	parts.UseWorkerExec()
 	os.Exit(testenv.Main(m))
 }
 
@@ -72,7 +71,7 @@ func (c *cluster) startAgent(node string, bytesPerSecond int64, tune func(*nodea
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	kopiaData, err := kopia.New(kopia.Options{CacheDir: c.t.TempDir(), TempDir: c.t.TempDir(), UploadLimit: bytesPerSecond})
+	kopiaData, err := kopia.New(kopia.Options{Worker: parts.KopiaWorker(c.t), CacheDir: c.t.TempDir(), TempDir: c.t.TempDir(), UploadLimit: bytesPerSecond})
 	if err != nil {
 		c.t.Fatal(err)
 	}

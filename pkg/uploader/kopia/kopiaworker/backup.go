@@ -48,7 +48,12 @@ func (j *job) backup(ctx, stop context.Context, abort func()) (_ protocol.Result
 	if err != nil || empty {
 		return protocol.Result{}, err
 	}
-	p := &backupProgress{job: j}
+	root, err := os.OpenRoot(".")
+	if err != nil {
+		return protocol.Result{}, fmt.Errorf("read the volume: %w", err)
+	}
+	defer root.Close()
+	p := &backupProgress{job: j, root: root}
 	defer j.reportOnTimer(p.reading)()
 
 	var man *snapshot.Manifest
@@ -76,7 +81,7 @@ func (j *job) backup(ctx, stop context.Context, abort func()) (_ protocol.Result
 	summary := rootSummary(man)
 	return protocol.Result{
 		SnapshotID: string(man.ID), TotalBytes: summary.TotalFileSize, TotalFiles: summary.TotalFileCount,
-		BytesUploaded: j.meter.uploaded.Load(), Errors: p.errors.Load(), FailedPaths: p.failedPaths(), Vanished: p.vanished.Load(),
+		BytesUploaded: j.meter.uploaded.Load(), Errors: p.errors.Load(), FailedPaths: p.failedPaths(), UnreadableDirectories: p.directories.Load(), Vanished: p.vanished.Load(),
 	}, nil
 }
 
@@ -90,16 +95,16 @@ func (p *backupProgress) volumeError() error {
 
 // unusable says why a snapshot must not be taken for a backup of the volume, nil if it may.
 func (p *backupProgress) unusable(summary kopiafs.DirectorySummary) error {
-	failed, vanished := p.errors.Load(), p.vanished.Load()
+	failed, listed, vanished := p.errors.Load(), p.listed.Load(), p.vanished.Load()
 	switch {
 	case p.volume.Load() != nil:
 		return p.volumeError()
 	case summary.TotalFileCount > 0:
 		return nil
-	case failed > 0:
+	case failed > listed:
 		return fmt.Errorf("%w: %d errors, such as %s", uploader.ErrNothingRead, failed, load(&p.lastError))
-	case vanished > 0:
-		return fmt.Errorf("%w: it lists entries, and says of each of them that it does not exist (%d)", uploader.ErrVolumeIO, vanished)
+	case listed+vanished > 0:
+		return fmt.Errorf("%w: it lists entries, and says of each of them that it does not exist (%d)", uploader.ErrVolumeIO, listed+vanished)
 	default:
 		return nil
 	}
@@ -143,7 +148,8 @@ func (j *job) snapshot(ctx, stop context.Context, w repo.RepositoryWriter, p *ba
 		return nil, errors.New("the volume is no directory")
 	}
 	p.expect(previous)
-	defer p.scan(ctx, dir, tree)()
+	scanned := &watchedDirectory{Directory: dir, path: ".", vanished: func(string) {}} // the upload counts what vanishes
+	defer p.scan(ctx, scanned, tree)()
 
 	u := upload.NewUploader(w)
 	watched := &watchedDirectory{Directory: dir, path: ".", vanished: p.hasVanished}
@@ -155,6 +161,7 @@ func (j *job) snapshot(ctx, stop context.Context, w repo.RepositoryWriter, p *ba
 	if err != nil {
 		return nil, fmt.Errorf("upload: %w", err)
 	}
+	p.checkVanished()
 	man.Tags, man.Description = j.Tags, description
 	if p.unusable(rootSummary(man)) != nil {
 		// It must not look complete, but the next backup finds what it has stored.

@@ -66,7 +66,7 @@ func (l *look) lacks(wanted []string) error {
 	if l.unindexed > 0 {
 		hint = "; " + unindexedText(l.unindexed) + ", which 'kopia index recover' would read again"
 	}
-	return fmt.Errorf("%w: what the repository has is whole, but %d of %d snapshots of the backup are not there, such as %s%s",
+	return fmt.Errorf("%w: what the repository has is whole, but %d of %d snapshots that PodVolumeBackups name are not there, such as %s%s",
 		uploader.ErrSnapshotNotFound, len(left), len(wanted), protocol.Printable(left[0]), hint)
 }
 

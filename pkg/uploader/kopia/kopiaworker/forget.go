@@ -143,14 +143,21 @@ func (j *job) snapshotIDs(ctx context.Context) (_ map[manifest.ID]bool, err erro
 	return listIDs(ctx, r)
 }
 
+// listIDs returns the snapshots of backups that were finished: a backup that ends removes its unfinished ones.
 func listIDs(ctx context.Context, r repo.Repository) (map[manifest.ID]bool, error) {
 	listed, err := snapshot.ListSnapshotManifests(ctx, r, nil, nil)
 	if err != nil {
 		return nil, fmt.Errorf("list the snapshots: %w", err)
 	}
-	ids := make(map[manifest.ID]bool, len(listed))
-	for _, id := range listed {
-		ids[id] = true
+	snapshots, err := snapshot.LoadSnapshots(ctx, r, listed)
+	if err != nil {
+		return nil, fmt.Errorf("read the snapshots: %w", err)
+	}
+	ids := make(map[manifest.ID]bool, len(snapshots))
+	for _, man := range snapshots {
+		if man.IncompleteReason == "" {
+			ids[man.ID] = true
+		}
 	}
 	return ids, nil
 }

@@ -1,6 +1,7 @@
 package kopiaworker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,7 +23,8 @@ import (
 const originTag = "plimsoll-origin"
 
 // importSnapshot stores what comes on stdin, reads it back, and only if all of it is there saves the snapshot. Until then nothing in the
-// repository refers to what was stored. kopia's maintenance lets such contents be for a day, so the next try finds them.
+// repository refers to what was stored. kopia's maintenance lets such contents be for a day, so the next try finds them. What is older
+// when that try finds it may go before the snapshot is saved: so all of it is looked up once more right before that.
 func (j *job) importSnapshot(ctx context.Context) (_ protocol.Result, err error) {
 	r, err := j.open(ctx)
 	if err != nil {
@@ -49,6 +51,9 @@ func (j *job) importSnapshot(ctx context.Context) (_ protocol.Result, err error)
 	}
 	if c.mismatched > 0 {
 		return result, nil
+	}
+	if err := c.confirm(ctx); err != nil {
+		return protocol.Result{}, err
 	}
 	err = repo.WriteSession(ctx, r, repo.WriteSessionOptions{Purpose: description}, func(ctx context.Context, w repo.RepositoryWriter) error {
 		id, err := snapshot.SaveSnapshot(ctx, w, i.manifest(source))
@@ -355,8 +360,18 @@ func (c *importComparison) read(ctx context.Context, n node) (fingerprint, error
 }
 
 // lookUp makes sure that the repository's records have all pieces of an entry that has its content from the earlier snapshot, which were
-// read and compared when that was stored. Pieces that a maintenance has marked as deleted may be gone tomorrow.
+// read and compared when that was stored.
 func (c *importComparison) lookUp(ctx context.Context, n node) (fingerprint, error) {
+	if err := c.hasContent(ctx, n); err != nil {
+		return fingerprint{}, err
+	}
+	c.progress.compared.Add(size(n))
+	return reusedPrint(n.path, n.stored), nil
+}
+
+// hasContent is an error if the repository's records lack a piece of an entry, or have one that a maintenance has marked as deleted: it may
+// be gone tomorrow.
+func (c *importComparison) hasContent(ctx context.Context, n node) error {
 	pieces, err := c.repository.VerifyObject(ctx, n.stored.ObjectID)
 	for _, id := range pieces {
 		piece, infoErr := c.repository.ContentInfo(ctx, id)
@@ -366,10 +381,18 @@ func (c *importComparison) lookUp(ctx context.Context, n node) (fingerprint, err
 		err = errors.Join(err, infoErr)
 	}
 	if err != nil {
-		return fingerprint{}, fmt.Errorf("look the content of %s up: %w", protocol.Printable(n.path), err)
+		return fmt.Errorf("look the content of %s up: %w", protocol.Printable(cmp.Or(n.path, ".")), err)
 	}
-	c.progress.compared.Add(size(n))
-	return reusedPrint(n.path, n.stored), nil
+	return nil
+}
+
+// confirm looks all of the tree up in the records as they are now. A piece that the repository had before, such as from a try that was
+// killed, was not written again, and the maintenance of another client may have removed it since. The next try writes it again.
+func (c *importComparison) confirm(ctx context.Context) error {
+	if err := c.repository.Refresh(ctx); err != nil {
+		return fmt.Errorf("read the repository's records again: %w", err)
+	}
+	return walk(ctx, c.repository, newNode(c.repository, "", c.root), func(n node) (bool, error) { return true, c.hasContent(ctx, n) })
 }
 
 func (c *importComparison) mismatch(path string, err error) {

@@ -50,8 +50,8 @@ type look struct {
 	storage  blob.Reader
 	contents content.Reader
 	objects  *comparison
-	packs    map[blob.ID]int64 // bytes of each that is there
-	tokens   chan struct{}     // for directories that are read beside another one
+	packs    packs
+	tokens   chan struct{} // for directories that are read beside another one
 	cancel   context.CancelCauseFunc
 
 	snapshots, done atomic.Int64 // to be followed, and followed
@@ -80,7 +80,7 @@ type look struct {
 func (j *job) newLook(number int64, before *look) *look {
 	return &look{
 		job: j, number: number, before: before, tokens: make(chan struct{}, max(j.Parallel, 1)),
-		known: map[string]bool{}, broken: map[content.ID]string{}, packs: map[blob.ID]int64{}, read: map[blob.ID]bool{}, deleted: map[content.ID]struct{}{},
+		known: map[string]bool{}, broken: map[content.ID]string{}, read: map[blob.ID]bool{}, deleted: map[content.ID]struct{}{},
 		directories: map[object.ID]bool{}, walking: map[object.ID]chan struct{}{}, large: map[object.ID]bool{},
 	}
 }
@@ -135,17 +135,26 @@ func isDamage(err error) bool {
 }
 
 // listPacks lists the packs after the index was read: what that has was stored before.
-func (l *look) listPacks(ctx context.Context) error {
+func (l *look) listPacks(ctx context.Context) (err error) {
+	l.packs, err = listPacks(ctx, l.storage)
+	return err
+}
+
+// packs are the sizes of the packs that are there.
+type packs map[blob.ID]int64
+
+func listPacks(ctx context.Context, storage blob.Reader) (packs, error) {
+	found := packs{}
 	for _, prefix := range content.PackBlobIDPrefixes {
-		err := l.storage.ListBlobs(ctx, prefix, func(m blob.Metadata) error {
-			l.packs[m.BlobID] = m.Length
+		err := storage.ListBlobs(ctx, prefix, func(m blob.Metadata) error {
+			found[m.BlobID] = m.Length
 			return ctx.Err()
 		})
 		if err != nil {
-			return fmt.Errorf("list the packs: %w", err)
+			return nil, fmt.Errorf("list the packs: %w", err)
 		}
 	}
-	return nil
+	return found, nil
 }
 
 // comparePacks holds what the index says of the packs against what is there.
@@ -289,7 +298,7 @@ func (l *look) result(agreed []finding) *uploader.CheckResult {
 	}
 	slices.Sort(l.touched)
 	slices.Sort(l.paths)
-	r.Touched, r.TouchedSnapshots, r.TouchedPaths = int64(len(l.touched)), l.touched[:min(len(l.touched), uploader.MaxExamples)], l.paths
+	r.Touched, r.TouchedSnapshots, r.TouchedPaths = int64(len(l.touched)), l.touched[:min(len(l.touched), uploader.MaxTouched)], l.paths
 	switch {
 	case l.unknown != "":
 		r.TouchError = protocol.Printable(l.unknown)

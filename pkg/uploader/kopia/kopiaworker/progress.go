@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"unicode/utf8"
@@ -35,15 +37,19 @@ type backupProgress struct {
 	expectBytes, expectFiles atomic.Int64 // the previous snapshot's size
 	begun, scanned, stored   atomic.Bool  // the upload has begun, the scan has ended, all is read
 	errors                   atomic.Int64
+	directories              atomic.Int64 // those of errors that may stand for any number of files
+	listed                   atomic.Int64 // those of errors that their directory lists, and that do not exist
 	excluded, vanished       atomic.Int64
 	current, lastError       atomic.Pointer[string]
 	storage                  atomic.Pointer[storageError] // the first one that cost a file
 	volume                   atomic.Pointer[error]        // the first one of the volume's file system as a whole
 
-	stopScan func() // waits until the scan has ended; nil without one
+	root     *os.Root // the volume
+	stopScan func()   // waits until the scan has ended; nil without one
 
 	mu     sync.Mutex
 	failed []string
+	gone   []string // some of those that have vanished
 }
 
 var _ upload.Progress = (*backupProgress)(nil)
@@ -91,10 +97,10 @@ func (p *backupProgress) Error(path string, err error, ignored bool) {
 	case isVolumeIO(err):
 		p.volumeFailed(fmt.Errorf("%s: %w", path, err))
 	case ignored:
-	case uploader.IsVanished(err):
+	case uploader.IsVanished(err) && uploader.IsGone(p.root, path):
 		p.hasVanished(path)
 	default:
-		p.fail(path, err)
+		p.unreadable(path, err)
 	}
 }
 
@@ -108,7 +114,31 @@ func (p *backupProgress) volumeFailed(err error) {
 // hasVanished counts an entry that was listed and is not there any more.
 func (p *backupProgress) hasVanished(path string) {
 	p.vanished.Add(1)
+	p.mu.Lock()
+	if len(p.gone) < uploader.MaxVanished {
+		p.gone = append(p.gone, path)
+	}
+	p.mu.Unlock()
 	p.job.note(slog.LevelDebug, path+" vanished before it was read")
+}
+
+// checkVanished counts what has not vanished after all.
+func (p *backupProgress) checkVanished() {
+	for _, path := range uploader.StillListed(p.root, p.gone) {
+		p.vanished.Add(-1)
+		p.listed.Add(1)
+		p.directories.Add(1)
+		p.fail(path, uploader.ErrStillListed)
+	}
+}
+
+// unreadable counts an entry of the volume that the snapshot lacks.
+func (p *backupProgress) unreadable(path string, err error) {
+	if uploader.HoldsFiles(p.root, path) {
+		p.directories.Add(1)
+		path += "/"
+	}
+	p.fail(path, err)
 }
 
 var errName = errors.New("the name is not UTF-8: kopia stores it with other characters")
@@ -135,8 +165,11 @@ func (p *backupProgress) fail(path string, err error) {
 	p.lastError.Store(&text)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.failed) < protocol.MaxFailedPaths {
+	switch {
+	case len(p.failed) < protocol.MaxFailedPaths:
 		p.failed = append(p.failed, protocol.Printable(path))
+	case strings.HasSuffix(path, "/"): // a directory is worth more than a file
+		p.failed[protocol.MaxFailedPaths-1] = protocol.Printable(path)
 	}
 }
 

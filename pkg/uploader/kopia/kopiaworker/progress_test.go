@@ -53,7 +53,7 @@ func wantReading(t *testing.T, when string, p interface{ reading() progress.Read
 // TestReadingWhileItWorks has the race detector look at readings beside everything that a backup tells.
 func TestReadingWhileItWorks(t *testing.T) {
 	t.Parallel()
-	p := &backupProgress{job: newJob()}
+	p := &backupProgress{root: emptyVolume(t), job: newJob()}
 	looked := make(chan struct{}, 3) // has room for all, so that no look waits for what it looks at
 	go func() {
 		for range cap(looked) {
@@ -82,7 +82,7 @@ func TestReadingWhileItWorks(t *testing.T) {
 // TestBackupTotal: the previous snapshot's size stands in until the scan has ended; the total never becomes 0.
 func TestBackupTotal(t *testing.T) {
 	t.Parallel()
-	p := &backupProgress{job: newJob()}
+	p := &backupProgress{root: emptyVolume(t), job: newJob()}
 	wantReading(t, "at first", p, progress.Reading{Stage: progress.StageScanning})
 	p.expect([]*snapshot.Manifest{manifestOf(1000, 10), {IncompleteReason: "canceled"}})
 	p.UploadStarted()
@@ -142,7 +142,7 @@ func TestScanEndsBeforeTheTotal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &backupProgress{job: newJob()}
+	p := &backupProgress{root: emptyVolume(t), job: newJob()}
 	late := &lateDir{Directory: dir.(kopiafs.Directory), listed: make(chan struct{})}
 	stop := p.scan(t.Context(), late, policy.BuildTree(nil, policy.DefaultPolicy))
 	<-late.listed
@@ -156,7 +156,7 @@ func TestScanEndsBeforeTheTotal(t *testing.T) {
 // TestFailedFilesAreNotFinished: kopia calls FinishedFile for them too.
 func TestFailedFilesAreNotFinished(t *testing.T) {
 	t.Parallel()
-	p := &backupProgress{job: newJob()}
+	p := &backupProgress{root: emptyVolume(t), job: newJob()}
 	p.UploadStarted()
 	p.totalFiles.Store(3)
 	p.FinishedFile("a", nil)
@@ -186,7 +186,7 @@ func TestFailedFilesAreNotFinished(t *testing.T) {
 func TestStorageIsNoFile(t *testing.T) {
 	t.Parallel()
 	canceled := 0
-	p := &backupProgress{job: newJob(), cancel: func() { canceled++ }}
+	p := &backupProgress{root: emptyVolume(t), job: newJob(), cancel: func() { canceled++ }}
 	first := &storageError{&os.PathError{Op: "mkdir", Path: "/repository/p12", Err: os.ErrNotExist}}
 	p.Error("a", fmt.Errorf("write: %w", first), false)
 	p.Error("b", &storageError{errors.New("connection refused")}, true)
@@ -200,7 +200,7 @@ func TestOmittedIsLogged(t *testing.T) {
 	t.Parallel()
 	var said bytes.Buffer
 	j := &job{out: json.NewEncoder(&said), Request: protocol.Request{Parent: "gone"}}
-	p := &backupProgress{job: j}
+	p := &backupProgress{root: emptyVolume(t), job: j}
 	p.ExcludedFile("core", 1)
 	p.ExcludedDir("cache")
 	for _, path := range []string{"a", "b", "c"} {
@@ -231,7 +231,7 @@ func TestOmittedIsLogged(t *testing.T) {
 // TestNamesThatAreLost: kopia stores names as JSON.
 func TestNamesThatAreLost(t *testing.T) {
 	t.Parallel()
-	p := &backupProgress{job: newJob()}
+	p := &backupProgress{root: emptyVolume(t), job: newJob()}
 	p.StartedDirectory("bad\xff")
 	p.HashingFile("bad\xff/good")
 	p.HashingFile("bad\xff/bad\xfe")
@@ -262,7 +262,7 @@ func TestScan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &backupProgress{job: newJob()}
+	p := &backupProgress{root: emptyVolume(t), job: newJob()}
 	rules := policy.BuildTree(map[string]*policy.Policy{
 		".": {FilesPolicy: policy.FilesPolicy{DotIgnoreFiles: []string{".kopiaignore"}}},
 	}, policy.DefaultPolicy)

@@ -34,11 +34,15 @@ func (d *watchedDirectory) Iterate(context.Context) (kopiafs.DirectoryIterator, 
 	return &watchedIterator{directory: d, handle: handle}, nil
 }
 
-// Child returns one entry.
+// Child returns one entry. The ignore file of a directory is none if it is a link: kopia would follow it out of the volume, and leave
+// the whole directory out where it leads nowhere (kopia 0.23, ignorefs.buildContext).
 func (d *watchedDirectory) Child(ctx context.Context, name string) (kopiafs.Entry, error) {
 	entry, err := d.Directory.Child(ctx, name)
 	if err != nil {
 		return nil, err
+	}
+	if _, link := entry.(kopiafs.Symlink); link && name == ignoreFile {
+		return nil, kopiafs.ErrEntryNotFound
 	}
 	return d.watch(entry, path.Join(d.path, name)), nil
 }
@@ -52,6 +56,9 @@ func (d *watchedDirectory) watch(entry kopiafs.Entry, at string) kopiafs.Entry {
 	}
 	return &watchedDirectory{Directory: dir, path: at, vanished: d.vanished}
 }
+
+// ignoreFile is the name that kopia's policies have for lists of what not to store.
+const ignoreFile = ".kopiaignore"
 
 // watchedIterator lists a directory.
 type watchedIterator struct {

@@ -79,6 +79,8 @@ type Request struct {
 	Sparse     bool     // restore
 	Paths      []string // restore: relative to the snapshot's root; none: all of it
 
+	SamplePart, SampleParts int // verify: as in uploader.VerifyRequest
+
 	Path      string // list, read: relative to the snapshot's root
 	Recursive bool   // list
 	Offset    int64  // read
@@ -183,16 +185,18 @@ type Note struct {
 
 // Result is what a worker has done.
 type Result struct {
-	SnapshotID    string   `json:"snapshotID,omitempty"`
-	TotalBytes    int64    `json:"totalBytes"`
-	TotalFiles    int64    `json:"totalFiles,omitempty"`
-	SizesOnDisk   int64    `json:"sizesOnDisk,omitempty"` // restore
-	BytesUploaded int64    `json:"bytesUploaded,omitempty"`
-	Errors        int64    `json:"errors,omitempty"`
-	Vanished      int64    `json:"vanished,omitempty"` // backup
-	FailedPaths   []string `json:"failedPaths,omitempty"`
-	LastError     string   `json:"lastError,omitempty"` // restore, verify
+	SnapshotID            string   `json:"snapshotID,omitempty"`
+	TotalBytes            int64    `json:"totalBytes"`
+	TotalFiles            int64    `json:"totalFiles,omitempty"`
+	SizesOnDisk           int64    `json:"sizesOnDisk,omitempty"` // restore
+	BytesUploaded         int64    `json:"bytesUploaded,omitempty"`
+	Errors                int64    `json:"errors,omitempty"`
+	Vanished              int64    `json:"vanished,omitempty"` // backup
+	FailedPaths           []string `json:"failedPaths,omitempty"`
+	UnreadableDirectories int64    `json:"unreadableDirectories,omitempty"` // backup
+	LastError             string   `json:"lastError,omitempty"`             // restore, verify
 
+	Sampled     bool  `json:"sampled,omitempty"`     // verify
 	NotCompared int64 `json:"notCompared,omitempty"` // verify
 	Absent      int64 `json:"absent,omitempty"`      // verify
 
@@ -294,19 +298,23 @@ func (r *Result) check() error {
 			return err
 		}
 	}
-	return checkCounts(r.TotalBytes, r.TotalFiles, r.SizesOnDisk, r.BytesUploaded, r.Errors, r.Vanished, r.NotCompared, r.Absent, r.Special, r.Attributes,
+	return checkCounts(r.TotalBytes, r.TotalFiles, r.SizesOnDisk, r.BytesUploaded, r.Errors, r.UnreadableDirectories, r.Vanished, r.NotCompared, r.Absent, r.Special, r.Attributes,
 		r.Contents.Directories, r.Contents.Links, r.Contents.Files, r.Contents.Bytes,
 		r.Usage.Unfinished, r.Usage.Pieces, r.Usage.DataBytes, r.Usage.RawBytes, r.Usage.Storage.Objects, r.Usage.Storage.Bytes, r.Usage.Storage.Packs, r.Usage.Storage.PackBytes)
 }
 
 func checkCheck(c *uploader.CheckResult) error {
 	texts := []string{c.LockError, c.LastError, c.TouchError, c.Note}
-	for _, list := range [][]string{c.DamagedPacks, c.TouchedSnapshots, c.TouchedPaths, c.Remedies} {
+	for _, list := range [][]string{c.DamagedPacks, c.TouchedPaths, c.Remedies} {
 		if len(list) > uploader.MaxExamples {
 			return fmt.Errorf("a list of %d texts", len(list))
 		}
 		texts = append(texts, list...)
 	}
+	if len(c.TouchedSnapshots) > uploader.MaxTouched {
+		return fmt.Errorf("a list of %d snapshots", len(c.TouchedSnapshots))
+	}
+	texts = append(texts, c.TouchedSnapshots...)
 	if len(c.Locks) > 0 || c.Looks <= 0 {
 		return fmt.Errorf("%d locks after %d looks", len(c.Locks), c.Looks)
 	}

@@ -1,0 +1,87 @@
+package nodeagent
+
+import (
+	"math/rand/v2"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/test/controlplane"
+	"github.com/plimsoll-io/plimsoll/test/tree"
+)
+
+// TestBackupAfterDamage: a task has found a backup of a claim damaged. A new backup takes over what is lost, and is not Completed for it. One that lacks
+// nothing is Completed, and the next one is not read back any more.
+func TestBackupAfterDamage(t *testing.T) {
+	t.Parallel()
+	for data, packs := range map[string]string{"restic": "data", "kopia": "p"} {
+		t.Run(data, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, controlplane.LatestVelero)
+			c.startAgent(nil, func(cfg *Config) {
+				cfg.Uploaders = map[string]uploader.Uploader{"restic": newRestic(t), "kopia": newKopia(t)}
+			})
+			pod := c.pod("source", "data")
+			file := filepath.Join(c.dir(pod, "data"), "file")
+			write(t, file, incompressible(1))
+			backupOf := func(claim string) podvolume.PodVolume {
+				pvb := c.newBackup(pod, "data")
+				if pvb.Spec.UploaderType = data; claim != "" {
+					pvb.Labels[velerov1.PVCUIDLabel] = claim
+				}
+				c.Create(pvb)
+				return c.end(pvb)
+			}
+			backup := func() podvolume.PodVolume { return backupOf("claim") }
+			verified := func(pv podvolume.PodVolume) bool {
+				return pv.Object.GetAnnotations()[v1alpha1.AnnotationVerified] != ""
+			}
+
+			first := backup()
+			if first.Phase != podvolume.PhaseCompleted || verified(first) {
+				t.Fatalf("the first backup is %s", describe([]podvolume.PodVolume{first}))
+			}
+			if _, _, err := tree.FlipLargest(filepath.Join(c.repos, data, c.Namespace), packs); err != nil {
+				t.Fatal(err)
+			}
+			c.Patch(first.Object, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationDamaged+`":"2026-11-25T03:00:00Z"}}}`)
+			second := backup()
+			if status := second.Object.(*velerov1.PodVolumeBackup).Status; second.Phase != podvolume.PhaseFailed || status.SnapshotID != "" ||
+				!strings.Contains(status.Message, "1 file of the new snapshot cannot be restored") || annotated(t, second).Reason != v1alpha1.ReasonReusedDamage {
+				t.Errorf("with what is lost a backup is %+v", status)
+			}
+
+			c.Delete(first.Object) // as at the end of its Backup's TTL
+			if after := backup(); after.Phase != podvolume.PhaseFailed {
+				t.Errorf("without the record of the first it is %s", describe([]podvolume.PodVolume{after}))
+			}
+
+			for _, claim := range []string{"restored", ""} { // restored into another claim, or into a volume without one
+				if other := backupOf(claim); other.Phase != podvolume.PhaseFailed || annotated(t, other).Reason != v1alpha1.ReasonReusedDamage {
+					t.Errorf("of claim %q it is %s", claim, describe([]podvolume.PodVolume{other}))
+				}
+			}
+
+			write(t, file, incompressible(2))
+			third := backup()
+			if third.Phase != podvolume.PhaseCompleted || !verified(third) || !strings.Contains(third.Message, "read back") || third.TotalBytes != 1<<20 {
+				t.Errorf("without it, it is %s", describe([]podvolume.PodVolume{third}))
+			}
+			if fourth := backup(); fourth.Phase != podvolume.PhaseCompleted || verified(fourth) {
+				t.Errorf("after that, it is %s", describe([]podvolume.PodVolume{fourth}))
+			}
+		})
+	}
+}
+
+// incompressible returns 1 MiB that no other seed gives.
+func incompressible(seed byte) string {
+	content := make([]byte, 1<<20)
+	_, _ = rand.NewChaCha8([32]byte{seed}).Read(content) // never fails
+	return string(content)
+}

@@ -1,0 +1,98 @@
+package podvolume
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+)
+
+// proveAfterDamage reads the new snapshot back if it may have taken over what is lost, and returns when it was proven; zero: there was no need.
+// Damage may have been found while it was uploaded, which takes hours.
+func (op *Operation) proveAfterDamage(ctx context.Context, pvb *velerov1.PodVolumeBackup, up uploader.Uploader, req uploader.BackupRequest, uploaded uploader.BackupResult) (time.Time, error) {
+	if uploaded.SnapshotID == "" {
+		return time.Time{}, nil
+	}
+	if reuses, err := op.mayReuseDamage(ctx, pvb); err != nil || !reuses {
+		return time.Time{}, err
+	}
+	if err := op.readBack(ctx, up, req, uploaded); err != nil {
+		return time.Time{}, err
+	}
+	return time.Now(), nil
+}
+
+// mayReuseDamage reports whether a backup may have taken over what is lost: restic and kopia store no content that the repository's index has
+// already, of whichever claim it is. The first backup of a claim, such as one that was restored after the damage, has no earlier one to go by,
+// nor has any of a volume without a claim: there every damage in the repository counts.
+func (op *Operation) mayReuseDamage(ctx context.Context, pvb *velerov1.PodVolumeBackup) (bool, error) {
+	earlier, err := op.earlierBackups(ctx, pvb)
+	if err != nil || len(earlier) > 0 {
+		return isDamaged(earlier), err
+	}
+	var damaged velerov1.PodVolumeBackupList
+	if err := op.env.patientAPI.List(ctx, &damaged, client.InNamespace(op.env.Namespace), client.MatchingLabels{v1alpha1.LabelDamaged: "true"}); err != nil {
+		return false, fmt.Errorf("list the damaged backups in the repository: %w", err)
+	}
+	return slices.ContainsFunc(damaged.Items, func(b velerov1.PodVolumeBackup) bool {
+		return b.Spec.Pod.Namespace == pvb.Spec.Pod.Namespace && b.Spec.BackupStorageLocation == pvb.Spec.BackupStorageLocation && b.Spec.UploaderType == pvb.Spec.UploaderType
+	}), nil
+}
+
+// isDamaged reports whether one of the earlier backups was found damaged, and none that is as new was proven since.
+func isDamaged(earlier []velerov1.PodVolumeBackup) bool {
+	return slices.ContainsFunc(earlier, func(damaged velerov1.PodVolumeBackup) bool {
+		found := damaged.Annotations[v1alpha1.AnnotationDamaged]
+		return found != "" && !slices.ContainsFunc(earlier, func(proven velerov1.PodVolumeBackup) bool {
+			return !proven.Status.StartTimestamp.Before(damaged.Status.StartTimestamp) && isLater(proven.Annotations[v1alpha1.AnnotationVerified], found)
+		})
+	})
+}
+
+// isLater reports whether a time of an annotation is later than another one. Where somebody has written something else there, it is not.
+func isLater(a, b string) bool {
+	later, errA := time.Parse(time.RFC3339, a)
+	earlier, errB := time.Parse(time.RFC3339, b)
+	return errA == nil && errB == nil && later.After(earlier)
+}
+
+// readBack reads the new snapshot out of the repository, and fails the backup if it cannot be restored. Damage counts when it is seen twice: a
+// storage that answers with less than it has makes whole files look damaged.
+func (op *Operation) readBack(ctx context.Context, up uploader.Uploader, req uploader.BackupRequest, uploaded uploader.BackupResult) error {
+	verifier, ok := up.(uploader.Verifier)
+	if !ok {
+		return Permanent(v1alpha1.ReasonUnsupported, fmt.Errorf("an earlier backup in the repository is damaged, and uploader type %s cannot verify the new one", op.UploaderName()))
+	}
+	op.log.Info("An earlier backup of the volume is damaged: reading the new one back", "snapshot", uploaded.SnapshotID)
+	// The total stays the snapshot's size, which servers read in the status. What is read back shows in the rate, and that nothing hangs.
+	sink := progress.SinkFunc(func(r progress.Reading) {
+		op.tracker.Report(progress.Reading{
+			Stage: progress.StageFinishing, BytesDone: uploaded.TotalBytes + r.BytesDone, TotalBytes: uploaded.TotalBytes, TotalFinal: true,
+			FilesDone: uploaded.TotalFiles, FilesTotal: uploaded.TotalFiles, CurrentItem: r.CurrentItem,
+			BytesUploaded: uploaded.BytesUploaded, Errors: uploaded.Errors, Vanished: uploaded.Vanished,
+		})
+	})
+	var found uploader.VerifyResult
+	for range 2 {
+		var err error
+		found, err = verifier.Verify(ctx, uploader.VerifyRequest{Repository: req.Repository, SnapshotID: uploaded.SnapshotID, TotalBytes: uploaded.TotalBytes}, sink)
+		switch {
+		case stopCause(ctx) != nil:
+			return fmt.Errorf("the new snapshot is stored and was being read back, since an earlier backup in the repository is damaged: %w", stopCause(ctx))
+		case err != nil:
+			return fmt.Errorf("read snapshot %s back, since an earlier backup in the repository is damaged: %w", uploaded.SnapshotID, err)
+		case found.Proven():
+			return nil
+		}
+	}
+	return Permanent(v1alpha1.ReasonReusedDamage, fmt.Errorf("%s of the new snapshot cannot be restored, since an earlier backup in the repository is damaged: snapshot %s, %s",
+		text.Count(found.Mismatched+found.NotCompared, "file", "files"), uploaded.SnapshotID, found.LastError))
+}

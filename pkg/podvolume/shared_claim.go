@@ -1,0 +1,136 @@
+package podvolume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/pkg/donefile"
+	"github.com/plimsoll-io/plimsoll/pkg/volume"
+)
+
+// The restores of one Restore into one claim have one done file, which is named after the Restore (docs/contracts/velero-node-agent.md 4.4).
+// So it must not be written before all of them are complete, or if one of them has failed.
+
+// IndexPod is the index by which Environment.Client finds the PodVolumeRestores of a pod: "<namespace>/<name>".
+const IndexPod = "spec.pod"
+
+// podVolumeName names a volume of a pod of this node.
+type podVolumeName struct {
+	pod    types.NamespacedName
+	podUID types.UID
+	volume string
+}
+
+// sameClaim returns the volumes of this node's pods that have the claim of a pod's volume, the volume itself first. Pods that do not wait for a
+// restore do not count.
+func (e *Environment) sameClaim(ctx context.Context, pod *corev1.Pod, name string) ([]podVolumeName, error) {
+	self := podVolumeName{client.ObjectKeyFromObject(pod), pod.UID, name}
+	found := []podVolumeName{self}
+	claim, ok := claimOf(pod, volume.InPod(pod, name))
+	if !ok {
+		return found, nil
+	}
+	var pods corev1.PodList
+	if err := e.Client.List(ctx, &pods, client.InNamespace(pod.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list the pods that share claim %s/%s: %w", pod.Namespace, claim, err)
+	}
+	for i := range pods.Items {
+		other := &pods.Items[i]
+		for j := range other.Spec.Volumes {
+			vol := podVolumeName{client.ObjectKeyFromObject(other), other.UID, other.Spec.Volumes[j].Name}
+			if its, ok := claimOf(other, &other.Spec.Volumes[j]); ok && its == claim && vol != self && HasRestoreWait(other) {
+				found = append(found, vol)
+			}
+		}
+	}
+	return found, nil
+}
+
+func claimOf(pod *corev1.Pod, vol *corev1.Volume) (string, bool) {
+	if vol == nil {
+		return "", false
+	}
+	return volume.ClaimName(pod.Name, vol)
+}
+
+// PendingRestore returns the name of a PodVolumeRestore, besides the one of rec, that belongs to the same Restore and has yet to complete the
+// same directory, empty if there is none. It knows the pods of this node only.
+func (e *Environment) PendingRestore(ctx context.Context, pod *corev1.Pod, rec donefile.Record) (string, error) {
+	volumes, err := e.sameClaim(ctx, pod, rec.Volume)
+	if err != nil {
+		return "", err
+	}
+	for _, vol := range volumes {
+		var restores velerov1.PodVolumeRestoreList
+		err := e.Client.List(ctx, &restores, client.InNamespace(e.Namespace), client.MatchingFields{IndexPod: vol.pod.String()})
+		if err != nil {
+			return "", fmt.Errorf("list the restores of pod %s: %w", vol.pod, err)
+		}
+		for i := range restores.Items {
+			pvr := &restores.Items[i]
+			if pvr.UID == rec.PodVolumeRestore || donefile.RestoreUID(pvr) != rec.Restore || !e.isPending(pvr, vol) {
+				continue
+			}
+			return pvr.Name, nil
+		}
+	}
+	return "", nil
+}
+
+// isPending reports whether a PodVolumeRestore has yet to complete a volume. It has not, if it has ended or if its record says that the volume
+// is complete: then only its terminal write is missing.
+func (e *Environment) isPending(pvr *velerov1.PodVolumeRestore, vol podVolumeName) bool {
+	pv := FromRestore(pvr)
+	if pv.Terminal() || pv.Volume != vol.volume || pv.Pod.UID != "" && pv.Pod.UID != vol.podUID {
+		return false
+	}
+	rec, err := e.Records.Complete(vol.podUID, pvr)
+	return rec == nil || err != nil
+}
+
+// failureBeside returns why another restore of the same Restore into the same claim has failed, empty if none has.
+func (e *Environment) failureBeside(ctx context.Context, pod *corev1.Pod, rec donefile.Record) (failure string, _ error) {
+	err := e.recordsBeside(ctx, pod, rec, func(_ types.UID, other donefile.Record) error {
+		if other.Failure != "" {
+			failure = other.Failure
+		}
+		return nil
+	})
+	return failure, err
+}
+
+// failBeside records the failure of rec for the other restores of the same Restore into the same claim, unless a pod uses what they have restored.
+func (e *Environment) failBeside(ctx context.Context, pod *corev1.Pod, rec donefile.Record) error {
+	return e.recordsBeside(ctx, pod, rec, func(podUID types.UID, other donefile.Record) error {
+		if other.Failure != "" || other.Used {
+			return nil
+		}
+		other.Failure = rec.Failure
+		return e.Records.Save(podUID, other)
+	})
+}
+
+// recordsBeside calls do for the records of the other volumes of the same claim and the same Restore.
+func (e *Environment) recordsBeside(ctx context.Context, pod *corev1.Pod, rec donefile.Record, do func(podUID types.UID, other donefile.Record) error) error {
+	volumes, err := e.sameClaim(ctx, pod, rec.Volume)
+	if err != nil {
+		return err
+	}
+	var all []error
+	for _, vol := range volumes[1:] {
+		records, err := e.Records.List(vol.podUID)
+		all = append(all, err)
+		for _, other := range records {
+			if other.Volume == vol.volume && other.Restore == rec.Restore {
+				all = append(all, do(vol.podUID, other))
+			}
+		}
+	}
+	return errors.Join(all...)
+}

@@ -1,0 +1,79 @@
+package proof
+
+import (
+	"slices"
+	"time"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+)
+
+// part is what is known of a part of a volume's content.
+type part struct {
+	tried time.Time // when it was last read, and found to be what it should be or damaged
+	read  time.Time // the same time, if it was what it should be
+}
+
+// partsOf returns what is known of each part of a volume's content up to a backup; of a zero time: of all backups. A result of an older
+// backup than that of a result before counts for nothing: it says nothing of what came between the two. With those that count, what was in the
+// volume when a part was read, and has been since, was in all backups that parts were read of later.
+func partsOf(results []*v1alpha1.RepositoryTaskVolume, parts int32, upTo time.Time) []part {
+	known := make([]part, parts)
+	var newest time.Time
+	for _, v := range results {
+		backup, damage := backedUp(v), Damage(v)
+		isRead := damage || v.Result == v1alpha1.VolumeVerified || v.Result == v1alpha1.VolumeSampled
+		if !isRead || v.SampleParts != 0 && v.SampleParts != parts || !upTo.IsZero() && backup.After(upTo) || backup.Before(newest) {
+			continue
+		}
+		newest = backup
+		for i := range parts {
+			if v.SampleParts != 0 && v.SamplePart != i+1 {
+				continue
+			}
+			known[i] = part{tried: v.CompletionTimestamp.Time}
+			if !damage {
+				known[i].read = known[i].tried
+			}
+		}
+	}
+	return known
+}
+
+// NextPart returns the part of a backup, counted from 1, whose turn it is to be read, of v.SampleParts: the one that was not read for the
+// longest time.
+func (r Results) NextPart(v *v1alpha1.RepositoryTaskVolume) int32 {
+	known, next := partsOf(r[VolumeIn(v)], v.SampleParts, backedUp(v)), int32(0)
+	for i := range v.SampleParts {
+		if known[i].tried.Before(known[next].tried) {
+			next = i
+		}
+	}
+	return next + 1
+}
+
+// addParts adds what samples have read, by the parts of the last one.
+func (p *Proof) addParts(results []*v1alpha1.RepositoryTaskVolume) {
+	var parts int32
+	for _, v := range slices.Backward(results) {
+		if parts = v.SampleParts; parts > 0 {
+			break
+		}
+	}
+	if parts == 0 {
+		return
+	}
+	known := partsOf(results, parts, time.Time{})
+	oldest := known[0].read
+	for _, part := range known {
+		if !part.read.IsZero() {
+			p.PartsRead++
+		}
+		if part.read.Before(oldest) {
+			oldest = part.read
+		}
+	}
+	p.Parts = int(parts)
+	if oldest.After(p.Verified) {
+		p.Verified = oldest
+	}
+}

@@ -1,0 +1,100 @@
+package repositorytask
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+)
+
+// TestUnsynced: a volume that the bucket lists for a Backup, and of which the cluster has no PodVolumeBackup, is not proven by the others.
+func TestUnsynced(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	b := s.backup("nightly")
+	there := s.store(b, "kopia", "shop", "db-0")
+	gone := s.store(b, "kopia", "bank", "db-1")
+	empty := s.record(b, "kopia", "bank", "zero-0", "", velerov1.PodVolumeBackupPhaseCompleted)
+	s.storeBackup(b, there, gone, empty)
+	cfg := s.config()
+	cfg.Checkers = map[string]uploader.Checker{"kopia": s.kopia}
+	s.start(cfg)
+	if status := s.ended(s.task("all", "nightly")).Status; status.Phase != v1alpha1.PhaseCompleted || len(status.Volumes) != 3 {
+		t.Fatalf("%+v", status)
+	}
+
+	s.storeBackup(b, there, empty) // as a server that has given up on a volume stores it
+	lacking := s.ended(s.task("lacking", "nightly")).Status
+	if lacking.Phase != v1alpha1.PhaseFailed || lacking.Reason != v1alpha1.ReasonBackupDamaged || !strings.Contains(lacking.Message, "lacks 1 volume") || !strings.Contains(lacking.Message, gone.Name) {
+		t.Errorf("%+v", lacking)
+	}
+	s.storeBackup(b, there, gone, empty)
+
+	s.Delete(gone)
+	for selector, want := range map[*v1alpha1.PodVolumeSelector]int{nil: 1, {Namespace: "bank"}: 1, {Namespace: "shop"}: 0} {
+		unsynced, err := NewRepositories(s.Client, s.Namespace).Unsynced(t.Context(), "nightly", []velerov1.PodVolumeBackup{*there, *empty}, selector)
+		if err != nil || len(unsynced) != want || want > 0 && (unsynced[0].Name != gone.Name || unsynced[0].Spec.BackupStorageLocation != "default") {
+			t.Errorf("%v: %+v, %v", selector, unsynced, err)
+		}
+	}
+	status := s.ended(s.task("gap", "nightly")).Status
+	if status.Phase != v1alpha1.PhaseFailed || status.Reason != v1alpha1.ReasonPodVolumeBackupNotFound || len(status.Volumes) != 3 {
+		t.Fatalf("%+v", status)
+	}
+	for _, v := range status.Volumes {
+		want := map[string]v1alpha1.VolumeResult{"db-0": v1alpha1.VolumeVerified, "db-1": v1alpha1.VolumeFailed, "zero-0": v1alpha1.VolumeSkipped}[v.Pod]
+		if v.Result != want || v.BackupStorageLocation != "default" {
+			t.Errorf("%+v, want %s", v, want)
+		}
+	}
+	shop := s.task("shop", "nightly")
+	shop.Spec.Volume = &v1alpha1.PodVolumeSelector{Namespace: "shop"}
+	if status := s.ended(shop).Status; status.Phase != v1alpha1.PhaseCompleted || len(status.Volumes) != 1 {
+		t.Errorf("%+v", status)
+	}
+	checked := s.ended(s.checkTask("check", "nightly", false)).Status
+	if checked.Phase != v1alpha1.PhaseCompleted || len(checked.Repositories) != 2 || !strings.Contains(checked.Conditions[0].Message, "1 volume without a PodVolumeBackup in the cluster") {
+		t.Errorf("%+v", checked)
+	}
+
+	s.Delete(there)
+	s.Delete(empty)
+	if status := s.ended(s.task("none", "nightly")).Status; status.Reason != v1alpha1.ReasonPodVolumeBackupNotFound || len(status.Volumes) != 3 {
+		t.Errorf("%+v", status)
+	}
+}
+
+// TestUnreadableList: no task proves all volumes of a Backup when nobody knows which those are.
+func TestUnreadableList(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	b := s.backup("nightly")
+	s.storeBackup(b, s.store(b, "kopia", "shop", "db-0"))
+	list := filepath.Join(s.dir, "backups", "nightly", "nightly-podvolumebackups.json.gz")
+	cfg := s.config()
+	cfg.Checkers = map[string]uploader.Checker{"kopia": s.kopia}
+	s.start(cfg)
+	if err := os.WriteFile(list, []byte("no list"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, task := range map[string]*v1alpha1.RepositoryTask{"verify": s.task("verify", "nightly"), "check": s.checkTask("check", "nightly", false)} {
+		status := s.ended(task).Status
+		if status.Phase != v1alpha1.PhaseFailed || status.Reason != v1alpha1.ReasonBackupDamaged || !strings.Contains(status.Message, "volumes may be missing: backups/nightly/nightly-podvolumebackups.json.gz: damaged") {
+			t.Errorf("%s: %+v", name, status)
+		}
+		if name == "verify" && status.Volumes[0].Result != v1alpha1.VolumeVerified {
+			t.Errorf("%+v", status.Volumes)
+		}
+	}
+	if err := os.Remove(list); err != nil {
+		t.Fatal(err)
+	}
+	if status := s.ended(s.task("without", "nightly")).Status; !strings.Contains(status.Conditions[0].Message, "has no list of the volumes of Backup nightly") {
+		t.Errorf("%+v", status)
+	}
+}
