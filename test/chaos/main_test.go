@@ -5,6 +5,7 @@ package chaos
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -46,42 +47,45 @@ func setting(t *testing.T, name string, otherwise uint64) uint64 {
 
 // TestChaos runs SEEDS seeds from FIRST on, or SEED alone, PARALLEL at a time.
 func TestChaos(t *testing.T) {
-	first, seeds := setting(t, "FIRST", 1), setting(t, "SEEDS", 20)
+	first, count := setting(t, "FIRST", 1), setting(t, "SEEDS", 20)
 	if os.Getenv("SEED") != "" {
-		first, seeds = setting(t, "SEED", 1), 1
+		first, count = setting(t, "SEED", 1), 1
 	}
 	testenv.New(t, testenv.Options{}) // starts the control plane that the seeds share
 	server := s3.Start(t)
 	queue := make(chan uint64)
 	var mu sync.Mutex
-	var failed []uint64
+	failed := map[uint64]string{}
 	var workers sync.WaitGroup
 	for range setting(t, "PARALLEL", 6) {
 		workers.Go(func() {
 			for seed := range queue {
-				if !runSeed(t, seed, server) {
+				if wrong := runSeed(t, seed, server); wrong != "" {
 					mu.Lock()
-					failed = append(failed, seed)
+					failed[seed] = wrong
 					mu.Unlock()
 				}
 			}
 		})
 	}
-	for seed := first; seed < first+seeds; seed++ {
+	for seed := first; seed < first+count; seed++ {
 		queue <- seed
 	}
 	close(queue)
 	workers.Wait()
 	fmt.Print(tally.String())
-	fmt.Printf("chaos: %d seeds, %d violations\n", seeds, len(failed))
+	fmt.Printf("chaos: %d seeds, %d violations\n", count, len(failed))
+	seeds := slices.Sorted(maps.Keys(failed))
+	for _, seed := range seeds { // once more, since a log is cut by whoever shows it, and its end is not
+		fmt.Print(failed[seed])
+	}
 	if len(failed) > 0 {
-		slices.Sort(failed)
-		t.Fatalf("failing seeds: %v; run one with make chaos SEED=N", failed)
+		t.Fatalf("failing seeds: %v; run one with make chaos SEED=N", seeds)
 	}
 }
 
-// runSeed runs a seed, prints what came of it, and shrinks it if it fails.
-func runSeed(t *testing.T, seed uint64, server *s3.Server) bool {
+// runSeed runs a seed, prints what came of it, and shrinks it if it fails. It returns what was wrong.
+func runSeed(t *testing.T, seed uint64, server *s3.Server) string {
 	p, begin := newPlan(seed), time.Now()
 	rec := record(t, func(r *recorder) { play(r, p, server, sabotage{}) })
 	if os.Getenv("SEED") != "" {
@@ -89,19 +93,20 @@ func runSeed(t *testing.T, seed uint64, server *s3.Server) bool {
 	}
 	if !rec.Failed() {
 		fmt.Printf("ok   %5.1fs %s\n", time.Since(begin).Seconds(), brief(p))
-		return true
+		return ""
 	}
-	fmt.Printf("FAIL %5.1fs %s\n", time.Since(begin).Seconds(), p)
+	wrong := fmt.Sprintf("FAIL %5.1fs %s\n", time.Since(begin).Seconds(), p)
 	for _, v := range rec.said() {
-		fmt.Printf("     seed %d: %.2000s\n", seed, v)
+		wrong += fmt.Sprintf("     seed %d: %.2000s\n", seed, v)
 	}
+	fmt.Print(wrong)
 	keep(t, seed, p, rec)
 	if os.Getenv("SHRINK") != "0" {
 		if short := shrink(t, p, server); len(short.backup)+len(short.restore) < len(p.backup)+len(p.restore) {
 			fmt.Printf("     the shortest schedule that still fails:\n%s\n", short)
 		}
 	}
-	return false
+	return wrong
 }
 
 // keep puts the log of a failed run into bin/chaos.
