@@ -42,10 +42,13 @@ const (
 
 	// AnnotationVerified is on a PodVolumeBackup whose snapshot was proven to be restorable when it was last verified, and AnnotationDamaged on one
 	// that was found damaged or lost, or, if it is the newest of its volume, whose repository is damaged nobody knows where: each with the time, in
-	// the format of RFC 3339. After damage the node agent reads the next backup of the claim back before it is Completed, and the first one
-	// of each other claim in the repository.
+	// the format of RFC 3339. As long as a PodVolumeBackup of a repository is marked as damaged, the node agent reads each new backup in that
+	// repository back before it is Completed: it may have taken over what is lost.
 	AnnotationVerified = "plimsoll.io/verified"
 	AnnotationDamaged  = "plimsoll.io/damaged"
+
+	// AnnotationOwesMarks is "true" on a RepositoryTask that has found damage in a backup whose Backup ran, until it is noted there.
+	AnnotationOwesMarks = "plimsoll.io/owes-marks"
 
 	// AnnotationSynced is on a Backup whose records have all been brought into the cluster: how many there are, as JSON. A
 	// Backup with fewer is repaired.

@@ -76,8 +76,7 @@ func (op *Operation) uploader() (uploader.Uploader, error) {
 	return nil, Permanent(v1alpha1.ReasonUnsupported, fmt.Errorf("uploader type %q is not served by this node agent", op.UploaderName()))
 }
 
-// earlierBackups returns the backups of the same claim, location and uploader type that were completed or are damaged, the oldest first; none of a
-// volume without a claim.
+// earlierBackups returns the completed backups of the same claim, location and uploader type, the oldest first; none of a volume without a claim.
 func (op *Operation) earlierBackups(ctx context.Context, pvb *velerov1.PodVolumeBackup) ([]velerov1.PodVolumeBackup, error) {
 	claim, ok := pvb.Labels[velerov1.PVCUIDLabel]
 	if !ok {
@@ -91,7 +90,7 @@ func (op *Operation) earlierBackups(ctx context.Context, pvb *velerov1.PodVolume
 		return nil, fmt.Errorf("list earlier backups of the volume's claim: %w", err)
 	}
 	earlier := slices.DeleteFunc(list.Items, func(b velerov1.PodVolumeBackup) bool {
-		return b.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted && b.Annotations[v1alpha1.AnnotationDamaged] == "" || b.Status.StartTimestamp == nil ||
+		return b.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted || b.Status.StartTimestamp == nil ||
 			b.Spec.UploaderType != pvb.Spec.UploaderType || b.Spec.BackupStorageLocation != pvb.Spec.BackupStorageLocation
 	})
 	slices.SortStableFunc(earlier, func(a, b velerov1.PodVolumeBackup) int {
@@ -103,12 +102,10 @@ func (op *Operation) earlierBackups(ctx context.Context, pvb *velerov1.PodVolume
 // newestSnapshot returns the snapshot that a backup is compared with, empty if there is none. Without one restic looks for a snapshot of the same
 // host and path, which only fits pods that keep their UID.
 func newestSnapshot(earlier []velerov1.PodVolumeBackup) string {
-	for i := range slices.Backward(earlier) {
-		if earlier[i].Status.Phase == velerov1.PodVolumeBackupPhaseCompleted {
-			return earlier[i].Status.SnapshotID
-		}
+	if len(earlier) == 0 {
+		return ""
 	}
-	return ""
+	return earlier[len(earlier)-1].Status.SnapshotID
 }
 
 // upload runs the uploader. If the repository does not exist, it creates it first.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
@@ -31,37 +32,18 @@ func (op *Operation) proveAfterDamage(ctx context.Context, pvb *velerov1.PodVolu
 }
 
 // mayReuseDamage reports whether a backup may have taken over what is lost: restic and kopia store no content that the repository's index has
-// already, of whichever claim it is. The first backup of a claim, such as one that was restored after the damage, has no earlier one to go by,
-// nor has any of a volume without a claim: there every damage in the repository counts.
+// already, of whichever claim and however old it is. So all damage that is noted in the repository counts, until it is gone or the backup that has it
+// is proven.
 func (op *Operation) mayReuseDamage(ctx context.Context, pvb *velerov1.PodVolumeBackup) (bool, error) {
-	earlier, err := op.earlierBackups(ctx, pvb)
-	if err != nil || len(earlier) > 0 {
-		return isDamaged(earlier), err
-	}
 	var damaged velerov1.PodVolumeBackupList
-	if err := op.env.patientAPI.List(ctx, &damaged, client.InNamespace(op.env.Namespace), client.MatchingLabels{v1alpha1.LabelDamaged: "true"}); err != nil {
+	err := op.env.patientAPI.List(ctx, &damaged, client.InNamespace(op.env.Namespace), client.MatchingLabels{v1alpha1.LabelDamaged: "true"},
+		&client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: "0"}}) // from the API server's watch cache: each backup asks
+	if err != nil {
 		return false, fmt.Errorf("list the damaged backups in the repository: %w", err)
 	}
 	return slices.ContainsFunc(damaged.Items, func(b velerov1.PodVolumeBackup) bool {
 		return b.Spec.Pod.Namespace == pvb.Spec.Pod.Namespace && b.Spec.BackupStorageLocation == pvb.Spec.BackupStorageLocation && b.Spec.UploaderType == pvb.Spec.UploaderType
 	}), nil
-}
-
-// isDamaged reports whether one of the earlier backups was found damaged, and none that is as new was proven since.
-func isDamaged(earlier []velerov1.PodVolumeBackup) bool {
-	return slices.ContainsFunc(earlier, func(damaged velerov1.PodVolumeBackup) bool {
-		found := damaged.Annotations[v1alpha1.AnnotationDamaged]
-		return found != "" && !slices.ContainsFunc(earlier, func(proven velerov1.PodVolumeBackup) bool {
-			return !proven.Status.StartTimestamp.Before(damaged.Status.StartTimestamp) && isLater(proven.Annotations[v1alpha1.AnnotationVerified], found)
-		})
-	})
-}
-
-// isLater reports whether a time of an annotation is later than another one. Where somebody has written something else there, it is not.
-func isLater(a, b string) bool {
-	later, errA := time.Parse(time.RFC3339, a)
-	earlier, errB := time.Parse(time.RFC3339, b)
-	return errA == nil && errB == nil && later.After(earlier)
 }
 
 // readBack reads the new snapshot out of the repository, and fails the backup if it cannot be restored. Damage counts when it is seen twice: a

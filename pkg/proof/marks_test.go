@@ -1,6 +1,7 @@
-package podvolume
+package proof
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -10,9 +11,13 @@ import (
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 )
 
-func TestIsDamaged(t *testing.T) {
+func TestIsMarkedDamaged(t *testing.T) {
 	t.Parallel()
 	at := func(hour int) time.Time { return time.Date(2026, 11, 25, hour, 0, 0, 0, time.UTC) }
+	of := func(pod, claim, uploader string, pvb velerov1.PodVolumeBackup) velerov1.PodVolumeBackup {
+		pvb.Spec.Pod.Name, pvb.Spec.UploaderType, pvb.Labels = pod, uploader, map[string]string{velerov1.PVCUIDLabel: claim}
+		return pvb
+	}
 	backup := func(begun int, annotation string, found int) velerov1.PodVolumeBackup {
 		pvb := velerov1.PodVolumeBackup{Status: velerov1.PodVolumeBackupStatus{StartTimestamp: new(metav1.NewTime(at(begun)))}}
 		if annotation != "" {
@@ -37,8 +42,11 @@ func TestIsDamaged(t *testing.T) {
 		"a proof without a time": {[]velerov1.PodVolumeBackup{backup(1, damaged, 3), {
 			ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{verified: "yes"}}, Status: velerov1.PodVolumeBackupStatus{StartTimestamp: new(metav1.NewTime(at(2)))},
 		}}, true},
+		"another volume's is proven after that": {[]velerov1.PodVolumeBackup{backup(1, damaged, 3), of("other", "", "", backup(2, verified, 4))}, true},
+		"the claim's in another pod is":         {[]velerov1.PodVolumeBackup{of("a", "claim", "kopia", backup(1, damaged, 3)), of("b", "claim", "kopia", backup(2, verified, 4))}, false},
+		"the claim's is, of another uploader":   {[]velerov1.PodVolumeBackup{of("a", "claim", "kopia", backup(1, damaged, 3)), of("a", "claim", "restic", backup(2, verified, 4))}, true},
 	} {
-		if got := isDamaged(test.earlier); got != test.want {
+		if got := slices.ContainsFunc(test.earlier, func(pvb velerov1.PodVolumeBackup) bool { return IsMarkedDamaged(&pvb, test.earlier) }); got != test.want {
 			t.Errorf("%s: %t", name, got)
 		}
 	}

@@ -70,7 +70,7 @@ func (r *run) eachRepository(ctx context.Context, w repositoryWork) error {
 		if err != nil {
 			return err
 		}
-		if err := r.markTouched(ctx, &done); err != nil {
+		if err := r.noteRepository(ctx, &done); err != nil {
 			return err
 		}
 		if err := r.writeRepository(ctx, i, done, w.found(&done)); err != nil {

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"time"
 
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
@@ -141,6 +142,11 @@ func (c *Controller) reconcile(ctx context.Context, req reconcile.Request) (reco
 			return reconcile.Result{}, err
 		}
 	}
+	if task.Status.Phase.Terminal() && task.Annotations[v1alpha1.AnnotationOwesMarks] != "" {
+		if done, err := c.newRun(&task).payMarks(ctx); err != nil || !done {
+			return reconcile.Result{RequeueAfter: owedDelay}, err
+		}
+	}
 	return c.expire(ctx, &task)
 }
 
@@ -149,7 +155,8 @@ const evidenceDelay = time.Hour
 
 // isEvidence reports whether a task has found damage of which nothing shows that it is gone, or shows alone that some is gone. Metrics
 // and alerts are made of the tasks that exist, so it is kept until then, or until somebody deletes it. So is one that alone has read a part
-// of a volume that others still read: what samples prove would end before all parts have had their turn.
+// of a volume that others still read: what samples prove would end before all parts have had their turn. And so is the last proof of a volume that still
+// has backups: the alert for one that is proven no more would end before anybody has seen it.
 func (c *Controller) isEvidence(ctx context.Context, task *v1alpha1.RepositoryTask) (bool, error) {
 	var tasks v1alpha1.RepositoryTaskList
 	if err := c.api.List(ctx, &tasks, client.InNamespace(c.cfg.Namespace)); err != nil {
@@ -159,11 +166,18 @@ func (c *Controller) isEvidence(ctx context.Context, task *v1alpha1.RepositoryTa
 	if task.Spec.Type == v1alpha1.TaskMigrate {
 		return false, nil
 	}
-	proofs, otherProofs := proof.Of(tasks.Items), proof.Of(others)
+	var backups velerov1.PodVolumeBackupList
+	if err := c.api.List(ctx, &backups, client.InNamespace(c.cfg.Namespace)); err != nil {
+		return false, fmt.Errorf("list the PodVolumeBackups: %w", err)
+	}
+	proofs, otherProofs, backedUp := proof.Of(tasks.Items), proof.Of(others), proof.Since(backups.Items)
 	for i := range task.Status.Volumes {
 		v := &task.Status.Volumes[i]
 		volume := proof.VolumeIn(v)
 		if damaged := proofs[volume].Damaged; damaged && proof.Damage(v) || !damaged && otherProofs[volume].Damaged {
+			return true, nil
+		}
+		if _, exists := backedUp[volume]; exists && proofs[volume].Verified.After(otherProofs[volume].Verified) {
 			return true, nil
 		}
 		if carriesPart(proofs[volume], otherProofs[volume]) && time.Since(proofs[volume].Tried) < ttlOf(task) {

@@ -26,59 +26,103 @@ func (r *run) markVerified(ctx context.Context, i int, v *v1alpha1.RepositoryTas
 	case pvb.Status.Phase == phaseUnsynced:
 		return nil
 	case proof.Damage(v):
-		return r.markDamaged(ctx, pvb)
+		return r.markDamaged(ctx, pvb, time.Now())
 	case v.Result == v1alpha1.VolumeVerified:
 		settled, err := r.settled(ctx, []velerov1.PodVolumeBackup{*pvb})
 		if err != nil {
 			return err
 		}
-		return r.mark(ctx, settled, v1alpha1.AnnotationVerified, v1alpha1.AnnotationDamaged)
+		return r.mark(ctx, settled, v1alpha1.AnnotationVerified, time.Now())
 	}
 	return nil
 }
 
-// markDamaged notes damage on a backup, or on the newest one of the volume that no server waits for.
-func (r *run) markDamaged(ctx context.Context, pvb *velerov1.PodVolumeBackup) error {
-	settled, err := r.settled(ctx, []velerov1.PodVolumeBackup{*pvb})
-	if err == nil && len(settled) == 0 {
-		settled, err = r.newestSettled(ctx, new(repositoryOf(pvb)), func(other *velerov1.PodVolumeBackup) bool { return proof.VolumeOf(other) == proof.VolumeOf(pvb) })
-	}
+// markDamaged notes damage on a backup. As long as a server waits for that one, it is noted on the newest of the same volume or claim that none waits
+// for.
+func (r *run) markDamaged(ctx context.Context, pvb *velerov1.PodVolumeBackup, found time.Time) error {
+	inside, err := r.backupsIn(ctx, new(repositoryOf(pvb)))
 	if err != nil {
 		return err
 	}
-	return r.mark(ctx, settled, v1alpha1.AnnotationDamaged, v1alpha1.AnnotationVerified)
+	return r.markAllDamaged(ctx, []velerov1.PodVolumeBackup{*pvb}, inside, found)
 }
 
-// markTouched notes damage that a check has found in a repository on the backups that need what is damaged. As long as these are not all known, it
-// is noted on the newest backup of each volume in the repository.
-func (r *run) markTouched(ctx context.Context, entry *v1alpha1.RepositoryTaskRepository) error {
-	if entry.Result != v1alpha1.RepositoryDamaged {
-		return nil
-	}
-	isTouched := func(pvb *velerov1.PodVolumeBackup) bool {
-		return slices.ContainsFunc(r.touched, func(id string) bool { return names(pvb, id) })
-	}
-	if known := entry.TouchedUnknown == "" && entry.TouchedSnapshots > 0 && entry.TouchedSnapshots == int64(len(r.touched)); !known {
-		isTouched = func(*velerov1.PodVolumeBackup) bool { return true }
-	}
-	settled, err := r.newestSettled(ctx, entry, isTouched)
-	if err != nil {
-		return err
-	}
-	return r.mark(ctx, settled, v1alpha1.AnnotationDamaged, v1alpha1.AnnotationVerified)
-}
-
-// newestSettled returns the newest backup of each volume in a repository that is chosen and that no server waits for.
-func (r *run) newestSettled(ctx context.Context, entry *v1alpha1.RepositoryTaskRepository, chosen func(*velerov1.PodVolumeBackup) bool) ([]velerov1.PodVolumeBackup, error) {
+// markTouched notes damage that a check has found in a repository on the newest backup of each volume that needs what is damaged. As long as these
+// are not all known, it is noted on the newest one of each volume in the repository.
+func (r *run) markTouched(ctx context.Context, entry *v1alpha1.RepositoryTaskRepository, found time.Time) error {
 	inside, err := r.backupsIn(ctx, entry)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	inside = slices.DeleteFunc(inside, func(pvb velerov1.PodVolumeBackup) bool { return !chosen(&pvb) })
-	if inside, err = r.settled(ctx, inside); err != nil {
-		return nil, err
+	touched := inside
+	if known := entry.TouchedUnknown == "" && entry.TouchedSnapshots > 0 && entry.TouchedSnapshots == int64(len(r.touched)); known {
+		touched = slices.DeleteFunc(slices.Clone(inside), func(pvb velerov1.PodVolumeBackup) bool {
+			return !slices.ContainsFunc(r.touched, func(id string) bool { return names(&pvb, id) })
+		})
 	}
-	return proof.Newest(inside, nil), nil
+	return r.markAllDamaged(ctx, touched, inside, found)
+}
+
+// markAllDamaged notes damage on the newest of the damaged backups of each volume. Those that a server waits for have their turn when their Backup has
+// ended; until then the newest other one of the same volume or claim has the note, of those inside the repository.
+func (r *run) markAllDamaged(ctx context.Context, damaged, inside []velerov1.PodVolumeBackup, found time.Time) error {
+	settled, err := r.settled(ctx, damaged)
+	if err != nil {
+		return err
+	}
+	if len(settled) < len(damaged) {
+		r.owesMarks = true
+		others, err := r.settled(ctx, inside)
+		if err != nil {
+			return err
+		}
+		without := slices.DeleteFunc(slices.Clone(damaged), func(pvb velerov1.PodVolumeBackup) bool { return hasSource(settled, &pvb) })
+		settled = append(settled, slices.DeleteFunc(others, func(pvb velerov1.PodVolumeBackup) bool { return !hasSource(without, &pvb) })...)
+	}
+	if len(damaged) > 1 || len(settled) > 1 {
+		settled = proof.Newest(settled, nil)
+	}
+	return r.mark(ctx, settled, v1alpha1.AnnotationDamaged, found)
+}
+
+// hasSource reports whether one of the backups is of the same volume or claim as another one.
+func hasSource(all []velerov1.PodVolumeBackup, pvb *velerov1.PodVolumeBackup) bool {
+	return slices.ContainsFunc(all, func(other velerov1.PodVolumeBackup) bool { return proof.SameSource(&other, pvb) })
+}
+
+// noteRepository notes what a check has found in a repository: damage, or that there is none any more.
+func (r *run) noteRepository(ctx context.Context, entry *v1alpha1.RepositoryTaskRepository) error {
+	switch {
+	case entry.Result == v1alpha1.RepositoryDamaged:
+		return r.markTouched(ctx, entry, time.Now())
+	case entry.Result == v1alpha1.RepositoryWhole && r.object.Spec.ReadData:
+		return r.unmarkWhole(ctx, entry)
+	default:
+		return nil
+	}
+}
+
+// unmarkWhole removes the notes of damage in a repository all of whose data was read and is whole: it has nothing that a new backup must not use.
+// What was found since the task began stays.
+func (r *run) unmarkWhole(ctx context.Context, entry *v1alpha1.RepositoryTaskRepository) error {
+	var marked velerov1.PodVolumeBackupList
+	if err := r.api.List(ctx, &marked, client.InNamespace(r.cfg.Namespace), client.MatchingLabels{v1alpha1.LabelDamaged: "true"}); err != nil {
+		return fmt.Errorf("list the damaged PodVolumeBackups: %w", err)
+	}
+	began := r.status().StartTimestamp.UTC().Format(time.RFC3339)
+	inside := slices.DeleteFunc(marked.Items, func(pvb velerov1.PodVolumeBackup) bool {
+		return !sameRepository(new(repositoryOf(&pvb)), entry) || !proof.IsLater(began, pvb.Annotations[v1alpha1.AnnotationDamaged])
+	})
+	settled, err := r.settled(ctx, inside)
+	if err != nil {
+		return err
+	}
+	for i := range settled {
+		if err := r.annotateBackup(ctx, &settled[i], map[string]any{v1alpha1.AnnotationDamaged: nil}, nil); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // settled returns those that no server waits for, as their Backup has ended: a second update of a PodVolumeBackup that has ended makes servers from
@@ -116,28 +160,109 @@ func (r *run) isRunning(ctx context.Context, name string) (bool, error) {
 	return !hasEnded(&backup), nil
 }
 
-// mark sets an annotation of PodVolumeBackups to the time, and removes another one.
-func (r *run) mark(ctx context.Context, all []velerov1.PodVolumeBackup, set, removed string) error {
-	var label any // nil removes it
-	if set == v1alpha1.AnnotationDamaged {
-		label = "true"
+// mark notes a result on PodVolumeBackups, and removes the opposite one. What is noted and is as late stays.
+func (r *run) mark(ctx context.Context, all []velerov1.PodVolumeBackup, result string, at time.Time) error {
+	opposite, label := v1alpha1.AnnotationDamaged, any(nil) // nil removes it
+	if result == v1alpha1.AnnotationDamaged {
+		opposite, label = v1alpha1.AnnotationVerified, "true"
 	}
+	now := at.UTC().Format(time.RFC3339)
 	for i := range all {
 		pvb := &all[i]
-		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-			"uid":         pvb.UID,
-			"annotations": map[string]any{set: time.Now().UTC().Format(time.RFC3339), removed: nil},
-			"labels":      map[string]any{v1alpha1.LabelDamaged: label},
-		}})
-		if err != nil {
-			return fmt.Errorf("encode the result of PodVolumeBackup %s: %w", pvb.Name, err)
+		if noted := pvb.Annotations[result]; noted == now || proof.IsLater(noted, now) || proof.IsLater(pvb.Annotations[opposite], now) {
+			continue
 		}
-		err = apiretry.Policy{Retry: mayBeRepeated}.Do(ctx, func() error {
-			return r.client.Patch(ctx, pvb.DeepCopy(), client.RawPatch(types.MergePatchType, patch))
-		})
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // it was deleted, or is another by now
-			return fmt.Errorf("note the result on PodVolumeBackup %s: %w", pvb.Name, err)
+		if err := r.annotateBackup(ctx, pvb, map[string]any{result: now, opposite: nil}, label); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// annotateBackup sets annotations of a PodVolumeBackup, and LabelDamaged. Where the API server has refused that, as an admission policy may have it, the
+// result of the task does not depend on it: the task's end says so. The error is that the API server has not answered.
+func (r *run) annotateBackup(ctx context.Context, pvb *velerov1.PodVolumeBackup, annotations map[string]any, label any) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": pvb.UID, "annotations": annotations, "labels": map[string]any{v1alpha1.LabelDamaged: label},
+	}})
+	if err != nil {
+		return fmt.Errorf("encode the result of PodVolumeBackup %s: %w", pvb.Name, err)
+	}
+	err = apiretry.Policy{Retry: mayBeRepeated}.Do(ctx, func() error {
+		return r.client.Patch(ctx, pvb.DeepCopy(), client.RawPatch(types.MergePatchType, patch))
+	})
+	switch {
+	case err == nil, apierrors.IsNotFound(err), apierrors.IsConflict(err): // it was deleted, or is another by now
+		return nil
+	case ctx.Err() != nil, mayBeRepeated(err):
+		return fmt.Errorf("note the result on PodVolumeBackup %s: %w", pvb.Name, err)
+	default:
+		r.log.Warn("The result could not be noted on a PodVolumeBackup: the node agent does not know of it when it makes the next backup", "podVolumeBackup", pvb.Name, "error", err)
+		r.addNote(fmt.Sprintf("It could not be noted on PodVolumeBackup %s, so the next backup is made without knowing of it: %s", pvb.Name, err))
+		return nil
+	}
+}
+
+// owedDelay is how long after its end a task is looked at again that owes notes.
+const owedDelay = 5 * time.Minute
+
+// oweMarks writes, before the end is written, that notes are missing.
+func (r *run) oweMarks(ctx context.Context) error {
+	if !r.owesMarks {
+		return nil
+	}
+	if err := r.annotateTask(ctx, "true"); err != nil {
+		return fmt.Errorf("write that damage is not noted on all PodVolumeBackups: %w", err)
+	}
+	return nil
+}
+
+// annotateTask sets the task's AnnotationOwesMarks; nil removes it.
+func (r *run) annotateTask(ctx context.Context, value any) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": r.object.UID, "annotations": map[string]any{v1alpha1.AnnotationOwesMarks: value}}})
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stale = true // the write changes the version
+	return apiretry.Policy{Retry: mayBeRepeated}.Do(ctx, func() error {
+		return r.client.Patch(ctx, r.object.DeepCopy(), client.RawPatch(types.MergePatchType, patch))
+	})
+}
+
+// payMarks notes what a task that has ended has found on the PodVolumeBackups whose Backup has ended since. done reports whether none is left.
+func (r *run) payMarks(ctx context.Context) (done bool, err error) {
+	status := &r.object.Status
+	for i := range status.Volumes {
+		v := &status.Volumes[i]
+		if !proof.Damage(v) || v.CompletionTimestamp == nil {
+			continue
+		}
+		var pvb velerov1.PodVolumeBackup
+		err := r.api.Get(ctx, types.NamespacedName{Namespace: r.cfg.Namespace, Name: v.PodVolumeBackup}, &pvb)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err == nil {
+			err = r.markDamaged(ctx, &pvb, v.CompletionTimestamp.Time)
+		}
+		if err != nil {
+			return false, fmt.Errorf("note the damage of PodVolumeBackup %s: %w", v.PodVolumeBackup, err)
+		}
+	}
+	for i := range status.Repositories {
+		entry := &status.Repositories[i]
+		if entry.Result != v1alpha1.RepositoryDamaged || entry.CompletionTimestamp == nil {
+			continue
+		}
+		r.touched = entry.SnapshotIDs
+		if err := r.markTouched(ctx, entry, entry.CompletionTimestamp.Time); err != nil {
+			return false, fmt.Errorf("note the damage in repository %s: %w", nameOf(entry), err)
+		}
+	}
+	if r.owesMarks {
+		return false, nil
+	}
+	return true, client.IgnoreNotFound(r.annotateTask(ctx, nil))
 }

@@ -22,6 +22,9 @@ type Metrics struct {
 	checked  *prometheus.Desc
 	broken   *prometheus.Desc
 	tasks    *prometheus.Desc
+	progress *prometheus.Desc
+	rate     *prometheus.Desc
+	stalled  *prometheus.Desc
 	usage    usageMetrics
 }
 
@@ -31,6 +34,7 @@ var _ prometheus.Collector = (*Metrics)(nil)
 func NewMetrics(api client.Reader, logError func(error)) *Metrics {
 	labels := []string{"pod_namespace", "pod_name", "volume", "location"}
 	repository := []string{"location", "volume_namespace", "uploader"}
+	task := []string{"name", "type"}
 	return &Metrics{
 		api: api, logError: logError,
 		verified: prometheus.NewDesc("plimsoll_backup_verified_timestamp_seconds",
@@ -43,8 +47,11 @@ func NewMetrics(api client.Reader, logError func(error)) *Metrics {
 			"When a check last found the repository of the namespace's volumes whole, in seconds since the epoch; absent if none has.", repository, nil),
 		broken: prometheus.NewDesc("plimsoll_repository_damaged",
 			"1 if a check has found damaged or missing data in the repository, and none that looked as deep has found it whole since; else 0.", repository, nil),
-		tasks: prometheus.NewDesc("plimsoll_repository_tasks", "Number of RepositoryTasks.", []string{"type", "phase"}, nil),
-		usage: newUsageMetrics(repository, labels),
+		tasks:    prometheus.NewDesc("plimsoll_repository_tasks", "Number of RepositoryTasks.", []string{"type", "phase"}, nil),
+		progress: prometheus.NewDesc("plimsoll_repository_task_progress_ratio", "How much of a RepositoryTask that runs is done, 0 to 1; absent while that is not known.", task, nil),
+		rate:     prometheus.NewDesc("plimsoll_repository_task_bytes_per_second", "How fast a RepositoryTask that runs reads or copies, in bytes per second.", task, nil),
+		stalled:  prometheus.NewDesc("plimsoll_repository_task_stalled", "1 if a RepositoryTask that runs does not get any further, or its process reports nothing; else 0.", task, nil),
+		usage:    newUsageMetrics(repository, labels),
 	}
 }
 
@@ -56,6 +63,9 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	ch <- m.checked
 	ch <- m.broken
 	ch <- m.tasks
+	ch <- m.progress
+	ch <- m.rate
+	ch <- m.stalled
 	m.usage.describe(ch)
 }
 
@@ -76,6 +86,9 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 			phase = v1alpha1.PhaseNew
 		}
 		phases[[2]string{string(task.Spec.Type), string(phase)}]++
+		if phase == v1alpha1.PhaseInProgress {
+			m.collectProgress(ch, task)
+		}
 	}
 	m.collectProofs(ch, list.Items)
 	for r, results := range checksOf(list.Items) {
@@ -88,6 +101,20 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	for key, n := range phases {
 		ch <- prometheus.MustNewConstMetric(m.tasks, prometheus.GaugeValue, n, key[0], key[1])
 	}
+}
+
+// silentAfter is how long a process may report nothing of its task, which it does every half minute by default.
+const silentAfter = 5 * time.Minute
+
+// collectProgress shows how far a task is that runs.
+func (m *Metrics) collectProgress(ch chan<- prometheus.Metric, task *v1alpha1.RepositoryTask) {
+	s := &task.Status
+	if s.Percent != nil {
+		ch <- prometheus.MustNewConstMetric(m.progress, prometheus.GaugeValue, float64(*s.Percent)/100, task.Name, string(task.Spec.Type))
+	}
+	ch <- prometheus.MustNewConstMetric(m.rate, prometheus.GaugeValue, float64(s.BytesPerSecond), task.Name, string(task.Spec.Type))
+	silent := s.HeartbeatTimestamp != nil && time.Since(s.HeartbeatTimestamp.Time) > silentAfter
+	ch <- prometheus.MustNewConstMetric(m.stalled, prometheus.GaugeValue, gauge(silent || s.State == string(v1alpha1.StateStalled)), task.Name, string(task.Spec.Type))
 }
 
 // collectProofs shows what is known of each volume, of restic's and kopia's backups of it together.

@@ -54,6 +54,9 @@ func (r *run) migrate(ctx context.Context) error {
 
 // migrateVolume copies one snapshot, and tries again after failures that may pass. The error is that of ctx.
 func (r *run) migrateVolume(ctx context.Context, i int, v v1alpha1.RepositoryTaskVolume) (v1alpha1.RepositoryTaskVolume, error) {
+	if r.isParked(ctx, &r.backups[i], &v) {
+		return v, nil
+	}
 	for try := 1; ; try++ {
 		done, err := r.migrateOnce(ctx, i, v)
 		if err == nil {
@@ -74,6 +77,7 @@ func (r *run) migrateVolume(ctx context.Context, i int, v v1alpha1.RepositoryTas
 			v.Result = v1alpha1.VolumeMismatched
 		}
 		if !mayPass || try >= r.cfg.Tries {
+			r.park(ctx, &r.backups[i], reason)
 			return v, nil
 		}
 		r.log.Warn("Snapshot was not migrated; trying again", "pod", v.Namespace+"/"+v.Pod, "volume", v.Volume, "reason", reason, "after", r.cfg.RetryDelay, "error", err)

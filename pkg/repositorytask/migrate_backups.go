@@ -132,7 +132,7 @@ func (r *run) migratedSnapshot(ctx context.Context, pvb *velerov1.PodVolumeBacku
 	return "", refuse(v1alpha1.ReasonNotMigrated, "volume %s/%s:%s of the backup is not migrated", pvb.Spec.Pod.Namespace, pvb.Spec.Pod.Name, pvb.Spec.Volume)
 }
 
-// migrateOutcome sums up a migration.
+// migrateOutcome sums up a migration. One that leaves snapshots to later tasks has not failed at any of them, but nobody must take it for the end.
 func migrateOutcome(status *v1alpha1.RepositoryTaskStatus, note string) outcome {
 	var migrated, planned, failed, copies, lost int64
 	var bytes, uploaded int64
@@ -179,6 +179,9 @@ func migrateOutcome(status *v1alpha1.RepositoryTaskStatus, note string) outcome 
 	}
 	if note != "" {
 		said.WriteString(". " + note)
+	}
+	if why == "" && status.Postponed > 0 && planned == 0 {
+		reason, why = v1alpha1.ReasonNotMigrated, fmt.Sprintf("A task has room for %d: create the next one", maxVolumes)
 	}
 	if why == "" {
 		return outcome{true, v1alpha1.ReasonMigrated, text.Line(said.String(), maxMessage)}

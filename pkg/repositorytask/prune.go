@@ -89,6 +89,21 @@ func (r *run) refuseDamaged(ctx context.Context, entry *v1alpha1.RepositoryTaskR
 				uploader.ErrRepositoryDamaged, volume.Namespace, volume.Pod, volume.Name)
 		}
 	}
+	return r.refuseMarked(ctx, entry)
+}
+
+// refuseMarked refuses a repository with a backup on which damage is noted: the task that has found it may be deleted.
+func (r *run) refuseMarked(ctx context.Context, entry *v1alpha1.RepositoryTaskRepository) error {
+	inside, err := r.backupsIn(ctx, entry)
+	if err != nil {
+		return err
+	}
+	for i := range inside {
+		if pvb := &inside[i]; proof.IsMarkedDamaged(pvb, inside) {
+			return fmt.Errorf("%w: damage is noted on PodVolumeBackup %s of volume %s/%s:%s: nothing is pruned before a backup of it that is as new is proven",
+				uploader.ErrRepositoryDamaged, pvb.Name, pvb.Spec.Pod.Namespace, pvb.Spec.Pod.Name, pvb.Spec.Volume)
+		}
+	}
 	return nil
 }
 

@@ -186,6 +186,10 @@ func TestPruneRefused(t *testing.T) {
 		t.Fatalf("%+v", bad)
 	}
 	refused("damaged", v1alpha1.ReasonDamaged, "a check has found")
+	var check v1alpha1.RepositoryTask
+	check.ObjectMeta = s.Meta("check")
+	s.Delete(&check)
+	refused("damaged-still", v1alpha1.ReasonDamaged, "damage is noted on PodVolumeBackup ")
 	if _, has := filesIn(t, dir, ""); has != had {
 		t.Errorf("%d bytes have become %d", had, has)
 	}

@@ -43,6 +43,10 @@ type run struct {
 	unlisted  *RefusedError              // why nobody knows whether the task has all volumes of its Backup; nil: it is known
 	object    *v1alpha1.RepositoryTask   // as it was when the run began, for what does not change
 
+	parked map[checkedRepository]parked // repositories that did not open
+
+	owesMarks bool // damage was found that is not noted yet on the PodVolumeBackup, since its Backup runs
+
 	touched []string // the snapshots that need what is damaged in the repository that was checked last
 
 	imported map[checkedRepository]map[string]string      // by kopia repository: the new snapshots by the ids of restic's
@@ -60,7 +64,7 @@ func (c *Controller) newRun(task *v1alpha1.RepositoryTask) *run {
 		before.StartTime = s.StartTimestamp.Time
 	}
 	return &run{
-		Controller: c, task: task, object: task.DeepCopy(), log: c.cfg.Logger.With("task", task.Name, "subject", selectionOf(&task.Spec).String()),
+		Controller: c, task: task, parked: map[checkedRepository]parked{}, object: task.DeepCopy(), log: c.cfg.Logger.With("task", task.Name, "subject", selectionOf(&task.Spec).String()),
 		tracker: progress.NewTracker(progress.Options{StallAfter: c.cfg.StallAfter, Previous: before}),
 	}
 }
@@ -281,6 +285,9 @@ func (r *run) finish(ctx context.Context) error {
 	o := r.outcome(r.status(), r.note)
 	if o.ok && r.unlisted != nil {
 		o = outcome{false, r.unlisted.Reason, text.Line(o.message+". "+r.unlisted.Message, maxMessage)}
+	}
+	if err := r.oweMarks(ctx); err != nil {
+		return err
 	}
 	if !o.ok {
 		return r.fail(ctx, o.reason, o.message)

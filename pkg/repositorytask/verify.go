@@ -26,6 +26,9 @@ const (
 // answers with less than it has makes whole files look damaged. A restored volume that differs counts at once: it was compared with what the
 // repository has by hash, so it is the volume that is not the same, if only this time. The error is that of ctx.
 func (r *run) verifyVolume(ctx context.Context, i int, v v1alpha1.RepositoryTaskVolume) (v1alpha1.RepositoryTaskVolume, error) {
+	if r.isParked(ctx, &r.backups[i], &v) {
+		return v, nil
+	}
 	began, try, damaged := time.Now(), 1, false
 	look := func(ctx context.Context, i int) (uploader.VerifyResult, error) { return r.verifyOnce(ctx, i, &v) }
 	restores := r.object.Spec.RestoreTo != nil
@@ -54,6 +57,7 @@ func (r *run) verifyVolume(ctx context.Context, i int, v v1alpha1.RepositoryTask
 		case mayPass && try < r.cfg.Tries:
 			try++
 		default:
+			r.park(ctx, &r.backups[i], reason)
 			return v, nil
 		}
 		r.log.Warn("Volume was not verified; trying again", "pod", v.Namespace+"/"+v.Pod, "volume", v.Volume, "reason", reason, "after", pause, "error", err)

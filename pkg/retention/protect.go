@@ -34,6 +34,12 @@ func NewProtection(r *Records) *Protection {
 	}
 	for i := range r.Backups {
 		pvb := &r.Backups[i]
+		if proof.IsMarkedDamaged(pvb, r.Backups) {
+			p.harmed[proof.VolumeOf(pvb).WithAny()] = true
+		}
+	}
+	for i := range r.Backups {
+		pvb := &r.Backups[i]
 		if claim := pvb.Labels[velerov1.PVCUIDLabel]; claim != "" && p.harmed[proof.VolumeOf(pvb).WithAny()] {
 			p.harmedClaims[claim] = true
 		}
@@ -91,7 +97,7 @@ func (p *Protection) Of(pvb *velerov1.PodVolumeBackup) (rule, why string) {
 	case pvb.Annotations[v1alpha1.AnnotationKeep] == "true":
 		return RuleKeep, ""
 	case p.harmed[proof.VolumeOf(pvb).WithAny()], p.harmedClaims[pvb.Labels[velerov1.PVCUIDLabel]]:
-		return RuleDamaged, "a task has found damage in a backup of the volume"
+		return RuleDamaged, "damage was found in a backup of the volume, and none that is as new was proven since"
 	case p.damaged != nil && p.damaged(pvb):
 		return RuleDamaged, "a task has found damage in the repository"
 	default:

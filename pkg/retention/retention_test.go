@@ -196,6 +196,13 @@ func TestProtection(t *testing.T) {
 			r.Tasks[0].Status.Volumes[0].Pod = "db-0-anew"
 			r.Backups[0].Spec.Pod.Name = "db-0-anew"
 		}, "Kept Damaged", "Kept Damaged"},
+		"damage is noted on a backup whose task is deleted": {func(r *Records) {
+			r.Backups[2].Annotations = map[string]string{v1alpha1.AnnotationDamaged: "2026-11-25T00:00:00Z"}
+		}, "Kept Damaged", "Kept Damaged"},
+		"and a newer one was proven since": {func(r *Records) {
+			r.Backups[2].Annotations = map[string]string{v1alpha1.AnnotationDamaged: "2026-11-25T00:00:00Z"}
+			r.Backups[0].Annotations = map[string]string{v1alpha1.AnnotationVerified: "2026-11-25T00:00:01Z"}
+		}, "Pending", ""},
 		"a damaged repository": {func(r *Records) { r.DamagedRepository = func(*velerov1.PodVolumeBackup) bool { return true } }, "Kept Damaged", "Kept Damaged"},
 	} {
 		t.Run(name, func(t *testing.T) {

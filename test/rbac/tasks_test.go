@@ -57,12 +57,17 @@ func TestRightsOfRepositoryTasks(t *testing.T) {
 		Status: velerov1.PodVolumeBackupStatus{Phase: velerov1.PodVolumeBackupPhaseCompleted, SnapshotID: strings.Repeat("a", 32)},
 	}
 	pvb.Labels = map[string]string{velerov1.BackupNameLabel: "lost"}
+	running := &velerov1.Backup{ObjectMeta: c.Meta("running"), Status: velerov1.BackupStatus{Phase: velerov1.BackupPhaseInProgress}}
+	c.Create(running)
+	inRunning := pvb.DeepCopy()
+	inRunning.Name, inRunning.Labels = "running-1", nil
+	inRunning.OwnerReferences = []metav1.OwnerReference{{APIVersion: "velero.io/v1", Kind: "Backup", Name: running.Name, UID: running.UID}}
 	inRestic := pvb.DeepCopy()
 	inRestic.Name, inRestic.Spec.Pod.Namespace, inRestic.Spec.UploaderType, inRestic.Spec.RepoIdentifier = "measured-1", "bank", "restic", measured
 	inRestic.Labels = nil
 	migrated := inRestic.DeepCopy()
 	migrated.Name, migrated.Labels, migrated.Status.SnapshotID = "migrated-1", map[string]string{velerov1.BackupNameLabel: "migrated"}, backUp(t, restic, measured)
-	c.Create(pvb, inRestic, migrated, &velerov1.Backup{ObjectMeta: c.Meta("migrated"), Status: completed})
+	c.Create(pvb, inRunning, inRestic, migrated, &velerov1.Backup{ObjectMeta: c.Meta("migrated"), Status: completed})
 	stored := backUp(t, restic, measured)
 
 	// The second one fills its caches as one does whose API server is older than Kubernetes 1.34.
@@ -83,6 +88,11 @@ func TestRightsOfRepositoryTasks(t *testing.T) {
 		c.Create(from)
 		testenv.EventuallyGet(c.Env, from, "the end of the task", func(task *v1alpha1.RepositoryTask, err error) bool {
 			return err == nil && task.Status.Reason == v1alpha1.ReasonRepositoryNotFound
+		})
+		owing := &v1alpha1.RepositoryTask{ObjectMeta: c.Meta(name + "-owing"), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskVerify, PodVolumeBackup: "running-1"}}
+		c.Create(owing)
+		testenv.EventuallyGet(c.Env, owing, "the note that damage is not noted yet", func(task *v1alpha1.RepositoryTask, err error) bool {
+			return err == nil && task.Status.Phase == v1alpha1.PhaseFailed && task.Annotations[v1alpha1.AnnotationOwesMarks] != ""
 		})
 		usage := &v1alpha1.RepositoryTask{ObjectMeta: c.Meta(name + "-usage"), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskUsage, PodVolumeBackup: "measured-1"}}
 		c.Create(usage)

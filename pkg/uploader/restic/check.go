@@ -344,9 +344,12 @@ func (u *Uploader) remedies(agreed []finding) []string {
 	if len(commands) > 0 && !slices.ContainsFunc(agreed, func(f finding) bool { return f.kind != "snapshot" }) {
 		return commands
 	}
+	if len(packs)+len(missing) > 0 {
+		commands = append(commands, "bring the damaged packs back from the bucket's versions, and check again; only where that is not possible:")
+	}
 	if !u.version.repairs() {
 		command, args := u.version.repairIndexCommand()
-		return append(commands, strings.Join(append([]string{"restic", command}, append(args, "--read-all-packs")...), " "), "restic repair snapshots --forget (with restic 0.16 or later)")
+		return append(commands, strings.Join(append([]string{"restic", command}, append(args, "--read-all-packs")...), " "), repairSnapshots+" (with restic 0.16 or later)")
 	}
 	if len(packs) > 0 {
 		shown := packs[:min(len(packs), uploader.MaxExamples)]
@@ -362,5 +365,8 @@ func (u *Uploader) remedies(agreed []finding) []string {
 	if len(missing) > 0 || len(packs) == 0 {
 		commands = append(commands, "restic repair index")
 	}
-	return append(commands, "restic repair snapshots --forget")
+	return append(commands, repairSnapshots)
 }
+
+// repairSnapshots replaces the touched snapshots by others without the damaged files.
+const repairSnapshots = "restic repair snapshots --forget, after which no Backup finds these snapshots: they have other ids"

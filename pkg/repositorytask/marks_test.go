@@ -1,0 +1,136 @@
+package repositorytask
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/proof"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+)
+
+// TestDamageOfARunningBackup: what is found in a backup whose Backup runs is noted on it when that has ended, and until then on the one before of the
+// same claim, whose pod had another name. A process that ends meanwhile forgets nothing.
+func TestDamageOfARunningBackup(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	before := s.record(s.backup("before"), "restic", "shop", "web-1", "before", velerov1.PodVolumeBackupPhaseCompleted)
+	running := s.backup("running")
+	s.Patch(running, `{"status":{"phase":"InProgress"}}`)
+	now := s.record(running, "restic", "shop", "web-2", "now", velerov1.PodVolumeBackupPhaseCompleted)
+	first := s.record(running, "restic", "shop", "first", "first", velerov1.PodVolumeBackupPhaseCompleted)
+	s.started(before, 1)
+	s.started(now, 2)
+	s.started(first, 2)
+	for _, pvb := range []*velerov1.PodVolumeBackup{before, now} {
+		s.Patch(pvb, `{"metadata":{"labels":{"`+velerov1.PVCUIDLabel+`":"claim"}}}`)
+	}
+	damaged := uploader.VerifyResult{Mismatched: 1}
+	cfg := s.config()
+	cfg.Verifiers = map[string]uploader.Verifier{"restic": looks{"before": {{Files: 1}}, "now": {damaged, damaged}, "first": {damaged, damaged}}}
+	stop := s.start(cfg)
+	task := s.ended(s.latest("latest", ""))
+	if task.Status.Phase != v1alpha1.PhaseFailed || task.Annotations[v1alpha1.AnnotationOwesMarks] == "" {
+		t.Fatalf("%v %+v", task.Annotations, task.Status)
+	}
+	stop()
+	is := func(what string, want ...bool) {
+		t.Helper()
+		for i, pvb := range []*velerov1.PodVolumeBackup{before, now, first} {
+			if _, damaged := s.marks(pvb); damaged != want[i] {
+				t.Errorf("%s: %s is noted as damaged: %t", what, pvb.Name, damaged)
+			}
+		}
+	}
+	is("while the Backup runs", true, false, false)
+	pay := func() bool {
+		t.Helper()
+		s.Get(task)
+		done, err := (&Controller{cfg: s.config(), client: s.Client, api: s.Client}).newRun(task).payMarks(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return done
+	}
+	if pay() {
+		t.Error("nothing is owed while the Backup runs")
+	}
+	s.Patch(running, `{"status":{"phase":"Completed"}}`)
+	if !pay() {
+		t.Error("it is still owed after the Backup has ended")
+	}
+	is("after the Backup", true, true, true)
+	if s.Get(task); task.Annotations[v1alpha1.AnnotationOwesMarks] != "" {
+		t.Errorf("the task has %v", task.Annotations)
+	}
+}
+
+// TestRefusedMark: where an admission policy allows no note on a PodVolumeBackup, the task has its result all the same, and says so.
+func TestRefusedMark(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	pvb := s.record(s.backup("nightly"), "restic", "shop", "db-0", "snapshot", velerov1.PodVolumeBackupPhaseCompleted)
+	refusing := interceptor.NewClient(s.Client, interceptor.Funcs{
+		Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+			return apierrors.NewForbidden(schema.GroupResource{Resource: "podvolumebackups"}, pvb.Name, errors.New("denied by a policy"))
+		},
+	})
+	r := (&Controller{cfg: s.config(), client: refusing, api: s.Client}).newRun(&v1alpha1.RepositoryTask{ObjectMeta: s.Meta("verify")})
+	if err := r.markDamaged(t.Context(), pvb, time.Now()); err != nil || !strings.Contains(r.note, "could not be noted on PodVolumeBackup "+pvb.Name) || !strings.Contains(r.note, "denied by a policy") {
+		t.Errorf("%v, %q", err, r.note)
+	}
+}
+
+// away is a data path whose storage does not answer.
+type away struct {
+	tries, opened *int
+}
+
+func (a away) Verify(context.Context, uploader.VerifyRequest, progress.Sink) (uploader.VerifyResult, error) {
+	*a.tries++
+	return uploader.VerifyResult{}, errors.New("connection refused")
+}
+
+func (a away) Open(context.Context, uploader.Repository) error {
+	*a.opened++
+	return errors.New("connection refused")
+}
+
+// TestParked: of a repository that does not open one volume is tried, and the others say why they were not.
+func TestParked(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	b := s.backup("nightly")
+	for _, pod := range []string{"a", "b", "c"} {
+		s.record(b, "restic", "shop", pod, pod, velerov1.PodVolumeBackupPhaseCompleted)
+	}
+	s.record(b, "kopia", "shop", "d", "d", velerov1.PodVolumeBackupPhaseCompleted)
+	cfg := s.config()
+	a := away{new(int), new(int)}
+	cfg.Verifiers = map[string]uploader.Verifier{"restic": a, "kopia": looks{"d": {{Files: 1}}}}
+	cfg.RetryDelay = time.Millisecond
+	s.start(cfg)
+	status := s.ended(s.task("verify", "nightly")).Status
+	reasons := []v1alpha1.Reason{v1alpha1.ReasonDataPath, v1alpha1.ReasonRepositoryUnavailable, v1alpha1.ReasonRepositoryUnavailable, ""}
+	for i, v := range status.Volumes {
+		if v.Reason != reasons[i] || (v.Reason == v1alpha1.ReasonRepositoryUnavailable) != strings.Contains(v.Message, "not tried, since the repository did not open for volume shop/a:data: connection refused") {
+			t.Errorf("%+v", v)
+		}
+	}
+	if *a.tries != 3 || *a.opened != 1 || status.Phase != v1alpha1.PhaseFailed {
+		t.Errorf("%d tries, opened %d times: %+v", *a.tries, *a.opened, status)
+	}
+	if p := proof.Of(s.tasks())[proof.Volume{Namespace: "shop", Pod: "b", Name: "data", StorageLocation: "default", Uploader: "restic"}]; !p.Failed || p.Damaged {
+		t.Errorf("%+v", p)
+	}
+}
