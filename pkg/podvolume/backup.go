@@ -60,7 +60,7 @@ func (op *Operation) backup(ctx context.Context) (attemptResult, error) {
 		return result, err
 	}
 	result.snapshotID, result.totalBytes, result.newBytes, result.errors = uploaded.SnapshotID, uploaded.TotalBytes, uploaded.BytesUploaded, uploaded.Errors
-	result.manyVanished = manyVanished(uploaded.Vanished, uploaded.TotalFiles)
+	result.manyVanished = manyVanished(&uploaded)
 	result.message = backupMessage(uploaded)
 	if !result.verified.IsZero() {
 		result.message = joinMessages(result.message, "an earlier backup in the repository is damaged: this one was read back, and can be restored")
@@ -173,7 +173,16 @@ func backupMessage(uploaded uploader.BackupResult) string {
 		message = fmt.Sprintf("snapshot %s was saved without %s", uploaded.SnapshotID, describeUnreadable("that could not be read", uploaded))
 	}
 	if uploaded.Vanished > 0 {
-		message = joinMessages(message, text.Count(uploaded.Vanished, "entry", "entries")+" of the volume vanished while it was read")
+		message = joinMessages(message, vanishedText(&uploaded))
 	}
 	return message
+}
+
+// vanishedText says what went away while it was read.
+func vanishedText(res *uploader.BackupResult) string {
+	said := text.Count(res.Vanished, "entry", "entries") + " of the volume vanished while it was read"
+	if n := res.VanishedDirectories; n > 0 {
+		said += ", " + text.Count(n, "directory", "directories") + " among them with all that was in it: what was renamed meanwhile is missing"
+	}
+	return said
 }

@@ -62,9 +62,10 @@ func (p Partial) toleratesUnreadable(res uploader.BackupResult) bool {
 	return p >= 100 || res.UnreadableDirectories == 0 && p.tolerates(res.Errors, res.TotalFiles)
 }
 
-// manyVanished reports whether so many entries have vanished that people should look: files of a volume in use come and go.
-func manyVanished(vanished, files int64) bool {
-	return vanished > 2*toleratedFiles && vanished*100 > files
+// manyVanished reports whether so much has vanished that people should look: files of a volume in use come and go. A directory may have been any
+// number of files, and one that was renamed is missing under both names.
+func manyVanished(res *uploader.BackupResult) bool {
+	return res.VanishedDirectories > 0 || res.Vanished > 2*toleratedFiles && res.Vanished*100 > res.TotalFiles
 }
 
 // partial returns what the operation may lack: by its own annotation, else that of its Backup or Restore, else the agent's

@@ -176,11 +176,11 @@ func keepNewest(backups []*velerov1.PodVolumeBackup, rules map[string][]string) 
 	}
 }
 
-// isWhole reports whether a backup has read all files, as far as its agent says it.
+// isWhole reports whether a backup has read all files, as far as its agent says it: none was unreadable, and not many vanished meanwhile.
 func isWhole(pvb *velerov1.PodVolumeBackup) bool {
 	var said v1alpha1.VolumeProgress
 	err := json.Unmarshal([]byte(cmp.Or(pvb.Annotations[v1alpha1.AnnotationProgress], "{}")), &said)
-	return err == nil && said.Errors == 0
+	return err == nil && said.Errors == 0 && said.Reason != v1alpha1.ReasonVanishedFiles
 }
 
 // kept returns the rules of the policy that keep each backup. The newest comes first.

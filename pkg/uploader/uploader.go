@@ -189,6 +189,9 @@ type BackupResult struct {
 	// Vanished counts the entries that were listed and then not there any more. They are no errors: files of a volume in use
 	// come and go. restic from 0.17 on does not name all of them, so there may have been more.
 	Vanished int64
+	// VanishedDirectories counts those of Vanished that were directories, with all that was in them, as far as that is known: with restic it
+	// is not.
+	VanishedDirectories int64
 }
 
 // RestoreRequest is one snapshot to write into a volume.

@@ -81,7 +81,7 @@ func (j *job) backup(ctx, stop context.Context, abort func()) (_ protocol.Result
 	summary := rootSummary(man)
 	return protocol.Result{
 		SnapshotID: string(man.ID), TotalBytes: summary.TotalFileSize, TotalFiles: summary.TotalFileCount,
-		BytesUploaded: j.meter.uploaded.Load(), Errors: p.errors.Load(), FailedPaths: p.failedPaths(), UnreadableDirectories: p.directories.Load(), Vanished: p.vanished.Load(),
+		BytesUploaded: j.meter.uploaded.Load(), Errors: p.errors.Load(), FailedPaths: p.failedPaths(), UnreadableDirectories: p.directories.Load(), Vanished: p.vanished.Load(), VanishedDirectories: p.vanishedDirs.Load(),
 	}, nil
 }
 
@@ -148,11 +148,11 @@ func (j *job) snapshot(ctx, stop context.Context, w repo.RepositoryWriter, p *ba
 		return nil, errors.New("the volume is no directory")
 	}
 	p.expect(previous)
-	scanned := &watchedDirectory{Directory: dir, path: ".", vanished: func(string) {}} // the upload counts what vanishes
+	scanned := &watchedDirectory{Directory: dir, path: ".", vanished: func(string) {}, vanishedDirectory: func() {}} // the upload counts what vanishes
 	defer p.scan(ctx, scanned, tree)()
 
 	u := upload.NewUploader(w)
-	watched := &watchedDirectory{Directory: dir, path: ".", vanished: p.hasVanished}
+	watched := &watchedDirectory{Directory: dir, path: ".", vanished: p.hasVanished, vanishedDirectory: func() { p.vanishedDirs.Add(1) }}
 	u.Progress, u.ParallelUploads = p, j.Parallel
 	p.cancel = u.Cancel
 	u.CheckpointInterval, u.CheckpointLabels = j.CheckpointInterval, j.Tags

@@ -40,6 +40,7 @@ type backupProgress struct {
 	directories              atomic.Int64 // those of errors that may stand for any number of files
 	listed                   atomic.Int64 // those of errors that their directory lists, and that do not exist
 	excluded, vanished       atomic.Int64
+	vanishedDirs             atomic.Int64 // those of vanished that were directories when their parent was read
 	current, lastError       atomic.Pointer[string]
 	storage                  atomic.Pointer[storageError] // the first one that cost a file
 	volume                   atomic.Pointer[error]        // the first one of the volume's file system as a whole

@@ -23,11 +23,17 @@ type watchedDirectory struct {
 	kopiafs.Directory
 	path     string // relative to the working directory
 	vanished func(path string)
+	// vanishedDirectory is told of a directory that was one when its parent was read, and is not there any more, with all that was in it. kopia
+	// tells the path.
+	vanishedDirectory func()
 }
 
 // Iterate lists the entries.
 func (d *watchedDirectory) Iterate(context.Context) (kopiafs.DirectoryIterator, error) {
 	handle, err := os.OpenFile(d.path, syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
+	if uploader.IsVanished(err) {
+		d.vanishedDirectory()
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +60,7 @@ func (d *watchedDirectory) watch(entry kopiafs.Entry, at string) kopiafs.Entry {
 	if _, placeholder := entry.(snapshot.HasDirEntryOrNil); !ok || placeholder {
 		return entry
 	}
-	return &watchedDirectory{Directory: dir, path: at, vanished: d.vanished}
+	return &watchedDirectory{Directory: dir, path: at, vanished: d.vanished, vanishedDirectory: d.vanishedDirectory}
 }
 
 // ignoreFile is the name that kopia's policies have for lists of what not to store.
