@@ -70,7 +70,7 @@ func TestRights(t *testing.T) {
 	objects := may("velero.io", "get list watch", "backups", "restores", "podvolumebackups", "podvolumerestores")
 	c.allow("reader", []rbacv1.PolicyRule{objects}, nil)
 	c.allow("operator", []rbacv1.PolicyRule{
-		objects, may("plimsoll.io", "get list watch", "volumepluginbackups", "volumepluginrestores"), may("", "list watch", "pods"), may("", "get", "pods/proxy"),
+		objects, may("plimsoll.io", "get list watch", "volumepluginbackups", "volumepluginrestores", "repositorytasks"), may("", "list watch", "pods"), may("", "get", "pods/proxy"),
 		may("velero.io", "create get delete", "downloadrequests"), may("velero.io", "list", "backupstoragelocations", "deletebackuprequests"),
 	}, []rbacv1.PolicyRule{may("", "get", "pods", "nodes"), may("", "list", "events")})
 
@@ -103,6 +103,11 @@ func TestRights(t *testing.T) {
 		}
 		if len(test.notes) == 0 && strings.Contains(out, "Notes:") {
 			t.Errorf("%s: there is nothing to note: %s", name, out)
+		}
+	}
+	for user, notes := range map[string]int{"reader": 1, "operator": 0} {
+		if _, errOut, code := c.run("top", "--as", user); code != 0 || strings.Count(errOut, "RepositoryTasks cannot be read") != notes {
+			t.Errorf("top of the %s: exit code %d: %s", user, code, errOut)
 		}
 	}
 	if _, errOut, code := c.run("describe", "backup", "nightly", "--as", "stranger"); code != 1 || !strings.Contains(errOut, "forbidden") {

@@ -79,6 +79,8 @@ func VolumeOf(object runtime.Object) Volume {
 		return OfVolumePluginBackup(o)
 	case *v1alpha1.VolumePluginRestore:
 		return OfVolumePluginRestore(o)
+	case *v1alpha1.RepositoryTask:
+		return OfRepositoryTask(o)
 	default:
 		return OfPodVolumeBackup(object.(*velerov1.PodVolumeBackup))
 	}

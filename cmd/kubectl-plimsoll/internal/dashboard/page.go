@@ -186,6 +186,9 @@ func volumeOf(v *describe.Volume, now time.Time) volume {
 }
 
 func how(v *describe.Volume) string {
+	if v.Kind == describe.KindRepositoryTask {
+		return v.Uploader
+	}
 	direction := "backup"
 	if v.Restores() {
 		direction = "restore"
@@ -206,6 +209,8 @@ func news(v *describe.Volume, now time.Time) string {
 	switch {
 	case p.State == progress.StateFailed, p.State == progress.StateCanceled:
 		return cmp.Or(v.Message, p.Message, p.LastError)
+	case v.Silent(now) && v.Kind == describe.KindRepositoryTask:
+		return "no report for " + describe.Age(now, p.Heartbeat) + ": the process that works on repositories does not run or cannot reach the API server"
 	case v.Silent(now):
 		return "no report for " + describe.Age(now, p.Heartbeat) + ": the node agent does not run or cannot reach the API server"
 	case p.State == progress.StateStalled && !p.LastProgressTime.IsZero():

@@ -182,7 +182,7 @@ func (f *follower) ask(ctx context.Context) {
 	busy, anywhere := map[string]bool{}, false
 	for _, v := range f.selected(time.Now(), f.operation()) {
 		switch {
-		case v.Ended(), v.OfPlugin(): // no agent reports it
+		case v.Ended(), v.OfPlugin(), v.Kind == describe.KindRepositoryTask: // no agent reports it
 		case v.Node != "":
 			busy[v.Node] = true
 		case v.Phase == string(velerov1.PodVolumeRestorePhaseInProgress):

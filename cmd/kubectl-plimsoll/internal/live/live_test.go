@@ -15,6 +15,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/describe"
@@ -313,6 +314,36 @@ func TestSilentAgentsComeFirst(t *testing.T) {
 	c.annotate(silent, `{"state": "Transferring", "heartbeat": "2026-01-01T00:00:00Z"}`)
 	view, err := Look(t.Context(), c.options(c.Config, nightly))
 	if err != nil || len(view.Volumes) != 2 || view.Volumes[0].Volume != "silent" {
+		t.Errorf("%v, %+v", err, view.Volumes)
+	}
+}
+
+// TestTasks: what moves in the cluster includes RepositoryTasks, which no agent is asked for. What moves for a Backup does not.
+func TestTasks(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	agent := &counted{Handler: says(`{"operations": []}`)}
+	c.agent("node-1")
+	c.proxy.ServePod("node-agent-1:8085", agent)
+	task := &v1alpha1.RepositoryTask{ObjectMeta: c.Meta("verify"), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskVerify, Backup: nightly.Name}}
+	c.Create(task)
+	before := client.MergeFrom(task.DeepCopy())
+	task.Status.Phase, task.Status.State, task.Status.BytesPerSecond = v1alpha1.PhaseInProgress, string(v1alpha1.StateTransferring), 5
+	task.Status.Progress = v1alpha1.VolumeOperationProgress{BytesDone: 3, TotalBytes: 10}
+	if err := c.Client.Status().Patch(t.Context(), task, before); err != nil {
+		t.Fatal(err)
+	}
+	views := c.follow(c.options(c.proxy.Config(), Selection{}))
+	for range 3 {
+		view := views.until("a View", func(describe.View) bool { return true })
+		if len(view.Volumes) != 1 || view.Volumes[0].Kind != describe.KindRepositoryTask || view.Volumes[0].Progress.BytesPerSecond != 5 || len(view.Notes) > 0 {
+			t.Fatalf("got %+v, notes %q", view.Volumes, view.Notes)
+		}
+	}
+	if n := agent.all.Load(); n != 1 {
+		t.Errorf("the agent was asked %d times, want once", n)
+	}
+	if view, err := Look(t.Context(), c.options(c.Config, nightly)); err != nil || len(view.Volumes) != 0 {
 		t.Errorf("%v, %+v", err, view.Volumes)
 	}
 }

@@ -22,7 +22,7 @@ func operationOf(api client.WithWatch, namespace string, s Selection) *mirror[de
 	return m
 }
 
-// volumesOf mirrors the kinds that a selection has volumes of.
+// volumesOf mirrors the kinds that a selection has volumes of. A task stands for those that it works on.
 func volumesOf(api client.WithWatch, namespace string, s Selection) []*mirror[describe.Volume] {
 	kind := func(what string, list func() client.ObjectList) *mirror[describe.Volume] {
 		return &mirror[describe.Volume]{
@@ -34,10 +34,11 @@ func volumesOf(api client.WithWatch, namespace string, s Selection) []*mirror[de
 	restores := kind("PodVolumeRestores", func() client.ObjectList { return &velerov1.PodVolumeRestoreList{} })
 	pluginBackups := kind("VolumePluginBackups", func() client.ObjectList { return &v1alpha1.VolumePluginBackupList{} })
 	pluginRestores := kind("VolumePluginRestores", func() client.ObjectList { return &v1alpha1.VolumePluginRestoreList{} })
-	pluginBackups.optional, pluginRestores.optional = true, true
+	tasks := kind("RepositoryTasks", func() client.ObjectList { return &v1alpha1.RepositoryTaskList{} })
+	pluginBackups.optional, pluginRestores.optional, tasks.optional = true, true, true
 	switch {
 	case s.Name == "":
-		return []*mirror[describe.Volume]{backups, restores, pluginBackups, pluginRestores}
+		return []*mirror[describe.Volume]{backups, restores, pluginBackups, pluginRestores, tasks}
 	case s.Kind == describe.KindRestore:
 		restores.options = append(restores.options, client.MatchingLabels{velerov1.RestoreNameLabel: v1alpha1.LabelValue(s.Name)})
 		return []*mirror[describe.Volume]{restores, pluginRestores}
