@@ -41,6 +41,7 @@ const ConditionChecked = "Checked"
 // +kubebuilder:validation:XValidation:rule="!has(self.sample) || self.type == 'Verify' && !has(self.restoreTo)",message="sample is for tasks of type Verify without restoreTo"
 // +kubebuilder:validation:XValidation:rule="!has(self.podVolumeBackup) || !has(self.volume)",message="volume selects volumes of a backup: it cannot be set with podVolumeBackup"
 // +kubebuilder:validation:XValidation:rule="!has(self.maxBytes) || has(self.latest) && self.type == 'Verify'",message="maxBytes can only be set with latest, and not for a check"
+// +kubebuilder:validation:XValidation:rule="!has(self.maxDuration) || has(self.latest) && self.type == 'Verify'",message="maxDuration can only be set with latest, and not for a check"
 type RepositoryTaskSpec struct {
 	// Type is what to do.
 	Type RepositoryTaskType `json:"type"`
@@ -73,6 +74,13 @@ type RepositoryTaskSpec struct {
 	//
 	// +optional
 	MaxBytes *resource.Quantity `json:"maxBytes,omitempty"`
+
+	// MaxDuration bounds how long the task begins with volumes, counted from when its first worker began. The one that has waited longest is always
+	// read, and each that was begun is read to its end; the others are left to later tasks.
+	//
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s')",message="must be positive"
+	MaxDuration *metav1.Duration `json:"maxDuration,omitempty"`
 
 	// Volume selects volumes. Absent: all pod volumes.
 	//

@@ -40,7 +40,7 @@ func (s *PodVolumeSelector) String() string {
 
 // VolumeResult is what became of one volume.
 //
-// +kubebuilder:validation:Enum=Pending;Verified;Sampled;Mismatched;Failed;Skipped;Migrated;Planned
+// +kubebuilder:validation:Enum=Pending;Verified;Sampled;Mismatched;Failed;Skipped;Postponed;Migrated;Planned
 type VolumeResult string
 
 // The results. Only Verified is a proof.
@@ -51,6 +51,7 @@ const (
 	VolumeMismatched VolumeResult = "Mismatched" // files are damaged or missing, or have another size
 	VolumeFailed     VolumeResult = "Failed"     // nothing is proven, such as when the storage did not answer
 	VolumeSkipped    VolumeResult = "Skipped"    // was empty when it was backed up: there is no snapshot
+	VolumePostponed  VolumeResult = "Postponed"  // left to a later task, since the time of this one was over
 )
 
 // RepositoryTaskVolume is one volume of a task, and what became of it.

@@ -393,6 +393,11 @@ func (in *RepositoryTaskSpec) DeepCopyInto(out *RepositoryTaskSpec) {
 		x := (*in).DeepCopy()
 		*out = &x
 	}
+	if in.MaxDuration != nil {
+		in, out := &in.MaxDuration, &out.MaxDuration
+		*out = new(v1.Duration)
+		**out = **in
+	}
 	if in.Volume != nil {
 		in, out := &in.Volume, &out.Volume
 		*out = new(PodVolumeSelector)

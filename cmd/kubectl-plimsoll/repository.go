@@ -62,6 +62,7 @@ type newTask struct {
 	all      bool
 	dryRun   bool
 	maxBytes string
+	maxTime  time.Duration
 	volume   string
 	sample   string
 	noWait   bool
@@ -143,6 +144,7 @@ rights; then each volume has its turn. 'kubectl plimsoll repository proofs' show
 	f := cmd.Flags()
 	f.BoolVar(&o.latest, "latest", false, "verify the newest completed backup of each volume in each location, whatever Backup it belongs to")
 	f.StringVar(&o.maxBytes, "max-bytes", "", "with --latest: verify only as many volumes as have this size together, such as 200Gi, but at least one")
+	f.DurationVar(&o.maxTime, "max-duration", 0, "with --latest: begin with no further volume after this time, such as 4h")
 	f.StringVar(&o.schedule, "schedule", "", "with --latest: print a CronJob with this schedule instead of verifying")
 	f.StringVar(&o.image, "image", "", "the image of the CronJob; default: that of Deployment plimsoll-repository-tasks")
 	f.StringVar(&o.sample, "sample", "", "read only about this percentage of the content of each kopia volume, such as 5%: the part that was not read for the longest time")
@@ -182,6 +184,9 @@ func (o *newTask) task(namespace string) (*v1alpha1.RepositoryTask, error) {
 	}
 	if o.maxBytes != "" {
 		task.Spec.MaxBytes = new(resource.MustParse(o.maxBytes)) // validated
+	}
+	if o.maxTime > 0 {
+		task.Spec.MaxDuration = &metav1.Duration{Duration: o.maxTime}
 	}
 	var err error
 	if task.Spec.Sample, err = o.samplePercent(); err != nil {

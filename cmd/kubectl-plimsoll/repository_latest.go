@@ -23,8 +23,10 @@ func (o *newTask) validateLatest() error {
 	switch {
 	case o.latest && (o.backup != "" || o.from != ""):
 		return program.Misused(errors.New("--latest cannot be combined with --backup or --from"))
-	case !o.latest && (o.maxBytes != "" || o.schedule != ""):
-		return program.Misused(errors.New("--max-bytes and --schedule need --latest"))
+	case !o.latest && (o.maxBytes != "" || o.maxTime != 0 || o.schedule != ""):
+		return program.Misused(errors.New("--max-bytes, --max-duration and --schedule need --latest"))
+	case o.maxTime < 0:
+		return program.Misused(fmt.Errorf("--max-duration=%s is not positive", o.maxTime))
 	case o.schedule == "" && o.image != "":
 		return program.Misused(errors.New("--image needs --schedule"))
 	case o.schedule != "" && (o.noWait || o.format == formatJSON):
@@ -55,6 +57,9 @@ func (o *newTask) printSchedule(cmd *cobra.Command, api client.Reader, task *v1a
 	}
 	if o.maxBytes != "" {
 		args = append(args, "--max-bytes="+o.maxBytes)
+	}
+	if o.maxTime > 0 {
+		args = append(args, "--max-duration="+o.maxTime.String())
 	}
 	if o.sample != "" {
 		args = append(args, "--sample="+o.sample)

@@ -55,7 +55,7 @@ func TestRepositoryLatest(t *testing.T) {
 		t.Errorf("without the Deployment: code %d, %s", code, errOut)
 	}
 	c.Create(c.tasksDeployment("registry.example.com/plimsoll:v1"))
-	out, errOut, code := c.run("repository", "verify", "--latest", "--schedule", "0 5 * * *", "--max-bytes", "1Gi", "--volume", "shop")
+	out, errOut, code := c.run("repository", "verify", "--latest", "--schedule", "0 5 * * *", "--max-bytes", "1Gi", "--max-duration", "4h", "--volume", "shop")
 	if code != 0 || !strings.Contains(errOut, "Nothing is created") {
 		t.Fatalf("code %d: %s", code, errOut)
 	}
@@ -92,6 +92,8 @@ func TestRepositoryLatest(t *testing.T) {
 	}{
 		"two subjects":      {[]string{"verify", "--latest", "--backup", "nightly"}, 2, "--latest cannot be combined"},
 		"bytes of a backup": {[]string{"verify", "--backup", "nightly", "--max-bytes", "1Gi"}, 2, "need --latest"},
+		"time of a backup":  {[]string{"verify", "--backup", "nightly", "--max-duration", "1h"}, 2, "need --latest"},
+		"no time":           {[]string{"verify", "--latest", "--max-duration", "-1h"}, 2, "is not positive"},
 		"strange size":      {[]string{"verify", "--latest", "--max-bytes", "much"}, 2, "is not a size"},
 		"no size":           {[]string{"verify", "--latest", "--max-bytes", "0"}, 2, "is not a size"},
 		"strange schedule":  {[]string{"verify", "--latest", "--schedule", "daily"}, 2, "want five fields"},

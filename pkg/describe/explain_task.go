@@ -43,7 +43,7 @@ func ExplainTask(t *v1alpha1.RepositoryTask, events []Event, at time.Time) Expla
 		e.Why = workingText(t.Spec.Type, &v)
 	}
 	for i := range t.Status.Volumes {
-		if x := &t.Status.Volumes[i]; !slices.Contains([]v1alpha1.VolumeResult{v1alpha1.VolumeVerified, v1alpha1.VolumeSampled, v1alpha1.VolumePending, v1alpha1.VolumeMigrated, v1alpha1.VolumePlanned}, x.Result) {
+		if x := &t.Status.Volumes[i]; !slices.Contains([]v1alpha1.VolumeResult{v1alpha1.VolumeVerified, v1alpha1.VolumeSampled, v1alpha1.VolumePending, v1alpha1.VolumePostponed, v1alpha1.VolumeMigrated, v1alpha1.VolumePlanned}, x.Result) {
 			e.fact("%s/%s:%s is %s: %s", x.Namespace, x.Pod, x.Volume, x.Result, x.Message)
 		}
 	}

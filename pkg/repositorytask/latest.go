@@ -89,7 +89,7 @@ func (r *run) selected(ctx context.Context) (selected []velerov1.PodVolumeBackup
 	if err == nil && spec.Type == v1alpha1.TaskMigrate {
 		return r.toMigrate(ctx, selected)
 	}
-	if err != nil || !spec.Latest || spec.Type != v1alpha1.TaskVerify || spec.MaxBytes == nil && len(selected) <= maxVolumes {
+	if err != nil || !spec.Latest || spec.Type != v1alpha1.TaskVerify || spec.MaxBytes == nil && spec.MaxDuration == nil && len(selected) <= maxVolumes {
 		return selected, 0, err
 	}
 	var tasks v1alpha1.RepositoryTaskList
@@ -104,6 +104,9 @@ func (r *run) selected(ctx context.Context) (selected []velerov1.PodVolumeBackup
 	}
 	q := queue{proof.Of(tasks.Items), proof.Since(all.Items)}
 	selected, postponed = q.withinBudget(selected, maxBytes)
+	if spec.MaxDuration != nil {
+		slices.SortStableFunc(selected, func(a, b velerov1.PodVolumeBackup) int { return q.waitsSince(&a).Compare(q.waitsSince(&b)) })
+	}
 	return selected, postponed, nil
 }
 

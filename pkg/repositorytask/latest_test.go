@@ -67,11 +67,24 @@ func TestLatest(t *testing.T) {
 	if got := names(s.ended(s.latest("both", "6Mi"))); got != bank+" "+shop {
 		t.Errorf("both: %s", got)
 	}
+	brief := s.latest("brief", "")
+	brief.Spec.MaxDuration = &metav1.Duration{Duration: time.Nanosecond}
+	got := s.ended(brief).Status
+	if v := got.Volumes; got.Phase != v1alpha1.PhaseCompleted || len(v) != 2 || v[0].Result != v1alpha1.VolumeVerified || v[1].Result != v1alpha1.VolumePostponed || v[1].CompletionTimestamp != nil || got.Postponed != 1 ||
+		!strings.Contains(got.Conditions[0].Message, "1 volume is left to later tasks") {
+		t.Errorf("%+v", got)
+	}
+	last := s.latest("last", "")
+	last.Spec.MaxDuration = &metav1.Duration{Duration: time.Nanosecond}
+	if other := s.ended(last).Status.Volumes; other[0].PodVolumeBackup != got.Volumes[1].PodVolumeBackup {
+		t.Errorf("%s was postponed, and then came %s", got.Volumes[1].PodVolumeBackup, other[0].PodVolumeBackup)
+	}
 	s.Eventually("the Event", func() bool {
 		return strings.Contains(s.events("first"), "1 pod volume verified: 3 files, 3.0 MiB compared; 1 volume is left to later tasks")
 	})
 	for name, spec := range map[string]v1alpha1.RepositoryTaskSpec{
 		"and a backup":        {Latest: true, Backup: "new"},
+		"a time without it":   {Backup: "new", MaxDuration: &metav1.Duration{Duration: time.Hour}},
 		"maxBytes without it": {Backup: "new", MaxBytes: new(resource.MustParse("1Gi"))},
 	} {
 		spec.Type = v1alpha1.TaskVerify

@@ -159,6 +159,9 @@ func (r *run) verifyVolumes(ctx context.Context) error {
 	defer r.reporting(ctx)()
 	for i := range r.backups {
 		v := r.status().Volumes[i]
+		if v.Result == v1alpha1.VolumePending && r.isTimeOver() {
+			return r.postponeOthers(ctx)
+		}
 		if v.Result == v1alpha1.VolumePending {
 			var err error
 			if v, err = r.verifyVolume(ctx, i, v); err != nil {
@@ -174,6 +177,30 @@ func (r *run) verifyVolumes(ctx context.Context) error {
 		r.done += v.Bytes
 		r.sizes[i] = v.Bytes
 		r.wrong += v.Mismatched
+	}
+	return nil
+}
+
+// isTimeOver reports whether the task begins with no further volume.
+func (r *run) isTimeOver() bool {
+	limit, status := r.object.Spec.MaxDuration, r.status()
+	isDone := func(v v1alpha1.RepositoryTaskVolume) bool {
+		return v.Result != v1alpha1.VolumePending && v.Result != v1alpha1.VolumeSkipped
+	}
+	return limit != nil && time.Since(status.StartTimestamp.Time) > limit.Duration && slices.ContainsFunc(status.Volumes, isDone)
+}
+
+// postponeOthers leaves the volumes that are not done to later tasks. They were not tried, so they keep their turn.
+func (r *run) postponeOthers(ctx context.Context) error {
+	err := r.write(ctx, func(s *v1alpha1.RepositoryTaskStatus) {
+		for i := range s.Volumes {
+			if s.Volumes[i].Result == v1alpha1.VolumePending {
+				s.Volumes[i].Result, s.Postponed = v1alpha1.VolumePostponed, s.Postponed+1
+			}
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("write which volumes are left to later tasks: %w", err)
 	}
 	return nil
 }

@@ -46,6 +46,7 @@ func summarize(status *v1alpha1.RepositoryTaskStatus) summary {
 			}
 		case v1alpha1.VolumeSampled:
 			s.sampled = append(s.sampled, v)
+		case v1alpha1.VolumePostponed: // counted in the status
 		case v1alpha1.VolumeMigrated, v1alpha1.VolumePlanned: // of migrations only
 		}
 	}
