@@ -33,26 +33,38 @@ var ErrStillListed = errors.New("its directory lists it, and it does not exist: 
 // MaxVanished is how many vanished entries a data path keeps for StillListed.
 const MaxVanished = 1000
 
+// looks is how often StillListed looks at an entry before it says that.
+const looks = 10
+
 // StillListed returns those entries of a volume that have vanished, as it was said, and that their directory goes on to list
-// without being able to look at them. Those are not gone: the volume's file system, or its server, does not give them.
+// without being able to look at them. Those are not gone: the volume's file system, or its server, does not give them. In a volume in use an
+// entry comes and goes while it is looked at, so each must be listed and not be there every time.
 func StillListed(volume *os.Root, vanished []string) []string {
+	still := slices.Clone(vanished)
+	for range looks {
+		isBack := func(name string) bool { return !IsGone(volume, name) }
+		still = slices.DeleteFunc(still, isBack)
+		still = slices.DeleteFunc(listedOf(volume, still), isBack)
+	}
+	return still
+}
+
+// listedOf returns those entries that their directories list, sorted.
+func listedOf(volume *os.Root, names []string) []string {
 	byDir := map[string]map[string]bool{}
-	for _, name := range vanished {
-		if !IsGone(volume, name) {
-			continue // it has come back
-		}
+	for _, name := range names {
 		dir, base := path.Dir(name), path.Base(name)
 		if byDir[dir] == nil {
 			byDir[dir] = map[string]bool{}
 		}
 		byDir[dir][base] = true
 	}
-	var still []string
+	var found []string
 	for dir, bases := range byDir {
-		still = append(still, listed(volume, dir, bases)...)
+		found = append(found, listed(volume, dir, bases)...)
 	}
-	slices.Sort(still)
-	return still
+	slices.Sort(found)
+	return found
 }
 
 // listed returns those of a directory's entries that it lists.
