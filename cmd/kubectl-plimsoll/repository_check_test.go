@@ -73,7 +73,7 @@ func TestRepositoryCheck(t *testing.T) {
 	}
 	out, errOut, code = c.run("repository", "watch", task.Name)
 	t.Log(out, errOut)
-	for _, want := range []string{"Damaged", "  touched file: file\n", "  damaged pack: ", "  to repair: restic repair index\n  to repair: restic repair snapshots --forget\n", "; 1 snapshot needs it\n"} {
+	for _, want := range []string{"Damaged", "  touched file: file\n", "  damaged pack: ", "  to repair: bring the damaged packs back from the bucket's versions, and check again; only where that is not possible:\n  to repair: restic repair index\n  to repair: restic repair snapshots --forget, after which no Backup finds these snapshots: they have other ids\n", "; 1 snapshot needs it\n"} {
 		if code != exitFailed || !strings.Contains(out, want) {
 			t.Errorf("code %d, %q is missing", code, want)
 		}

@@ -50,7 +50,7 @@ func TestBackupAfterDamage(t *testing.T) {
 			if _, _, err := tree.FlipLargest(filepath.Join(c.repos, data, c.Namespace), packs); err != nil {
 				t.Fatal(err)
 			}
-			c.Patch(first.Object, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationDamaged+`":"2026-11-25T03:00:00Z"}}}`)
+			c.Patch(first.Object, `{"metadata":{"labels":{"`+v1alpha1.LabelDamaged+`":"true"},"annotations":{"`+v1alpha1.AnnotationDamaged+`":"2026-11-25T03:00:00Z"}}}`)
 			second := backup()
 			if status := second.Object.(*velerov1.PodVolumeBackup).Status; second.Phase != podvolume.PhaseFailed || status.SnapshotID != "" ||
 				!strings.Contains(status.Message, "1 file of the new snapshot cannot be restored") || annotated(t, second).Reason != v1alpha1.ReasonReusedDamage {
