@@ -80,7 +80,7 @@ test-all: parts bin/gotestsum bin/lend ## Run all tests: those of make test, eac
 .PHONY: test-faults
 # Its agent and controller have the race detector (rig.Prepare), the suite itself does not: it would take a quarter of the processors.
 test-faults: parts ## Break things around a running node agent, one at a time, and print what survived. TESTFLAGS='-test.run TestCancel'
-	CGO_ENABLED=0 go test -trimpath -tags faults -c -o bin/faults.test ./test/faults
+	CGO_ENABLED=0 go test -vet=off -trimpath -tags faults -c -o bin/faults.test ./test/faults
 	@test/faults/run.sh $(TESTFLAGS)
 
 # The seeds of make chaos. SEED=N runs one, FIRST=N begins there, PARALLEL=N runs so many at a time, SHRINK=0 does not shrink.
@@ -88,7 +88,7 @@ SEEDS ?= 20
 
 .PHONY: chaos
 chaos: parts ## Make trouble from seeds around backups and restores, and judge what comes of it. SEEDS=2000, SEED=17
-	go test $(RACE) -tags chaos -c -o bin/chaos.test ./test/chaos
+	go test -vet=off $(RACE) -tags chaos -c -o bin/chaos.test ./test/chaos
 	@SEEDS="$(SEEDS)" SEED="$(SEED)" FIRST="$(FIRST)" PARALLEL="$(PARALLEL)" SHRINK="$(SHRINK)" test/chaos/run.sh
 
 # BENCHFLAGS='-rows restic -rounds 3' measures less, -dir DIR elsewhere than in /tmp.
@@ -322,7 +322,7 @@ bin/image/velero-1.16.tar: bin/velero-1.16 bin/restic-0.16.4 bin/velero-plugin-f
 
 .PHONY: bin/e2e.test
 bin/e2e.test: ## The end-to-end suite as a program.
-	@CGO_ENABLED=0 go test -c -trimpath -tags e2e -o $@ ./test/e2e
+	@CGO_ENABLED=0 go test -c -vet=off -trimpath -tags e2e -o $@ ./test/e2e
 
 ##@ Parts
 
