@@ -285,7 +285,11 @@ func TestAgentsThatDoNotAnswer(t *testing.T) {
 					t.Fatalf("notes are %q, want %q", view.Notes, test.note)
 				}
 			}
-			if n := agent.most.Load(); n != 1 {
+			most := int64(1)
+			if name == "does not answer" { // and learns only after the next request was sent that the last one was given up
+				most = 2
+			}
+			if n := agent.most.Load(); n > most {
 				t.Errorf("%d requests at the same time", n)
 			}
 			if n := agent.all.Load(); name == "Velero's own" && n != 1 {
