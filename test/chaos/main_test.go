@@ -95,18 +95,19 @@ func runSeed(t *testing.T, seed uint64, server *s3.Server) string {
 		fmt.Printf("ok   %5.1fs %s\n", time.Since(begin).Seconds(), brief(p))
 		return ""
 	}
-	wrong := fmt.Sprintf("FAIL %5.1fs %s\n", time.Since(begin).Seconds(), p)
+	var said strings.Builder
+	fmt.Fprintf(&said, "FAIL %5.1fs %s\n", time.Since(begin).Seconds(), p)
 	for _, v := range rec.said() {
-		wrong += fmt.Sprintf("     seed %d: %.2000s\n", seed, v)
+		fmt.Fprintf(&said, "     seed %d: %.2000s\n", seed, v)
 	}
-	fmt.Print(wrong)
+	fmt.Print(said.String())
 	keep(t, seed, p, rec)
 	if os.Getenv("SHRINK") != "0" {
 		if short := shrink(t, p, server); len(short.backup)+len(short.restore) < len(p.backup)+len(p.restore) {
 			fmt.Printf("     the shortest schedule that still fails:\n%s\n", short)
 		}
 	}
-	return wrong
+	return said.String()
 }
 
 // keep puts the log of a failed run into bin/chaos.
