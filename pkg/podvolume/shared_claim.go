@@ -83,8 +83,8 @@ func (e *Environment) PendingRestore(ctx context.Context, pod *corev1.Pod, rec d
 	return "", nil
 }
 
-// isPending reports whether a PodVolumeRestore has yet to complete a volume. It has not, if it has ended or if its record says that the volume
-// is complete: then only its terminal write is missing.
+// isPending reports whether a PodVolumeRestore still has to complete a volume. One that has ended does not. Nor does one whose record says that the
+// volume is complete: only its terminal write is missing.
 func (e *Environment) isPending(pvr *velerov1.PodVolumeRestore, vol podVolumeName) bool {
 	pv := FromRestore(pvr)
 	if pv.Terminal() || pv.Volume != vol.volume || pv.Pod.UID != "" && pv.Pod.UID != vol.podUID {

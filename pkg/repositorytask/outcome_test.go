@@ -1,0 +1,81 @@
+package repositorytask
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+)
+
+// TestMigrateOutcome: a migration that leaves snapshots to later tasks is not complete, unless it was to say only what it would do.
+func TestMigrateOutcome(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		result    v1alpha1.VolumeResult
+		postponed int32
+		ok        bool
+	}{
+		"all":             {v1alpha1.VolumeMigrated, 0, true},
+		"some are left":   {v1alpha1.VolumeMigrated, 700, false},
+		"a plan":          {v1alpha1.VolumePlanned, 700, true},
+		"one has failed":  {v1alpha1.VolumeFailed, 0, false},
+		"and some left":   {v1alpha1.VolumeFailed, 700, false},
+		"nothing is left": {v1alpha1.VolumePlanned, 0, true},
+	} {
+		status := &v1alpha1.RepositoryTaskStatus{Volumes: []v1alpha1.RepositoryTaskVolume{{Result: test.result, Reason: v1alpha1.ReasonDataPath}}, Postponed: test.postponed}
+		o := migrateOutcome(status, "")
+		if o.ok != test.ok || (test.postponed > 0) != strings.Contains(o.message, "700 left to later tasks") {
+			t.Errorf("%s: %+v", name, o)
+		}
+		if test.result == v1alpha1.VolumeMigrated && !test.ok && o.reason != v1alpha1.ReasonNotMigrated {
+			t.Errorf("%s: %+v", name, o)
+		}
+	}
+}
+
+// tasks are all there are.
+type tasks []v1alpha1.RepositoryTask
+
+func (tasks) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
+	panic("nobody gets a task")
+}
+
+func (t tasks) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	list.(*v1alpha1.RepositoryTaskList).Items = t
+	return nil
+}
+
+// TestProgressMetrics: of a task that runs it is known how far it is, how fast, and whether it moves.
+func TestProgressMetrics(t *testing.T) {
+	t.Parallel()
+	task := func(name string, phase v1alpha1.Phase, state v1alpha1.State, silent time.Duration) v1alpha1.RepositoryTask {
+		x := v1alpha1.RepositoryTask{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskVerify}}
+		x.Status.Phase, x.Status.State, x.Status.Percent, x.Status.BytesPerSecond = phase, string(state), new(int32(25)), 7
+		x.Status.HeartbeatTimestamp = new(metav1.NewTime(time.Now().Add(-silent)))
+		return x
+	}
+	metrics := NewMetrics(tasks{
+		task("ended", v1alpha1.PhaseCompleted, v1alpha1.StateCompleted, time.Hour), task("moves", v1alpha1.PhaseInProgress, v1alpha1.StateTransferring, 0),
+		task("silent", v1alpha1.PhaseInProgress, v1alpha1.StateTransferring, time.Hour), task("stalled", v1alpha1.PhaseInProgress, v1alpha1.StateStalled, 0),
+	}, func(err error) { t.Error(err) })
+	want := `# HELP plimsoll_repository_task_progress_ratio How much of a RepositoryTask that runs is done, 0 to 1; absent while that is not known.
+# TYPE plimsoll_repository_task_progress_ratio gauge
+plimsoll_repository_task_progress_ratio{name="moves",type="Verify"} 0.25
+plimsoll_repository_task_progress_ratio{name="silent",type="Verify"} 0.25
+plimsoll_repository_task_progress_ratio{name="stalled",type="Verify"} 0.25
+# HELP plimsoll_repository_task_stalled 1 if a RepositoryTask that runs does not get any further, or its process reports nothing; else 0.
+# TYPE plimsoll_repository_task_stalled gauge
+plimsoll_repository_task_stalled{name="moves",type="Verify"} 0
+plimsoll_repository_task_stalled{name="silent",type="Verify"} 1
+plimsoll_repository_task_stalled{name="stalled",type="Verify"} 1
+`
+	if err := testutil.CollectAndCompare(metrics, strings.NewReader(want), "plimsoll_repository_task_progress_ratio", "plimsoll_repository_task_stalled"); err != nil {
+		t.Error(err)
+	}
+}
