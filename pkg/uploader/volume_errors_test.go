@@ -25,6 +25,20 @@ func TestErrorsOfTheVolume(t *testing.T) {
 	}
 }
 
+// restic may be built by another Go than we are.
+func TestErrorsOfTheVolumeFromAnOlderGo(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		"stale NFS file handle",
+		"lstat /data/some/file: stale NFS file handle",
+		"lstat /data/some/file: stale file handle",
+	} {
+		if !SaysVolumeIO(text) {
+			t.Errorf("%q is not taken for an error of the volume", text)
+		}
+	}
+}
+
 // A volume's owner chooses the names of its files.
 func TestNamesAreNoErrorsOfTheVolume(t *testing.T) {
 	t.Parallel()
@@ -33,6 +47,7 @@ func TestNamesAreNoErrorsOfTheVolume(t *testing.T) {
 		"open x: input/output error: permission denied",
 		"open dir/transport endpoint is not connected",
 		"chown stale file handle",
+		"open stale NFS file handle: permission denied",
 	} {
 		if SaysVolumeIO(text) {
 			t.Errorf("%q is taken for an error of the volume", text)
