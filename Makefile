@@ -374,8 +374,8 @@ bin/lend: ## Lends the packages of make test one control plane.
 bin/kubectl-plimsoll: ## The plugin of kubectl.
 	@tools/build.sh . ./cmd/kubectl-plimsoll $@ '2 min' $(BUILDFLAGS)
 
-bin/restic-%: tools/restic/%/go.mod tools/restic/%/go.sum tools/build.sh tools/find-restic.sh ## restic in one of the versions under tools/restic: that in PATH, its release, or built. PARTS=build
-	@tools/find-restic.sh $@ $* $(<D)/checksums || tools/build.sh $(<D) github.com/restic/restic/cmd/restic $@ '1 min' -ldflags '-s -w'
+bin/restic-%: tools/restic/%/go.mod tools/restic/%/go.sum tools/build.sh tools/find-restic.sh ## restic in one of the versions under tools/restic: that in PATH (only the default), its release, or built. PARTS=build
+	@PARTS=$(or $(PARTS),$(if $(filter-out $(RESTIC_DEFAULT),$*),download)) tools/find-restic.sh $@ $* $(<D)/checksums || tools/build.sh $(<D) github.com/restic/restic/cmd/restic $@ '1 min' -ldflags '-s -w'
 
 bin/kopia: tools/kopia/go.mod tools/kopia/go.sum tools/build.sh ## kopia's own program, in the version of our library.
 	@tools/build.sh $(<D) github.com/kopia/kopia $@ '2 min' -ldflags '-s -w'

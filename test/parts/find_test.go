@@ -146,10 +146,12 @@ func TestFindRestic(t *testing.T) {
 		path, version string
 		sum           [sha256.Size]byte
 		server        string
+		parts         string // PARTS
 		found         bool
 		want          string // in the output; empty: nothing is said
 	}{
 		"in PATH":             {path: found, version: DefaultRestic, found: true, want: "restic: " + DefaultRestic + ", found as "},
+		"only a release":      {path: found, version: DefaultRestic, sum: right, server: server.URL, parts: "download"},
 		"another is in PATH":  {path: found, version: "1.2.3", sum: right, server: server.URL, found: true, want: "restic: 1.2.3, downloaded from 127.0.0.1"},
 		"downloaded":          {path: empty, version: "1.2.3", sum: right, server: server.URL, found: true, want: "restic: 1.2.3, downloaded from 127.0.0.1"},
 		"not what it was":     {path: empty, version: "1.2.3", sum: wrong, server: server.URL, want: "has SHA-256 "},
@@ -166,7 +168,7 @@ func TestFindRestic(t *testing.T) {
 				t.Fatal(err)
 			}
 			cmd := exec.CommandContext(t.Context(), filepath.Join(root, "tools", "find-restic.sh"), output, tc.version, checksums)
-			cmd.Env = append(os.Environ(), "PARTS=", "RESTIC_RELEASES="+tc.server, "PATH="+tc.path+":"+os.Getenv("PATH"))
+			cmd.Env = append(os.Environ(), "PARTS="+tc.parts, "RESTIC_RELEASES="+tc.server, "PATH="+tc.path+":"+os.Getenv("PATH"))
 			out, err := cmd.CombinedOutput()
 			if (err == nil) != tc.found {
 				t.Errorf("found %v: %v", tc.found, err)
