@@ -20,6 +20,9 @@ import (
 	"github.com/plimsoll-io/plimsoll/test/parts"
 )
 
+// kubectlApp is a pod that testKubectl leaves running.
+const kubectlApp = "e2e-kubectl/app"
+
 // testKubectl does with `kubectl plimsoll` what only a real cluster lets it do: ask the agents through the API server's
 // proxy, and restore into a claim through a pod that a kubelet starts.
 func (c *cluster) testKubectl(t *testing.T) {

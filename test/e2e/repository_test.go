@@ -61,12 +61,13 @@ func (c *cluster) testRepository(t *testing.T) {
 		t.Fatalf("backups were browsed of %v", seen)
 	}
 	c.proveBySchedule(t)
+	c.proveBySample(t)
 	c.proveByRestore(t, seen)
 	c.maintain(t, seen)
+	c.forgetOld(t)
 }
 
-// maintain finds a file, and checks, measures and prunes the repository of each data path on S3, next to the credentials. It forgets nothing: a plan of
-// that says what would go.
+// maintain finds a file, and checks, measures and prunes the repository of each data path on S3, next to the credentials.
 func (c *cluster) maintain(t *testing.T, backups map[string]*velerov1.PodVolumeBackup) {
 	t.Helper()
 	for kind, pvb := range backups {
@@ -103,11 +104,7 @@ func (c *cluster) proveByRestore(t *testing.T, backups map[string]*velerov1.PodV
 	for kind, pvb := range backups {
 		// The class provisions nothing by itself: one local volume is free.
 		c.makeLocalVolume(t, &app{namespace: ownNamespace, name: "scratch-" + kind, node: c.nodes[0]})
-		var task v1alpha1.RepositoryTask
-		said := c.plimsoll(t, "repository", "verify", "--from", pvb.Name, "--restore-to", storageClass, "--restore-size", "1Gi", "-o", "json")
-		if err := json.Unmarshal([]byte(said), &task); err != nil {
-			t.Fatalf("%v\n%s", err, said)
-		}
+		task := c.repositoryTask(t, "verify", "--from", pvb.Name, "--restore-to", storageClass, "--restore-size", "1Gi")
 		if v := task.Status.Volumes[0]; task.Status.Phase != v1alpha1.PhaseCompleted || v.Result != v1alpha1.VolumeVerified || v.StorageClassName != storageClass || v.Files == 0 {
 			t.Errorf("%s: %+v", kind, task.Status)
 		}
