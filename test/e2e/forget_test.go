@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"strings"
 	"testing"
 
@@ -14,22 +13,6 @@ import (
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 )
 
-// proveBySample reads half of what kopia has in the newest backup of each volume, and all of what restic has.
-func (c *cluster) proveBySample(t *testing.T) {
-	t.Helper()
-	task := c.repositoryTask(t, "verify", "--latest", "--sample", "50%")
-	results := map[v1alpha1.VolumeResult]int{}
-	for _, v := range task.Status.Volumes {
-		results[v.Result]++
-	}
-	if results[v1alpha1.VolumeSampled] == 0 || results[v1alpha1.VolumeVerified] == 0 || len(results) > 2 {
-		t.Errorf("the results are %v", results)
-	}
-	if said := c.plimsoll(t, "repository", "proofs"); !strings.Contains(said, "SAMPLED") {
-		t.Errorf("proofs:\n%s", said)
-	}
-}
-
 // forgetOld keeps the last backup of a volume in the repository of each data path, of those that belong to no Backup, and proves what is left.
 func (c *cluster) forgetOld(t *testing.T) {
 	t.Helper()
@@ -39,6 +22,9 @@ func (c *cluster) forgetOld(t *testing.T) {
 	forget := []string{"forget", "--keep-last", "1", "--volume", kubectlApp + ":" + disk}
 	plan := c.repositoryTask(t, forget...).Status.Retention
 	done := c.repositoryTask(t, append(forget, "--yes", "--acknowledge", plan.Wave)...).Status.Retention
+	if len(done.Volumes) != len(plan.Volumes) {
+		t.Fatalf("forgotten was of %+v, planned of %+v", done.Volumes, plan.Volumes)
+	}
 	left := map[string]bool{}
 	for i, v := range done.Volumes {
 		if len(v.Snapshots) < 2 || len(v.Snapshots) != len(plan.Volumes[i].Snapshots) {
@@ -59,15 +45,4 @@ func (c *cluster) forgetOld(t *testing.T) {
 	if !left[restic] || !left[kopia] {
 		t.Errorf("proven of what is left: %v", left)
 	}
-}
-
-// repositoryTask runs a command of `kubectl plimsoll repository`, and returns its RepositoryTask.
-func (c *cluster) repositoryTask(t *testing.T, args ...string) *v1alpha1.RepositoryTask {
-	t.Helper()
-	task := &v1alpha1.RepositoryTask{}
-	said := c.plimsoll(t, append(append([]string{"repository"}, args...), "-o", "json")...)
-	if err := json.Unmarshal([]byte(said), task); err != nil {
-		t.Fatalf("repository %s: %v\n%s", strings.Join(args, " "), err, said)
-	}
-	return task
 }

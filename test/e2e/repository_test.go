@@ -132,6 +132,22 @@ func (c *cluster) proveBySchedule(t *testing.T) {
 	t.Log(c.plimsoll(t, "repository", "proofs"))
 }
 
+// proveBySample reads half of what kopia has in the newest backup of each volume, and all of what restic has.
+func (c *cluster) proveBySample(t *testing.T) {
+	t.Helper()
+	task := c.repositoryTask(t, "verify", "--latest", "--sample", "50%")
+	results := map[v1alpha1.VolumeResult]int{}
+	for _, v := range task.Status.Volumes {
+		results[v.Result]++
+	}
+	if results[v1alpha1.VolumeSampled] == 0 || results[v1alpha1.VolumeVerified] == 0 || len(results) > 2 {
+		t.Errorf("the results are %v", results)
+	}
+	if said := c.plimsoll(t, "repository", "proofs"); !strings.Contains(said, "SAMPLED") {
+		t.Errorf("proofs:\n%s", said)
+	}
+}
+
 // browse compares the list of a backup's files with its archive, and gets one of them.
 func (c *cluster) browse(t *testing.T, pvb *velerov1.PodVolumeBackup) {
 	t.Helper()
@@ -212,4 +228,15 @@ func (c *cluster) compare(t *testing.T, from, to *velerov1.PodVolumeBackup) {
 	if from == to && len(got.Changes) > 0 {
 		t.Errorf("%s: a snapshot differs from itself: %v", from.Spec.UploaderType, got.Changes)
 	}
+}
+
+// repositoryTask runs a command of `kubectl plimsoll repository`, and returns its RepositoryTask.
+func (c *cluster) repositoryTask(t *testing.T, args ...string) *v1alpha1.RepositoryTask {
+	t.Helper()
+	task := &v1alpha1.RepositoryTask{}
+	said := c.plimsoll(t, append(append([]string{"repository"}, args...), "-o", "json")...)
+	if err := json.Unmarshal([]byte(said), task); err != nil {
+		t.Fatalf("repository %s: %v\n%s", strings.Join(args, " "), err, said)
+	}
+	return task
 }
