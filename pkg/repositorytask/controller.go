@@ -62,6 +62,8 @@ type Config struct {
 	ProgressInterval time.Duration // default progress.DefaultInterval
 	StallAfter       time.Duration // default progress.DefaultStallAfter
 
+	Now func() time.Time // the time of what is found; default time.Now
+
 	Logger *slog.Logger // default: discards
 }
 
@@ -87,6 +89,9 @@ func (c *Config) setDefaults() {
 		if *d <= 0 {
 			*d = standard
 		}
+	}
+	if c.Now == nil {
+		c.Now = time.Now
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

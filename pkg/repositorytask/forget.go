@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -74,7 +73,7 @@ func (r *run) planRetention(ctx context.Context) (*v1alpha1.RepositoryRetention,
 		return nil, err
 	}
 	spec := &r.object.Spec
-	plan := retention.Plan(records, retention.Request{Policy: spec.Keep, Volume: spec.Volume, StorageLocation: spec.BackupStorageLocation, Now: time.Now()})
+	plan := retention.Plan(records, retention.Request{Policy: spec.Keep, Volume: spec.Volume, StorageLocation: spec.BackupStorageLocation, Now: r.cfg.Now()})
 	n := 0
 	for i := range plan.Volumes {
 		n += len(plan.Volumes[i].Snapshots)

@@ -42,7 +42,12 @@ func TestLatest(t *testing.T) {
 	s.started(s.store(newer, "restic", "shop", "db-0"), 2)
 	s.started(s.store(old, "restic", "bank", "vault-0"), 1)
 	s.started(s.record(newer, "restic", "bank", "vault-0", "", velerov1.PodVolumeBackupPhaseFailed), 2)
-	s.start(s.config())
+	cfg, now := s.config(), time.Now().Add(-24*time.Hour)
+	cfg.Now = func() time.Time { // timestamps have whole seconds: what is found within one has no order
+		now = now.Add(time.Minute)
+		return now
+	}
+	s.start(cfg)
 	names := func(task *v1alpha1.RepositoryTask) string {
 		t.Helper()
 		if task.Status.Phase != v1alpha1.PhaseCompleted {

@@ -26,13 +26,13 @@ func (r *run) markVerified(ctx context.Context, i int, v *v1alpha1.RepositoryTas
 	case pvb.Status.Phase == phaseUnsynced:
 		return nil
 	case proof.Damage(v):
-		return r.markDamaged(ctx, pvb, time.Now())
+		return r.markDamaged(ctx, pvb, r.cfg.Now())
 	case v.Result == v1alpha1.VolumeVerified:
 		settled, err := r.settled(ctx, []velerov1.PodVolumeBackup{*pvb})
 		if err != nil {
 			return err
 		}
-		return r.mark(ctx, settled, v1alpha1.AnnotationVerified, time.Now())
+		return r.mark(ctx, settled, v1alpha1.AnnotationVerified, r.cfg.Now())
 	}
 	return nil
 }
@@ -94,7 +94,7 @@ func hasSource(all []velerov1.PodVolumeBackup, pvb *velerov1.PodVolumeBackup) bo
 func (r *run) noteRepository(ctx context.Context, entry *v1alpha1.RepositoryTaskRepository) error {
 	switch {
 	case entry.Result == v1alpha1.RepositoryDamaged:
-		return r.markTouched(ctx, entry, time.Now())
+		return r.markTouched(ctx, entry, r.cfg.Now())
 	case entry.Result == v1alpha1.RepositoryWhole && r.object.Spec.ReadData:
 		return r.unmarkWhole(ctx, entry)
 	default:

@@ -256,7 +256,7 @@ func (r *run) beginWith(ctx context.Context, mutate func(*v1alpha1.RepositoryTas
 		s.Phase, s.State = v1alpha1.PhaseInProgress, string(v1alpha1.StateScanning)
 		s.Attempts++
 		if s.StartTimestamp == nil {
-			s.StartTimestamp = new(metav1.Now())
+			s.StartTimestamp = new(metav1.NewTime(r.cfg.Now()))
 		}
 		mutate(s)
 	})
@@ -287,7 +287,7 @@ func (r *run) giveUp(ctx context.Context) error {
 
 // writeVolume records what became of a volume.
 func (r *run) writeVolume(ctx context.Context, i int, v v1alpha1.RepositoryTaskVolume) error {
-	v.CompletionTimestamp = new(metav1.Now())
+	v.CompletionTimestamp = new(metav1.NewTime(r.cfg.Now()))
 	if err := r.write(ctx, func(s *v1alpha1.RepositoryTaskStatus) { s.Volumes[i] = v }); err != nil {
 		return fmt.Errorf("write the result of volume %s/%s:%s: %w", v.Namespace, v.Pod, v.Volume, err)
 	}
@@ -359,7 +359,7 @@ func (r *run) fail(ctx context.Context, reason v1alpha1.Reason, message string) 
 }
 
 func (r *run) end(s *v1alpha1.RepositoryTaskStatus, phase v1alpha1.Phase, proven metav1.ConditionStatus, reason v1alpha1.Reason, message string) {
-	s.Phase, s.CompletionTimestamp = phase, new(metav1.Now())
+	s.Phase, s.CompletionTimestamp = phase, new(metav1.NewTime(r.cfg.Now()))
 	if r.condition != "" { // empty: a type that this version does not know
 		meta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: r.condition, Status: proven, Reason: string(reason), Message: message})
 	}
