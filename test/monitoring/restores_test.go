@@ -85,29 +85,35 @@ func (c *cluster) start(command, address string, flags ...string) (kill func()) 
 	}
 }
 
-// TestRealRestores has a Prometheus scrape a restore controller and a keeper of records to which happens what the alerts are about.
+// TestRealRestores has a Prometheus scrape a restore controller, a keeper of records and what does RepositoryTasks, to which happens what
+// the alerts are about.
 func TestRealRestores(t *testing.T) {
 	t.Parallel()
 	parts.Prometheus(t, "promtool")
 	parts.Prometheus(t, "prometheus")
 	c := newCluster(t)
-	controller, records := loopback.ForTest(t), loopback.ForTest(t)
-	s := startPrometheus(t, hastened(readRules(t, ofController, ofRecords)),
+	controller, records, tasks := loopback.ForTest(t), loopback.ForTest(t), loopback.ForTest(t)
+	s := startPrometheus(t, hastened(readRules(t, ofController, ofRecords, ofTasks)),
 		scraped{"plimsoll-restore-controller", controller, map[string]string{"namespace": standalone, "pod": "restore-controller-a"}},
-		scraped{"plimsoll-records", records, map[string]string{"namespace": namespace, "pod": "plimsoll-records-a"}})
+		scraped{"plimsoll-records", records, map[string]string{"namespace": namespace, "pod": "plimsoll-records-a"}},
+		scraped{"plimsoll-repository-tasks", tasks, map[string]string{"namespace": namespace, "pod": "plimsoll-repository-tasks-a"}})
 	killController := c.start("server", controller, "--namespace="+standalone, "--restore-helper-image=agent", "--download-address=",
 		"--backup-sync-period=1s", "--store-validation-frequency=1s", "--concurrency=2", "--resource-timeout=1h")
 	killRecords := c.start("records", records, "--namespace="+namespace)
+	killTasks := c.start("repository-tasks", tasks, "--namespace="+namespace, "--restic-path="+parts.Restic(t, parts.DefaultRestic))
 
 	c.restoreBadly()
 	c.recordInVain()
-	awaitAlerts(t, s, "PlimsollRestoreIncomplete", "PlimsollRestoreStuck", "PlimsollLocationUnavailable", "PlimsollBackupSyncFails", "PlimsollRecordsNotWritten")
+	c.verifyNothing()
+	awaitAlerts(t, s, "PlimsollRestoreIncomplete", "PlimsollRestoreStuck", "PlimsollLocationUnavailable", "PlimsollBackupSyncFails", "PlimsollRecordsNotWritten",
+		"PlimsollRepositoryTaskFailed")
 	for name, labels := range map[string]map[string]string{
-		"PlimsollRestoreIncomplete":   {"namespace": standalone, "phase": "PartiallyFailed"},
-		"PlimsollRestoreStuck":        {"namespace": standalone, "restore": "waits"},
-		"PlimsollLocationUnavailable": {"namespace": standalone, "location": "gone"},
-		"PlimsollBackupSyncFails":     {"namespace": standalone, "location": "default"},
-		"PlimsollRecordsNotWritten":   {"namespace": namespace, "location": "default"},
+		"PlimsollRestoreIncomplete":    {"namespace": standalone, "phase": "PartiallyFailed"},
+		"PlimsollRestoreStuck":         {"namespace": standalone, "restore": "waits"},
+		"PlimsollLocationUnavailable":  {"namespace": standalone, "location": "gone"},
+		"PlimsollBackupSyncFails":      {"namespace": standalone, "location": "default"},
+		"PlimsollRecordsNotWritten":    {"namespace": namespace, "location": "default"},
+		"PlimsollRepositoryTaskFailed": {"namespace": namespace, "type": "Verify"},
 	} {
 		for _, a := range s.firing(t)[name] {
 			for label, want := range labels {
@@ -120,7 +126,8 @@ func TestRealRestores(t *testing.T) {
 	checkSelectors(t, s, readRules(t, ofController, ofRecords), 10)
 	killController()
 	killRecords()
-	awaitAlerts(t, s, "PlimsollRestoreControllerAbsent", "PlimsollRecordsAbsent")
+	killTasks()
+	awaitAlerts(t, s, "PlimsollRestoreControllerAbsent", "PlimsollRecordsAbsent", "PlimsollRepositoryTasksAbsent")
 }
 
 // restoreBadly has the controller meet a backup that is damaged, one with an item that the API server refuses, and one whose
@@ -150,5 +157,13 @@ func (c *cluster) recordInVain() {
 	})
 	c.Create(&v1alpha1.VolumePluginBackup{
 		ObjectMeta: meta, Spec: v1alpha1.VolumePluginBackupSpec{Backup: "nightly", Volume: "pv-1", Plugin: "example.io/disks"},
+	})
+}
+
+// verifyNothing makes a task that cannot be done.
+func (c *cluster) verifyNothing() {
+	c.t.Helper()
+	c.Create(&v1alpha1.RepositoryTask{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "verify-none"}, Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskVerify, Backup: "none"},
 	})
 }

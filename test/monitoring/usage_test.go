@@ -12,13 +12,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/filerequest"
 	"github.com/plimsoll-io/plimsoll/pkg/repositorytask"
 )
 
-// finished is a namespace with one of each task that has ended.
-type finished struct{ client.Reader }
+// someTasks is a namespace with one task of each type that has metrics of its own, and one that runs.
+type someTasks struct{ client.Reader }
 
-func (finished) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+func (someTasks) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
 	end := new(metav1.Now())
 	one := new(int64(1))
 	repository := v1alpha1.RepositoryTaskRepository{BackupStorageLocation: "default", VolumeNamespace: "shop", Uploader: "restic", CompletionTimestamp: end}
@@ -29,19 +30,22 @@ func (finished) List(_ context.Context, list client.ObjectList, _ ...client.List
 		Volumes: []v1alpha1.VolumeUsage{{Namespace: "shop", Pod: "db-0", Volume: "data", NewestBytes: one, AddedBytes: one, LogicalBytes: one}},
 	}
 	verified := v1alpha1.RepositoryTaskVolume{Namespace: "shop", Pod: "db-0", Volume: "data", BackupStorageLocation: "default", Result: v1alpha1.VolumeVerified, CompletionTimestamp: end}
+	running := v1alpha1.RepositoryTask{Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskVerify}}
+	running.Status.Phase = v1alpha1.PhaseInProgress
 	list.(*v1alpha1.RepositoryTaskList).Items = []v1alpha1.RepositoryTask{
 		{Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskCheck}, Status: v1alpha1.RepositoryTaskStatus{Repositories: []v1alpha1.RepositoryTaskRepository{checked}}},
 		{Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskUsage}, Status: v1alpha1.RepositoryTaskStatus{Repositories: []v1alpha1.RepositoryTaskRepository{measured}}},
 		{Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskVerify}, Status: v1alpha1.RepositoryTaskStatus{Volumes: []v1alpha1.RepositoryTaskVolume{verified}}},
+		running,
 	}
 	return nil
 }
 
-// TestDashboardOfUsage: each metric of repositories that the dashboard asks for is served, with the labels that it groups by.
-func TestDashboardOfUsage(t *testing.T) {
-	t.Parallel()
+// servedTasks returns the metrics of RepositoryTasks, each with the labels of its first series.
+func servedTasks(t *testing.T) map[string][]string {
+	t.Helper()
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(repositorytask.NewMetrics(finished{}, func(err error) { t.Error(err) }))
+	registry.MustRegister(repositorytask.NewMetrics(someTasks{}, func(err error) { t.Error(err) }), filerequest.NewMetrics())
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -52,6 +56,33 @@ func TestDashboardOfUsage(t *testing.T) {
 			labels[family.GetName()] = append(labels[family.GetName()], label.GetName())
 		}
 	}
+	return labels
+}
+
+// TestAlertsOfTasks: each metric that the alerts look at is served.
+func TestAlertsOfTasks(t *testing.T) {
+	t.Parallel()
+	served, found := servedTasks(t), 0
+	for _, rule := range alerts(readRules(t, ofTasks)) {
+		for _, name := range metricName.FindAllString(rule.Expr, -1) {
+			found++
+			if served[name] == nil {
+				t.Errorf("%s looks at %s, which nobody serves", rule.Alert, name)
+			}
+		}
+	}
+	if found < 6 {
+		t.Errorf("the alerts look at %d metrics", found)
+	}
+}
+
+// metricName is that of a metric of plimsoll_.
+var metricName = regexp.MustCompile(`\bplimsoll_\w+`)
+
+// TestDashboardOfUsage: each metric of repositories that the dashboard asks for is served, with the labels that it groups by.
+func TestDashboardOfUsage(t *testing.T) {
+	t.Parallel()
+	labels := servedTasks(t)
 	grouped := regexp.MustCompile(`max by \(([a-z_, ]+)\) \((plimsoll_(?:repository|backup)_\w+)\{(\w+)=~"\$namespace"\}\)`)
 	name := regexp.MustCompile(`plimsoll_(?:repository|backup)_\w+`)
 	found := 0
