@@ -144,7 +144,7 @@ func TestMarkTouched(t *testing.T) {
 		s.record(older, "kopia", "shop", "db-0", "9977", completed):                                    true,
 		s.record(&velerov1.Backup{ObjectMeta: s.Meta("own")}, "kopia", "shop", "own-0", "", completed): false,
 	}
-	r := &run{Controller: &Controller{client: s.Client, api: s.Client, cfg: Config{Namespace: s.Namespace}}, object: &v1alpha1.RepositoryTask{ObjectMeta: s.Meta("check")}}
+	r := &run{Controller: s.controller(s.config(), s.Client), object: &v1alpha1.RepositoryTask{ObjectMeta: s.Meta("check")}}
 	entry := v1alpha1.RepositoryTaskRepository{
 		BackupStorageLocation: "default", VolumeNamespace: "shop", Uploader: "kopia", Result: v1alpha1.RepositoryDamaged, TouchedSnapshots: 2,
 	}

@@ -383,7 +383,7 @@ func TestLossIsKept(t *testing.T) {
 // waveOf returns what a task would have to acknowledge.
 func (s *site) waveOf(task *v1alpha1.RepositoryTask) string {
 	s.t.Helper()
-	r := &run{Controller: &Controller{api: s.Client, cfg: Config{Namespace: s.Namespace}}, object: task}
+	r := &run{Controller: s.controller(s.config(), s.Client), object: task}
 	plan, err := r.planRetention(s.t.Context())
 	if err != nil {
 		s.t.Fatal(err)

@@ -56,7 +56,7 @@ func TestDamageOfARunningBackup(t *testing.T) {
 	pay := func() bool {
 		t.Helper()
 		s.Get(task)
-		done, err := (&Controller{cfg: s.config(), client: s.Client, api: s.Client}).newRun(task).payMarks(t.Context())
+		done, err := s.controller(s.config(), s.Client).newRun(task).payMarks(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,7 +85,7 @@ func TestRefusedMark(t *testing.T) {
 			return apierrors.NewForbidden(schema.GroupResource{Resource: "podvolumebackups"}, pvb.Name, errors.New("denied by a policy"))
 		},
 	})
-	r := (&Controller{cfg: s.config(), client: refusing, api: s.Client}).newRun(&v1alpha1.RepositoryTask{ObjectMeta: s.Meta("verify")})
+	r := s.controller(s.config(), refusing).newRun(&v1alpha1.RepositoryTask{ObjectMeta: s.Meta("verify")})
 	if err := r.markDamaged(t.Context(), pvb, time.Now()); err != nil || !strings.Contains(r.note, "could not be noted on PodVolumeBackup "+pvb.Name) || !strings.Contains(r.note, "denied by a policy") {
 		t.Errorf("%v, %q", err, r.note)
 	}

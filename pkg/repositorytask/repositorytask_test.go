@@ -89,6 +89,12 @@ func (s *site) config() Config {
 	}
 }
 
+// controller returns a Controller that nothing runs, and that writes through a client.
+func (s *site) controller(cfg Config, writes client.Client) *Controller {
+	cfg.setDefaults()
+	return &Controller{cfg: cfg, client: writes, api: s.Client}
+}
+
 // start runs a Controller until the test or the returned function ends it.
 func (s *site) start(cfg Config) (stop func()) {
 	s.t.Helper()

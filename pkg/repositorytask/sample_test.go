@@ -91,7 +91,7 @@ func TestSample(t *testing.T) {
 
 	evidence := func(task *v1alpha1.RepositoryTask) bool {
 		t.Helper()
-		needed, err := (&Controller{cfg: cfg, api: s.Client}).isEvidence(t.Context(), task)
+		needed, err := s.controller(cfg, s.Client).isEvidence(t.Context(), task)
 		if err != nil {
 			t.Fatal(err)
 		}
