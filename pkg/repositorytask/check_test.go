@@ -166,8 +166,14 @@ func TestMarkTouched(t *testing.T) {
 	if !r.owesMarks {
 		t.Error("nothing is owed to the backup that runs")
 	}
+	unnamed := append(r.touched[:1:1], "0000beef")
 	r.touched = r.touched[:1]
 	check("more than are known", func(pvb *velerov1.PodVolumeBackup) bool { return newest[pvb] })
+	for pvb := range newest {
+		s.Patch(pvb, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationDamaged+`":null},"labels":{"`+v1alpha1.LabelDamaged+`":null}}}`)
+	}
+	r.touched = unnamed
+	check("one has no record", func(pvb *velerov1.PodVolumeBackup) bool { return newest[pvb] })
 }
 
 // TestCheckKopia checks a kopia repository, and again when it has lost bytes that its only snapshot needs.

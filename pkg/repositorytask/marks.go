@@ -48,19 +48,36 @@ func (r *run) markDamaged(ctx context.Context, pvb *velerov1.PodVolumeBackup, fo
 }
 
 // markTouched notes damage that a check has found in a repository on the newest backup of each volume that needs what is damaged. As long as these
-// are not all known, it is noted on the newest one of each volume in the repository.
+// are not all known, or one of them has no record, it is noted on the newest one of each volume in the repository.
 func (r *run) markTouched(ctx context.Context, entry *v1alpha1.RepositoryTaskRepository, found time.Time) error {
 	inside, err := r.backupsIn(ctx, entry)
 	if err != nil {
 		return err
 	}
 	touched := inside
-	if known := entry.TouchedUnknown == "" && entry.TouchedSnapshots > 0 && entry.TouchedSnapshots == int64(len(r.touched)); known {
-		touched = slices.DeleteFunc(slices.Clone(inside), func(pvb velerov1.PodVolumeBackup) bool {
-			return !slices.ContainsFunc(r.touched, func(id string) bool { return names(&pvb, id) })
-		})
+	if entry.TouchedUnknown == "" && entry.TouchedSnapshots > 0 && entry.TouchedSnapshots == int64(len(r.touched)) {
+		if known := namedBy(r.touched, inside); known != nil {
+			touched = known
+		}
 	}
 	return r.markAllDamaged(ctx, touched, inside, found)
+}
+
+// namedBy returns the PodVolumeBackups that name one of the snapshots; nil: not all of them are named.
+func namedBy(snapshots []string, inside []velerov1.PodVolumeBackup) []velerov1.PodVolumeBackup {
+	var named []velerov1.PodVolumeBackup
+	for _, id := range snapshots {
+		before := len(named)
+		for i := range inside {
+			if names(&inside[i], id) {
+				named = append(named, inside[i])
+			}
+		}
+		if len(named) == before {
+			return nil
+		}
+	}
+	return named
 }
 
 // markAllDamaged notes damage on the newest of the damaged backups of each volume. Those that a server waits for have their turn when their Backup has
@@ -71,7 +88,9 @@ func (r *run) markAllDamaged(ctx context.Context, damaged, inside []velerov1.Pod
 		return err
 	}
 	if len(settled) < len(damaged) {
-		r.owesMarks = true
+		if err := r.oweMarks(ctx); err != nil {
+			return err
+		}
 		others, err := r.settled(ctx, inside)
 		if err != nil {
 			return err
@@ -206,15 +225,27 @@ func (r *run) annotateBackup(ctx context.Context, pvb *velerov1.PodVolumeBackup,
 // owedDelay is how long after its end a task is looked at again that owes notes.
 const owedDelay = 5 * time.Minute
 
-// oweMarks writes, before the end is written, that notes are missing.
+// oweMarks writes that notes are missing, before the result is written that they are about: the next process does not look at that again. The error is
+// that the API server has not answered.
 func (r *run) oweMarks(ctx context.Context) error {
-	if !r.owesMarks {
+	if r.owesMarks {
 		return nil
 	}
-	if err := r.annotateTask(ctx, "true"); err != nil {
-		return fmt.Errorf("write that damage is not noted on all PodVolumeBackups: %w", err)
+	r.owesMarks = true
+	if r.object.Annotations[v1alpha1.AnnotationOwesMarks] != "" {
+		return nil
 	}
-	return nil
+	err := r.annotateTask(ctx, "true")
+	switch {
+	case err == nil, apierrors.IsNotFound(err), apierrors.IsConflict(err): // it was deleted, or is another by now
+		return nil
+	case ctx.Err() != nil, mayBeRepeated(err):
+		return fmt.Errorf("write that damage is not noted on all PodVolumeBackups: %w", err)
+	default:
+		r.log.Warn("It could not be written on the task that damage is not noted on all PodVolumeBackups", "error", err)
+		r.addNote(fmt.Sprintf("It will not be noted on the PodVolumeBackups of Backups that run, so their next backups are made without knowing of it: %s", err))
+		return nil
+	}
 }
 
 // annotateTask sets the task's AnnotationOwesMarks; nil removes it.

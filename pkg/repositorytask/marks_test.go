@@ -17,6 +17,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/proof"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // TestDamageOfARunningBackup: what is found in a backup whose Backup runs is noted on it when that has ended, and until then on the one before of the
@@ -72,6 +73,48 @@ func TestDamageOfARunningBackup(t *testing.T) {
 	is("after the Backup", true, true, true)
 	if s.Get(task); task.Annotations[v1alpha1.AnnotationOwesMarks] != "" {
 		t.Errorf("the task has %v", task.Annotations)
+	}
+}
+
+// untilStuck knows some snapshots, and does not get any further with others.
+type untilStuck struct {
+	looks
+	stuck
+}
+
+func (u untilStuck) Verify(ctx context.Context, req uploader.VerifyRequest, p progress.Sink) (uploader.VerifyResult, error) {
+	if _, known := u.looks[req.SnapshotID]; known {
+		return u.looks.Verify(ctx, req, p)
+	}
+	return u.stuck.Verify(ctx, req, p)
+}
+
+// TestOwedByAnotherProcess: what a process owes to a Backup that runs, the next one knows that goes on with the task.
+func TestOwedByAnotherProcess(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	running := s.backup("running")
+	s.Patch(running, `{"status":{"phase":"WaitingForPluginOperations"}}`)
+	first := s.record(running, "restic", "shop", "db-0", "first", velerov1.PodVolumeBackupPhaseCompleted)
+	s.record(running, "restic", "shop", "db-1", "second", velerov1.PodVolumeBackupPhaseCompleted)
+	damaged, begun := uploader.VerifyResult{Mismatched: 1}, make(chan struct{}, 1)
+	cfg := s.config()
+	cfg.Verifiers = map[string]uploader.Verifier{"restic": untilStuck{looks{"first": {damaged, damaged}}, stuck{begun}}}
+	stop := s.start(cfg)
+	task := s.latest("latest", "")
+	s.Create(task)
+	<-begun
+	stop()
+	cfg.Verifiers = map[string]uploader.Verifier{"restic": looks{"second": {{Files: 1}}}}
+	s.start(cfg)
+	testenv.EventuallyGet(s.Env, task, "the end of the task", func(t *v1alpha1.RepositoryTask, err error) bool { return err == nil && t.Status.Phase.Terminal() })
+	s.Patch(running, `{"status":{"phase":"Completed"}}`)
+	s.Get(task)
+	if done, err := s.controller(s.config(), s.Client).newRun(task).payMarks(t.Context()); err != nil || !done {
+		t.Fatalf("done %t, %v", done, err)
+	}
+	if _, marked := s.marks(first); task.Annotations[v1alpha1.AnnotationOwesMarks] == "" || !marked {
+		t.Errorf("the task has %v, and the first backup is noted as damaged: %t", task.Annotations, marked)
 	}
 }
 

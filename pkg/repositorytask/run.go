@@ -313,9 +313,6 @@ func (r *run) finish(ctx context.Context) error {
 	if o.ok && r.unlisted != nil {
 		o = outcome{false, r.unlisted.Reason, text.Line(o.message+". "+r.unlisted.Message, maxMessage)}
 	}
-	if err := r.oweMarks(ctx); err != nil {
-		return err
-	}
 	if !o.ok {
 		return r.fail(ctx, o.reason, o.message)
 	}
