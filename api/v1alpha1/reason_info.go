@@ -105,7 +105,7 @@ func taskReasons() []ReasonInfo {
 			Remedy: "back the volumes up into another BackupStorageLocation at once, bring lost objects back from the bucket's versions, and only then run the commands that the task names; verify the backups that it names", Page: pageTasks,
 		},
 		{Reason: ReasonMeasured, Meaning: "every repository was measured", Page: pageTasks},
-		{Reason: ReasonPlanned, Meaning: "the task says what it would forget or remove, and has changed nothing", Page: pageTasks},
+		{Reason: ReasonPlanned, Meaning: "the task says what it would forget, remove or migrate, and has changed nothing", Page: pageTasks},
 		{Reason: ReasonForgotten, Meaning: "the snapshots that the policy does not keep are gone, and the others are there", Page: pageTasks},
 		{Reason: ReasonPruned, Meaning: "what no snapshot needs is gone from every restic repository, as far as the limits allow, kopia's maintenance has run, and every snapshot is there", Page: pageTasks},
 		{

@@ -8,7 +8,7 @@ const TaskForget RepositoryTaskType = "Forget"
 
 // The conditions of a RepositoryTask of type Forget.
 const (
-	// ConditionPlanned is True when the task says what it would forget. It has changed nothing.
+	// ConditionPlanned is True when the task says what it would do, also one of type Prune, or a dry run of type Migrate. It has changed nothing.
 	ConditionPlanned = "Planned"
 	// ConditionForgotten is True when the snapshots that the policy does not keep are gone, and all others are there.
 	ConditionForgotten = "Forgotten"

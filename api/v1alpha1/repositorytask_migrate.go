@@ -5,7 +5,7 @@ package v1alpha1
 const TaskMigrate RepositoryTaskType = "Migrate"
 
 // ConditionMigrated of a RepositoryTask is True when every selected snapshot is in the kopia repository, with every entry compared, and
-// every Backup has its copy.
+// every Backup has its copy. A dry run has ConditionPlanned in its place.
 const ConditionMigrated = "Migrated"
 
 // The results of migrated volumes.
@@ -26,7 +26,7 @@ type MigratedBackup struct {
 	// +kubebuilder:validation:MaxLength=253
 	Copy string `json:"copy"`
 
-	// Result is Migrated if the copy is stored, Planned in a dry run, Pending before that, else Failed.
+	// Result is Migrated if the copy is stored, Planned if a dry run has found that it would be, Pending before that, else Failed.
 	Result VolumeResult `json:"result"`
 
 	// Reason is one word for programs: why there is no copy.

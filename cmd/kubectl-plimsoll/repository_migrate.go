@@ -90,8 +90,10 @@ func printMigration(out io.Writer, task *v1alpha1.RepositoryTask) error {
 			fmt.Fprintf(out, "%s: %s\n", describe.Clean(b.Backup), describe.Clean(b.Message))
 		}
 	}
-	if c := meta.FindStatusCondition(task.Status.Conditions, v1alpha1.ConditionMigrated); c != nil && c.Status == metav1.ConditionTrue {
-		fmt.Fprintln(out, describe.Clean(c.Message))
+	for _, condition := range []string{v1alpha1.ConditionPlanned, v1alpha1.ConditionMigrated} {
+		if c := meta.FindStatusCondition(task.Status.Conditions, condition); c != nil && c.Status == metav1.ConditionTrue {
+			fmt.Fprintln(out, describe.Clean(c.Message))
+		}
 	}
 	return nil
 }

@@ -25,11 +25,13 @@ type Copied struct {
 	Name string // of the copy
 	// Snapshot returns the kopia snapshot that takes the place of a restic snapshot.
 	Snapshot func(pvb *velerov1.PodVolumeBackup) (string, error)
+	DryRun   bool // write nothing, but look at all that would be copied
 }
 
 // CopyTo stores the backup again under another name, with its items, log and lists as they are, and with records of its pod volumes that
 // lead to kopia's snapshots. Nothing of the backup itself is changed. The file that makes the directory a backup comes last: until then
-// no server sees the copy, and a copy that was cut off is written again. One that is complete stays as it is. made reports whether it was written now.
+// no server sees the copy, and a copy that was cut off is written again. One that is complete stays as it is. made reports whether
+// it was written now, or would have been.
 func (b Backup) CopyTo(ctx context.Context, c Copied) (made bool, err error) {
 	to, err := b.store.Backup(c.Name)
 	if err != nil {
@@ -55,8 +57,8 @@ func (b Backup) CopyTo(ctx context.Context, c Copied) (made bool, err error) {
 	if there, err := to.isCopyOf(ctx, b.name, records); there || err != nil {
 		return false, err
 	}
-	if err := b.checkArchive(ctx); err != nil {
-		return false, err
+	if err := b.checkArchive(ctx); err != nil || c.DryRun {
+		return err == nil, err
 	}
 	if err := b.copyFiles(ctx, to); err != nil {
 		return false, err

@@ -50,7 +50,11 @@ func kindOf(spec *v1alpha1.RepositoryTaskSpec) (kind, bool) {
 		}
 		return kind{condition: condition, inSteps: true, selects: true, doWork: (*run).pruneRepositories, outcome: pruneOutcome(spec.Apply)}, true
 	case v1alpha1.TaskMigrate:
-		return kind{condition: v1alpha1.ConditionMigrated, selects: true, doWork: (*run).migrate, outcome: migrateOutcome}, true
+		condition := v1alpha1.ConditionMigrated
+		if spec.DryRun {
+			condition = v1alpha1.ConditionPlanned
+		}
+		return kind{condition: condition, selects: true, doWork: (*run).migrate, outcome: migrateOutcome(spec.DryRun)}, true
 	default:
 		return kind{}, false
 	}

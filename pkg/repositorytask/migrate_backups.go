@@ -54,19 +54,18 @@ func (r *run) migrateBackups(ctx context.Context) error {
 	return nil
 }
 
-// migrateBackup stores the copy of one Backup. The error is that of ctx.
+// migrateBackup stores the copy of one Backup, or finds out whether it would. The error is that of ctx.
 func (r *run) migrateBackup(ctx context.Context, entry v1alpha1.MigratedBackup) (v1alpha1.MigratedBackup, error) {
-	if r.object.Spec.DryRun {
-		entry.Result = v1alpha1.VolumePlanned
-		return entry, nil
-	}
 	for try := 1; ; try++ {
-		err := r.copyBackup(ctx, &entry)
+		made, err := r.copyBackup(ctx, &entry)
 		if ctx.Err() != nil {
 			return entry, context.Cause(ctx)
 		}
 		if err == nil {
 			entry.Result, entry.Reason, entry.Message = v1alpha1.VolumeMigrated, "", ""
+			if made && r.object.Spec.DryRun {
+				entry.Result = v1alpha1.VolumePlanned
+			}
 			return entry, nil
 		}
 		reason, mayPass := classifyCopy(err)
@@ -97,13 +96,14 @@ func classifyCopy(err error) (reason v1alpha1.Reason, mayPass bool) {
 	}
 }
 
-func (r *run) copyBackup(ctx context.Context, entry *v1alpha1.MigratedBackup) error {
+// copyBackup stores the copy of one Backup; made reports whether it was not there.
+func (r *run) copyBackup(ctx context.Context, entry *v1alpha1.MigratedBackup) (made bool, err error) {
 	var known velerov1.PodVolumeBackupList
 	if err := r.api.List(ctx, &known, client.InNamespace(r.cfg.Namespace)); err != nil {
-		return fmt.Errorf("list the PodVolumeBackups of namespace %s: %w", r.cfg.Namespace, err)
+		return false, fmt.Errorf("list the PodVolumeBackups of namespace %s: %w", r.cfg.Namespace, err)
 	}
 	known.Items = slices.DeleteFunc(known.Items, func(pvb velerov1.PodVolumeBackup) bool { return backupOf(&pvb) != entry.Backup })
-	return r.repositories.withStored(ctx, entry.Backup, func(stored backupstore.Backup, location string) error {
+	err = r.repositories.withStored(ctx, entry.Backup, func(stored backupstore.Backup, location string) error {
 		listed, err := recordsOf(ctx, stored, location)
 		if err != nil {
 			return err
@@ -111,16 +111,17 @@ func (r *run) copyBackup(ctx context.Context, entry *v1alpha1.MigratedBackup) er
 		if lacking := lackingIn(listed, known.Items); len(lacking) > 0 {
 			return refuse(v1alpha1.ReasonBackupDamaged, "%s", describeLacking(entry.Backup, lacking))
 		}
-		_, err = stored.CopyTo(ctx, backupstore.Copied{Name: entry.Copy, Snapshot: func(pvb *velerov1.PodVolumeBackup) (string, error) {
+		made, err = stored.CopyTo(ctx, backupstore.Copied{Name: entry.Copy, DryRun: r.object.Spec.DryRun, Snapshot: func(pvb *velerov1.PodVolumeBackup) (string, error) {
 			record := pvb.DeepCopy()
 			record.Spec.BackupStorageLocation = location // in the bucket it has the name that it had where the backup was made
 			return r.migratedSnapshot(ctx, record)
 		}})
 		return err
 	})
+	return made, err
 }
 
-// migratedSnapshot returns the kopia snapshot that was made of a restic one.
+// migratedSnapshot returns the kopia snapshot that was made of a restic one, or of a dry run "planned" for one that would be.
 func (r *run) migratedSnapshot(ctx context.Context, pvb *velerov1.PodVolumeBackup) (string, error) {
 	imported, err := r.importedSnapshots(ctx, pvb)
 	if err != nil && !errors.Is(err, uploader.ErrRepositoryNotFound) {
@@ -129,12 +130,25 @@ func (r *run) migratedSnapshot(ctx context.Context, pvb *velerov1.PodVolumeBacku
 	if id := imported[pvb.Status.SnapshotID]; id != "" {
 		return id, nil
 	}
+	planned := func(v v1alpha1.RepositoryTaskVolume) bool {
+		return v.Result == v1alpha1.VolumePlanned && v.SnapshotID == pvb.Status.SnapshotID && v.Namespace == pvb.Spec.Pod.Namespace && v.BackupStorageLocation == pvb.Spec.BackupStorageLocation
+	}
+	if slices.ContainsFunc(r.status().Volumes, planned) {
+		return "planned", nil
+	}
 	return "", refuse(v1alpha1.ReasonNotMigrated, "volume %s/%s:%s of the backup is not migrated", pvb.Spec.Pod.Namespace, pvb.Spec.Pod.Name, pvb.Spec.Volume)
 }
 
-// migrateOutcome sums up a migration. One that leaves snapshots to later tasks has not failed at any of them, but nobody must take it for the end.
-func migrateOutcome(status *v1alpha1.RepositoryTaskStatus, note string) outcome {
-	var migrated, planned, failed, copies, lost int64
+// migrateOutcome sums up a migration, or a dry run of one.
+func migrateOutcome(dryRun bool) func(*v1alpha1.RepositoryTaskStatus, string) outcome {
+	return func(status *v1alpha1.RepositoryTaskStatus, note string) outcome {
+		return summarizeMigration(status, note, dryRun)
+	}
+}
+
+// summarizeMigration sums up a migration. One that leaves snapshots to later tasks has not failed at any of them, but nobody must take it for the end.
+func summarizeMigration(status *v1alpha1.RepositoryTaskStatus, note string, dryRun bool) outcome {
+	var migrated, planned, failed, copies, toCopy, lost int64
 	var bytes, uploaded int64
 	var why string
 	var reason v1alpha1.Reason
@@ -154,25 +168,28 @@ func migrateOutcome(status *v1alpha1.RepositoryTaskStatus, note string) outcome 
 	}
 	for i := range status.Backups {
 		b := &status.Backups[i]
-		if b.Result == v1alpha1.VolumeFailed {
+		switch b.Result {
+		case v1alpha1.VolumeMigrated:
+			copies++
+		case v1alpha1.VolumePlanned:
+			toCopy++
+		default:
 			if why == "" {
 				reason, why = b.Reason, "Backup "+b.Backup+": "+b.Message
 			}
-			continue
 		}
-		copies++
 	}
 	var said strings.Builder
-	if planned > 0 {
-		fmt.Fprintf(&said, "%s would be migrated, %s; %d were before", text.Count(planned, "snapshot", "snapshots"), text.Bytes(bytes), migrated)
+	if dryRun {
+		fmt.Fprintf(&said, "%s would be migrated, %s; %d were before; %s", text.Count(planned, "snapshot", "snapshots"), text.Bytes(bytes), migrated, text.Count(toCopy, "Backup would be copied", "Backups would be copied"))
 	} else {
 		fmt.Fprintf(&said, "%s migrated and compared, %s copied now, %s stored", text.Count(migrated, "snapshot", "snapshots"), text.Bytes(bytes), text.Bytes(uploaded))
-		fmt.Fprintf(&said, "; %s", text.Count(copies, "Backup has its copy", "Backups have their copies"))
 	}
+	fmt.Fprintf(&said, "; %s", text.Count(copies, "Backup has its copy", "Backups have their copies"))
 	for _, other := range []struct {
 		n    int64
 		what string
-	}{{failed, "not migrated"}, {int64(len(status.Backups)) - copies, "Backups without a copy"}, {lost, "FIFOs, sockets, devices and sets of extended attributes not stored"}, {int64(status.Postponed), "left to later tasks"}} {
+	}{{failed, "not migrated"}, {int64(len(status.Backups)) - copies - toCopy, "Backups without a copy"}, {lost, "FIFOs, sockets, devices and sets of extended attributes not stored"}, {int64(status.Postponed), "left to later tasks"}} {
 		if other.n > 0 {
 			fmt.Fprintf(&said, "; %d %s", other.n, other.what)
 		}
@@ -180,11 +197,15 @@ func migrateOutcome(status *v1alpha1.RepositoryTaskStatus, note string) outcome 
 	if note != "" {
 		said.WriteString(". " + note)
 	}
-	if why == "" && status.Postponed > 0 && planned == 0 {
+	if why == "" && status.Postponed > 0 && !dryRun {
 		reason, why = v1alpha1.ReasonNotMigrated, fmt.Sprintf("A task has room for %d: create the next one", maxVolumes)
 	}
 	if why == "" {
-		return outcome{true, v1alpha1.ReasonMigrated, text.Line(said.String(), maxMessage)}
+		reason = v1alpha1.ReasonMigrated
+		if dryRun {
+			reason = v1alpha1.ReasonPlanned
+		}
+		return outcome{true, reason, text.Line(said.String(), maxMessage)}
 	}
 	return outcome{false, reason, text.Line(said.String()+". "+why, maxMessage)}
 }

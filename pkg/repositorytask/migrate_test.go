@@ -18,6 +18,7 @@ import (
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
@@ -229,6 +230,10 @@ func TestMigrate(t *testing.T) {
 	plan := s.migration("plan")
 	plan.Spec.DryRun = true
 	planned := s.ended(plan).Status
+	if meta.FindStatusCondition(planned.Conditions, v1alpha1.ConditionMigrated) != nil || !meta.IsStatusConditionTrue(planned.Conditions, v1alpha1.ConditionPlanned) ||
+		!strings.Contains(planned.Conditions[0].Message, "3 Backups would be copied; 0 Backups have their copies") {
+		t.Errorf("%+v", planned.Conditions)
+	}
 	if planned.Phase != v1alpha1.PhaseCompleted || len(planned.Volumes) != 3 || planned.Volumes[0].Result != v1alpha1.VolumePlanned || planned.Volumes[0].Bytes < 1<<20 {
 		t.Errorf("%+v", planned)
 	}
@@ -266,6 +271,7 @@ func TestMigrate(t *testing.T) {
 		t.Errorf("a second migration has changed something: %+v", again)
 	}
 	s.wantSnapshots(3)
+	s.testPlanAfterLoss()
 	if !maps.Equal(before, untouched(t, s)) {
 		t.Error("the restic repository or a Backup has changed")
 	}
@@ -275,6 +281,29 @@ func TestMigrate(t *testing.T) {
 	if gap.Phase != v1alpha1.PhaseFailed || gap.Reason != v1alpha1.ReasonPodVolumeBackupNotFound || !strings.Contains(gap.Message, "1 Backup has restic snapshots by the list in the location") ||
 		!strings.HasSuffix(gap.Message, "such as night-1") {
 		t.Errorf("a Backup without its records: %+v", gap)
+	}
+}
+
+// testPlanAfterLoss: a dry run looks whether the Backups have their copies, and makes none.
+func (s *site) testPlanAfterLoss() {
+	s.t.Helper()
+	lost := filepath.Join(s.dir, "backups", "night-2-kopia")
+	if err := os.Rename(lost, lost+".lost"); err != nil {
+		s.t.Fatal(err)
+	}
+	plan := s.migration("plan-after-loss")
+	plan.Spec.DryRun = true
+	planned := s.ended(plan).Status
+	if want := []v1alpha1.VolumeResult{v1alpha1.VolumeMigrated, v1alpha1.VolumePlanned, v1alpha1.VolumeMigrated}; planned.Phase != v1alpha1.PhaseCompleted || len(planned.Backups) != 3 ||
+		planned.Backups[0].Result != want[0] || planned.Backups[1].Result != want[1] || planned.Backups[2].Result != want[2] ||
+		!strings.Contains(planned.Conditions[0].Message, "0 snapshots would be migrated, 0 B; 3 were before; 1 Backup would be copied; 2 Backups have their copies") {
+		s.t.Errorf("%+v", planned)
+	}
+	if _, err := os.Stat(lost); err == nil {
+		s.t.Error("a dry run has made a copy")
+	}
+	if err := os.Rename(lost+".lost", lost); err != nil {
+		s.t.Fatal(err)
 	}
 }
 

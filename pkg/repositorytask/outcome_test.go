@@ -19,17 +19,23 @@ func TestMigrateOutcome(t *testing.T) {
 	for name, test := range map[string]struct {
 		result    v1alpha1.VolumeResult
 		postponed int32
+		dryRun    bool
 		ok        bool
 	}{
-		"all":             {v1alpha1.VolumeMigrated, 0, true},
-		"some are left":   {v1alpha1.VolumeMigrated, 700, false},
-		"a plan":          {v1alpha1.VolumePlanned, 700, true},
-		"one has failed":  {v1alpha1.VolumeFailed, 0, false},
-		"and some left":   {v1alpha1.VolumeFailed, 700, false},
-		"nothing is left": {v1alpha1.VolumePlanned, 0, true},
+		"all":                        {v1alpha1.VolumeMigrated, 0, false, true},
+		"some are left":              {v1alpha1.VolumeMigrated, 700, false, false},
+		"a plan":                     {v1alpha1.VolumePlanned, 700, true, true},
+		"one has failed":             {v1alpha1.VolumeFailed, 0, false, false},
+		"and some left":              {v1alpha1.VolumeFailed, 700, false, false},
+		"nothing is left":            {v1alpha1.VolumePlanned, 0, true, true},
+		"a plan of what was before":  {v1alpha1.VolumeMigrated, 0, true, true},
+		"a plan that cannot be made": {v1alpha1.VolumeFailed, 0, true, false},
 	} {
 		status := &v1alpha1.RepositoryTaskStatus{Volumes: []v1alpha1.RepositoryTaskVolume{{Result: test.result, Reason: v1alpha1.ReasonDataPath}}, Postponed: test.postponed}
-		o := migrateOutcome(status, "")
+		o := migrateOutcome(test.dryRun)(status, "")
+		if done := o.reason == v1alpha1.ReasonMigrated; done != (test.ok && !test.dryRun) || test.dryRun && strings.Contains(o.message, "compared") {
+			t.Errorf("%s: %+v", name, o)
+		}
 		if o.ok != test.ok || (test.postponed > 0) != strings.Contains(o.message, "700 left to later tasks") {
 			t.Errorf("%s: %+v", name, o)
 		}
