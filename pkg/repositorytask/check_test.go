@@ -166,7 +166,7 @@ func TestMarkTouched(t *testing.T) {
 	if !r.owesMarks {
 		t.Error("nothing is owed to the backup that runs")
 	}
-	unnamed := append(r.touched[:1:1], "0000beef")
+	unnamed := []string{r.touched[0], "0000beef"}
 	r.touched = r.touched[:1]
 	check("more than are known", func(pvb *velerov1.PodVolumeBackup) bool { return newest[pvb] })
 	for pvb := range newest {

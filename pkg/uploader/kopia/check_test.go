@@ -162,6 +162,45 @@ func TestCheckDeletedContents(t *testing.T) {
 	}
 }
 
+// TestNamesThatBecomeOne: of two files whose names kopia stores as the same one, neither is left out: the snapshot is proven with both, and what
+// either has lost is found.
+func TestNamesThatBecomeOne(t *testing.T) {
+	t.Parallel()
+	for _, lost := range []string{"x\xfe", "x\xff"} {
+		dir, repository := t.TempDir(), initialized(t)
+		u := newUploader(t, kopia.Options{})
+		store := func(name string) string {
+			t.Helper()
+			if err := os.WriteFile(filepath.Join(dir, name), []byte("this is "+name), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			volume, err := os.Open(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer volume.Close()
+			return backup(t, u, uploader.BackupRequest{Repository: repository, Volume: volume}, nil).SnapshotID
+		}
+		store(lost)
+		packs := objects(t, repository, "p")
+		store("x\xfe")
+		both := store("x\xff")
+		proven, err := u.Verify(t.Context(), uploader.VerifyRequest{Repository: repository, SnapshotID: both}, nil)
+		if err != nil || !proven.Proven() || proven.Files != 2 || proven.Absent != 1 {
+			t.Errorf("both are there: %+v, %v", proven, err)
+		}
+		remove(t, packs...)
+		damaged, err := u.Verify(t.Context(), uploader.VerifyRequest{Repository: repository, SnapshotID: both}, nil)
+		if err != nil || damaged.Mismatched != 1 || damaged.Files != 1 {
+			t.Errorf("%q is lost: %+v, %v", lost, damaged, err)
+		}
+		checked, err := u.Check(t.Context(), uploader.CheckRequest{Repository: repository}, nil)
+		if err != nil || checked.Damaged == 0 || checked.Touched < 2 || !slices.Contains(checked.TouchedSnapshots, both) {
+			t.Errorf("%q is lost: %+v, %v", lost, checked, err)
+		}
+	}
+}
+
 // flipBegin changes bytes of the first contents of a pack: its own index follows them.
 func flipBegin(t *testing.T, path string) {
 	t.Helper()

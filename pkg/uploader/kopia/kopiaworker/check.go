@@ -16,7 +16,6 @@ import (
 	"github.com/kopia/kopia/repo/maintenance"
 	"github.com/kopia/kopia/repo/object"
 	"github.com/kopia/kopia/snapshot"
-	"github.com/kopia/kopia/snapshot/snapshotfs"
 
 	"github.com/plimsoll-io/plimsoll/pkg/text"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
@@ -115,12 +114,11 @@ func (l *look) snapshot(ctx context.Context, r repo.Repository, man *snapshot.Ma
 		return nil
 	}
 	l.ids = append(l.ids, string(man.ID))
-	root, err := snapshotfs.SnapshotRoot(r, man)
-	if err != nil {
-		l.add(finding{kindDirectory, string(man.ID), "it names its directory in an unknown way: " + err.Error()})
-		return nil //nolint:nilerr // it is what was found
+	if man.RootEntry == nil {
+		l.add(finding{kindDirectory, string(man.ID), "it names no directory"})
+		return nil
 	}
-	touched, err := l.entry(ctx, root, ".")
+	touched, err := l.entry(ctx, r, newNode(r, ".", man.RootEntry))
 	if err != nil {
 		return err
 	}
@@ -132,17 +130,17 @@ func (l *look) snapshot(ctx context.Context, r repo.Repository, man *snapshot.Ma
 }
 
 // entry reports whether an entry of a snapshot, or what is beneath it, needs what counts as damaged.
-func (l *look) entry(ctx context.Context, entry kopiafs.Entry, at string) (touched bool, err error) {
-	has, ok := entry.(object.HasObjectID)
+func (l *look) entry(ctx context.Context, r repo.Repository, n node) (touched bool, err error) {
+	has, ok := n.Entry.(object.HasObjectID)
 	if !ok {
 		return false, nil // it could not be read when the snapshot was made
 	}
-	if dir, ok := entry.(kopiafs.Directory); ok {
-		return l.directory(ctx, dir, has.ObjectID(), at)
+	if _, ok := n.Entry.(kopiafs.Directory); ok {
+		return l.directory(ctx, r, n)
 	}
 	touched, _, err = l.object(ctx, has.ObjectID())
 	if touched {
-		l.showPath(at)
+		l.showPath(n.path)
 	}
 	return touched, err
 }
@@ -156,7 +154,8 @@ func (l *look) showPath(at string) {
 }
 
 // directory is entry for a directory. Each is read once, in however many snapshots it is.
-func (l *look) directory(ctx context.Context, dir kopiafs.Directory, id object.ID, at string) (touched bool, err error) {
+func (l *look) directory(ctx context.Context, r repo.Repository, dir node) (touched bool, err error) {
+	id := dir.stored.ObjectID
 	for {
 		l.mu.Lock()
 		touched, known := l.directories[id]
@@ -177,7 +176,7 @@ func (l *look) directory(ctx context.Context, dir kopiafs.Directory, id object.I
 			return false, context.Cause(ctx)
 		}
 	}
-	touched, err = l.readDirectory(ctx, dir, id, at)
+	touched, err = l.readDirectory(ctx, r, dir)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.directories[id] = touched
@@ -186,8 +185,8 @@ func (l *look) directory(ctx context.Context, dir kopiafs.Directory, id object.I
 	return touched, err
 }
 
-func (l *look) readDirectory(ctx context.Context, dir kopiafs.Directory, id object.ID, at string) (bool, error) {
-	touched, lost, err := l.object(ctx, id)
+func (l *look) readDirectory(ctx context.Context, r repo.Repository, dir node) (bool, error) {
+	touched, lost, err := l.object(ctx, dir.stored.ObjectID)
 	if err != nil {
 		return false, err
 	}
@@ -195,24 +194,16 @@ func (l *look) readDirectory(ctx context.Context, dir kopiafs.Directory, id obje
 		l.cannotRead(touched)
 		return touched, nil
 	}
-	iterator, err := dir.Iterate(ctx)
+	entries, err := readDirectory(ctx, r, dir.stored)
 	if err != nil {
-		return l.lostDirectory(ctx, id, at, err)
+		return l.lostDirectory(ctx, dir.stored.ObjectID, dir.path, err)
 	}
-	defer iterator.Close()
 	var beneath atomic.Bool
 	var beside sync.WaitGroup
-	defer beside.Wait()
-	for {
-		entry, err := iterator.Next(ctx)
-		if err != nil {
-			return l.lostDirectory(ctx, id, at, err)
-		}
-		if entry == nil {
-			break
-		}
+	for _, stored := range entries {
+		entry := newNode(r, path.Join(dir.path, stored.Name), stored)
 		follow := func() {
-			touched, err := l.entry(ctx, entry, path.Join(at, entry.Name()))
+			touched, err := l.entry(ctx, r, entry)
 			if err != nil {
 				l.cancel(err)
 			}

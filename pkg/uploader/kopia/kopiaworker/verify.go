@@ -17,7 +17,6 @@ import (
 	"github.com/kopia/kopia/repo/content"
 	"github.com/kopia/kopia/repo/object"
 	"github.com/kopia/kopia/snapshot"
-	"github.com/kopia/kopia/snapshot/snapshotfs"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
@@ -38,14 +37,13 @@ func (j *job) verify(ctx context.Context) (_ protocol.Result, err error) {
 	if man.IncompleteReason != "" {
 		return protocol.Result{}, fmt.Errorf("%w: the snapshot is that of an unfinished backup (%s)", uploader.ErrUnsupported, man.IncompleteReason)
 	}
-	root, err := snapshotfs.SnapshotRoot(r, man)
-	if err != nil {
-		return protocol.Result{}, fmt.Errorf("open the snapshot: %w", err)
+	if man.RootEntry == nil {
+		return protocol.Result{}, errors.New("open the snapshot: it has no root")
 	}
 	v := newVerification(r, man, j.TotalBytes)
 	v.sample = sample{uint32(j.SamplePart), uint32(j.SampleParts)}
 	defer j.reportOnTimer(v.reading)()
-	if err := v.run(ctx, root, j.Parallel); err != nil {
+	if err := v.run(ctx, man.RootEntry, j.Parallel); err != nil {
 		return protocol.Result{}, err
 	}
 	return v.result(), nil
@@ -70,6 +68,7 @@ type verification struct {
 	files, bytes atomic.Int64 // compared
 	listedFiles  atomic.Int64
 	listedBytes  atomic.Int64
+	hidden       atomic.Int64 // entries with the name of another one, of which a restore writes only one
 	damaged      atomic.Bool  // a directory: what it held is not known
 	problems     atomic.Int64 // mismatched files and directories
 	current      atomic.Pointer[string]
@@ -93,7 +92,7 @@ type listedFile struct {
 }
 
 // run compares everything below root, parallel files at a time.
-func (v *verification) run(ctx context.Context, root kopiafs.Entry, parallel int) error {
+func (v *verification) run(ctx context.Context, root *snapshot.DirEntry, parallel int) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	if v.sample.parts > 0 {
@@ -113,7 +112,7 @@ func (v *verification) run(ctx context.Context, root kopiafs.Entry, parallel int
 			}
 		})
 	}
-	err := v.entry(ctx, root, ".", files)
+	err := v.entry(ctx, newNode(v.repository, ".", root), files)
 	close(files)
 	readers.Wait()
 	if ctx.Err() != nil {
@@ -127,49 +126,45 @@ func (v *verification) run(ctx context.Context, root kopiafs.Entry, parallel int
 }
 
 // entry lists what is below a directory, and hands files on. Paths are relative to the snapshot's root.
-func (v *verification) entry(ctx context.Context, entry kopiafs.Entry, at string, files chan<- listedFile) error {
-	switch entry := entry.(type) {
+func (v *verification) entry(ctx context.Context, n node, files chan<- listedFile) error {
+	switch entry := n.Entry.(type) {
 	case kopiafs.Directory:
-		return v.directory(ctx, entry, at, files)
+		return v.directory(ctx, n, files)
 	case kopiafs.File:
 		v.listedFiles.Add(1)
 		v.listedBytes.Add(entry.Size())
 		select {
-		case files <- listedFile{at, entry}:
+		case files <- listedFile{n.path, entry}:
 			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	case kopiafs.Symlink:
 		_, err := entry.Readlink(ctx)
-		return v.judge(ctx, at, err)
+		return v.judge(ctx, n.path, err)
 	case kopiafs.ErrorEntry:
-		return v.judge(ctx, at, entry.ErrorInfo())
+		return v.judge(ctx, n.path, entry.ErrorInfo())
 	default:
-		return v.judge(ctx, at, fmt.Errorf("an entry of unknown kind %T", entry))
+		return v.judge(ctx, n.path, fmt.Errorf("an entry of unknown kind %T", entry))
 	}
 }
 
-func (v *verification) directory(ctx context.Context, dir kopiafs.Directory, at string, files chan<- listedFile) error {
-	entries, err := dir.Iterate(ctx)
+// directory follows all entries, also those that have become one name: kopia counts each of them in the snapshot's totals.
+func (v *verification) directory(ctx context.Context, dir node, files chan<- listedFile) error {
+	entries, err := readDirectory(ctx, v.repository, dir.stored)
 	if err != nil {
 		v.damaged.Store(true)
-		return v.judge(ctx, at, err)
+		return v.judge(ctx, dir.path, err)
 	}
-	defer entries.Close()
-	for {
-		entry, err := entries.Next(ctx)
-		if err != nil {
-			v.damaged.Store(true)
-			return v.judge(ctx, at, err)
+	for i, stored := range entries {
+		if i > 0 && stored.Name == entries[i-1].Name {
+			v.hidden.Add(1)
 		}
-		if entry == nil {
-			return nil
-		}
-		if err := v.entry(ctx, entry, path.Join(at, entry.Name()), files); err != nil {
+		if err := v.entry(ctx, newNode(v.repository, path.Join(dir.path, stored.Name), stored), files); err != nil {
 			return err
 		}
 	}
+	return nil
 }
 
 // file compares one file. The error is not the file's.
@@ -350,7 +345,7 @@ func (v *verification) checkStorage(ctx context.Context) error {
 func (v *verification) result() protocol.Result {
 	r := protocol.Result{
 		Sampled: v.sample.parts > 0, TotalFiles: v.files.Load(), TotalBytes: v.bytes.Load(), Errors: v.problems.Load(), FailedPaths: v.failed, LastError: load(&v.lastError),
-		Absent: max(int64(v.manifest.FatalErrorCount)+int64(v.manifest.IgnoredErrorCount), 0),
+		Absent: max(int64(v.manifest.FatalErrorCount)+int64(v.manifest.IgnoredErrorCount), 0) + v.hidden.Load(),
 	}
 	if v.damaged.Load() {
 		r.NotCompared = max(v.manifest.TotalFileCount-v.listedFiles.Load(), 0)
