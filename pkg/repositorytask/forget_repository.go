@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -129,6 +130,12 @@ func (f *forgetting) address(ctx context.Context) (uploader.Repository, error) {
 	return f.repositories.Of(ctx, like)
 }
 
+// What has become of a record that the plan names.
+const (
+	deletedMeanwhile = "its PodVolumeBackup was deleted meanwhile, and not by this task: the snapshot is left in the repository"
+	changedMeanwhile = "its PodVolumeBackup was changed meanwhile"
+)
+
 // look finds out which snapshots are there, with the repository's password and without any change. Records of snapshots that this or an
 // earlier task has removed are deleted.
 func (f *forgetting) look(ctx context.Context) error {
@@ -142,7 +149,7 @@ func (f *forgetting) look(ctx context.Context) error {
 		case outcomes[i].State == uploader.ForgetRefused:
 			s.keep(retention.RuleAnother, outcomes[i].Why)
 		case s.record == nil && there:
-			s.fail("its PodVolumeBackup was deleted meanwhile, and not by this task: the snapshot is left in the repository")
+			s.fail(deletedMeanwhile)
 		case s.record == nil:
 			s.Result, s.Rules, s.Message = v1alpha1.RetentionForgotten, nil, ""
 		case !there && s.marked:
@@ -168,7 +175,7 @@ func (f *forgetting) markAll(ctx context.Context) error {
 			continue
 		}
 		if s.record.Status.SnapshotID != s.SnapshotID || !retention.IsCandidate(s.record) {
-			s.keep(retention.RuleAnother, "its PodVolumeBackup was changed meanwhile")
+			s.keep(retention.RuleAnother, changedMeanwhile)
 			continue
 		}
 		err := f.annotate(ctx, s.record, string(f.object.UID))
@@ -207,7 +214,8 @@ func (f *forgetting) annotate(ctx context.Context, record *velerov1.PodVolumeBac
 // mayBeRepeated reports whether the API server has not answered. A conflict or a refusal is an answer: the record is kept as it is.
 func mayBeRepeated(err error) bool { return apiretry.Unreachable(err) || apiretry.Overloaded(err) }
 
-// keepNeeded reads again what needs snapshots: what has begun after the marks does not take a marked record.
+// keepNeeded reads again what needs snapshots, and the records themselves: what has begun after the marks does not take a marked record, and who asks
+// for a record to be kept while many are marked is heard.
 func (f *forgetting) keepNeeded(ctx context.Context) error {
 	records, err := f.records(ctx)
 	if err != nil {
@@ -218,7 +226,17 @@ func (f *forgetting) keepNeeded(ctx context.Context) error {
 		if s.Result != v1alpha1.RetentionPending {
 			continue
 		}
-		if rule, why := protection.Of(s.record); rule != "" {
+		fresh := slices.IndexFunc(records.Backups, func(pvb velerov1.PodVolumeBackup) bool { return pvb.UID == s.record.UID })
+		if fresh < 0 {
+			s.fail(deletedMeanwhile)
+			continue
+		}
+		s.record = &records.Backups[fresh]
+		rule, why := protection.Of(s.record)
+		if s.record.Status.SnapshotID != s.SnapshotID || !retention.IsCandidate(s.record) {
+			rule, why = retention.RuleAnother, changedMeanwhile
+		}
+		if rule != "" {
 			if err := f.unmark(ctx, s); err != nil {
 				return err
 			}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,10 +17,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/retention"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/test/resticrepo"
 )
@@ -462,6 +466,47 @@ func TestForgetNeeded(t *testing.T) {
 	}
 	if names, marked := s.records(); len(names) != 3 || len(marked) > 0 || s.snapshots("kopia", "shop") != 3 {
 		t.Errorf("%v, %v", names, marked)
+	}
+}
+
+// TestForgetKeptAfterTheMark: who asks for a marked record to be kept, or gives it to a Backup, before its snapshot is removed is heard.
+func TestForgetKeptAfterTheMark(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.newRepository("kopia", "shop")
+	for _, days := range []int{3, 2, 1, 0} {
+		s.own("kopia", "shop", "db-0", days)
+	}
+	late := map[string]string{
+		"kopia-db-0-3": `{"metadata":{"annotations":{"` + v1alpha1.AnnotationKeep + `":"true"}}}`,
+		"kopia-db-0-2": `{"metadata":{"labels":{"` + velerov1.BackupNameLabel + `":"adopted"}}}`,
+	}
+	marking := interceptor.NewClient(s.Client, interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			err := c.Patch(ctx, o, patch, opts...)
+			if change := late[o.GetName()]; change != "" {
+				delete(late, o.GetName())
+				return errors.Join(err, c.Patch(ctx, &velerov1.PodVolumeBackup{ObjectMeta: s.Meta(o.GetName())}, client.RawPatch(types.MergePatchType, []byte(change))))
+			}
+			return err
+		},
+	})
+	c := s.controller(s.forgetting(), marking)
+	c.repositories, c.events = NewRepositories(s.Client, s.Namespace), &events.FakeRecorder{}
+	task := s.forgetTask("task", 1, "")
+	task.Spec.Acknowledge = s.waveOf(task)
+	s.Create(task)
+	if err := c.newRun(task).do(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.Get(task)
+	for record, rule := range map[string]string{"kopia-db-0-3": retention.RuleKeep, "kopia-db-0-2": retention.RuleAnother} {
+		if kept := becomes(task, record); kept.Result != v1alpha1.RetentionKept || !slices.Equal(kept.Rules, []string{rule}) {
+			t.Errorf("%+v", kept)
+		}
+	}
+	if names, marked := s.records(); len(names) != 3 || len(marked) > 0 || s.snapshots("kopia", "shop") != 3 || becomes(task, "kopia-db-0-1").Result != v1alpha1.RetentionForgotten {
+		t.Errorf("%v, %v: %+v", names, marked, task.Status)
 	}
 }
 
