@@ -50,6 +50,11 @@ const (
 	// AnnotationOwesMarks is "true" on a RepositoryTask that has found damage in a backup whose Backup ran, until it is noted there.
 	AnnotationOwesMarks = "plimsoll.io/owes-marks"
 
+	// AnnotationDamagedRepositories is on a RepositoryTask with LabelDamaged: the repositories in which it has found damage, and nobody has proven since
+	// that they have none, as JSON, a list of DamagedRepository. The node agent reads new backups in these back, as for AnnotationDamaged, whether
+	// the backup that is damaged is still there or not.
+	AnnotationDamagedRepositories = "plimsoll.io/damaged-repositories"
+
 	// AnnotationSynced is on a Backup whose records have all been brought into the cluster: how many there are, as JSON. A
 	// Backup with fewer is repaired.
 	AnnotationSynced = "plimsoll.io/synced"

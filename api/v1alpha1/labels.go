@@ -32,7 +32,7 @@ const (
 )
 
 // LabelDamaged is on a PodVolumeBackup with AnnotationDamaged, with the value "true": so that a node agent finds out without reading all of
-// them that a repository is damaged.
+// them that a repository is damaged. On a RepositoryTask it goes with AnnotationDamagedRepositories.
 const LabelDamaged = "plimsoll.io/damaged"
 
 // hashLength is how many hexadecimal digits of the SHA-256 end a value that was too long.

@@ -32,6 +32,7 @@ func AgentRights(namespace string) []authorizationv1.ResourceAttributes {
 	add(namespace, "velero.io", "podvolumebackups podvolumerestores", "get list watch patch")
 	add(namespace, "velero.io", "backupstoragelocations backups restores", "get")
 	add(namespace, "velero.io", "backuprepositories", "list")
+	add(namespace, "plimsoll.io", "repositorytasks", "list")
 	add(namespace, "", "secrets configmaps", "get")
 	add(namespace, "coordination.k8s.io", "leases", "get create update delete")
 	add(namespace, "events.k8s.io", "events", "create")

@@ -6,6 +6,7 @@ package nodeagent
 // +kubebuilder:rbac:groups=velero.io,namespace=velero,resources=podvolumebackups;podvolumerestores,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=velero.io,namespace=velero,resources=backupstoragelocations;backups;restores,verbs=get
 // +kubebuilder:rbac:groups=velero.io,namespace=velero,resources=backuprepositories,verbs=list
+// +kubebuilder:rbac:groups=plimsoll.io,namespace=velero,resources=repositorytasks,verbs=list
 // +kubebuilder:rbac:groups="",namespace=velero,resources=secrets;configmaps,verbs=get
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=velero,resources=leases,verbs=get;create;update;delete
 // +kubebuilder:rbac:groups=events.k8s.io,namespace=velero,resources=events,verbs=create

@@ -50,16 +50,17 @@ func TestBackupAfterDamage(t *testing.T) {
 			if _, _, err := tree.FlipLargest(filepath.Join(c.repos, data, c.Namespace), packs); err != nil {
 				t.Fatal(err)
 			}
-			c.Patch(first.Object, `{"metadata":{"labels":{"`+v1alpha1.LabelDamaged+`":"true"},"annotations":{"`+v1alpha1.AnnotationDamaged+`":"2026-11-25T03:00:00Z"}}}`)
+			task := c.foundDamage(data)
+			c.Delete(first.Object) // of what was found only the task knows
 			second := backup()
 			if status := second.Object.(*velerov1.PodVolumeBackup).Status; second.Phase != podvolume.PhaseFailed || status.SnapshotID != "" ||
 				!strings.Contains(status.Message, "1 file of the new snapshot cannot be restored") || annotated(t, second).Reason != v1alpha1.ReasonReusedDamage {
 				t.Errorf("with what is lost a backup is %+v", status)
 			}
 
-			c.Delete(first.Object) // as at the end of its Backup's TTL
-			if after := backup(); after.Phase != podvolume.PhaseFailed {
-				t.Errorf("without the record of the first it is %s", describe([]podvolume.PodVolume{after}))
+			c.Delete(task)
+			if after := backup(); after.Phase != podvolume.PhaseFailed { // the second one has a note
+				t.Errorf("without the task it is %s", describe([]podvolume.PodVolume{after}))
 			}
 
 			for _, claim := range []string{"restored", ""} { // restored into another claim, or into a volume without one
@@ -90,6 +91,17 @@ func TestBackupAfterDamage(t *testing.T) {
 			}
 		})
 	}
+}
+
+// foundDamage makes a task that has found damage in the cluster's repository of a data path, and in others.
+func (c *cluster) foundDamage(data string) *v1alpha1.RepositoryTask {
+	c.t.Helper()
+	task := &v1alpha1.RepositoryTask{ObjectMeta: c.Meta("verify"), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskVerify, Latest: true}}
+	task.Labels = map[string]string{v1alpha1.LabelDamaged: "true"}
+	task.Annotations = map[string]string{v1alpha1.AnnotationDamagedRepositories: `[{"backupStorageLocation":"other","volumeNamespace":"` + c.Namespace + `","uploader":"` + data + `"},` +
+		`{"backupStorageLocation":"default","volumeNamespace":"` + c.Namespace + `","uploader":"` + data + `"}]`}
+	c.Create(task)
+	return task
 }
 
 // incompressible returns 1 MiB that no other seed gives.

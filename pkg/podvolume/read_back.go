@@ -7,6 +7,8 @@ import (
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -41,8 +43,32 @@ func (op *Operation) mayReuseDamage(ctx context.Context, pvb *velerov1.PodVolume
 	if err != nil {
 		return false, fmt.Errorf("list the damaged backups in the repository: %w", err)
 	}
-	return slices.ContainsFunc(damaged.Items, func(b velerov1.PodVolumeBackup) bool {
+	if slices.ContainsFunc(damaged.Items, func(b velerov1.PodVolumeBackup) bool {
 		return b.Spec.Pod.Namespace == pvb.Spec.Pod.Namespace && b.Spec.BackupStorageLocation == pvb.Spec.BackupStorageLocation && b.Spec.UploaderType == pvb.Spec.UploaderType
+	}) {
+		return true, nil
+	}
+	return op.isNotedByTask(ctx, pvb)
+}
+
+// isNotedByTask reports whether a RepositoryTask has found damage in the repository that stands, also of a backup that was deleted since.
+func (op *Operation) isNotedByTask(ctx context.Context, pvb *velerov1.PodVolumeBackup) (bool, error) {
+	var tasks metav1.PartialObjectMetadataList // their status is large
+	tasks.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("RepositoryTaskList"))
+	err := op.env.patientAPI.List(ctx, &tasks, client.InNamespace(op.env.Namespace), client.MatchingLabels{v1alpha1.LabelDamaged: "true"},
+		&client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: "0"}})
+	switch {
+	case meta.IsNoMatchError(err), apierrors.IsNotFound(err): // the CRD is not installed
+		return false, nil
+	case apierrors.IsForbidden(err): // by a role of an older version
+		op.log.Warn("The agent may not list RepositoryTasks: damage that they have found is known only as long as its PodVolumeBackup is there", "error", err)
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("list the RepositoryTasks that have found damage: %w", err)
+	}
+	mine := v1alpha1.DamagedRepository{BackupStorageLocation: pvb.Spec.BackupStorageLocation, VolumeNamespace: pvb.Spec.Pod.Namespace, Uploader: op.UploaderName()}
+	return slices.ContainsFunc(tasks.Items, func(task metav1.PartialObjectMetadata) bool {
+		return slices.Contains(v1alpha1.DamagedRepositories(&task), mine)
 	}), nil
 }
 

@@ -142,8 +142,14 @@ func (c *Controller) reconcile(ctx context.Context, req reconcile.Request) (reco
 	if task.DeletionTimestamp != nil {
 		return reconcile.Result{}, nil
 	}
-	if !task.Status.Phase.Terminal() {
+	ended := !task.Status.Phase.Terminal()
+	if ended {
 		if err := c.newRun(&task).do(ctx); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	if task.Status.Phase.Terminal() && (ended || task.Labels[v1alpha1.LabelDamaged] != "") {
+		if err := c.reviewDamage(ctx); err != nil {
 			return reconcile.Result{}, err
 		}
 	}

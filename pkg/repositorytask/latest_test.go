@@ -33,6 +33,15 @@ func (s *site) started(pvb *velerov1.PodVolumeBackup, day int) {
 	s.Patch(pvb, fmt.Sprintf(`{"status": {"startTimestamp": "2026-11-%02dT00:00:00Z"}}`, day))
 }
 
+// clock returns a clock that is a minute later each time that it is asked: timestamps have whole seconds, and what is found within one has no order.
+func clock() func() time.Time {
+	now := time.Now().Add(-24 * time.Hour)
+	return func() time.Time {
+		now = now.Add(time.Minute)
+		return now
+	}
+}
+
 // TestLatest: the newest backup of each volume is proven, and where there is not enough room for all, each has its turn.
 func TestLatest(t *testing.T) {
 	t.Parallel()
@@ -42,11 +51,8 @@ func TestLatest(t *testing.T) {
 	s.started(s.store(newer, "restic", "shop", "db-0"), 2)
 	s.started(s.store(old, "restic", "bank", "vault-0"), 1)
 	s.started(s.record(newer, "restic", "bank", "vault-0", "", velerov1.PodVolumeBackupPhaseFailed), 2)
-	cfg, now := s.config(), time.Now().Add(-24*time.Hour)
-	cfg.Now = func() time.Time { // timestamps have whole seconds: what is found within one has no order
-		now = now.Add(time.Minute)
-		return now
-	}
+	cfg := s.config()
+	cfg.Now = clock()
 	s.start(cfg)
 	names := func(task *v1alpha1.RepositoryTask) string {
 		t.Helper()

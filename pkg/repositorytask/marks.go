@@ -26,6 +26,9 @@ func (r *run) markVerified(ctx context.Context, i int, v *v1alpha1.RepositoryTas
 	case pvb.Status.Phase == phaseUnsynced:
 		return nil
 	case proof.Damage(v):
+		if err := r.noteDamagedRepository(ctx, new(repositoryOf(pvb))); err != nil {
+			return err
+		}
 		return r.markDamaged(ctx, pvb, r.cfg.Now())
 	case v.Result == v1alpha1.VolumeVerified:
 		settled, err := r.settled(ctx, []velerov1.PodVolumeBackup{*pvb})
@@ -113,6 +116,9 @@ func hasSource(all []velerov1.PodVolumeBackup, pvb *velerov1.PodVolumeBackup) bo
 func (r *run) noteRepository(ctx context.Context, entry *v1alpha1.RepositoryTaskRepository) error {
 	switch {
 	case entry.Result == v1alpha1.RepositoryDamaged:
+		if err := r.noteDamagedRepository(ctx, entry); err != nil {
+			return err
+		}
 		return r.markTouched(ctx, entry, r.cfg.Now())
 	case entry.Result == v1alpha1.RepositoryWhole && r.object.Spec.ReadData:
 		return r.unmarkWhole(ctx, entry)
@@ -125,7 +131,7 @@ func (r *run) noteRepository(ctx context.Context, entry *v1alpha1.RepositoryTask
 // What was found since the task began stays.
 func (r *run) unmarkWhole(ctx context.Context, entry *v1alpha1.RepositoryTaskRepository) error {
 	var marked velerov1.PodVolumeBackupList
-	if err := r.api.List(ctx, &marked, client.InNamespace(r.cfg.Namespace), client.MatchingLabels{v1alpha1.LabelDamaged: "true"}); err != nil {
+	if err := r.api.List(ctx, &marked, client.InNamespace(r.cfg.Namespace), client.MatchingLabels{v1alpha1.LabelDamaged: yes}); err != nil {
 		return fmt.Errorf("list the damaged PodVolumeBackups: %w", err)
 	}
 	began := r.status().StartTimestamp.UTC().Format(time.RFC3339)
@@ -183,7 +189,7 @@ func (r *run) isRunning(ctx context.Context, name string) (bool, error) {
 func (r *run) mark(ctx context.Context, all []velerov1.PodVolumeBackup, result string, at time.Time) error {
 	opposite, label := v1alpha1.AnnotationDamaged, any(nil) // nil removes it
 	if result == v1alpha1.AnnotationDamaged {
-		opposite, label = v1alpha1.AnnotationVerified, "true"
+		opposite, label = v1alpha1.AnnotationVerified, yes
 	}
 	now := at.UTC().Format(time.RFC3339)
 	for i := range all {
@@ -235,7 +241,7 @@ func (r *run) oweMarks(ctx context.Context) error {
 	if r.object.Annotations[v1alpha1.AnnotationOwesMarks] != "" {
 		return nil
 	}
-	err := r.annotateTask(ctx, "true")
+	err := r.annotateTask(ctx, yes)
 	switch {
 	case err == nil, apierrors.IsNotFound(err), apierrors.IsConflict(err): // it was deleted, or is another by now
 		return nil

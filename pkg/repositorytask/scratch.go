@@ -107,7 +107,7 @@ func (r *run) newScratch() *scratch {
 	s := &scratch{run: r}
 	meta := metav1.ObjectMeta{
 		Namespace: r.object.Namespace, Name: "plimsoll-verify-" + string(r.object.UID),
-		Labels: map[string]string{labelName: scratchName, labelPartOf: "plimsoll", excludedLabel: "true"},
+		Labels: map[string]string{labelName: scratchName, labelPartOf: "plimsoll", excludedLabel: yes},
 		OwnerReferences: []metav1.OwnerReference{{
 			APIVersion: v1alpha1.GroupVersion.String(), Kind: "RepositoryTask", Name: r.object.Name, UID: r.object.UID, Controller: new(true),
 		}},
@@ -349,7 +349,7 @@ func seenAt(e *corev1.Event) time.Time {
 // createRestore makes the PodVolumeRestore as a Velero server does, for the pod that waits.
 func (s *scratch) createRestore(ctx context.Context) error {
 	b := s.backup
-	s.pvr.Annotations = map[string]string{v1alpha1.AnnotationCompare: "true"}
+	s.pvr.Annotations = map[string]string{v1alpha1.AnnotationCompare: yes}
 	s.pvr.Labels[velerov1.PodUIDLabel], s.pvr.Labels[velerov1.PVCUIDLabel] = string(s.pod.UID), string(s.claim.UID)
 	s.pvr.Spec = velerov1.PodVolumeRestoreSpec{
 		Pod:    corev1.ObjectReference{Kind: "Pod", Namespace: s.pod.Namespace, Name: s.pod.Name, UID: s.pod.UID},

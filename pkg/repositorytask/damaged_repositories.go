@@ -1,0 +1,119 @@
+package repositorytask
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
+	"github.com/plimsoll-io/plimsoll/pkg/proof"
+)
+
+// yes is the value of labels and annotations that say one thing only.
+const yes = "true"
+
+// The notes on PodVolumeBackups go with these: who deletes the backup that was found damaged would have the next one reuse what is lost. So a task has a
+// note of its own of the repositories in which it has found damage, as long as that stands.
+
+// noteDamagedRepository notes on the task that it has found damage in a repository. The error is that the API server has not answered.
+func (r *run) noteDamagedRepository(ctx context.Context, entry *v1alpha1.RepositoryTaskRepository) error {
+	damaged := v1alpha1.DamagedRepository{BackupStorageLocation: entry.BackupStorageLocation, VolumeNamespace: entry.VolumeNamespace, Uploader: entry.Uploader}
+	noted := v1alpha1.DamagedRepositories(r.object)
+	if slices.Contains(noted, damaged) {
+		return nil
+	}
+	r.mu.Lock()
+	r.stale = true // the write changes the version
+	err := r.setDamagedRepositories(ctx, r.object, append(noted, damaged))
+	r.mu.Unlock()
+	if err == nil || ctx.Err() != nil || mayBeRepeated(err) {
+		return err
+	}
+	r.log.Warn("It could not be noted on the task which repository is damaged", "error", err)
+	r.addNote(fmt.Sprintf("It could not be noted which repository is damaged, so new backups are read back only as long as the damaged ones are there: %s", err))
+	return nil
+}
+
+// setDamagedRepositories writes a task's note; none removes it. The error is that the API server has not answered, or has refused.
+func (c *Controller) setDamagedRepositories(ctx context.Context, task *v1alpha1.RepositoryTask, damaged []v1alpha1.DamagedRepository) error {
+	var note, label any
+	if len(damaged) > 0 {
+		encoded, err := json.Marshal(damaged)
+		if err != nil {
+			return fmt.Errorf("encode the damaged repositories of task %s: %w", task.Name, err)
+		}
+		note, label = string(encoded), yes
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": task.UID, "labels": map[string]any{v1alpha1.LabelDamaged: label}, "annotations": map[string]any{v1alpha1.AnnotationDamagedRepositories: note},
+	}})
+	if err != nil {
+		return fmt.Errorf("encode the damaged repositories of task %s: %w", task.Name, err)
+	}
+	changed := task.DeepCopy()
+	err = apiretry.Policy{Retry: mayBeRepeated}.Do(ctx, func() error {
+		return c.client.Patch(ctx, changed, client.RawPatch(types.MergePatchType, patch))
+	})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("note the damaged repositories on task %s: %w", task.Name, err)
+	}
+	task.Labels, task.Annotations = changed.Labels, changed.Annotations
+	return nil
+}
+
+// reviewDamage takes from the notes of tasks what has been proven to be whole since.
+func (c *Controller) reviewDamage(ctx context.Context) error {
+	var noted, all v1alpha1.RepositoryTaskList
+	if err := c.api.List(ctx, &noted, client.InNamespace(c.cfg.Namespace), client.MatchingLabels{v1alpha1.LabelDamaged: yes}); err != nil {
+		return fmt.Errorf("list the RepositoryTasks that have found damage: %w", err)
+	}
+	if len(noted.Items) == 0 {
+		return nil
+	}
+	if err := c.api.List(ctx, &all, client.InNamespace(c.cfg.Namespace)); err != nil {
+		return fmt.Errorf("list the RepositoryTasks: %w", err)
+	}
+	proofs, checks := proof.Of(all.Items), checksOf(all.Items)
+	for i := range noted.Items {
+		task := &noted.Items[i]
+		if !task.Status.Phase.Terminal() {
+			continue
+		}
+		before := v1alpha1.DamagedRepositories(task)
+		left := slices.DeleteFunc(slices.Clone(before), func(d v1alpha1.DamagedRepository) bool { return !stands(task, d, proofs, checks) })
+		if len(left) == len(before) && len(left) > 0 {
+			continue
+		}
+		if err := c.setDamagedRepositories(ctx, task, left); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stands reports whether damage that a task has found in a repository is there still, as far as all tasks know.
+func stands(task *v1alpha1.RepositoryTask, in v1alpha1.DamagedRepository, proofs map[proof.Volume]proof.Proof, checks map[checkedRepository]checkResults) bool {
+	repository := checkedRepository{in.BackupStorageLocation, in.VolumeNamespace, in.Uploader}
+	results := checks[repository]
+	for i := range task.Status.Volumes {
+		v := &task.Status.Volumes[i]
+		if v.BackupStorageLocation == repository.location && v.Namespace == repository.namespace && v.Uploader == repository.uploader &&
+			proof.Damage(v) && proofs[proof.VolumeIn(v)].Damaged && (v.CompletionTimestamp == nil || !results.provenAfter(v.CompletionTimestamp.Time)) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(task.Status.Repositories, func(entry v1alpha1.RepositoryTaskRepository) bool {
+		return checkedRepositoryOf(&entry) == repository && repositoryDamage(&entry) && results.damaged()
+	})
+}
+
+// provenAfter reports whether a check has read all data of the repository after a time, and found it whole.
+func (c checkResults) provenAfter(at time.Time) bool {
+	return slices.ContainsFunc(c, func(r checkResult) bool { return r.whole && r.deep && r.at.After(at) })
+}
