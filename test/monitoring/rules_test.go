@@ -105,7 +105,9 @@ func TestAlertsFireWhenTheyShould(t *testing.T) {
 	t.Parallel()
 	promtool := parts.Prometheus(t, "promtool")
 	dir := t.TempDir()
-	writeRules(t, filepath.Join(dir, "rules.yaml"), allRules(t))
+	for file, components := range map[string][]string{"rules.yaml": {ofAgents}, "restore_rules.yaml": {ofController, ofRecords}, "task_rules.yaml": {ofTasks}} {
+		writeRules(t, filepath.Join(dir, file), readRules(t, components...))
+	}
 	if err := os.CopyFS(dir, os.DirFS("testdata")); err != nil {
 		t.Fatal(err)
 	}
