@@ -50,8 +50,8 @@ const (
 	// AnnotationOwesMarks is "true" on a RepositoryTask that has found damage in a backup whose Backup ran, until it is noted there.
 	AnnotationOwesMarks = "plimsoll.io/owes-marks"
 
-	// AnnotationDamagedRepositories is on a RepositoryTask with LabelDamaged: the repositories in which it has found damage, and nobody has proven since
-	// that they have none, as JSON, a list of DamagedRepository. The node agent reads new backups in these back, as for AnnotationDamaged, whether
+	// AnnotationDamagedRepositories is on a RepositoryTask with LabelDamaged: the repositories in which it has found damaged content, and that nobody has proven to be whole
+	// since, as JSON, a list of DamagedRepository. The node agent reads new backups in these back, as for AnnotationDamaged, whether
 	// the backup that is damaged is still there or not.
 	AnnotationDamagedRepositories = "plimsoll.io/damaged-repositories"
 

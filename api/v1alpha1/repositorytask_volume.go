@@ -148,8 +148,7 @@ type RepositoryTaskVolume struct {
 	// +optional
 	NotCompared int64 `json:"notCompared,omitempty"`
 
-	// Absent is how many files the snapshot lacks because they could not be read when it was made, and how many it has with the name of
-	// another one, since kopia does not store names that are no UTF-8.
+	// Absent is how many files the snapshot lacks because they could not be read when it was made.
 	//
 	// +optional
 	Absent int64 `json:"absent,omitempty"`

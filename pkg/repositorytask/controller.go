@@ -229,6 +229,9 @@ func (c *Controller) expire(ctx context.Context, task *v1alpha1.RepositoryTask) 
 	if left := time.Until(task.Status.CompletionTimestamp.Add(ttlOf(task))); left > 0 {
 		return reconcile.Result{RequeueAfter: left}, nil
 	}
+	if task.Labels[v1alpha1.LabelDamaged] != "" { // new backups are read back as long as it is there
+		return reconcile.Result{RequeueAfter: evidenceDelay}, nil
+	}
 	if needed, err := c.isEvidence(ctx, task); err != nil {
 		return reconcile.Result{}, err
 	} else if needed {

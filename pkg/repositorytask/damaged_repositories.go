@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -23,7 +24,7 @@ const yes = "true"
 
 // noteDamagedRepository notes on the task that it has found damage in a repository. The error is that the API server has not answered.
 func (r *run) noteDamagedRepository(ctx context.Context, entry *v1alpha1.RepositoryTaskRepository) error {
-	damaged := v1alpha1.DamagedRepository{BackupStorageLocation: entry.BackupStorageLocation, VolumeNamespace: entry.VolumeNamespace, Uploader: entry.Uploader}
+	damaged := damagedRepository(entry)
 	noted := v1alpha1.DamagedRepositories(r.object)
 	if slices.Contains(noted, damaged) {
 		return nil
@@ -79,38 +80,65 @@ func (c *Controller) reviewDamage(ctx context.Context) error {
 	if err := c.api.List(ctx, &all, client.InNamespace(c.cfg.Namespace)); err != nil {
 		return fmt.Errorf("list the RepositoryTasks: %w", err)
 	}
-	proofs, checks := proof.Of(all.Items), checksOf(all.Items)
+	checks := checksOf(all.Items)
 	for i := range noted.Items {
 		task := &noted.Items[i]
 		if !task.Status.Phase.Terminal() {
 			continue
 		}
 		before := v1alpha1.DamagedRepositories(task)
-		left := slices.DeleteFunc(slices.Clone(before), func(d v1alpha1.DamagedRepository) bool { return !stands(task, d, proofs, checks) })
+		left := slices.DeleteFunc(slices.Clone(before), func(d v1alpha1.DamagedRepository) bool {
+			return !stands(task, d, all.Items, checks[checkedRepository{d.BackupStorageLocation, d.VolumeNamespace, d.Uploader}])
+		})
 		if len(left) == len(before) && len(left) > 0 {
 			continue
 		}
-		if err := c.setDamagedRepositories(ctx, task, left); err != nil {
+		err := c.setDamagedRepositories(ctx, task, left)
+		if ctx.Err() != nil || mayBeRepeated(err) {
 			return err
+		}
+		if err != nil { // as an admission policy may have it: new backups are read back for longer than they would have to
+			c.cfg.Logger.Warn("A task's note of damaged repositories could not be changed", "task", task.Name, "error", err)
 		}
 	}
 	return nil
 }
 
-// stands reports whether damage that a task has found in a repository is there still, as far as all tasks know.
-func stands(task *v1alpha1.RepositoryTask, in v1alpha1.DamagedRepository, proofs map[proof.Volume]proof.Proof, checks map[checkedRepository]checkResults) bool {
-	repository := checkedRepository{in.BackupStorageLocation, in.VolumeNamespace, in.Uploader}
-	results := checks[repository]
+// stands reports whether damage that a task has found in a repository is there still, as far as all tasks know. What is lost may be reused by any volume of
+// the repository, so a newer backup of one that is whole says nothing: only all data of the repository does, or the same snapshot.
+func stands(task *v1alpha1.RepositoryTask, in v1alpha1.DamagedRepository, all []v1alpha1.RepositoryTask, checks checkResults) bool {
+	since := func(found *metav1.Time) bool { return found != nil && checks.provenAfter(found.Time) }
 	for i := range task.Status.Volumes {
 		v := &task.Status.Volumes[i]
-		if v.BackupStorageLocation == repository.location && v.Namespace == repository.namespace && v.Uploader == repository.uploader &&
-			proof.Damage(v) && proofs[proof.VolumeIn(v)].Damaged && (v.CompletionTimestamp == nil || !results.provenAfter(v.CompletionTimestamp.Time)) {
+		if repositoryOfVolume(v) == in && v.Result == v1alpha1.VolumeMismatched && proof.Damage(v) && !since(v.CompletionTimestamp) && !isProvenSince(v, all) {
 			return true
 		}
 	}
 	return slices.ContainsFunc(task.Status.Repositories, func(entry v1alpha1.RepositoryTaskRepository) bool {
-		return checkedRepositoryOf(&entry) == repository && repositoryDamage(&entry) && results.damaged()
+		return damagedRepository(&entry) == in && entry.Result == v1alpha1.RepositoryDamaged && !since(entry.CompletionTimestamp)
 	})
+}
+
+func damagedRepository(entry *v1alpha1.RepositoryTaskRepository) v1alpha1.DamagedRepository {
+	return v1alpha1.DamagedRepository{BackupStorageLocation: entry.BackupStorageLocation, VolumeNamespace: entry.VolumeNamespace, Uploader: entry.Uploader}
+}
+
+func repositoryOfVolume(v *v1alpha1.RepositoryTaskVolume) v1alpha1.DamagedRepository {
+	volume := proof.VolumeIn(v)
+	return v1alpha1.DamagedRepository{BackupStorageLocation: volume.StorageLocation, VolumeNamespace: volume.Namespace, Uploader: volume.Uploader}
+}
+
+// isProvenSince reports whether the snapshot in which damage was found was proven afterwards, as when lost objects were brought back.
+func isProvenSince(damage *v1alpha1.RepositoryTaskVolume, all []v1alpha1.RepositoryTask) bool {
+	for i := range all {
+		for j := range all[i].Status.Volumes {
+			v := &all[i].Status.Volumes[j]
+			if v.Result == v1alpha1.VolumeVerified && v.SnapshotID == damage.SnapshotID && repositoryOfVolume(v) == repositoryOfVolume(damage) && v.CompletionTimestamp.After(damage.CompletionTimestamp.Time) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // provenAfter reports whether a check has read all data of the repository after a time, and found it whole.

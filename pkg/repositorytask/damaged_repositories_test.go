@@ -3,12 +3,14 @@ package repositorytask
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/proof"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
@@ -19,52 +21,80 @@ func (healthy) Check(_ context.Context, req uploader.CheckRequest, _ progress.Si
 	return uploader.CheckResult{Looks: 1, Snapshots: int64(len(req.Snapshots)), Packs: 1}, nil
 }
 
-// TestDamageOutlivesTheBackup: the task knows in which repository it has found damage when the backup that has it is gone, until a backup as new of the
-// volume is proven, or all data of the repository.
+// missing is a data path that finds a pack missing.
+type missing struct{}
+
+func (missing) Check(_ context.Context, _ uploader.CheckRequest, _ progress.Sink) (uploader.CheckResult, error) {
+	return uploader.CheckResult{Looks: 2, Damaged: 1, DamagedPacks: []string{"aa"}}, nil
+}
+
+// TestDamageOutlivesTheBackup: the task knows in which repository it has found damage when the backup that has it is gone, until the same snapshot is
+// proven, or all data of the repository.
 func TestDamageOutlivesTheBackup(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	damaged, whole := uploader.VerifyResult{Mismatched: 1}, uploader.VerifyResult{Files: 1}
 	cfg := s.config()
 	cfg.Now = clock()
-	cfg.Verifiers = map[string]uploader.Verifier{"restic": looks{"shop-1": {damaged, damaged}, "bank-1": {damaged, damaged}, "shop-2": {whole}}}
-	cfg.Checkers = map[string]uploader.Checker{"restic": healthy{}}
+	cfg.Verifiers = map[string]uploader.Verifier{"restic": looks{"shop-1": {damaged, damaged, whole}, "bank-1": {damaged, damaged}, "bank-2": {whole}}}
+	cfg.Checkers = map[string]uploader.Checker{"restic": healthy{}, "kopia": missing{}}
 	s.start(cfg)
 	first := s.backup("first")
 	shop, bank := s.record(first, "restic", "shop", "db-0", "shop-1", velerov1.PodVolumeBackupPhaseCompleted), s.record(first, "restic", "bank", "vault-0", "bank-1", velerov1.PodVolumeBackupPhaseCompleted)
 	s.started(shop, 1)
 	s.started(bank, 1)
-	task := s.ended(s.task("found", "first"))
-	is := func(when string, want ...string) {
+	s.started(s.record(first, "restic", "mail", "gone-0", "no such snapshot", velerov1.PodVolumeBackupPhaseCompleted), 1)
+	found := s.ended(s.task("found", "first"))
+	other := s.backup("other")
+	s.record(other, "kopia", "shop", "db-0", "kopia-1", velerov1.PodVolumeBackupPhaseCompleted)
+	checked := s.ended(s.checkTask("checked", "other", false))
+	is := func(when string, task *v1alpha1.RepositoryTask, want ...string) {
 		t.Helper()
-		s.Eventually(when, func() bool {
-			s.Get(task)
-			var namespaces []string
-			for _, d := range v1alpha1.DamagedRepositories(task) {
-				if d.BackupStorageLocation == "default" && d.Uploader == "restic" {
-					namespaces = append(namespaces, d.VolumeNamespace)
-				}
+		if err := s.controller(cfg, s.Client).reviewDamage(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s.Get(task)
+		var namespaces []string
+		for _, d := range v1alpha1.DamagedRepositories(task) {
+			if d.BackupStorageLocation == "default" {
+				namespaces = append(namespaces, d.Uploader+"/"+d.VolumeNamespace)
 			}
-			return slices.Equal(namespaces, want) && (task.Labels[v1alpha1.LabelDamaged] == "true") == (len(want) > 0)
-		})
+		}
+		if !slices.Equal(namespaces, want) || (task.Labels[v1alpha1.LabelDamaged] == "true") != (len(want) > 0) {
+			t.Errorf("%s: task %s has %v, %v", when, task.Name, task.Annotations, task.Labels)
+		}
 	}
-	is("both repositories are noted", "bank", "shop")
-	s.Delete(shop)
+	is("damage was found", found, "restic/bank", "restic/shop")
+	is("a pack is missing", checked, "kopia/shop")
+	completed := func(task *v1alpha1.RepositoryTask) {
+		t.Helper()
+		if status := s.ended(task).Status; status.Phase != v1alpha1.PhaseCompleted {
+			t.Fatalf("%s: %+v", task.Name, status)
+		}
+	}
+	again := s.task("again", "")
+	again.Spec.PodVolumeBackup = shop.Name
+	completed(again)
+	is("the same snapshot is proven", found, "restic/bank")
 	s.Delete(bank)
 	second := s.backup("second")
-	s.started(s.record(second, "restic", "shop", "db-0", "shop-2", velerov1.PodVolumeBackupPhaseCompleted), 2)
-	if status := s.ended(s.task("proves", "second")).Status; status.Phase != v1alpha1.PhaseCompleted {
-		t.Fatalf("%+v", status)
+	s.started(s.record(second, "restic", "bank", "vault-0", "bank-2", velerov1.PodVolumeBackupPhaseCompleted), 2)
+	completed(s.task("newer", "second"))
+	is("a newer backup is proven", found, "restic/bank")
+	completed(s.checkTask("shallow", "second", false))
+	is("a check has read no data", found, "restic/bank")
+	completed(s.checkTask("deep", "second", true))
+	is("all data is proven", found)
+	is("the other repository is not", checked, "kopia/shop")
+}
+
+// TestSameNames: what kopia has stored with the name of another entry is whole, but a restore does not write it.
+func TestSameNames(t *testing.T) {
+	t.Parallel()
+	for _, sampled := range []bool{false, true} {
+		v := withResult(v1alpha1.RepositoryTaskVolume{}, &uploader.VerifyResult{Files: 8, SameNames: 1, Sampled: sampled}, false)
+		if v.Result != v1alpha1.VolumeFailed || v.Reason != v1alpha1.ReasonUnsupported || proof.Damage(&v) || !strings.Contains(v.Message, "1 entry has the name of another entry") {
+			t.Errorf("sampled %t: %+v", sampled, v)
+		}
 	}
-	is("a newer backup of one volume is proven", "bank")
-	third := s.backup("third")
-	s.record(third, "restic", "bank", "vault-0", "bank-2", velerov1.PodVolumeBackupPhaseCompleted)
-	if status := s.ended(s.checkTask("shallow", "third", false)).Status; status.Phase != v1alpha1.PhaseCompleted {
-		t.Fatalf("%+v", status)
-	}
-	is("a check has read no data", "bank")
-	if status := s.ended(s.checkTask("deep", "third", true)).Status; status.Phase != v1alpha1.PhaseCompleted {
-		t.Fatalf("%+v", status)
-	}
-	is("all data is proven")
 }

@@ -26,8 +26,10 @@ func (r *run) markVerified(ctx context.Context, i int, v *v1alpha1.RepositoryTas
 	case pvb.Status.Phase == phaseUnsynced:
 		return nil
 	case proof.Damage(v):
-		if err := r.noteDamagedRepository(ctx, new(repositoryOf(pvb))); err != nil {
-			return err
+		if v.Result == v1alpha1.VolumeMismatched { // else the snapshot is gone: nothing is reused of that
+			if err := r.noteDamagedRepository(ctx, new(repositoryOf(pvb))); err != nil {
+				return err
+			}
 		}
 		return r.markDamaged(ctx, pvb, r.cfg.Now())
 	case v.Result == v1alpha1.VolumeVerified:

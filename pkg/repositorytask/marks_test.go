@@ -106,8 +106,9 @@ func TestOwedByAnotherProcess(t *testing.T) {
 	<-begun
 	stop()
 	cfg.Verifiers = map[string]uploader.Verifier{"restic": looks{"second": {{Files: 1}}}}
-	s.start(cfg)
+	stop = s.start(cfg)
 	testenv.EventuallyGet(s.Env, task, "the end of the task", func(t *v1alpha1.RepositoryTask, err error) bool { return err == nil && t.Status.Phase.Terminal() })
+	stop()
 	s.Patch(running, `{"status":{"phase":"Completed"}}`)
 	s.Get(task)
 	if done, err := s.controller(s.config(), s.Client).newRun(task).payMarks(t.Context()); err != nil || !done {

@@ -22,6 +22,7 @@ type Metrics struct {
 	checked  *prometheus.Desc
 	broken   *prometheus.Desc
 	tasks    *prometheus.Desc
+	failed   *prometheus.Desc
 	progress *prometheus.Desc
 	rate     *prometheus.Desc
 	stalled  *prometheus.Desc
@@ -47,7 +48,9 @@ func NewMetrics(api client.Reader, logError func(error)) *Metrics {
 			"When a check last found the repository of the namespace's volumes whole, in seconds since the epoch; absent if none has.", repository, nil),
 		broken: prometheus.NewDesc("plimsoll_repository_damaged",
 			"1 if a check has found damaged or missing data in the repository, and none that looked as deep has found it whole since; else 0.", repository, nil),
-		tasks:    prometheus.NewDesc("plimsoll_repository_tasks", "Number of RepositoryTasks.", []string{"type", "phase"}, nil),
+		tasks: prometheus.NewDesc("plimsoll_repository_tasks", "Number of RepositoryTasks.", []string{"type", "phase"}, nil),
+		failed: prometheus.NewDesc("plimsoll_repository_task_failed_timestamp_seconds",
+			"When a RepositoryTask last failed, in seconds since the epoch; absent if none that exists has.", []string{"type"}, nil),
 		progress: prometheus.NewDesc("plimsoll_repository_task_progress_ratio", "How much of a RepositoryTask that runs is done, 0 to 1; absent while that is not known.", task, nil),
 		rate:     prometheus.NewDesc("plimsoll_repository_task_bytes_per_second", "How fast a RepositoryTask that runs reads or copies, in bytes per second.", task, nil),
 		stalled:  prometheus.NewDesc("plimsoll_repository_task_stalled", "1 if a RepositoryTask that runs does not get any further, or its process reports nothing; else 0.", task, nil),
@@ -63,6 +66,7 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	ch <- m.checked
 	ch <- m.broken
 	ch <- m.tasks
+	ch <- m.failed
 	ch <- m.progress
 	ch <- m.rate
 	ch <- m.stalled
@@ -78,7 +82,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		m.logError(err)
 		return
 	}
-	phases := map[[2]string]float64{}
+	phases, failed := map[[2]string]float64{}, map[v1alpha1.RepositoryTaskType]int64{}
 	for i := range list.Items {
 		task := &list.Items[i]
 		phase := task.Status.Phase
@@ -89,6 +93,12 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		if phase == v1alpha1.PhaseInProgress {
 			m.collectProgress(ch, task)
 		}
+		if at := task.Status.CompletionTimestamp; phase == v1alpha1.PhaseFailed && at != nil {
+			failed[task.Spec.Type] = max(failed[task.Spec.Type], at.Unix())
+		}
+	}
+	for kind, at := range failed {
+		ch <- prometheus.MustNewConstMetric(m.failed, prometheus.GaugeValue, float64(at), string(kind))
 	}
 	m.collectProofs(ch, list.Items)
 	for r, results := range checksOf(list.Items) {

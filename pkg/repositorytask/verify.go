@@ -76,6 +76,11 @@ func withResult(v v1alpha1.RepositoryTaskVolume, r *uploader.VerifyResult, resto
 		v.SamplePart, v.SampleParts = 0, 0
 	}
 	switch {
+	case r.Proven() && r.SameNames > 0:
+		v.Result, v.Reason = v1alpha1.VolumeFailed, v1alpha1.ReasonUnsupported
+		v.Message = fmt.Sprintf("its content is whole, but %s the name of another entry, since kopia does not store names that are no UTF-8 as they were: "+
+			"a restore writes only one of them. Rename them in the volume, and back it up again; 'repository get' of their directory brings all", text.Count(r.SameNames, "entry has", "entries have"))
+		return v
 	case r.Proven() && r.Sampled:
 		v.Result = v1alpha1.VolumeSampled
 		return v

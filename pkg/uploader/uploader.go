@@ -252,10 +252,12 @@ type VerifyResult struct {
 	Bytes       int64 // their size; of a sample: what was read
 	Mismatched  int64 // files, links and directories that cannot be restored as they were: damaged, missing or of another size
 	NotCompared int64 // files that were not looked at, because of what Mismatched counts
-	// Absent counts the files and directories that the snapshot lacks since they could not be read when it was made, and those that kopia has
-	// stored with the name of another one, so that a restore does not write them. 0 where
+	// Absent counts the files and directories that the snapshot lacks since they could not be read when it was made. 0 where
 	// the data path does not say.
-	Absent      int64
+	Absent int64
+	// SameNames counts the entries that kopia has stored with the name of another one in their directory, as it does with names that are no UTF-8: they are
+	// whole, but a restore writes only one of them.
+	SameNames   int64
 	FailedPaths []string // some of the mismatched
 	LastError   string   // what was wrong with one of them
 }

@@ -131,7 +131,7 @@ func TestEveryAlertIsTested(t *testing.T) {
 		} `json:"tests"`
 	}
 	fires, isQuiet := map[string]bool{}, map[string]bool{}
-	for _, name := range []string{"alerts.yaml", "restore_alerts.yaml", "task_alerts.yaml", "failed_task_alerts.yaml"} {
+	for _, name := range []string{"alerts.yaml", "restore_alerts.yaml", "task_alerts.yaml"} {
 		var file alertTests
 		decode(t, filepath.Join("testdata", name), &file)
 		for _, test := range file.Tests {

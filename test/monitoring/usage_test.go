@@ -32,11 +32,13 @@ func (someTasks) List(_ context.Context, list client.ObjectList, _ ...client.Lis
 	verified := v1alpha1.RepositoryTaskVolume{Namespace: "shop", Pod: "db-0", Volume: "data", BackupStorageLocation: "default", Result: v1alpha1.VolumeVerified, CompletionTimestamp: end}
 	running := v1alpha1.RepositoryTask{Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskVerify}}
 	running.Status.Phase = v1alpha1.PhaseInProgress
+	failed := v1alpha1.RepositoryTask{Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskVerify}}
+	failed.Status.Phase, failed.Status.CompletionTimestamp = v1alpha1.PhaseFailed, end
 	list.(*v1alpha1.RepositoryTaskList).Items = []v1alpha1.RepositoryTask{
 		{Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskCheck}, Status: v1alpha1.RepositoryTaskStatus{Repositories: []v1alpha1.RepositoryTaskRepository{checked}}},
 		{Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskUsage}, Status: v1alpha1.RepositoryTaskStatus{Repositories: []v1alpha1.RepositoryTaskRepository{measured}}},
 		{Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskVerify}, Status: v1alpha1.RepositoryTaskStatus{Volumes: []v1alpha1.RepositoryTaskVolume{verified}}},
-		running,
+		running, failed,
 	}
 	return nil
 }

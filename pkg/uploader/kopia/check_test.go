@@ -186,7 +186,7 @@ func TestNamesThatBecomeOne(t *testing.T) {
 		store("x\xfe")
 		both := store("x\xff")
 		proven, err := u.Verify(t.Context(), uploader.VerifyRequest{Repository: repository, SnapshotID: both}, nil)
-		if err != nil || !proven.Proven() || proven.Files != 2 || proven.Absent != 1 {
+		if err != nil || !proven.Proven() || proven.Files != 2 || proven.SameNames != 1 {
 			t.Errorf("both are there: %+v, %v", proven, err)
 		}
 		remove(t, packs...)

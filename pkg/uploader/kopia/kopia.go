@@ -207,7 +207,7 @@ func (u *Uploader) Verify(ctx context.Context, req uploader.VerifyRequest, p pro
 		return uploader.VerifyResult{}, fmt.Errorf("verify snapshot %s: %w", req.SnapshotID, err)
 	}
 	return uploader.VerifyResult{
-		Sampled: r.Sampled, Files: r.TotalFiles, Bytes: r.TotalBytes, Mismatched: r.Errors, NotCompared: r.NotCompared, Absent: r.Absent,
+		Sampled: r.Sampled, Files: r.TotalFiles, Bytes: r.TotalBytes, Mismatched: r.Errors, NotCompared: r.NotCompared, Absent: r.Absent, SameNames: r.SameNames,
 		FailedPaths: r.FailedPaths, LastError: r.LastError,
 	}, nil
 }

@@ -345,7 +345,7 @@ func (v *verification) checkStorage(ctx context.Context) error {
 func (v *verification) result() protocol.Result {
 	r := protocol.Result{
 		Sampled: v.sample.parts > 0, TotalFiles: v.files.Load(), TotalBytes: v.bytes.Load(), Errors: v.problems.Load(), FailedPaths: v.failed, LastError: load(&v.lastError),
-		Absent: max(int64(v.manifest.FatalErrorCount)+int64(v.manifest.IgnoredErrorCount), 0) + v.hidden.Load(),
+		Absent: max(int64(v.manifest.FatalErrorCount)+int64(v.manifest.IgnoredErrorCount), 0), SameNames: v.hidden.Load(),
 	}
 	if v.damaged.Load() {
 		r.NotCompared = max(v.manifest.TotalFileCount-v.listedFiles.Load(), 0)

@@ -200,6 +200,7 @@ type Result struct {
 	Sampled     bool  `json:"sampled,omitempty"`     // verify
 	NotCompared int64 `json:"notCompared,omitempty"` // verify
 	Absent      int64 `json:"absent,omitempty"`      // verify
+	SameNames   int64 `json:"sameNames,omitempty"`   // verify
 
 	Lost []string `json:"lost,omitempty"` // forget; TotalFiles is the number of snapshots of the request
 
@@ -299,7 +300,7 @@ func (r *Result) check() error {
 			return err
 		}
 	}
-	return checkCounts(r.TotalBytes, r.TotalFiles, r.SizesOnDisk, r.BytesUploaded, r.Errors, r.UnreadableDirectories, r.Vanished, r.VanishedDirectories, r.NotCompared, r.Absent, r.Special, r.Attributes,
+	return checkCounts(r.TotalBytes, r.TotalFiles, r.SizesOnDisk, r.BytesUploaded, r.Errors, r.UnreadableDirectories, r.Vanished, r.VanishedDirectories, r.NotCompared, r.Absent, r.SameNames, r.Special, r.Attributes,
 		r.Contents.Directories, r.Contents.Links, r.Contents.Files, r.Contents.Bytes,
 		r.Usage.Unfinished, r.Usage.Pieces, r.Usage.DataBytes, r.Usage.RawBytes, r.Usage.Storage.Objects, r.Usage.Storage.Bytes, r.Usage.Storage.Packs, r.Usage.Storage.PackBytes)
 }
