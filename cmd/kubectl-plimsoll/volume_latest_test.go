@@ -52,6 +52,18 @@ func TestVolumeLatest(t *testing.T) {
 	backup("of-the-pod-older", 24, ofPod)
 	backup("of-another-volume", 50, func(b *velerov1.PodVolumeBackup) { ofPod(b); b.Spec.Volume = "logs" })
 
+	backup("damaged", 60, func(b *velerov1.PodVolumeBackup) {
+		b.Annotations = map[string]string{pvcNameAnnotation: "data-db-8", v1alpha1.AnnotationDamaged: "2026-11-25T03:00:00Z"}
+	})
+	c.claim("data-db-8")
+	if _, errOut, code := c.run("volume", "restore", "--from", "latest", "--no-wait", "--into-claim", c.Namespace+"/data-db-8", "--image", "agent"); code == 0 ||
+		!strings.Contains(errOut, "PodVolumeBackup damaged is damaged, or its repository, as was found at 2026-11-25T03:00:00Z") {
+		t.Errorf("of a damaged backup: exit code %d: %s", code, errOut)
+	}
+	if out, _, _ := c.run("volume", "list"); !strings.Contains(out, "Completed, damaged") {
+		t.Errorf("the list says %s", out)
+	}
+
 	intoClaim := []string{"--into-claim", c.Namespace + "/data-db-0", "--image", "agent"}
 	for _, test := range []struct {
 		args []string

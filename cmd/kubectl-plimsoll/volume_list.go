@@ -71,6 +71,7 @@ type storedVolume struct {
 	Claim           string `json:"claim,omitempty"`
 	StorageLocation string `json:"storageLocation"`
 	Forgetting      bool   `json:"forgetting,omitempty"` // the snapshot may be gone
+	Damaged         bool   `json:"damaged,omitempty"`    // a task or an agent has found that it cannot be restored, or that its repository is damaged
 }
 
 func (o *volumeList) run(cmd *cobra.Command, v *volumes) error {
@@ -81,7 +82,7 @@ func (o *volumeList) run(cmd *cobra.Command, v *volumes) error {
 	stored := []storedVolume{}
 	for i := range list.Items {
 		if b := &list.Items[i]; o.wants(b) {
-			stored = append(stored, storedVolume{describe.OfPodVolumeBackup(b), b.Annotations[pvcNameAnnotation], b.Spec.BackupStorageLocation, b.Annotations[v1alpha1.AnnotationForgetting] != ""})
+			stored = append(stored, storedVolume{describe.OfPodVolumeBackup(b), b.Annotations[pvcNameAnnotation], b.Spec.BackupStorageLocation, b.Annotations[v1alpha1.AnnotationForgetting] != "", b.Annotations[v1alpha1.AnnotationDamaged] != ""})
 		}
 	}
 	slices.SortFunc(stored, func(a, b storedVolume) int {
@@ -107,6 +108,8 @@ func (s *storedVolume) end() string {
 	switch {
 	case s.Forgetting:
 		return s.Phase + ", being forgotten"
+	case s.Damaged:
+		return s.Phase + ", damaged"
 	case s.Phase != string(velerov1.PodVolumeBackupPhaseCompleted):
 		return s.Phase
 	case s.Progress.Errors == 1:

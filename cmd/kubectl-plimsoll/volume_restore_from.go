@@ -72,6 +72,8 @@ func (o *volumeRestore) snapshot(ctx context.Context, v *volumes) (snapshot, err
 func remarkOn(pvb *velerov1.PodVolumeBackup) string {
 	v := describe.OfPodVolumeBackup(pvb)
 	switch {
+	case pvb.Annotations[v1alpha1.AnnotationDamaged] != "":
+		return fmt.Sprintf("PodVolumeBackup %s is damaged, or its repository, as was found at %s: 'kubectl plimsoll repository verify --from %s' says what of it can be restored", v.Name, describe.Clean(pvb.Annotations[v1alpha1.AnnotationDamaged]), v.Name)
 	case pvb.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted:
 		return fmt.Sprintf("PodVolumeBackup %s is %s, and its snapshot may be incomplete: %s", v.Name, v.Phase, v.Message)
 	case v.Progress.Errors > 0:
@@ -121,6 +123,9 @@ func (o *volumeRestore) newest(backups []velerov1.PodVolumeBackup) (*velerov1.Po
 	b := slices.MaxFunc(backups, func(a, b velerov1.PodVolumeBackup) int {
 		return cmp.Or(ended(&a).Compare(ended(&b)), a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
+	if b.Annotations[v1alpha1.AnnotationDamaged] != "" {
+		return nil, fmt.Errorf("the newest backup is not taken by itself: %s. To restore it all the same, or an older one, name it: --from", remarkOn(&b))
+	}
 	return &b, nil
 }
 

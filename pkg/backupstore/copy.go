@@ -154,8 +154,11 @@ func moveRecord(record *unstructured.Unstructured, name, from, to, snapshot stri
 	}
 	labels[velerov1.BackupNameLabel] = v1alpha1.LabelValue(to)
 	labels[velerov1.BackupUIDLabel] = "" // a server that syncs the record fills it in
+	delete(labels, v1alpha1.LabelDamaged)
 	record.SetLabels(labels)
-	delete(annotations, v1alpha1.AnnotationProgress)
+	for _, ofOriginal := range []string{v1alpha1.AnnotationProgress, v1alpha1.AnnotationVerified, v1alpha1.AnnotationDamaged, v1alpha1.AnnotationForgetting} {
+		delete(annotations, ofOriginal)
+	}
 	record.SetAnnotations(annotations)
 	// A server that syncs the record fills in the UID of the Backup that it has made.
 	owner := map[string]any{"apiVersion": velerov1.SchemeGroupVersion.String(), "kind": "Backup", "name": to, "uid": "", "controller": true}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
@@ -86,11 +87,27 @@ func TestBackupAfterDamage(t *testing.T) {
 			for i := range damaged.Items {
 				c.Delete(&damaged.Items[i])
 			}
+			if data == "restic" {
+				c.testOldRecord(backup, pod)
+			}
 			if last := backup(); last.Phase != podvolume.PhaseCompleted || verified(last) {
 				t.Errorf("after the damaged ones are gone, it is %s", describe([]podvolume.PodVolume{last}))
 			}
 		})
 	}
+}
+
+// testOldRecord: restic's records from before Velero 1.10 name no uploader.
+func (c *cluster) testOldRecord(backup func() podvolume.PodVolume, pod *corev1.Pod) {
+	c.t.Helper()
+	old := c.newBackup(pod, "data")
+	old.Name, old.Spec.UploaderType, old.Spec.Node, old.Status.Phase = "old", "", "another", velerov1.PodVolumeBackupPhaseCompleted
+	old.Labels = map[string]string{v1alpha1.LabelDamaged: "true"}
+	c.Create(old)
+	if again := backup(); again.Object.GetAnnotations()[v1alpha1.AnnotationVerified] == "" {
+		c.t.Errorf("beside a damaged record without an uploader it is not read back: %s", describe([]podvolume.PodVolume{again}))
+	}
+	c.Delete(old)
 }
 
 // foundDamage makes a task that has found damage in the cluster's repository of a data path, and in others.

@@ -44,7 +44,7 @@ func (op *Operation) mayReuseDamage(ctx context.Context, pvb *velerov1.PodVolume
 		return false, fmt.Errorf("list the damaged backups in the repository: %w", err)
 	}
 	if slices.ContainsFunc(damaged.Items, func(b velerov1.PodVolumeBackup) bool {
-		return b.Spec.Pod.Namespace == pvb.Spec.Pod.Namespace && b.Spec.BackupStorageLocation == pvb.Spec.BackupStorageLocation && b.Spec.UploaderType == pvb.Spec.UploaderType
+		return b.Spec.Pod.Namespace == pvb.Spec.Pod.Namespace && b.Spec.BackupStorageLocation == pvb.Spec.BackupStorageLocation && FromBackup(&b).UploaderName() == op.UploaderName()
 	}) {
 		return true, nil
 	}

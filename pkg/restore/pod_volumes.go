@@ -41,8 +41,9 @@ var (
 // podSnapshot is what restic or kopia has stored of a volume of a pod.
 type podSnapshot struct {
 	volume, id, uploaderType string
-	bytes                    int64 // 0 if the backup does not say
-	failed                   bool  // although there is a snapshot
+	bytes                    int64  // 0 if the backup does not say
+	failed                   bool   // although there is a snapshot
+	remark                   string // of a backup that is complete, such as files that it could not read
 }
 
 // podSnapshots returns what is restored into a pod's volumes, sorted, and why the others are not. The pod is the backup's.
@@ -66,6 +67,9 @@ func (s *scope) podSnapshots(pod *unstructured.Unstructured) ([]podSnapshot, []s
 	for name, snapshot := range found {
 		if snapshot.failed {
 			warnings = append(warnings, fmt.Sprintf("the backup of its volume %q had failed: what it has is restored, and may not be all", name))
+		}
+		if snapshot.remark != "" {
+			warnings = append(warnings, fmt.Sprintf("the backup of its volume %q has completed, and says: %s", name, snapshot.remark))
 		}
 		if volumes[name] == nil {
 			warnings = append(warnings, fmt.Sprintf("the backup has data of its volume %q, which the pod does not have", name))
@@ -99,10 +103,14 @@ func (s *scope) emptyVolumes(pod *unstructured.Unstructured) []string {
 func (s *scope) recordedSnapshots(pod *unstructured.Unstructured) map[string]podSnapshot {
 	found := map[string]podSnapshot{}
 	for volume, pvb := range s.podVolumeBackups(pod.GetNamespace(), pod.GetName()) {
-		found[volume] = podSnapshot{
+		snapshot := podSnapshot{
 			volume: volume, id: pvb.Status.SnapshotID, bytes: pvb.Status.Progress.TotalBytes,
 			uploaderType: cmp.Or(pvb.Spec.UploaderType, uploaderRestic), failed: pvb.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted,
 		}
+		if !snapshot.failed {
+			snapshot.remark = pvb.Status.Message
+		}
+		found[volume] = snapshot
 	}
 	if len(found) > 0 {
 		return found

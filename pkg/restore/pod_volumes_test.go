@@ -22,6 +22,8 @@ const restricted = `allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}
 func TestPodsWaitForTheirVolumes(t *testing.T) {
 	t.Parallel()
 	record := []velerov1.PodVolumeBackup{podVolumeBackup("data", "", "s1")}
+	lacking := []velerov1.PodVolumeBackup{podVolumeBackup("data", "", "s1")}
+	lacking[0].Status.Message = "snapshot s1 was saved without 4 files"
 	failed := []velerov1.PodVolumeBackup{podVolumeBackup("data", "", "s1")}
 	failed[0].Status.Phase = velerov1.PodVolumeBackupPhaseFailed
 	notStored := []velerov1.PodVolumeBackup{podVolumeBackup("data", "", "")}
@@ -75,6 +77,15 @@ func TestPodsWaitForTheirVolumes(t *testing.T) {
 			item: `{metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a, securityContext: {}}],
 				initContainers: [` + waitYAML(`{}`) + `]}}`,
 			warnings: []string{`the backup of its volume "data" had failed`},
+		},
+	}, {
+		name:    "for a backup that lacks files, with a warning",
+		records: lacking,
+		item:    `{metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a, securityContext: {}}]}}`,
+		want: expectation{
+			item: `{metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a, securityContext: {}}],
+				initContainers: [` + waitYAML(`{}`) + `]}}`,
+			warnings: []string{`the backup of its volume "data" has completed, and says: snapshot s1 was saved without 4 files`},
 		},
 	}, {
 		name:    "not for a volume that was empty",

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
 )
 
 // errVolumesTimeout is Velero's.
@@ -67,22 +68,19 @@ func (e *execution) waitForVolumes(ctx context.Context) error {
 	deadline := time.NewTimer(time.Until(e.volumeDeadline()))
 	defer deadline.Stop()
 	for {
-		pending, problems, err := e.checkVolumes(ctx)
+		check, err := e.checkVolumes(ctx)
 		if err != nil {
 			return err
 		}
-		if pending == 0 {
-			for _, problem := range problems {
-				addError(&e.outcome.Results, problem)
-			}
+		if check.pending == 0 {
+			check.addTo(&e.outcome.Results)
 			return nil
 		}
 		select {
 		case <-e.op.volumes:
 		case <-deadline.C:
-			for _, problem := range append(problems, errVolumesTimeout.Error()) {
-				addError(&e.outcome.Results, problem)
-			}
+			check.addTo(&e.outcome.Results)
+			addError(&e.outcome.Results, errVolumesTimeout.Error())
 			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -103,11 +101,29 @@ func (e *execution) volumeDeadline() time.Time {
 	return started.Add(timeout)
 }
 
-// checkVolumes tells the progress, and returns how many volumes have not ended, and what is wrong with those that have.
-func (e *execution) checkVolumes(ctx context.Context) (pending int, problems []string, err error) {
+// volumeCheck is what has become of a restore's volumes.
+type volumeCheck struct {
+	pending  int      // that have not ended
+	problems []string // of those that have not ended well
+	remarks  []string // of those that are complete, such as files that could not be written, which the user has accepted
+}
+
+// addTo adds what the check has found to the restore's results.
+func (c *volumeCheck) addTo(results *backupstore.Results) {
+	for _, problem := range c.problems {
+		addError(results, problem)
+	}
+	for _, remark := range c.remarks {
+		addWarning(results, remark)
+	}
+}
+
+// checkVolumes tells the progress, and returns what has become of the volumes.
+func (e *execution) checkVolumes(ctx context.Context) (volumeCheck, error) {
+	var check volumeCheck
 	volumes, err := e.listVolumes(ctx)
 	if err != nil {
-		return 0, nil, err
+		return check, err
 	}
 	sum := sumUp(volumes)
 	e.op.progress.update(func(p *Progress) { p.Volumes = sum })
@@ -120,17 +136,25 @@ func (e *execution) checkVolumes(ctx context.Context) (pending int, problems []s
 		v := known[e.outcome.PodVolumes[i].Name]
 		if v == nil {
 			if v, err = e.getUncached(ctx, &e.outcome.PodVolumes[i]); err != nil {
-				return 0, nil, err
+				return check, err
 			}
 		}
-		ended, problem := volumeResult(v, &e.outcome.PodVolumes[i])
-		if !ended {
-			pending++
-		} else if problem != "" {
-			problems = append(problems, problem)
+		created := &e.outcome.PodVolumes[i]
+		ended, problem := volumeResult(v, created)
+		switch {
+		case !ended:
+			check.pending++
+		case problem != "":
+			check.problems = append(check.problems, problem)
+		case v.Status.Message != "":
+			check.remarks = append(check.remarks, fmt.Sprintf("pod volume restore completed, and says of %s: %s", volumeText(created), v.Status.Message))
 		}
 	}
-	return pending, problems, nil
+	return check, nil
+}
+
+func volumeText(v *velerov1.PodVolumeRestore) string {
+	return fmt.Sprintf("volume %s of pod %s/%s", v.Spec.Volume, v.Spec.Pod.Namespace, v.Spec.Pod.Name)
 }
 
 // getUncached reads a PodVolumeRestore that the cache does not know, or not yet, however long the API server does not answer;
@@ -146,7 +170,7 @@ func (e *execution) getUncached(ctx context.Context, created *velerov1.PodVolume
 
 // volumeResult reports whether a volume has ended, and how if not well. v is nil if its object is gone.
 func volumeResult(v, created *velerov1.PodVolumeRestore) (ended bool, problem string) {
-	what := fmt.Sprintf("volume %s of pod %s/%s", created.Spec.Volume, created.Spec.Pod.Namespace, created.Spec.Pod.Name)
+	what := volumeText(created)
 	if v == nil {
 		return true, "pod volume restore was deleted: " + what
 	}

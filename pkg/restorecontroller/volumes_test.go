@@ -97,9 +97,12 @@ func TestVolumesAreWaitedFor(t *testing.T) {
 	if p := progressOf(r); p.Percent != 99 || r.Status.Phase != velerov1.RestorePhaseInProgress {
 		t.Errorf("%d %% in phase %s while a volume is not complete", p.Percent, r.Status.Phase)
 	}
-	c.Patch(c.volume("b"), `{"status":{"phase":"Completed"}}`)
-	if c.ended(r); r.Status.Phase != velerov1.RestorePhaseCompleted || progressOf(r).Percent != 100 || r.Status.Warnings != 1 {
+	c.Patch(c.volume("b"), `{"status":{"phase":"Completed","message":"snapshot x was restored without 2 files"}}`)
+	if c.ended(r); r.Status.Phase != velerov1.RestorePhaseCompleted || progressOf(r).Percent != 100 || r.Status.Warnings != 2 {
 		t.Errorf("%+v", r.Status)
+	}
+	if results := c.stored("restores/r1/restore-r1-results.gz"); !strings.Contains(results, "volume data of pod shop/b: snapshot x was restored without 2 files") {
+		t.Errorf("the results are %s", results)
 	}
 	c.checkVolumeInfo(volumeinfo.ResultSucceeded, volumeinfo.ResultSucceeded)
 }
