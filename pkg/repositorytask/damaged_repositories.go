@@ -133,7 +133,8 @@ func isProvenSince(damage *v1alpha1.RepositoryTaskVolume, all []v1alpha1.Reposit
 	for i := range all {
 		for j := range all[i].Status.Volumes {
 			v := &all[i].Status.Volumes[j]
-			if v.Result == v1alpha1.VolumeVerified && v.SnapshotID == damage.SnapshotID && repositoryOfVolume(v) == repositoryOfVolume(damage) && v.CompletionTimestamp.After(damage.CompletionTimestamp.Time) {
+			later := v.CompletionTimestamp != nil && damage.CompletionTimestamp != nil && v.CompletionTimestamp.After(damage.CompletionTimestamp.Time)
+			if v.Result == v1alpha1.VolumeVerified && v.SnapshotID == damage.SnapshotID && repositoryOfVolume(v) == repositoryOfVolume(damage) && later {
 				return true
 			}
 		}
