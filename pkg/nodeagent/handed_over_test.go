@@ -67,6 +67,9 @@ func TestHandedOverBeforeTheEndWasWritten(t *testing.T) {
 			if end.Phase != tc.phase || tc.phase == podvolume.PhaseCompleted && end.TotalBytes != 100 {
 				t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 			}
+			if tc.phase == podvolume.PhaseCompleted && (end.Message != "snapshot x was restored without 37 files" || annotated(t, end).Errors != 37) {
+				t.Errorf("of what an earlier agent knew it says %q, with %d errors", end.Message, annotated(t, end).Errors)
+			}
 			if calls := data.Calls(); len(calls) != 0 {
 				t.Errorf("the data path was called: %v", calls)
 			}

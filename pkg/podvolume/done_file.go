@@ -21,21 +21,33 @@ func (op *Operation) newRecord(pvr *velerov1.PodVolumeRestore) donefile.Record {
 	}
 }
 
-// alreadyRestored reports whether the volume is complete: an earlier agent, which died before its terminal write, or an attempt
-// that failed afterwards has saved the record. Another restore would overwrite files of a running pod.
-func (op *Operation) alreadyRestored(ctx context.Context, pvr *velerov1.PodVolumeRestore) (bool, error) {
+// alreadyRestored reports whether the volume is complete, and what the record says of it: an earlier agent, which died before its terminal write, or an
+// attempt that failed afterwards has saved that. Another restore would overwrite files of a running pod.
+func (op *Operation) alreadyRestored(ctx context.Context, pvr *velerov1.PodVolumeRestore) (done bool, before attemptResult, err error) {
+	rec, err := op.completeRecord(ctx, pvr)
+	if rec == nil || err != nil {
+		return false, before, err
+	}
+	before = attemptResult{errors: rec.Errors, message: rec.Message}
+	done, err = op.isHandedOver(ctx, pvr, rec, before)
+	return done, before, err
+}
+
+// completeRecord returns the record that the volume is complete; nil: there is none.
+func (op *Operation) completeRecord(ctx context.Context, pvr *velerov1.PodVolumeRestore) (*donefile.Record, error) {
 	uid := op.Pod.UID
 	if uid == "" { // an object that was written by hand
 		pod, err := op.pod(ctx)
 		if err != nil {
-			return false, err
+			return nil, err
 		}
 		uid = pod.UID
 	}
-	rec, err := op.env.Records.Complete(uid, pvr)
-	if rec == nil || err != nil {
-		return false, err
-	}
+	return op.env.Records.Complete(uid, pvr)
+}
+
+// isHandedOver reports whether the pod has the volume that a record says is complete, or hands it over.
+func (op *Operation) isHandedOver(ctx context.Context, pvr *velerov1.PodVolumeRestore, rec *donefile.Record, before attemptResult) (bool, error) {
 	pod, err := op.pod(ctx)
 	switch {
 	case isPodGone(err):
@@ -62,7 +74,7 @@ func (op *Operation) alreadyRestored(ctx context.Context, pvr *velerov1.PodVolum
 		return false, err
 	}
 	defer unlock()
-	return true, op.writeDoneFile(ctx, pod, pvr, dir)
+	return true, op.writeDoneFile(ctx, pod, pvr, dir, before)
 }
 
 // removeDoneFile removes the record and the done file of an earlier restore of the volume for the same Restore: the pod must not
@@ -81,8 +93,9 @@ func (op *Operation) removeDoneFile(pvr *velerov1.PodVolumeRestore, dir *os.File
 // writeDoneFile tells the pod's init container that the volume is complete. It saves the record first: from then on the restore
 // is not repeated, because the pod may use the volume. While another restore has yet to complete the same directory, it writes no more than
 // the record; the agent writes the done file when the last one has ended. The volume must be locked.
-func (op *Operation) writeDoneFile(ctx context.Context, pod *corev1.Pod, pvr *velerov1.PodVolumeRestore, dir *os.File) error {
+func (op *Operation) writeDoneFile(ctx context.Context, pod *corev1.Pod, pvr *velerov1.PodVolumeRestore, dir *os.File, result attemptResult) error {
 	rec := op.newRecord(pvr)
+	rec.Errors, rec.Message = result.errors, result.message
 	pending, err := op.env.PendingRestore(ctx, pod, rec)
 	if err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"golang.org/x/sys/unix"
 
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
@@ -37,8 +38,12 @@ func (op *Operation) restore(ctx context.Context) (attemptResult, error) {
 	if op.RestoresPaths() {
 		return op.restorePaths(ctx, up, req)
 	}
-	if done, err := op.alreadyRestored(ctx, pvr); done || err != nil {
-		return attemptResult{totalBytes: max(op.TotalBytes, pvr.Spec.SnapshotSize)}, err
+	if done, before, err := op.alreadyRestored(ctx, pvr); done || err != nil {
+		before.totalBytes = max(op.TotalBytes, pvr.Spec.SnapshotSize)
+		op.tracker.Report(progress.Reading{
+			Stage: progress.StageFinishing, BytesDone: before.totalBytes, TotalBytes: before.totalBytes, TotalFinal: true, Errors: before.errors,
+		})
+		return before, err
 	}
 	if op.exhausted != nil {
 		return attemptResult{}, op.exhausted
@@ -81,7 +86,7 @@ func (op *Operation) restore(ctx context.Context) (attemptResult, error) {
 	if err != nil {
 		return attemptResult{}, err
 	}
-	if err := op.writeDoneFile(ctx, pod, pvr, req.Volume); err != nil {
+	if err := op.writeDoneFile(ctx, pod, pvr, req.Volume, result); err != nil {
 		return attemptResult{}, fmt.Errorf("tell the pod's init container that the data is there: %w", err)
 	}
 	return result, nil

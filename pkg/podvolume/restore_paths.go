@@ -50,8 +50,9 @@ func (op *Operation) restorePaths(ctx context.Context, up uploader.Uploader, req
 		return attemptResult{}, err
 	}
 	req.SnapshotID, req.TotalBytes, req.Paths = snapshot, 0, wanted.Paths
-	if done, err := op.alreadyRestored(ctx, pvr); done || err != nil {
-		return attemptResult{totalBytes: op.TotalBytes, message: "an earlier process had restored the paths; how many files it replaced or left is not known"}, err
+	if done, before, err := op.alreadyRestored(ctx, pvr); done || err != nil {
+		before.totalBytes = op.TotalBytes
+		return before, err
 	}
 	if op.exhausted != nil {
 		return attemptResult{}, op.exhausted
@@ -86,13 +87,13 @@ func (op *Operation) restorePaths(ctx context.Context, up uploader.Uploader, req
 		err = errors.Join(err, stage.Remove())
 	}
 	if err == nil && waits {
-		err = op.tellWaitingPod(ctx, pvr, dir)
+		err = op.tellWaitingPod(ctx, pvr, dir, result)
 	}
 	return result, err
 }
 
 // tellWaitingPod writes the done file, unless the pod has begun meanwhile: paths are restored into a pod that runs, too.
-func (op *Operation) tellWaitingPod(ctx context.Context, pvr *velerov1.PodVolumeRestore, dir *os.File) error {
+func (op *Operation) tellWaitingPod(ctx context.Context, pvr *velerov1.PodVolumeRestore, dir *os.File, result attemptResult) error {
 	pod, err := op.waitingPod(ctx)
 	switch {
 	case errors.Is(err, ErrWaitEnded):
@@ -100,7 +101,7 @@ func (op *Operation) tellWaitingPod(ctx context.Context, pvr *velerov1.PodVolume
 	case err != nil:
 		return err
 	}
-	return op.writeDoneFile(ctx, pod, pvr, dir)
+	return op.writeDoneFile(ctx, pod, pvr, dir, result)
 }
 
 // podWaits reports whether the pod waits in its init container for the restore, and not runs already. Only then it needs the done file.
