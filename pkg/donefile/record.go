@@ -26,6 +26,7 @@ type Record struct {
 	Dir              volume.Dir `json:"dir"`
 	Boot             string     `json:"boot"`              // boot ID of the node when the volume was restored
 	Failure          string     `json:"failure,omitempty"` // why the restore failed; empty: the volume is complete
+	Paths            bool       `json:"paths,omitempty"`   // single paths were restored, into a pod that runs: there is no marker
 	Errors           int64      `json:"errors,omitempty"`  // files that could not be written, which the user has accepted
 	Message          string     `json:"message,omitempty"` // what the end of the restore has to say
 	Marked           bool       `json:"marked"`            // the marker may lie in the volume

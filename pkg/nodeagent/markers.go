@@ -113,6 +113,9 @@ func (a *Agent) reconcileMarkers(ctx context.Context, pod *corev1.Pod, records [
 
 // reconcileMarker writes or removes the marker of one volume, by what the pod does now.
 func (a *Agent) reconcileMarker(ctx context.Context, pod *corev1.Pod, rec donefile.Record) error {
+	if rec.Paths {
+		return nil
+	}
 	waits := podvolume.WaitsForVolumes(pod)
 	if busy, err := a.restoring(ctx, pod, rec, waits); busy || err != nil {
 		return cmp.Or(err, errMarkersBusy)

@@ -294,3 +294,40 @@ func TestInterruptedRestoreOfPaths(t *testing.T) {
 		})
 	}
 }
+
+// TestPathsAreRestoredOnce: an agent that takes over after the paths were restored, and before that was written, does not replace what the pod has
+// written since.
+func TestPathsAreRestoredOnce(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, controlplane.LatestVelero)
+	_, stop := c.startAgent(c.newRestic(t), nil)
+	snapshot := c.backedUp("restic")
+	pod := c.runningPod("target")
+	first := c.newPathsRestore(pod, "restic", snapshot, v1alpha1.RestorePaths{Paths: []string{"conf"}, Overwrite: v1alpha1.OverwriteAlways})
+	c.Create(first)
+	if end := c.end(first); end.Phase != podvolume.PhaseCompleted {
+		t.Fatalf("ended as %s", describe([]podvolume.PodVolume{end}))
+	}
+	stop()
+	records, err := c.records(pod).List(pod.UID)
+	if err != nil || len(records) != 1 || !records[0].Paths {
+		t.Fatalf("%+v, %v", records, err)
+	}
+	second := c.newPathsRestore(pod, "restic", snapshot, v1alpha1.RestorePaths{Paths: []string{"conf"}, Overwrite: v1alpha1.OverwriteAlways})
+	second.Name = "second"
+	c.Create(second)
+	rec := records[0]
+	rec.PodVolumeRestore, rec.Restore, rec.Message = second.UID, second.UID, "2 files were replaced"
+	if err := c.records(pod).Save(pod.UID, rec); err != nil {
+		t.Fatal(err)
+	}
+	c.Patch(second.DeepCopy(), `{"status":{"phase":"InProgress","startTimestamp":"2026-01-01T00:00:00Z"}}`)
+	data := failing(t, errors.New("would replace files of a pod that uses them"))
+	c.startAgent(data, nil)
+	if end := c.end(second); end.Phase != podvolume.PhaseCompleted || message(end) != "2 files were replaced" {
+		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
+	}
+	if calls := data.Calls(); len(calls) != 0 {
+		t.Errorf("the data path was called: %v", calls)
+	}
+}

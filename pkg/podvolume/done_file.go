@@ -29,6 +29,9 @@ func (op *Operation) alreadyRestored(ctx context.Context, pvr *velerov1.PodVolum
 		return false, before, err
 	}
 	before = attemptResult{errors: rec.Errors, message: rec.Message}
+	if rec.Paths {
+		return true, before, nil
+	}
 	done, err = op.isHandedOver(ctx, pvr, rec, before)
 	return done, before, err
 }

@@ -86,10 +86,24 @@ func (op *Operation) restorePaths(ctx context.Context, up uploader.Uploader, req
 	if cause := stopCause(ctx); err == nil || errors.Is(cause, ErrPodGone) { // the volume cannot be opened again
 		err = errors.Join(err, stage.Remove())
 	}
-	if err == nil && waits {
+	switch {
+	case err != nil:
+	case waits:
 		err = op.tellWaitingPod(ctx, pvr, dir, result)
+	default:
+		op.rememberPaths(pvr, result)
 	}
 	return result, err
+}
+
+// rememberPaths saves that the paths are there, before the end is written: the next agent, should this one end meanwhile, would replace what the pod has
+// written since.
+func (op *Operation) rememberPaths(pvr *velerov1.PodVolumeRestore, result attemptResult) {
+	rec := op.newRecord(pvr)
+	rec.Paths, rec.Used, rec.Errors, rec.Message = true, true, result.errors, result.message
+	if err := op.env.Records.Save(op.foundPodUID, rec); err != nil {
+		op.log.Warn("It cannot be remembered that the paths are restored: an agent that takes over before the end is written restores them again", "error", err)
+	}
 }
 
 // tellWaitingPod writes the done file, unless the pod has begun meanwhile: paths are restored into a pod that runs, too.
