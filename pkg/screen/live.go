@@ -51,7 +51,7 @@ func Show(ctx context.Context, t Terminal, views Views, ended func(*describe.Vie
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		feed(program, updates, ended)
+		feed(ctx, program, updates, ended)
 	}()
 	last, err := program.Run()
 	cancel()
@@ -85,8 +85,8 @@ func updatesOf(ctx context.Context, views Views) <-chan viewOrErr {
 	return updates
 }
 
-// feed sends Views to a program until the last one.
-func feed(program *tea.Program, updates <-chan viewOrErr, ended func(*describe.View) bool) {
+// feed sends Views to a program until the last one. When ctx ends there may be no error after them.
+func feed(ctx context.Context, program *tea.Program, updates <-chan viewOrErr, ended func(*describe.View) bool) {
 	for u := range updates {
 		if u.err != nil {
 			program.Send(failure{u.err})
@@ -98,6 +98,11 @@ func feed(program *tea.Program, updates <-chan viewOrErr, ended func(*describe.V
 			return
 		}
 	}
+	if err := context.Cause(ctx); err != nil {
+		program.Send(failure{err})
+		return
+	}
+	program.Quit()
 }
 
 type failure struct{ error }

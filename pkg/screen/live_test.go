@@ -1,8 +1,11 @@
 package screen
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
+	"iter"
 	"strings"
 	"testing"
 
@@ -79,5 +82,22 @@ func TestKeysLeave(t *testing.T) {
 		if _, quits := cmd().(tea.QuitMsg); !quits {
 			t.Errorf("%s does not quit", key)
 		}
+	}
+}
+
+// TestEndsWithItsContext: also if that ends while a View is on its way, after which views have no error.
+func TestEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	interrupted := errors.New("interrupted")
+	views := func(context.Context) iter.Seq2[describe.View, error] {
+		return func(yield func(describe.View, error) bool) {
+			cancel(interrupted)
+			yield(describe.View{At: now}, nil)
+		}
+	}
+	running := func(*describe.View) bool { return false }
+	if _, err := Show(ctx, Terminal{Out: io.Discard, Environ: []string{"TERM=xterm"}}, views, running); !errors.Is(err, interrupted) {
+		t.Errorf("got %v, want %v", err, interrupted)
 	}
 }
