@@ -38,12 +38,10 @@ func (op *Operation) restore(ctx context.Context) (attemptResult, error) {
 	if op.RestoresPaths() {
 		return op.restorePaths(ctx, up, req)
 	}
-	if done, before, err := op.alreadyRestored(ctx, pvr); done || err != nil {
-		before.totalBytes = max(op.TotalBytes, pvr.Spec.SnapshotSize)
-		op.tracker.Report(progress.Reading{
-			Stage: progress.StageFinishing, BytesDone: before.totalBytes, TotalBytes: before.totalBytes, TotalFinal: true, Errors: before.errors,
-		})
-		return before, err
+	if done, before, err := op.alreadyRestored(ctx, pvr); err != nil {
+		return attemptResult{}, err
+	} else if done {
+		return op.restoredBefore(pvr, before), nil
 	}
 	if op.exhausted != nil {
 		return attemptResult{}, op.exhausted
@@ -90,4 +88,13 @@ func (op *Operation) restore(ctx context.Context) (attemptResult, error) {
 		return attemptResult{}, fmt.Errorf("tell the pod's init container that the data is there: %w", err)
 	}
 	return result, nil
+}
+
+// restoredBefore reports that an earlier agent or attempt has restored the volume, with what it had to say.
+func (op *Operation) restoredBefore(pvr *velerov1.PodVolumeRestore, before attemptResult) attemptResult {
+	before.totalBytes = max(op.TotalBytes, pvr.Spec.SnapshotSize)
+	op.tracker.Report(progress.Reading{
+		Stage: progress.StageFinishing, BytesDone: before.totalBytes, TotalBytes: before.totalBytes, TotalFinal: true, Errors: before.errors,
+	})
+	return before
 }
