@@ -115,7 +115,7 @@ func taskReasons() []ReasonInfo {
 		{
 			Reason: ReasonNotAcknowledged, Meaning: "more would be forgotten than new backups explain", Retried: retriedNo,
 			Detail: "more snapshots would be forgotten than new backups explain since the same policy was last applied, or other ones than were acknowledged. Nothing was forgotten",
-			Remedy: "look at the snapshots that the task lists as Pending; if they may go, run 'kubectl plimsoll repository forget' with the same policy and --yes --acknowledge WAVE", Page: pageTasks,
+			Remedy: "look at the snapshots that the task lists as Pending; if they may go, run 'kubectl plimsoll repository forget' with the same policy, --volume and --location, and --yes --acknowledge WAVE", Page: pageTasks,
 		},
 		{Reason: ReasonMigrated, Meaning: "every selected snapshot is in the kopia repository, and each of its entries was compared", Page: pageTasks},
 		{

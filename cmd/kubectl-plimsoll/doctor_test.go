@@ -20,6 +20,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"golang.org/x/sys/unix"
 	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,14 +43,16 @@ const agentImage = "registry.example.com/plimsoll/node-agent:v0.1.0"
 type clinic struct {
 	*cluster
 
-	proxy    *testenv.Proxy
-	agents   *appsv1.DaemonSet
-	pod      *corev1.Pod // of the node agent
-	server   *appsv1.Deployment
-	helper   *corev1.ConfigMap
-	role     *rbacv1.Role
-	scraped  atomic.Pointer[time.Time]
-	doctored atomic.Pointer[func(*v1alpha1.SelfCheck)] // changes the agent's answer
+	proxy     *testenv.Proxy
+	agents    *appsv1.DaemonSet
+	pod       *corev1.Pod // of the node agent
+	server    *appsv1.Deployment
+	tasks     *appsv1.Deployment
+	helper    *corev1.ConfigMap
+	role      *rbacv1.Role // of the node agent
+	tasksRole *rbacv1.Role // of the Deployment tasks
+	scraped   atomic.Pointer[time.Time]
+	doctored  atomic.Pointer[func(*v1alpha1.SelfCheck)] // changes the agent's answer
 	// lastReached are the locations of the agent's last answer. With reached it checks none, which takes a second and a kopia each
 	// time, and answers with these.
 	lastReached, reached atomic.Pointer[[]v1alpha1.LocationCheck]
@@ -121,9 +124,14 @@ func (c *clinic) install() {
 	}}
 	c.Create(c.server)
 	c.Change(c.server, func() { c.server.Status.Replicas, c.server.Status.ReadyReplicas = 1, 1 })
+	c.tasks = c.tasksDeployment(agentImage)
+	c.tasks.Spec.Template.Labels["app.kubernetes.io/name"] = c.tasks.Name
+	c.tasks.Spec.Template.Spec.ServiceAccountName = c.tasks.Name
+	c.Create(c.tasks)
+	c.Change(c.tasks, func() { c.tasks.Status.Replicas, c.tasks.Status.ReadyReplicas = 1, 1 })
 	c.helper = c.newHelper("plimsoll-restore-wait")
 	c.Create(c.helper)
-	c.grantAgent()
+	c.grantAll()
 }
 
 func (c *clinic) newHelper(name string) *corev1.ConfigMap {
@@ -132,14 +140,14 @@ func (c *clinic) newHelper(name string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"image": agentImage}}
 }
 
-// agentRoles reads deploy/node-agent/rbac.yaml.
-func agentRoles(t *testing.T) (everywhere *rbacv1.ClusterRole, here *rbacv1.Role) {
+// roles reads rbac.yaml of a directory of deploy/.
+func roles(t *testing.T, directory string) (everywhere *rbacv1.ClusterRole, here *rbacv1.Role) {
 	t.Helper()
 	root, err := parts.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := os.Open(filepath.Join(root, "deploy", "node-agent", "rbac.yaml"))
+	f, err := os.Open(filepath.Join(root, "deploy", directory, "rbac.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,36 +168,46 @@ func agentRoles(t *testing.T) (everywhere *rbacv1.ClusterRole, here *rbacv1.Role
 	}
 }
 
-// TestAgentRights compares what the doctor asks for with what deploy/ gives.
-func TestAgentRights(t *testing.T) {
+// TestDoctorRights compares what the doctor asks for with what deploy/ gives.
+func TestDoctorRights(t *testing.T) {
 	t.Parallel()
-	var want, got []string
-	everywhere, here := agentRoles(t)
-	for namespace, rules := range map[string][]rbacv1.PolicyRule{"": everywhere.Rules, "velero": here.Rules} {
-		for _, rule := range rules {
-			for _, resource := range rule.Resources {
-				for _, verb := range rule.Verbs {
-					want = append(want, strings.Join([]string{namespace, rule.APIGroups[0], resource, verb}, " "))
+	for directory, asked := range map[string][]authorizationv1.ResourceAttributes{
+		"node-agent": describe.AgentRights("velero"), "repository-tasks": describe.RepositoryTaskRights("velero"),
+	} {
+		var want, got []string
+		everywhere, here := roles(t, directory)
+		for namespace, rules := range map[string][]rbacv1.PolicyRule{"": everywhere.Rules, "velero": here.Rules} {
+			for _, rule := range rules {
+				for _, resource := range rule.Resources {
+					for _, verb := range rule.Verbs {
+						want = append(want, strings.Join([]string{namespace, rule.APIGroups[0], resource, verb}, " "))
+					}
 				}
 			}
 		}
-	}
-	for _, r := range describe.AgentRights("velero") {
-		got = append(got, strings.Join([]string{r.Namespace, r.Group, r.Resource, r.Verb}, " "))
-	}
-	slices.Sort(want)
-	slices.Sort(got)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("rights (-deploy +doctor):\n%s", diff)
+		for _, r := range asked {
+			got = append(got, strings.Join([]string{r.Namespace, r.Group, strings.TrimSuffix(r.Resource+"/"+r.Subresource, "/"), r.Verb}, " "))
+		}
+		slices.Sort(want)
+		slices.Sort(got)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("rights of %s (-deploy +doctor):\n%s", directory, diff)
+		}
 	}
 }
 
-// grantAgent gives the service account the rights of deploy/.
-func (c *clinic) grantAgent() {
+// grantAll gives the service accounts the rights of deploy/.
+func (c *clinic) grantAll() {
 	c.t.Helper()
-	everywhere, here := agentRoles(c.t)
+	everywhere, here := roles(c.t, "node-agent")
 	here.Namespace, c.role = c.Namespace, here
+	_, c.tasksRole = roles(c.t, "repository-tasks")
+	c.tasksRole.Namespace = c.Namespace
 	subjects := []rbacv1.Subject{{Kind: "ServiceAccount", Name: "plimsoll-node-agent", Namespace: c.Namespace}}
+	c.Create(c.tasksRole, &rbacv1.RoleBinding{
+		ObjectMeta: c.Meta(c.tasksRole.Name), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: c.tasksRole.Name},
+		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Name: c.tasks.Name, Namespace: c.Namespace}},
+	})
 	c.Create(everywhere, here,
 		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: everywhere.Name}, Subjects: subjects, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: everywhere.Name}},
 		&rbacv1.RoleBinding{ObjectMeta: c.Meta(here.Name), Subjects: subjects, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: here.Name}})
@@ -430,6 +448,15 @@ func TestDoctor(t *testing.T) {
 		}},
 		{"server too new", "server", "ServerVersion", "warning", func(*testing.T) func() {
 			return changed(c, c.server, func() { c.server.Spec.Template.Spec.Containers[0].Image = "velero/velero:v2.0.0" })
+		}},
+		{"repository tasks not ready", "tasks", "TasksNotReady", "error", func(*testing.T) func() {
+			return changed(c, c.tasks, func() { c.tasks.Status.ReadyReplicas = 0 })
+		}},
+		{"repository tasks without a right", "rights", "MissingRight", "error", func(*testing.T) func() {
+			return changed(c, c.tasksRole, func() { c.tasksRole.Rules[0].Resources = []string{"configmaps"} })
+		}},
+		{"repository tasks of another version", "versions", "VersionSkew", "warning", func(*testing.T) func() {
+			return changed(c, c.tasks, func() { c.tasks.Spec.Template.Spec.Containers[0].Image += "-old" })
 		}},
 		{"helper image of another", "restore-helper", "HelperImage", "error", func(*testing.T) func() {
 			return changed(c, c.helper, func() { c.helper.Data["image"] = "docker.io/velero/velero:v1.18.3" })

@@ -159,9 +159,7 @@ func (o *newTask) task(namespace string) (*v1alpha1.RepositoryTask, error) {
 	}
 	switch {
 	case o.backup == "" && o.from == "" && !o.latest && !o.all:
-		return nil, program.Misused(errors.New(map[bool]string{
-			true: "--backup NAME or --from PODVOLUMEBACKUP is missing", false: "--backup NAME, --from PODVOLUMEBACKUP or --latest is missing",
-		}[o.kind == v1alpha1.TaskCheck]))
+		return nil, program.Misused(errors.New("--backup NAME, --from PODVOLUMEBACKUP or --latest is missing"))
 	case o.from != "" && (o.backup != "" || o.volume != ""):
 		return nil, program.Misused(errors.New("--from cannot be combined with --backup or --volume"))
 	case o.ttl <= 0:

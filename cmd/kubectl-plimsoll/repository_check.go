@@ -18,22 +18,30 @@ import (
 func repositoryCheckCommand(c *connection) *cobra.Command {
 	o := newTask{kind: v1alpha1.TaskCheck}
 	cmd := &cobra.Command{
-		Use:   "check (--backup NAME | --from PODVOLUMEBACKUP)",
+		Use:   "check (--backup NAME | --from PODVOLUMEBACKUP | --latest)",
 		Short: "Check the repositories that a backup is in, as a whole",
 		Long: `Check the repositories that the pod volumes of a backup are in, whatever backups they hold: whether each pack is there,
 and whether the directories of each snapshot can be read. With --read-data, all data is read, too. Nothing in the repository is changed,
 not even a lock, so backups and maintenance go on meanwhile. Damage is named if two looks in succession find the same, with the
 snapshots and files that need what is damaged, and the commands that repair it. None of them is run.
 
+With --latest it checks the repositories that any volume has its newest backup in. With --schedule it creates nothing, but prints a
+CronJob that does so, with a ServiceAccount and its rights.
+
 The command creates a RepositoryTask, which a deployment in the cluster carries out, and waits until it has ended. The exit
 code is 3 unless every repository is whole. If interrupted, the task continues.`,
 		Example: `  kubectl plimsoll repository check --backup nightly
-  kubectl plimsoll repository check --backup nightly --volume shop --read-data -o json`,
+  kubectl plimsoll repository check --backup nightly --volume shop --read-data -o json
+  kubectl plimsoll repository check --latest --read-data --schedule "0 6 * * 6" | kubectl apply -f -`,
 		Args: program.NoArguments,
 		RunE: o.runE(c),
 	}
 	o.addTaskFlags(cmd, "repositories are checked", "check only the repository of this volume")
-	cmd.Flags().BoolVar(&o.readData, "read-data", false, "read all data of the repositories, too, and compare its hashes; this reads as much as they hold")
+	f := cmd.Flags()
+	f.BoolVar(&o.latest, "latest", false, "check the repositories of the newest completed backup of each volume in each location, whatever Backup it belongs to")
+	f.StringVar(&o.schedule, "schedule", "", "with --latest: print a CronJob with this schedule instead of checking")
+	f.StringVar(&o.image, "image", "", "the image of the CronJob; default: that of Deployment plimsoll-repository-tasks")
+	f.BoolVar(&o.readData, "read-data", false, "read all data of the repositories, too, and compare its hashes; this reads as much as they hold")
 	return cmd
 }
 

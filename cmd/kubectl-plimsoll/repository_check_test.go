@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -47,6 +48,17 @@ func TestRepositoryCheck(t *testing.T) {
 		!strings.Contains(out, "default/shop: locked exclusively by PID ") || !strings.Contains(out, "1 repository is whole: 1 snapshot checked, 2 packs read\n") {
 		t.Errorf("code %d", code)
 	}
+	c.Create(c.tasksDeployment("registry.example.com/plimsoll:v1"))
+	out, errOut, code = c.run("repository", "check", "--latest", "--read-data", "--schedule", "0 6 * * 6")
+	if code != 0 {
+		t.Fatalf("code %d: %s", code, errOut)
+	}
+	p := readPrinted(t, out)
+	var jobOut, jobErr bytes.Buffer
+	args := append([]string{"--kubeconfig", c.grant(&p, "check", -1)}, p.cronJob.Spec.JobTemplate.Spec.Template.Spec.Containers[0].Args...)
+	if code := run(t.Context(), strings.NewReader(""), &jobOut, &jobErr, args); code != 0 || p.cronJob.Name != "plimsoll-check-latest-read-data" || !strings.Contains(jobOut.String(), "1 repository is whole: 1 snapshot checked, 2 packs read\n") {
+		t.Errorf("CronJob %s: code %d, %s%s", p.cronJob.Name, code, &jobOut, &jobErr)
+	}
 	packs, err := filepath.Glob(filepath.Join(dir, "data", "*", "*"))
 	if err != nil || len(packs) != 2 {
 		t.Fatalf("packs %q: %v", packs, err)
@@ -90,7 +102,7 @@ func TestRepositoryCheck(t *testing.T) {
 	if code != exitFailed || !strings.Contains(errOut, "not checked (RepositoryNotFound)") {
 		t.Errorf("without a repository: code %d: %s", code, errOut)
 	}
-	if _, errOut, code := c.run("repository", "check", "--volume", "shop"); code != 2 || !strings.Contains(errOut, "--backup NAME or --from PODVOLUMEBACKUP is missing") {
+	if _, errOut, code := c.run("repository", "check", "--volume", "shop"); code != 2 || !strings.Contains(errOut, "--backup NAME, --from PODVOLUMEBACKUP or --latest is missing") {
 		t.Errorf("code %d: %s", code, errOut)
 	}
 }

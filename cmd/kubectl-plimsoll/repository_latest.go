@@ -65,6 +65,10 @@ func (o *newTask) printSchedule(cmd *cobra.Command, api client.Reader, task *v1a
 		args = append(args, "--sample="+o.sample)
 		name += "-sample" // beside the one that reads all
 	}
+	if o.readData {
+		args = append(args, "--read-data")
+		name += "-read-data" // beside the one that reads only lists and directories
+	}
 	if o.restore.class != "" {
 		args = append(args, "--restore-to="+o.restore.class)
 		name += "-restore" // beside the one that only reads

@@ -24,6 +24,7 @@ const (
 	checkVersions   = "versions"
 	checkServer     = "server"
 	checkHelper     = "restore-helper"
+	checkTasks      = "tasks"
 	checkRights     = "rights"
 	checkLocations  = "locations"
 	checkSandbox    = "sandbox"
@@ -43,6 +44,7 @@ const (
 	nameLabel         = "app.kubernetes.io/name"
 	agentName         = "plimsoll-node-agent"
 	restoreController = "plimsoll-restore-controller"
+	repositoryTasks   = "plimsoll-repository-tasks"
 )
 
 // Installation is what a Diagnosis is made of.
@@ -83,6 +85,7 @@ func Diagnose(at time.Time, in *Installation) v1alpha1.Diagnosis {
 	d.versions()
 	d.server()
 	d.helper()
+	d.tasks()
 	d.rights()
 	d.locations()
 	d.sandbox()

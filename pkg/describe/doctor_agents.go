@@ -168,9 +168,10 @@ func (d *doctor) versions() {
 			}
 		}
 		for i := range d.in.Deployments {
-			controller := &d.in.Deployments[i]
-			if its := controller.Spec.Template.Spec.Containers; controller.Spec.Template.Labels[nameLabel] == restoreController && its[0].Image != image {
-				d.warn(checkVersions, "VersionSkew", fmt.Sprintf("the restore controller has image %s, the node agents %s", its[0].Image, image), "install both from one version: docs/upgrade.md", "")
+			template := &d.in.Deployments[i].Spec.Template
+			if name := template.Labels[nameLabel]; (name == restoreController || name == repositoryTasks) && template.Spec.Containers[0].Image != image {
+				d.warn(checkVersions, "VersionSkew", fmt.Sprintf("Deployment %s has image %s, the node agents %s", d.in.Deployments[i].Name, template.Spec.Containers[0].Image, image),
+					"install all from one version: docs/upgrade.md", "")
 			}
 		}
 	}

@@ -21,25 +21,49 @@ type RightAnswer struct {
 
 // AgentRights are the rights that the node agent's service account needs: those of deploy/node-agent/rbac.yaml.
 func AgentRights(namespace string) []authorizationv1.ResourceAttributes {
-	var rights []authorizationv1.ResourceAttributes
-	add := func(namespace, group, resources, verbs string) {
-		for resource := range strings.FieldsSeq(resources) {
-			for verb := range strings.FieldsSeq(verbs) {
-				rights = append(rights, authorizationv1.ResourceAttributes{Namespace: namespace, Group: group, Resource: resource, Verb: verb})
-			}
+	r := rights{}
+	r.add(namespace, "velero.io", "podvolumebackups podvolumerestores", "get list watch patch")
+	r.add(namespace, "velero.io", "backupstoragelocations backups restores", "get")
+	r.add(namespace, "velero.io", "backuprepositories", "list")
+	r.add(namespace, "plimsoll.io", "repositorytasks", "list")
+	r.add(namespace, "", "secrets configmaps", "get")
+	r.add(namespace, "coordination.k8s.io", "leases", "get create update delete")
+	r.add(namespace, "events.k8s.io", "events", "create")
+	r.add("", "", "pods", "get list watch")
+	r.add("", "", "persistentvolumeclaims persistentvolumes nodes", "get")
+	r.add("", "storage.k8s.io", "csidrivers", "get")
+	return r
+}
+
+// RepositoryTaskRights are the rights that the service account of the Deployment needs which does RepositoryTasks: those of
+// deploy/repository-tasks/rbac.yaml.
+func RepositoryTaskRights(namespace string) []authorizationv1.ResourceAttributes {
+	r := rights{}
+	r.add(namespace, "", "secrets", "get")
+	r.add(namespace, "coordination.k8s.io", "leases", "create delete get update")
+	r.add(namespace, "events.k8s.io", "events", "create")
+	r.add(namespace, "plimsoll.io", "filerequests", "delete get list watch")
+	r.add(namespace, "plimsoll.io", "filerequests/status repositorytasks/status", "patch")
+	r.add(namespace, "plimsoll.io", "repositorytasks", "delete get list patch watch")
+	r.add(namespace, "plimsoll.io", "volumepluginbackups", "list")
+	r.add(namespace, "velero.io", "backups", "get list")
+	r.add(namespace, "velero.io", "backupstoragelocations", "get")
+	r.add(namespace, "velero.io", "podvolumebackups", "delete get list patch")
+	r.add(namespace, "velero.io", "podvolumerestores", "list")
+	return r
+}
+
+// rights are what a service account may do.
+type rights []authorizationv1.ResourceAttributes
+
+// add adds each of the verbs on each of the resources, both separated by spaces.
+func (r *rights) add(namespace, group, resources, verbs string) {
+	for resource := range strings.FieldsSeq(resources) {
+		resource, subresource, _ := strings.Cut(resource, "/")
+		for verb := range strings.FieldsSeq(verbs) {
+			*r = append(*r, authorizationv1.ResourceAttributes{Namespace: namespace, Group: group, Resource: resource, Subresource: subresource, Verb: verb})
 		}
 	}
-	add(namespace, "velero.io", "podvolumebackups podvolumerestores", "get list watch patch")
-	add(namespace, "velero.io", "backupstoragelocations backups restores", "get")
-	add(namespace, "velero.io", "backuprepositories", "list")
-	add(namespace, "plimsoll.io", "repositorytasks", "list")
-	add(namespace, "", "secrets configmaps", "get")
-	add(namespace, "coordination.k8s.io", "leases", "get create update delete")
-	add(namespace, "events.k8s.io", "events", "create")
-	add("", "", "pods", "get list watch")
-	add("", "", "persistentvolumeclaims persistentvolumes nodes", "get")
-	add("", "storage.k8s.io", "csidrivers", "get")
-	return rights
 }
 
 // ServiceAccounts returns the rights that each service account of the installation needs, by its name.
@@ -50,9 +74,13 @@ func (in *Installation) ServiceAccounts() map[string][]authorizationv1.ResourceA
 		accounts[account(&set.Spec.Template)] = AgentRights(in.Namespace)
 	}
 	for i := range in.Deployments {
-		if template := &in.Deployments[i].Spec.Template; template.Labels[nameLabel] == restoreController {
+		template := &in.Deployments[i].Spec.Template
+		switch template.Labels[nameLabel] {
+		case restoreController:
 			// It makes objects of any kind: docs/restore.md, Rights.
 			accounts[account(template)] = []authorizationv1.ResourceAttributes{{Group: "*", Resource: "*", Verb: "*"}}
+		case repositoryTasks:
+			accounts[account(template)] = RepositoryTaskRights(in.Namespace)
 		}
 	}
 	return accounts
@@ -69,6 +97,9 @@ func (d *doctor) rights() {
 	for _, answer := range d.in.Rights {
 		r := &answer.Right
 		resource := r.Resource
+		if r.Subresource != "" {
+			resource += "/" + r.Subresource
+		}
 		if r.Group != "" {
 			resource += "." + r.Group
 		}
@@ -133,6 +164,26 @@ func (d *doctor) serverVersion(s *Server) {
 	case !s.atLeast(1, 10) || s.atLeast(1, 19):
 		d.warn(checkServer, "ServerVersion", fmt.Sprintf("Velero %s is not among the versions that are supported, 1.10 to 1.18", s.Version), "see docs/install.md, Which versions", "")
 	}
+}
+
+// tasks looks at what does RepositoryTasks, if it is installed.
+func (d *doctor) tasks() {
+	if d.unread(ReadDeployments) {
+		return
+	}
+	what := "the Deployment of RepositoryTasks is not installed, which proves backups: docs/repositories.md"
+	for i := range d.in.Deployments {
+		deployment := &d.in.Deployments[i]
+		if deployment.Spec.Template.Labels[nameLabel] != repositoryTasks {
+			continue
+		}
+		what = "the Deployment of RepositoryTasks is ready"
+		if deployment.Status.ReadyReplicas == 0 {
+			d.fail(checkTasks, "TasksNotReady", fmt.Sprintf("Deployment %s has no pod that is ready: no backup is proven, and no RepositoryTask begins", deployment.Name),
+				fmt.Sprintf("read its Events and log: kubectl -n %s describe pods -l %s=%s; the CRDs are in deploy/crds", d.in.Namespace, nameLabel, repositoryTasks), "")
+		}
+	}
+	d.passed(checkTasks, what)
 }
 
 // helper looks at the image that restored pods get for their init container.
