@@ -51,7 +51,7 @@ const (
 	AnnotationOwesMarks = "plimsoll.io/owes-marks"
 
 	// AnnotationDamagedRepositories is on a RepositoryTask with LabelDamaged: the repositories in which it has found damaged content, and that nobody has proven to be whole
-	// since, as JSON, a list of DamagedRepository. The node agent reads new backups in these back, as for AnnotationDamaged, whether
+	// since, as JSON, a list of RepositoryKey. The node agent reads new backups in these back, as for AnnotationDamaged, whether
 	// the backup that is damaged is still there or not.
 	AnnotationDamagedRepositories = "plimsoll.io/damaged-repositories"
 

@@ -2,6 +2,7 @@ package nodeagent
 
 import (
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -27,6 +28,7 @@ func TestBackupAfterDamage(t *testing.T) {
 			c := newCluster(t, controlplane.LatestVelero)
 			c.startAgent(nil, func(cfg *Config) {
 				cfg.Uploaders = map[string]uploader.Uploader{"restic": newRestic(t), "kopia": newKopia(t)}
+				cfg.Partial = 100 // for testSameNames
 			})
 			pod := c.pod("source", "data")
 			file := filepath.Join(c.dir(pod, "data"), "file")
@@ -90,6 +92,9 @@ func TestBackupAfterDamage(t *testing.T) {
 			if data == "restic" {
 				c.testOldRecord(backup, pod)
 			}
+			if data == "kopia" {
+				c.testSameNames(backup, pod)
+			}
 			if last := backup(); last.Phase != podvolume.PhaseCompleted || verified(last) {
 				t.Errorf("after the damaged ones are gone, it is %s", describe([]podvolume.PodVolume{last}))
 			}
@@ -108,6 +113,22 @@ func (c *cluster) testOldRecord(backup func() podvolume.PodVolume, pod *corev1.P
 		c.t.Errorf("beside a damaged record without an uploader it is not read back: %s", describe([]podvolume.PodVolume{again}))
 	}
 	c.Delete(old)
+}
+
+// testSameNames: kopia stores two names that are no UTF-8 as the same one, of which a restore writes one and fails. Read back, that is whole, and not proven.
+func (c *cluster) testSameNames(backup func() podvolume.PodVolume, pod *corev1.Pod) {
+	c.t.Helper()
+	task := c.foundDamage("kopia")
+	defer c.Delete(task)
+	for _, name := range []string{"x\xff", "x\xfe"} {
+		file := filepath.Join(c.dir(pod, "data"), name)
+		write(c.t, file, name)
+		defer os.Remove(file)
+	}
+	last := backup()
+	if last.Phase != podvolume.PhaseCompleted || last.Object.GetAnnotations()[v1alpha1.AnnotationVerified] != "" || !strings.Contains(last.Message, "1 entry has the name of another one in the snapshot") {
+		c.t.Errorf("of two names that become one, it is %s: %s", describe([]podvolume.PodVolume{last}), last.Message)
+	}
 }
 
 // foundDamage makes a task that has found damage in the cluster's repository of a data path, and in others.

@@ -13,6 +13,7 @@ import (
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
@@ -228,6 +229,34 @@ func TestRestoreOfPathsIntoAClaim(t *testing.T) {
 	}
 }
 
+// TestPathsIntoAPodThatBegins: the pod begins while paths are restored into its volume. The record says so, also where the end could not be written, and
+// has the init container end again when the node is started anew.
+func TestPathsIntoAPodThatBegins(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, controlplane.LatestVelero)
+	data := &interrupted{Uploader: c.newRestic(t), first: make(chan struct{}), release: make(chan struct{})}
+	_, stop := c.startAgent(data, nil)
+	snapshot := c.backedUp("restic")
+	pod := c.pod("target", "data")
+	pvr := c.newPathsRestore(pod, "restic", snapshot, v1alpha1.RestorePaths{Paths: []string{"conf"}, Overwrite: v1alpha1.OverwriteAlways})
+	c.Create(pvr)
+	c.setInitContainer(pod, running)
+	<-data.first
+	c.setInitContainer(pod, exited)
+	close(data.release)
+	if end := c.end(pvr); end.Phase != podvolume.PhaseCompleted {
+		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
+	}
+	stop()
+	records, err := c.records(pod).List(pod.UID)
+	if err != nil || len(records) != 1 || records[0].PodVolumeRestore != pvr.UID || !records[0].Used || records[0].Marked || records[0].Paths {
+		t.Errorf("the record is %+v, %v", records, err)
+	}
+	c.setInitContainer(pod, running)
+	c.startAgent(data, nil)
+	c.Eventually("the done file is there", func() bool { return marked(t, c.dir(pod, "data"), string(pvr.UID)) })
+}
+
 // interrupted is a data path that restores paths, and then waits as if it were in the middle of it, the first time.
 type interrupted struct {
 	uploader.Uploader
@@ -304,19 +333,26 @@ func TestPathsAreRestoredOnce(t *testing.T) {
 	snapshot := c.backedUp("restic")
 	pod := c.runningPod("target")
 	first := c.newPathsRestore(pod, "restic", snapshot, v1alpha1.RestorePaths{Paths: []string{"conf"}, Overwrite: v1alpha1.OverwriteAlways})
+	// The pod was restored by the same Restore, and needs the record of that again when the node is started anew.
+	first.OwnerReferences = []metav1.OwnerReference{{APIVersion: "velero.io/v1", Kind: "Restore", Name: "restore", UID: "restore", Controller: new(true)}}
+	own := donefile.Record{Volume: "data", Restore: "restore", PodVolumeRestore: "own", Used: true}
+	if err := c.records(pod).Save(pod.UID, own); err != nil {
+		t.Fatal(err)
+	}
 	c.Create(first)
 	if end := c.end(first); end.Phase != podvolume.PhaseCompleted {
 		t.Fatalf("ended as %s", describe([]podvolume.PodVolume{end}))
 	}
 	stop()
 	records, err := c.records(pod).List(pod.UID)
-	if err != nil || len(records) != 1 || !records[0].Paths {
+	i := slices.IndexFunc(records, func(rec donefile.Record) bool { return rec.Paths })
+	if err != nil || len(records) != 2 || i < 0 || !slices.Contains(records, own) {
 		t.Fatalf("%+v, %v", records, err)
 	}
 	second := c.newPathsRestore(pod, "restic", snapshot, v1alpha1.RestorePaths{Paths: []string{"conf"}, Overwrite: v1alpha1.OverwriteAlways})
 	second.Name = "second"
 	c.Create(second)
-	rec := records[0]
+	rec := records[i]
 	rec.PodVolumeRestore, rec.Restore, rec.Message = second.UID, second.UID, "2 files were replaced"
 	if err := c.records(pod).Save(pod.UID, rec); err != nil {
 		t.Fatal(err)

@@ -56,15 +56,13 @@ func (op *Operation) backup(ctx context.Context) (attemptResult, error) {
 	if err := op.acceptUnreadable(ctx, uploaded); err != nil {
 		return result, err // without a snapshot id: a server would restore it otherwise (docs/contracts/velero-node-agent.md 2.2)
 	}
-	if result.verified, err = op.proveAfterDamage(ctx, pvb, up, req, uploaded); err != nil {
+	var readBack string
+	if result.verified, readBack, err = op.proveAfterDamage(ctx, pvb, up, req, uploaded); err != nil {
 		return result, err
 	}
 	result.snapshotID, result.totalBytes, result.newBytes, result.errors = uploaded.SnapshotID, uploaded.TotalBytes, uploaded.BytesUploaded, uploaded.Errors
 	result.manyVanished = manyVanished(&uploaded)
-	result.message = backupMessage(uploaded)
-	if !result.verified.IsZero() {
-		result.message = joinMessages(result.message, "an earlier backup in the repository is damaged: this one was read back, and can be restored")
-	}
+	result.message = joinMessages(backupMessage(uploaded), readBack)
 	return result, nil
 }
 

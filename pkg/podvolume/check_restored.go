@@ -50,10 +50,14 @@ func (op *Operation) checkRestored(ctx context.Context, dir *os.File, restored u
 }
 
 func joinMessages(first, second string) string {
-	if first == "" {
+	switch {
+	case first == "":
 		return second
+	case second == "":
+		return first
+	default:
+		return first + "; " + second
 	}
-	return first + "; " + second
 }
 
 // sizeCheck is the result of checkSizes.

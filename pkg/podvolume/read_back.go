@@ -18,19 +18,25 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
-// proveAfterDamage reads the new snapshot back if it may have taken over what is lost, and returns when it was proven; zero: there was no need.
-// Damage may have been found while it was uploaded, which takes hours.
-func (op *Operation) proveAfterDamage(ctx context.Context, pvb *velerov1.PodVolumeBackup, up uploader.Uploader, req uploader.BackupRequest, uploaded uploader.BackupResult) (time.Time, error) {
+// proveAfterDamage reads the new snapshot back if it may have taken over what is lost, and returns when it was proven, and what the message has to say
+// of that; zero: there was no need, or it is whole and cannot be restored all the same. Damage may have been found while it was uploaded, which takes hours.
+func (op *Operation) proveAfterDamage(ctx context.Context, pvb *velerov1.PodVolumeBackup, up uploader.Uploader, req uploader.BackupRequest, uploaded uploader.BackupResult) (proven time.Time, note string, err error) {
 	if uploaded.SnapshotID == "" {
-		return time.Time{}, nil
+		return time.Time{}, "", nil
 	}
 	if reuses, err := op.mayReuseDamage(ctx, pvb); err != nil || !reuses {
-		return time.Time{}, err
+		return time.Time{}, "", err
 	}
-	if err := op.readBack(ctx, up, req, uploaded); err != nil {
-		return time.Time{}, err
+	found, err := op.readBack(ctx, up, req, uploaded)
+	switch {
+	case err != nil:
+		return time.Time{}, "", err
+	case found.SameNames > 0:
+		return time.Time{}, "an earlier backup in the repository is damaged: this one was read back, and is whole, but " +
+			text.Count(found.SameNames, "entry has", "entries have") + " the name of another one in the snapshot, of which a restore writes only one, and fails: rename them in the volume", nil
+	default:
+		return time.Now(), "an earlier backup in the repository is damaged: this one was read back, and can be restored", nil
 	}
-	return time.Now(), nil
 }
 
 // mayReuseDamage reports whether a backup may have taken over what is lost: restic and kopia store no content that the repository's index has
@@ -66,7 +72,7 @@ func (op *Operation) isNotedByTask(ctx context.Context, pvb *velerov1.PodVolumeB
 	case err != nil:
 		return false, fmt.Errorf("list the RepositoryTasks that have found damage: %w", err)
 	}
-	mine := v1alpha1.DamagedRepository{BackupStorageLocation: pvb.Spec.BackupStorageLocation, VolumeNamespace: pvb.Spec.Pod.Namespace, Uploader: op.UploaderName()}
+	mine := v1alpha1.RepositoryKey{BackupStorageLocation: pvb.Spec.BackupStorageLocation, VolumeNamespace: pvb.Spec.Pod.Namespace, Uploader: op.UploaderName()}
 	return slices.ContainsFunc(tasks.Items, func(task metav1.PartialObjectMetadata) bool {
 		return slices.Contains(v1alpha1.DamagedRepositories(&task), mine)
 	}), nil
@@ -74,10 +80,10 @@ func (op *Operation) isNotedByTask(ctx context.Context, pvb *velerov1.PodVolumeB
 
 // readBack reads the new snapshot out of the repository, and fails the backup if it cannot be restored. Damage counts when it is seen twice: a
 // storage that answers with less than it has makes whole files look damaged.
-func (op *Operation) readBack(ctx context.Context, up uploader.Uploader, req uploader.BackupRequest, uploaded uploader.BackupResult) error {
+func (op *Operation) readBack(ctx context.Context, up uploader.Uploader, req uploader.BackupRequest, uploaded uploader.BackupResult) (uploader.VerifyResult, error) {
 	verifier, ok := up.(uploader.Verifier)
 	if !ok {
-		return Permanent(v1alpha1.ReasonUnsupported, fmt.Errorf("an earlier backup in the repository is damaged, and uploader type %s cannot verify the new one", op.UploaderName()))
+		return uploader.VerifyResult{}, Permanent(v1alpha1.ReasonUnsupported, fmt.Errorf("an earlier backup in the repository is damaged, and uploader type %s cannot verify the new one", op.UploaderName()))
 	}
 	op.log.Info("An earlier backup of the volume is damaged: reading the new one back", "snapshot", uploaded.SnapshotID)
 	// The total stays the snapshot's size, which servers read in the status. What is read back shows in the rate, and that nothing hangs.
@@ -94,13 +100,13 @@ func (op *Operation) readBack(ctx context.Context, up uploader.Uploader, req upl
 		found, err = verifier.Verify(ctx, uploader.VerifyRequest{Repository: req.Repository, SnapshotID: uploaded.SnapshotID, TotalBytes: uploaded.TotalBytes}, sink)
 		switch {
 		case stopCause(ctx) != nil:
-			return fmt.Errorf("the new snapshot is stored and was being read back, since an earlier backup in the repository is damaged: %w", stopCause(ctx))
+			return found, fmt.Errorf("the new snapshot is stored and was being read back, since an earlier backup in the repository is damaged: %w", stopCause(ctx))
 		case err != nil:
-			return fmt.Errorf("read snapshot %s back, since an earlier backup in the repository is damaged: %w", uploaded.SnapshotID, err)
+			return found, fmt.Errorf("read snapshot %s back, since an earlier backup in the repository is damaged: %w", uploaded.SnapshotID, err)
 		case found.Proven():
-			return nil
+			return found, nil
 		}
 	}
-	return Permanent(v1alpha1.ReasonReusedDamage, fmt.Errorf("%s of the new snapshot cannot be restored, since an earlier backup in the repository is damaged: snapshot %s, %s",
+	return found, Permanent(v1alpha1.ReasonReusedDamage, fmt.Errorf("%s of the new snapshot cannot be restored, since an earlier backup in the repository is damaged: snapshot %s, %s",
 		text.Count(found.Mismatched+found.NotCompared, "file", "files"), uploaded.SnapshotID, found.LastError))
 }

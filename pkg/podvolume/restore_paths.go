@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/donefile"
 	"github.com/plimsoll-io/plimsoll/pkg/text"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/volume"
@@ -91,16 +92,17 @@ func (op *Operation) restorePaths(ctx context.Context, up uploader.Uploader, req
 	case waits:
 		err = op.tellWaitingPod(ctx, pvr, dir, result)
 	default:
-		op.rememberPaths(pvr, result)
+		rec := op.newRecord(pvr)
+		rec.Paths, rec.Restore = true, pvr.UID // beside the record of the pod's own restore: its init container needs that after a restart of the node
+		op.rememberPaths(rec, result)
 	}
 	return result, err
 }
 
 // rememberPaths saves that the paths are there, before the end is written: the next agent, should this one end meanwhile, would replace what the pod has
 // written since.
-func (op *Operation) rememberPaths(pvr *velerov1.PodVolumeRestore, result attemptResult) {
-	rec := op.newRecord(pvr)
-	rec.Paths, rec.Used, rec.Errors, rec.Message = true, true, result.errors, result.message
+func (op *Operation) rememberPaths(rec donefile.Record, result attemptResult) {
+	rec.Used, rec.Errors, rec.Message = true, result.errors, result.message
 	if err := op.env.Records.Save(op.foundPodUID, rec); err != nil {
 		op.log.Warn("It cannot be remembered that the paths are restored: an agent that takes over before the end is written restores them again", "error", err)
 	}
@@ -111,6 +113,7 @@ func (op *Operation) tellWaitingPod(ctx context.Context, pvr *velerov1.PodVolume
 	pod, err := op.waitingPod(ctx)
 	switch {
 	case errors.Is(err, ErrWaitEnded):
+		op.rememberPaths(op.newRecord(pvr), result) // in place of the one that was removed
 		return nil
 	case err != nil:
 		return err

@@ -109,9 +109,7 @@ func repositoryOf(pvb *velerov1.PodVolumeBackup) v1alpha1.RepositoryTaskReposito
 	}
 }
 
-func sameRepository(a, b *v1alpha1.RepositoryTaskRepository) bool {
-	return a.BackupStorageLocation == b.BackupStorageLocation && a.VolumeNamespace == b.VolumeNamespace && a.Uploader == b.Uploader
-}
+func sameRepository(a, b *v1alpha1.RepositoryTaskRepository) bool { return keyOf(a) == keyOf(b) }
 
 // doRepository does the work for one repository. If a snapshot was lost meanwhile it has failed, whatever came after that. The error is that of
 // ctx.

@@ -201,7 +201,7 @@ func (c *Controller) isEvidence(ctx context.Context, task *v1alpha1.RepositoryTa
 	checks, otherChecks := checksOf(tasks.Items), checksOf(others)
 	for i := range task.Status.Repositories {
 		entry := &task.Status.Repositories[i]
-		repository := checkedRepositoryOf(entry)
+		repository := keyOf(entry)
 		if damaged := checks[repository].damaged(); damaged && repositoryDamage(entry) || !damaged && otherChecks[repository].damaged() {
 			return true, nil
 		}

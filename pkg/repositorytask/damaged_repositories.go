@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -24,7 +23,7 @@ const yes = "true"
 
 // noteDamagedRepository notes on the task that it has found damage in a repository. The error is that the API server has not answered.
 func (r *run) noteDamagedRepository(ctx context.Context, entry *v1alpha1.RepositoryTaskRepository) error {
-	damaged := damagedRepository(entry)
+	damaged := keyOf(entry)
 	noted := v1alpha1.DamagedRepositories(r.object)
 	if slices.Contains(noted, damaged) {
 		return nil
@@ -42,7 +41,7 @@ func (r *run) noteDamagedRepository(ctx context.Context, entry *v1alpha1.Reposit
 }
 
 // setDamagedRepositories writes a task's note; none removes it. The error is that the API server has not answered, or has refused.
-func (c *Controller) setDamagedRepositories(ctx context.Context, task *v1alpha1.RepositoryTask, damaged []v1alpha1.DamagedRepository) error {
+func (c *Controller) setDamagedRepositories(ctx context.Context, task *v1alpha1.RepositoryTask, damaged []v1alpha1.RepositoryKey) error {
 	var note, label any
 	if len(damaged) > 0 {
 		encoded, err := json.Marshal(damaged)
@@ -87,8 +86,8 @@ func (c *Controller) reviewDamage(ctx context.Context) error {
 			continue
 		}
 		before := v1alpha1.DamagedRepositories(task)
-		left := slices.DeleteFunc(slices.Clone(before), func(d v1alpha1.DamagedRepository) bool {
-			return !stands(task, d, all.Items, checks[checkedRepository{d.BackupStorageLocation, d.VolumeNamespace, d.Uploader}])
+		left := slices.DeleteFunc(slices.Clone(before), func(d v1alpha1.RepositoryKey) bool {
+			return !stands(task, d, all.Items, checks[d])
 		})
 		if len(left) == len(before) && len(left) > 0 {
 			continue
@@ -106,26 +105,38 @@ func (c *Controller) reviewDamage(ctx context.Context) error {
 
 // stands reports whether damage that a task has found in a repository is there still, as far as all tasks know. What is lost may be reused by any volume of
 // the repository, so a newer backup of one that is whole says nothing: only all data of the repository does, or the same snapshot.
-func stands(task *v1alpha1.RepositoryTask, in v1alpha1.DamagedRepository, all []v1alpha1.RepositoryTask, checks checkResults) bool {
-	since := func(found *metav1.Time) bool { return found != nil && checks.provenAfter(found.Time) }
+func stands(task *v1alpha1.RepositoryTask, in v1alpha1.RepositoryKey, all []v1alpha1.RepositoryTask, checks checkResults) bool {
+	found := false
 	for i := range task.Status.Volumes {
 		v := &task.Status.Volumes[i]
-		if repositoryOfVolume(v) == in && v.Result == v1alpha1.VolumeMismatched && proof.Damage(v) && !since(v.CompletionTimestamp) && !isProvenSince(v, all) {
+		if repositoryOfVolume(v) != in || v.Result != v1alpha1.VolumeMismatched || !proof.Damage(v) {
+			continue
+		}
+		if found = true; volumeStands(v, all, checks) {
 			return true
 		}
 	}
-	return slices.ContainsFunc(task.Status.Repositories, func(entry v1alpha1.RepositoryTaskRepository) bool {
-		return damagedRepository(&entry) == in && entry.Result == v1alpha1.RepositoryDamaged && !since(entry.CompletionTimestamp)
-	})
+	for i := range task.Status.Repositories {
+		entry := &task.Status.Repositories[i]
+		if keyOf(entry) != in || entry.Result != v1alpha1.RepositoryDamaged {
+			continue
+		}
+		if found = true; !checks.provenSince(entry.CompletionTimestamp) {
+			return true
+		}
+	}
+	// Without a result, an earlier process has ended between the note and the result, and the next one could not look again.
+	return !found && !checks.provenSince(task.Status.StartTimestamp)
 }
 
-func damagedRepository(entry *v1alpha1.RepositoryTaskRepository) v1alpha1.DamagedRepository {
-	return v1alpha1.DamagedRepository{BackupStorageLocation: entry.BackupStorageLocation, VolumeNamespace: entry.VolumeNamespace, Uploader: entry.Uploader}
+// volumeStands reports whether damage of a volume is there still.
+func volumeStands(v *v1alpha1.RepositoryTaskVolume, all []v1alpha1.RepositoryTask, checks checkResults) bool {
+	return !checks.provenSince(v.CompletionTimestamp) && !isProvenSince(v, all)
 }
 
-func repositoryOfVolume(v *v1alpha1.RepositoryTaskVolume) v1alpha1.DamagedRepository {
+func repositoryOfVolume(v *v1alpha1.RepositoryTaskVolume) v1alpha1.RepositoryKey {
 	volume := proof.VolumeIn(v)
-	return v1alpha1.DamagedRepository{BackupStorageLocation: volume.StorageLocation, VolumeNamespace: volume.Namespace, Uploader: volume.Uploader}
+	return v1alpha1.RepositoryKey{BackupStorageLocation: volume.StorageLocation, VolumeNamespace: volume.Namespace, Uploader: volume.Uploader}
 }
 
 // isProvenSince reports whether the snapshot in which damage was found was proven afterwards, as when lost objects were brought back.
@@ -142,7 +153,7 @@ func isProvenSince(damage *v1alpha1.RepositoryTaskVolume, all []v1alpha1.Reposit
 	return false
 }
 
-// provenAfter reports whether a check has read all data of the repository after a time, and found it whole.
-func (c checkResults) provenAfter(at time.Time) bool {
-	return slices.ContainsFunc(c, func(r checkResult) bool { return r.whole && r.deep && r.at.After(at) })
+// provenSince reports whether a check has read all data of the repository after a time, and found it whole.
+func (c checkResults) provenSince(at *metav1.Time) bool {
+	return at != nil && slices.ContainsFunc(c, func(r checkResult) bool { return r.whole && r.deep && r.at.After(at.Time) })
 }

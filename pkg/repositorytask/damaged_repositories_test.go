@@ -5,8 +5,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
@@ -86,6 +88,53 @@ func TestDamageOutlivesTheBackup(t *testing.T) {
 	completed(s.checkTask("deep", "second", true))
 	is("all data is proven", found)
 	is("the other repository is not", checked, "kopia/shop")
+}
+
+// noted returns a task that has ended, with a note of damage in the restic repository of namespace shop.
+func (s *site) noted(name string, status v1alpha1.RepositoryTaskStatus) *v1alpha1.RepositoryTask {
+	s.T.Helper()
+	task := &v1alpha1.RepositoryTask{ObjectMeta: s.Meta(name), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskVerify, Latest: true}}
+	task.Labels = map[string]string{v1alpha1.LabelDamaged: yes}
+	task.Annotations = map[string]string{v1alpha1.AnnotationDamagedRepositories: `[{"backupStorageLocation":"default","volumeNamespace":"shop","uploader":"restic"}]`}
+	s.Create(task)
+	s.Change(task, func() { task.Status = status })
+	return task
+}
+
+// whole returns a check that has read all data of the restic repository of namespace shop.
+func (s *site) whole(at time.Time) {
+	s.T.Helper()
+	task := &v1alpha1.RepositoryTask{ObjectMeta: s.Meta("whole"), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskCheck, Latest: true, ReadData: true}}
+	s.Create(task)
+	s.Change(task, func() {
+		task.Status = v1alpha1.RepositoryTaskStatus{VolumeOperationStatus: v1alpha1.VolumeOperationStatus{Phase: v1alpha1.PhaseCompleted, CompletionTimestamp: &metav1.Time{Time: at}}, Repositories: []v1alpha1.RepositoryTaskRepository{
+			{BackupStorageLocation: "default", VolumeNamespace: "shop", Uploader: "restic", Result: v1alpha1.RepositoryWhole, CompletionTimestamp: &metav1.Time{Time: at}},
+		}}
+	})
+}
+
+// TestNoteWithoutResult: a process has ended between the note and the result, and the next one could not look again. Nobody but a check of all data
+// knows that the damage is gone.
+func TestNoteWithoutResult(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	began := time.Now().Add(-time.Hour)
+	task := s.noted("found", v1alpha1.RepositoryTaskStatus{
+		VolumeOperationStatus: v1alpha1.VolumeOperationStatus{Phase: v1alpha1.PhaseFailed, StartTimestamp: &metav1.Time{Time: began}, CompletionTimestamp: &metav1.Time{Time: began.Add(time.Minute)}},
+		Volumes:               []v1alpha1.RepositoryTaskVolume{{Namespace: "shop", Pod: "db-0", Volume: "data", PodVolumeBackup: "b", BackupStorageLocation: "default", Result: v1alpha1.VolumeFailed}},
+	})
+	review := func(when string, stands bool) {
+		t.Helper()
+		if err := s.controller(s.config(), s.Client).reviewDamage(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if s.Get(task); (task.Labels[v1alpha1.LabelDamaged] != "") != stands {
+			t.Errorf("%s: the task has %v, %v", when, task.Labels, task.Annotations)
+		}
+	}
+	review("without a result", true)
+	s.whole(time.Now())
+	review("after all data was read", false)
 }
 
 // TestSameNames: what kopia has stored with the name of another entry is whole, but a restore does not write it.

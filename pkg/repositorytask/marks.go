@@ -270,12 +270,20 @@ func (r *run) annotateTask(ctx context.Context, value any) error {
 	})
 }
 
-// payMarks notes what a task that has ended has found on the PodVolumeBackups whose Backup has ended since. done reports whether none is left.
+// payMarks notes what a task that has ended has found on the PodVolumeBackups whose Backup has ended since, unless it was proven to be whole since, or
+// somebody has removed the task's own note. done reports whether none is left.
 func (r *run) payMarks(ctx context.Context) (done bool, err error) {
+	var all v1alpha1.RepositoryTaskList
+	if err := r.api.List(ctx, &all, client.InNamespace(r.cfg.Namespace)); err != nil {
+		return false, fmt.Errorf("list the RepositoryTasks: %w", err)
+	}
+	checks, noted := checksOf(all.Items), v1alpha1.DamagedRepositories(r.object)
 	status := &r.object.Status
 	for i := range status.Volumes {
 		v := &status.Volumes[i]
-		if !proof.Damage(v) || v.CompletionTimestamp == nil {
+		in := repositoryOfVolume(v)
+		forgiven := v.Result == v1alpha1.VolumeMismatched && !slices.Contains(noted, in)
+		if !proof.Damage(v) || v.CompletionTimestamp == nil || forgiven || !volumeStands(v, all.Items, checks[in]) {
 			continue
 		}
 		var pvb velerov1.PodVolumeBackup
@@ -292,7 +300,8 @@ func (r *run) payMarks(ctx context.Context) (done bool, err error) {
 	}
 	for i := range status.Repositories {
 		entry := &status.Repositories[i]
-		if entry.Result != v1alpha1.RepositoryDamaged || entry.CompletionTimestamp == nil {
+		in := keyOf(entry)
+		if entry.Result != v1alpha1.RepositoryDamaged || entry.CompletionTimestamp == nil || !slices.Contains(noted, in) || checks[in].provenSince(entry.CompletionTimestamp) {
 			continue
 		}
 		r.touched = entry.SnapshotIDs

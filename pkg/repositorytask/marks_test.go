@@ -9,6 +9,7 @@ import (
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -116,6 +117,39 @@ func TestOwedByAnotherProcess(t *testing.T) {
 	}
 	if _, marked := s.marks(first); task.Annotations[v1alpha1.AnnotationOwesMarks] == "" || !marked {
 		t.Errorf("the task has %v, and the first backup is noted as damaged: %t", task.Annotations, marked)
+	}
+}
+
+// TestForgivenMarks: what was owed to a running Backup is not noted any more when all data was proven meanwhile, or a person has removed the task's note.
+func TestForgivenMarks(t *testing.T) {
+	t.Parallel()
+	for name, forgive := range map[string]func(*site, *v1alpha1.RepositoryTask){
+		"proven":  func(s *site, _ *v1alpha1.RepositoryTask) { s.whole(time.Now()) },
+		"by hand": func(s *site, task *v1alpha1.RepositoryTask) { s.Patch(task, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationDamagedRepositories+`":null}}}`) },
+		"not":     func(*site, *v1alpha1.RepositoryTask) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			backup := s.backup("night")
+			pvb := s.record(backup, "restic", "shop", "db-0", "snapshot", velerov1.PodVolumeBackupPhaseCompleted)
+			at := metav1.NewTime(time.Now().Add(-time.Hour))
+			task := s.noted("found", v1alpha1.RepositoryTaskStatus{
+				VolumeOperationStatus: v1alpha1.VolumeOperationStatus{Phase: v1alpha1.PhaseFailed, CompletionTimestamp: &at},
+				Volumes: []v1alpha1.RepositoryTaskVolume{{
+					Namespace: "shop", Pod: "db-0", Volume: "data", PodVolumeBackup: pvb.Name, BackupStorageLocation: "default", Uploader: "restic", SnapshotID: "snapshot", Result: v1alpha1.VolumeMismatched, Mismatched: 1, CompletionTimestamp: &at,
+				}},
+			})
+			s.Patch(task, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationOwesMarks+`":"true"}}}`)
+			forgive(s, task)
+			s.Get(task)
+			if done, err := s.controller(s.config(), s.Client).newRun(task).payMarks(t.Context()); err != nil || !done {
+				t.Fatalf("done %t, %v", done, err)
+			}
+			if _, marked := s.marks(pvb); marked != (name == "not") {
+				t.Errorf("noted as damaged: %t", marked)
+			}
+		})
 	}
 }
 

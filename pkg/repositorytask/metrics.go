@@ -82,6 +82,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		m.logError(err)
 		return
 	}
+	reported := slices.ContainsFunc(list.Items, func(t v1alpha1.RepositoryTask) bool { return t.Status.Phase == v1alpha1.PhaseInProgress && !isSilent(&t) })
 	phases, failed := map[[2]string]float64{}, map[v1alpha1.RepositoryTaskType]int64{}
 	for i := range list.Items {
 		task := &list.Items[i]
@@ -91,7 +92,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		}
 		phases[[2]string{string(task.Spec.Type), string(phase)}]++
 		if phase == v1alpha1.PhaseInProgress {
-			m.collectProgress(ch, task)
+			m.collectProgress(ch, task, reported)
 		}
 		if at := task.Status.CompletionTimestamp; phase == v1alpha1.PhaseFailed && at != nil {
 			failed[task.Spec.Type] = max(failed[task.Spec.Type], at.Unix())
@@ -103,9 +104,9 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	m.collectProofs(ch, list.Items)
 	for r, results := range checksOf(list.Items) {
 		if whole := results.lastWhole(); !whole.IsZero() {
-			ch <- prometheus.MustNewConstMetric(m.checked, prometheus.GaugeValue, float64(whole.Unix()), r.location, r.namespace, r.uploader)
+			ch <- prometheus.MustNewConstMetric(m.checked, prometheus.GaugeValue, float64(whole.Unix()), r.BackupStorageLocation, r.VolumeNamespace, r.Uploader)
 		}
-		ch <- prometheus.MustNewConstMetric(m.broken, prometheus.GaugeValue, gauge(results.damaged()), r.location, r.namespace, r.uploader)
+		ch <- prometheus.MustNewConstMetric(m.broken, prometheus.GaugeValue, gauge(results.damaged()), r.BackupStorageLocation, r.VolumeNamespace, r.Uploader)
 	}
 	m.usage.collect(ch, list.Items)
 	for key, n := range phases {
@@ -116,15 +117,21 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 // silentAfter is how long a process may report nothing of its task, which it does every half minute by default.
 const silentAfter = 5 * time.Minute
 
-// collectProgress shows how far a task is that runs.
-func (m *Metrics) collectProgress(ch chan<- prometheus.Metric, task *v1alpha1.RepositoryTask) {
+func isSilent(task *v1alpha1.RepositoryTask) bool {
+	beat := task.Status.HeartbeatTimestamp
+	return beat != nil && time.Since(beat.Time) > silentAfter
+}
+
+// collectProgress shows how far a task is that runs. One of which nothing is reported only waits while
+// another one is reported: a new process takes those that have begun in any order, one at a time.
+func (m *Metrics) collectProgress(ch chan<- prometheus.Metric, task *v1alpha1.RepositoryTask, reported bool) {
 	s := &task.Status
 	if s.Percent != nil {
 		ch <- prometheus.MustNewConstMetric(m.progress, prometheus.GaugeValue, float64(*s.Percent)/100, task.Name, string(task.Spec.Type))
 	}
 	ch <- prometheus.MustNewConstMetric(m.rate, prometheus.GaugeValue, float64(s.BytesPerSecond), task.Name, string(task.Spec.Type))
-	silent := s.HeartbeatTimestamp != nil && time.Since(s.HeartbeatTimestamp.Time) > silentAfter
-	ch <- prometheus.MustNewConstMetric(m.stalled, prometheus.GaugeValue, gauge(silent || s.State == string(v1alpha1.StateStalled)), task.Name, string(task.Spec.Type))
+	silent := isSilent(task)
+	ch <- prometheus.MustNewConstMetric(m.stalled, prometheus.GaugeValue, gauge(silent && !reported || !silent && s.State == string(v1alpha1.StateStalled)), task.Name, string(task.Spec.Type))
 }
 
 // collectProofs shows what is known of each volume, of restic's and kopia's backups of it together.
@@ -153,9 +160,6 @@ func (m *Metrics) collectProofs(ch chan<- prometheus.Metric, tasks []v1alpha1.Re
 		}
 	}
 }
-
-// checkedRepository tells repositories apart.
-type checkedRepository struct{ location, namespace, uploader string }
 
 // checkResult is what one check has found in a repository.
 type checkResult struct {
@@ -187,8 +191,8 @@ func (c checkResults) damaged() bool {
 }
 
 // checksOf returns the results of all checks by repository.
-func checksOf(tasks []v1alpha1.RepositoryTask) map[checkedRepository]checkResults {
-	checks := map[checkedRepository]checkResults{}
+func checksOf(tasks []v1alpha1.RepositoryTask) map[v1alpha1.RepositoryKey]checkResults {
+	checks := map[v1alpha1.RepositoryKey]checkResults{}
 	for i := range tasks {
 		if tasks[i].Spec.Type != v1alpha1.TaskCheck {
 			continue
@@ -197,7 +201,7 @@ func checksOf(tasks []v1alpha1.RepositoryTask) map[checkedRepository]checkResult
 			entry := &tasks[i].Status.Repositories[j]
 			whole := entry.Result == v1alpha1.RepositoryWhole
 			if (whole || repositoryDamage(entry)) && entry.CompletionTimestamp != nil {
-				checked := checkedRepositoryOf(entry)
+				checked := keyOf(entry)
 				deep := tasks[i].Spec.ReadData && entry.Result != v1alpha1.RepositoryFailed // what is lost any check sees
 				checks[checked] = append(checks[checked], checkResult{entry.CompletionTimestamp.Time, whole, deep})
 			}
@@ -211,8 +215,8 @@ func repositoryDamage(entry *v1alpha1.RepositoryTaskRepository) bool {
 	return entry.Result == v1alpha1.RepositoryDamaged || entry.Result == v1alpha1.RepositoryFailed && proof.Lost(entry.Reason)
 }
 
-func checkedRepositoryOf(entry *v1alpha1.RepositoryTaskRepository) checkedRepository {
-	return checkedRepository{entry.BackupStorageLocation, entry.VolumeNamespace, entry.Uploader}
+func keyOf(entry *v1alpha1.RepositoryTaskRepository) v1alpha1.RepositoryKey {
+	return v1alpha1.RepositoryKey{BackupStorageLocation: entry.BackupStorageLocation, VolumeNamespace: entry.VolumeNamespace, Uploader: entry.Uploader}
 }
 
 // gauge returns 1 for true.

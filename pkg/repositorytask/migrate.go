@@ -132,7 +132,7 @@ func (r *run) migrateOnce(ctx context.Context, i int, v v1alpha1.RepositoryTaskV
 
 // comparedVolume is a volume of which this run has copied a snapshot.
 type comparedVolume struct {
-	repository checkedRepository
+	repository v1alpha1.RepositoryKey
 	source     string
 }
 
@@ -193,8 +193,8 @@ func withSnapshot(known map[string]string, from, to string) map[string]string {
 	return known
 }
 
-func kopiaRepositoryOf(pvb *velerov1.PodVolumeBackup) checkedRepository {
-	return checkedRepository{pvb.Spec.BackupStorageLocation, pvb.Spec.Pod.Namespace, uploaderKopia}
+func kopiaRepositoryOf(pvb *velerov1.PodVolumeBackup) v1alpha1.RepositoryKey {
+	return v1alpha1.RepositoryKey{BackupStorageLocation: pvb.Spec.BackupStorageLocation, VolumeNamespace: pvb.Spec.Pod.Namespace, Uploader: uploaderKopia}
 }
 
 // kopiaRepository returns where the snapshots of a restic PodVolumeBackup go.
@@ -227,7 +227,7 @@ func (r *run) importedSnapshots(ctx context.Context, pvb *velerov1.PodVolumeBack
 		return nil, err
 	}
 	if r.imported == nil {
-		r.imported = map[checkedRepository]map[string]string{}
+		r.imported = map[v1alpha1.RepositoryKey]map[string]string{}
 	}
 	r.imported[key] = found
 	return found, nil
@@ -242,7 +242,7 @@ func (r *run) create(ctx context.Context, repo uploader.Repository) error {
 		REST: r.rest, Namespace: r.cfg.Namespace, Identity: "repository-tasks/" + string(r.object.UID), Timeout: creationTimeout, Logger: r.log,
 	}.Create(ctx, r.cfg.Importer, repo)
 	if err == nil && r.imported == nil {
-		r.imported = map[checkedRepository]map[string]string{}
+		r.imported = map[v1alpha1.RepositoryKey]map[string]string{}
 	}
 	return err
 }

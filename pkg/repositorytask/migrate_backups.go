@@ -114,14 +114,30 @@ func (r *run) copyBackup(ctx context.Context, entry *v1alpha1.MigratedBackup) (m
 		made, err = stored.CopyTo(ctx, backupstore.Copied{Name: entry.Copy, DryRun: r.object.Spec.DryRun, Snapshot: func(pvb *velerov1.PodVolumeBackup) (string, error) {
 			record := pvb.DeepCopy()
 			record.Spec.BackupStorageLocation = location // in the bucket it has the name that it had where the backup was made
-			return r.migratedSnapshot(ctx, record)
+			id, err := r.migratedSnapshot(ctx, record)
+			if refused, ok := errors.AsType[*RefusedError](err); ok && refused.Reason == v1alpha1.ReasonNotMigrated && r.isPostponed(record, known.Items) {
+				return string(v1alpha1.VolumePlanned), nil
+			}
+			return id, err
 		}})
 		return err
 	})
 	return made, err
 }
 
-// migratedSnapshot returns the kopia snapshot that was made of a restic one, or of a dry run "planned" for one that would be.
+// isPostponed reports whether a dry run leaves a snapshot of a Backup to later tasks, as it had room for others of the Backup only. known are the
+// PodVolumeBackups of the Backup.
+func (r *run) isPostponed(pvb *velerov1.PodVolumeBackup, known []velerov1.PodVolumeBackup) bool {
+	if !r.object.Spec.DryRun || r.status().Postponed == 0 || !r.object.Spec.Volume.Selects(&pvb.Spec.Pod, pvb.Spec.Volume) {
+		return false
+	}
+	return slices.ContainsFunc(known, func(b velerov1.PodVolumeBackup) bool {
+		tried := slices.ContainsFunc(r.status().Volumes, func(v v1alpha1.RepositoryTaskVolume) bool { return v.PodVolumeBackup == b.Name })
+		return !tried && isResticSnapshot(b) && b.Status.SnapshotID == pvb.Status.SnapshotID
+	})
+}
+
+// migratedSnapshot returns the kopia snapshot that was made of a restic one, or of a dry run VolumePlanned for one that would be.
 func (r *run) migratedSnapshot(ctx context.Context, pvb *velerov1.PodVolumeBackup) (string, error) {
 	imported, err := r.importedSnapshots(ctx, pvb)
 	if err != nil && !errors.Is(err, uploader.ErrRepositoryNotFound) {
@@ -134,7 +150,7 @@ func (r *run) migratedSnapshot(ctx context.Context, pvb *velerov1.PodVolumeBacku
 		return v.Result == v1alpha1.VolumePlanned && v.SnapshotID == pvb.Status.SnapshotID && v.Namespace == pvb.Spec.Pod.Namespace && v.BackupStorageLocation == pvb.Spec.BackupStorageLocation
 	}
 	if slices.ContainsFunc(r.status().Volumes, planned) {
-		return "planned", nil
+		return string(v1alpha1.VolumePlanned), nil
 	}
 	return "", refuse(v1alpha1.ReasonNotMigrated, "volume %s/%s:%s of the backup is not migrated", pvb.Spec.Pod.Namespace, pvb.Spec.Pod.Name, pvb.Spec.Volume)
 }

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -281,6 +282,42 @@ func TestMigrate(t *testing.T) {
 	if gap.Phase != v1alpha1.PhaseFailed || gap.Reason != v1alpha1.ReasonPodVolumeBackupNotFound || !strings.Contains(gap.Message, "1 Backup has restic snapshots by the list in the location") ||
 		!strings.HasSuffix(gap.Message, "such as night-1") {
 		t.Errorf("a Backup without its records: %+v", gap)
+	}
+}
+
+// TestPostponedSnapshots: a dry run that has room for some volumes of a Backup only plans its copy all the same; not for a volume that was not selected, was
+// tried, or is of kopia.
+func TestPostponedSnapshots(t *testing.T) {
+	t.Parallel()
+	of := func(name, uploader, pod string) velerov1.PodVolumeBackup {
+		return velerov1.PodVolumeBackup{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: velerov1.PodVolumeBackupSpec{Pod: corev1.ObjectReference{Namespace: "shop", Name: pod}, Volume: "data", UploaderType: uploader},
+			Status: velerov1.PodVolumeBackupStatus{Phase: velerov1.PodVolumeBackupPhaseCompleted, SnapshotID: name},
+		}
+	}
+	known := []velerov1.PodVolumeBackup{of("tried", "restic", "db-0"), of("left", "restic", "db-1"), of("kopia", "kopia", "db-2"), of("other", "restic", "other")}
+	for name, test := range map[string]struct {
+		snapshot  string
+		dryRun    bool
+		postponed int32
+		want      bool
+	}{
+		"left": {"left", true, 1, true}, "nothing is left": {"left", true, 0, false}, "no plan": {"left", false, 1, false},
+		"tried": {"tried", true, 1, false}, "of kopia": {"kopia", true, 1, false}, "without a record": {"unknown", true, 1, false},
+	} {
+		task := &v1alpha1.RepositoryTask{
+			Spec:   v1alpha1.RepositoryTaskSpec{DryRun: test.dryRun},
+			Status: v1alpha1.RepositoryTaskStatus{Postponed: test.postponed, Volumes: []v1alpha1.RepositoryTaskVolume{{PodVolumeBackup: "tried", Result: v1alpha1.VolumeFailed}}},
+		}
+		r := &run{object: task, task: task}
+		pvb := of(test.snapshot, "restic", "db-1")
+		if got := r.isPostponed(&pvb, known); got != test.want {
+			t.Errorf("%s: %t", name, got)
+		}
+		task.Spec.Volume = &v1alpha1.PodVolumeSelector{Namespace: "bank"}
+		if r.isPostponed(&pvb, known) {
+			t.Errorf("%s: it was not selected", name)
+		}
 	}
 }
 

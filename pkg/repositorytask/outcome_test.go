@@ -78,10 +78,18 @@ plimsoll_repository_task_progress_ratio{name="stalled",type="Verify"} 0.25
 # HELP plimsoll_repository_task_stalled 1 if a RepositoryTask that runs does not get any further, or its process reports nothing; else 0.
 # TYPE plimsoll_repository_task_stalled gauge
 plimsoll_repository_task_stalled{name="moves",type="Verify"} 0
-plimsoll_repository_task_stalled{name="silent",type="Verify"} 1
+plimsoll_repository_task_stalled{name="silent",type="Verify"} 0
 plimsoll_repository_task_stalled{name="stalled",type="Verify"} 1
 `
 	if err := testutil.CollectAndCompare(metrics, strings.NewReader(want), "plimsoll_repository_task_progress_ratio", "plimsoll_repository_task_stalled"); err != nil {
+		t.Error(err)
+	}
+	alone := NewMetrics(tasks{task("silent", v1alpha1.PhaseInProgress, v1alpha1.StateTransferring, time.Hour)}, func(err error) { t.Error(err) })
+	want = `# HELP plimsoll_repository_task_stalled 1 if a RepositoryTask that runs does not get any further, or its process reports nothing; else 0.
+# TYPE plimsoll_repository_task_stalled gauge
+plimsoll_repository_task_stalled{name="silent",type="Verify"} 1
+`
+	if err := testutil.CollectAndCompare(alone, strings.NewReader(want), "plimsoll_repository_task_stalled"); err != nil {
 		t.Error(err)
 	}
 }

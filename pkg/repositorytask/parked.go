@@ -35,14 +35,14 @@ func (r *run) park(ctx context.Context, pvb *velerov1.PodVolumeBackup, reason v1
 	if err := r.open(ctx, pvb); err != nil && ctx.Err() == nil {
 		volume := pvb.Spec.Pod.Namespace + "/" + pvb.Spec.Pod.Name + ":" + pvb.Spec.Volume
 		r.log.Warn("The repository does not open: its other volumes are not tried", "volume", volume, "for", parkedFor, "error", err)
-		r.parked[checkedRepositoryOf(new(repositoryOf(pvb)))] = parked{time.Now().Add(parkedFor), volume, err}
+		r.parked[keyOf(new(repositoryOf(pvb)))] = parked{time.Now().Add(parkedFor), volume, err}
 	}
 }
 
 // isParked reports whether a volume is in a repository that does not open, and notes that then. Once the time has passed, one that opens is parked
 // no more.
 func (r *run) isParked(ctx context.Context, pvb *velerov1.PodVolumeBackup, v *v1alpha1.RepositoryTaskVolume) bool {
-	repository := checkedRepositoryOf(new(repositoryOf(pvb)))
+	repository := keyOf(new(repositoryOf(pvb)))
 	p, ok := r.parked[repository]
 	if !ok {
 		return false

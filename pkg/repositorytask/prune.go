@@ -80,7 +80,7 @@ func (r *run) refuseDamaged(ctx context.Context, entry *v1alpha1.RepositoryTaskR
 	if err := r.api.List(ctx, &tasks, client.InNamespace(r.cfg.Namespace)); err != nil {
 		return fmt.Errorf("list the RepositoryTasks: %w", err)
 	}
-	if checksOf(tasks.Items)[checkedRepositoryOf(entry)].damaged() {
+	if checksOf(tasks.Items)[keyOf(entry)].damaged() {
 		return fmt.Errorf("%w, a check has found: nothing is pruned before a check that looks as deep has found the repository whole", uploader.ErrRepositoryDamaged)
 	}
 	for volume, found := range proof.Of(tasks.Items) {

@@ -43,13 +43,13 @@ type run struct {
 	unlisted  *RefusedError              // why nobody knows whether the task has all volumes of its Backup; nil: it is known
 	object    *v1alpha1.RepositoryTask   // as it was when the run began, for what does not change
 
-	parked map[checkedRepository]parked // repositories that did not open
+	parked map[v1alpha1.RepositoryKey]parked // repositories that did not open
 
 	owesMarks bool // damage was found that is not noted yet on the PodVolumeBackup, since its Backup runs
 
 	touched []string // the snapshots that need what is damaged in the repository that was checked last
 
-	imported map[checkedRepository]map[string]string      // by kopia repository: the new snapshots by the ids of restic's
+	imported map[v1alpha1.RepositoryKey]map[string]string // by kopia repository: the new snapshots by the ids of restic's
 	compared map[comparedVolume]uploader.ImportedSnapshot // the last snapshot that this run has copied, by volume
 
 	mu    sync.Mutex
@@ -64,7 +64,7 @@ func (c *Controller) newRun(task *v1alpha1.RepositoryTask) *run {
 		before.StartTime = s.StartTimestamp.Time
 	}
 	return &run{
-		Controller: c, task: task, parked: map[checkedRepository]parked{}, object: task.DeepCopy(), log: c.cfg.Logger.With("task", task.Name, "subject", selectionOf(&task.Spec).String()),
+		Controller: c, task: task, parked: map[v1alpha1.RepositoryKey]parked{}, object: task.DeepCopy(), log: c.cfg.Logger.With("task", task.Name, "subject", selectionOf(&task.Spec).String()),
 		tracker: progress.NewTracker(progress.Options{StallAfter: c.cfg.StallAfter, Previous: before}),
 	}
 }

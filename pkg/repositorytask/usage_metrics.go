@@ -71,14 +71,14 @@ func (m *usageMetrics) collect(ch chan<- prometheus.Metric, tasks []v1alpha1.Rep
 	for r, entry := range usagesOf(tasks) {
 		for _, metric := range m.repository {
 			if value, ok := metric.value(entry); ok {
-				ch <- prometheus.MustNewConstMetric(metric.desc, prometheus.GaugeValue, value, r.location, r.namespace, r.uploader)
+				ch <- prometheus.MustNewConstMetric(metric.desc, prometheus.GaugeValue, value, r.BackupStorageLocation, r.VolumeNamespace, r.Uploader)
 			}
 		}
 		for i := range entry.Usage.Volumes {
 			v := &entry.Usage.Volumes[i]
 			for _, metric := range m.volume {
 				if value, ok := metric.value(v); ok {
-					ch <- prometheus.MustNewConstMetric(metric.desc, prometheus.GaugeValue, value, v.Namespace, v.Pod, v.Volume, r.location, r.uploader)
+					ch <- prometheus.MustNewConstMetric(metric.desc, prometheus.GaugeValue, value, v.Namespace, v.Pod, v.Volume, r.BackupStorageLocation, r.Uploader)
 				}
 			}
 		}

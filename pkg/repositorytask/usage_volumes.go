@@ -161,11 +161,11 @@ func valueOr(p *int64, otherwise int64) int64 {
 // addHistory adds what other tasks have found out about a repository and its volumes: the last proofs, and how large they were before.
 func addHistory(entry *v1alpha1.RepositoryTaskRepository, tasks []v1alpha1.RepositoryTask) {
 	u := entry.Usage
-	checks := checksOf(tasks)[checkedRepositoryOf(entry)]
+	checks := checksOf(tasks)[keyOf(entry)]
 	u.CheckedTimestamp, u.Damaged = timeOrNil(checks.lastWhole()), checks.damaged()
 	proofs := proof.Of(tasks)
 	var volumesBefore []v1alpha1.VolumeUsage
-	if last := usagesOf(tasks)[checkedRepositoryOf(entry)]; last != nil {
+	if last := usagesOf(tasks)[keyOf(entry)]; last != nil {
 		u.GrowthSince = last.CompletionTimestamp
 		u.GrowthBytes = growth(last.Usage.StoredBytes, u.StoredBytes)
 		volumesBefore = last.Usage.Volumes
@@ -197,16 +197,16 @@ func timeOrNil(t time.Time) *metav1.Time {
 }
 
 // usagesOf returns the last measurement of each repository.
-func usagesOf(tasks []v1alpha1.RepositoryTask) map[checkedRepository]*v1alpha1.RepositoryTaskRepository {
-	last := map[checkedRepository]*v1alpha1.RepositoryTaskRepository{}
+func usagesOf(tasks []v1alpha1.RepositoryTask) map[v1alpha1.RepositoryKey]*v1alpha1.RepositoryTaskRepository {
+	last := map[v1alpha1.RepositoryKey]*v1alpha1.RepositoryTaskRepository{}
 	for i := range tasks {
 		for j := range tasks[i].Status.Repositories {
 			entry := &tasks[i].Status.Repositories[j]
 			if entry.Result != v1alpha1.RepositoryMeasured || entry.Usage == nil || entry.CompletionTimestamp == nil {
 				continue
 			}
-			if known := last[checkedRepositoryOf(entry)]; known == nil || known.CompletionTimestamp.Before(entry.CompletionTimestamp) {
-				last[checkedRepositoryOf(entry)] = entry
+			if known := last[keyOf(entry)]; known == nil || known.CompletionTimestamp.Before(entry.CompletionTimestamp) {
+				last[keyOf(entry)] = entry
 			}
 		}
 	}

@@ -6,16 +6,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// DamagedRepository is one of AnnotationDamagedRepositories: that of the volumes of a namespace, in a BackupStorageLocation.
-type DamagedRepository struct {
+// RepositoryKey tells repositories apart: each namespace with volumes has one for restic, and one for kopia, in a BackupStorageLocation.
+type RepositoryKey struct {
 	BackupStorageLocation string `json:"backupStorageLocation"`
 	VolumeNamespace       string `json:"volumeNamespace"`
 	Uploader              string `json:"uploader"`
 }
 
 // DamagedRepositories returns those of a RepositoryTask's annotation. What cannot be read counts as none.
-func DamagedRepositories(task metav1.Object) []DamagedRepository {
-	var damaged []DamagedRepository
+func DamagedRepositories(task metav1.Object) []RepositoryKey {
+	var damaged []RepositoryKey
 	if json.Unmarshal([]byte(task.GetAnnotations()[AnnotationDamagedRepositories]), &damaged) != nil {
 		return nil
 	}
