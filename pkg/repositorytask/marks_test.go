@@ -124,9 +124,11 @@ func TestOwedByAnotherProcess(t *testing.T) {
 func TestForgivenMarks(t *testing.T) {
 	t.Parallel()
 	for name, forgive := range map[string]func(*site, *v1alpha1.RepositoryTask){
-		"proven":  func(s *site, _ *v1alpha1.RepositoryTask) { s.whole(time.Now()) },
-		"by hand": func(s *site, task *v1alpha1.RepositoryTask) { s.Patch(task, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationDamagedRepositories+`":null}}}`) },
-		"not":     func(*site, *v1alpha1.RepositoryTask) {},
+		"proven": func(s *site, _ *v1alpha1.RepositoryTask) { s.whole(time.Now()) },
+		"by hand": func(s *site, task *v1alpha1.RepositoryTask) {
+			s.Patch(task, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationDamagedRepositories+`":null}}}`)
+		},
+		"not": func(*site, *v1alpha1.RepositoryTask) {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -82,7 +82,9 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		m.logError(err)
 		return
 	}
-	reported := slices.ContainsFunc(list.Items, func(t v1alpha1.RepositoryTask) bool { return t.Status.Phase == v1alpha1.PhaseInProgress && !isSilent(&t) })
+	reported := slices.ContainsFunc(list.Items, func(t v1alpha1.RepositoryTask) bool {
+		return t.Status.Phase == v1alpha1.PhaseInProgress && !isSilent(&t)
+	})
 	phases, failed := map[[2]string]float64{}, map[v1alpha1.RepositoryTaskType]int64{}
 	for i := range list.Items {
 		task := &list.Items[i]
