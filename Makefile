@@ -101,7 +101,7 @@ bench: bin/restic-$(RESTIC_DEFAULT) bin/kopia bin/kopia-worker bin/worker-exec #
 
 .PHONY: bench-memory
 bench-memory: bin/restic-$(RESTIC_DEFAULT) $(CONTROLPLANE) velero-crds ## Print how much memory an agent takes, idle and with 20 volumes.
-	@go test -tags bench -count 1 -timeout 40m -run TestAgentMemory -v ./test/bench | grep -v '^=== '
+	@go test -tags bench -count 1 -timeout 40m -run "TestAgentMemory|TestSmallVolumes" -v ./test/bench | grep -v '^=== '
 
 # SCALEFLAGS='-agents 10,100' measures with fewer agents.
 SCALEFLAGS ?=

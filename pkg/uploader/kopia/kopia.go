@@ -170,6 +170,7 @@ func (u *Uploader) Restore(ctx context.Context, req uploader.RestoreRequest, p p
 	if !protocol.IsSnapshotID(req.SnapshotID) {
 		return uploader.RestoreResult{}, fmt.Errorf("restore: %s is no snapshot's id: %w", strconv.Quote(req.SnapshotID), uploader.ErrSnapshotNotFound)
 	}
+	req.Repository.ReadOnly = true // else kopia may store what it knows of snapshots anew
 	r, err := u.run(ctx, run{
 		repository: req.Repository, volume: req.Volume, mode: worker.Write, sink: orDiscard(p),
 		request: protocol.Request{
