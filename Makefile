@@ -97,10 +97,10 @@ BENCHFLAGS ?=
 .PHONY: bench
 bench: bin/restic-$(RESTIC_DEFAULT) bin/kopia bin/kopia-worker bin/worker-exec ## Compare our data paths with restic, kopia and du, side by side. Takes about an hour on 2 quiet cores.
 	go run ./test/bench $(BENCHFLAGS)
-	@$(MAKE) --no-print-directory bench-memory
+	@$(MAKE) --no-print-directory bench-agent
 
-.PHONY: bench-memory
-bench-memory: bin/restic-$(RESTIC_DEFAULT) $(CONTROLPLANE) velero-crds ## Print how much memory an agent takes, idle and with 20 volumes.
+.PHONY: bench-agent
+bench-agent: bin/restic-$(RESTIC_DEFAULT) $(CONTROLPLANE) velero-crds ## Print how much memory an agent takes, idle and with 20 volumes.
 	@go test -tags bench -count 1 -timeout 40m -run "TestAgentMemory|TestSmallVolumes" -v ./test/bench | grep -v '^=== '
 
 # SCALEFLAGS='-agents 10,100' measures with fewer agents.

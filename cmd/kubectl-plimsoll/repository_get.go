@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -48,6 +49,8 @@ leaves the cluster. The SHA-256 of all content is compared at the end.
 A file that was cut off stays as FILE.ID.part, and the same command goes on with it. A directory is unpacked without owners, devices
 and links that lead out of it; with -o - it comes as a tar archive, with all that the backup has of it. Nothing that exists is
 replaced without --overwrite, and directories never are.
+
+What takes longer than a few seconds shows how far it is on standard error, a line each ten seconds, but for -o -.
 
 The exit code is 3 if a directory is there but for some entries, which are counted.`,
 		Example: `  kubectl plimsoll repository get --backup nightly --volume shop/db-0:data dumps/monday.sql
@@ -99,6 +102,7 @@ func (o *repositoryGet) run(ctx context.Context, s *fileSession) error {
 		return err
 	}
 	defer answer.Body.Close()
+	defer answer.showProgress(o.errOut, cmp.Or(protocol.Clean(o.path), v.Volume), query.Offset)()
 	switch answer.Header.Get(protocol.HeaderType) {
 	case protocol.TypeFile:
 		err = d.file(answer, query.Offset)

@@ -142,9 +142,13 @@ func serveTasks(ctx context.Context, o tasksOptions) error {
 	if err != nil {
 		return err
 	}
-	ctrlmetrics.Registry.MustRegister(repositorytask.NewMetrics(mgr.GetClient(), func(err error) {
-		log.Error("Cannot list the RepositoryTasks for the metrics", "error", err)
-	}))
+	metrics := repositorytask.NewMetrics(mgr.GetClient(), mgr.GetAPIReader(), o.namespace, func(err error) {
+		log.Error("Cannot read what the metrics are made of", "error", err)
+	})
+	ctrlmetrics.Registry.MustRegister(metrics)
+	if err := mgr.Add(metrics); err != nil { // while it holds the Lease: one list for all replicas
+		return err
+	}
 	log.Info("Doing the RepositoryTasks", "version", version, "commit", commit, "namespace", o.namespace)
 	program.WarnUnconfined(log, worker.LandlockABI())
 	return mgr.Start(ctx)

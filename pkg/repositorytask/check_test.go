@@ -88,7 +88,7 @@ func TestCheck(t *testing.T) {
 		t.Errorf("readData of a verification: got %v", err)
 	}
 
-	metrics := NewMetrics(client.NewNamespacedClient(s.Client, s.Namespace), func(err error) { t.Error(err) })
+	metrics := NewMetrics(client.NewNamespacedClient(s.Client, s.Namespace), s.Client, s.Namespace, func(err error) { t.Error(err) })
 	want := `# HELP plimsoll_repository_damaged 1 if a check has found damaged or missing data in the repository, and none that looked as deep has found it whole since; else 0.
 # TYPE plimsoll_repository_damaged gauge
 plimsoll_repository_damaged{location="default",uploader="restic",volume_namespace="bank"} 0

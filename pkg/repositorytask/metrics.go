@@ -2,21 +2,33 @@ package repositorytask
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
 	"github.com/plimsoll-io/plimsoll/pkg/proof"
 )
 
 // Metrics shows what the tasks that exist have proven, a prometheus.Collector.
 type Metrics struct {
-	api      client.Reader
-	logError func(error)
+	api       client.Reader
+	backups   client.Reader
+	namespace string
+	logError  func(error)
+
+	mu    sync.Mutex
+	since map[proof.Volume]time.Time // since when each volume has had a completed backup
+
 	verified *prometheus.Desc
+	unproven *prometheus.Desc
 	sampled  *prometheus.Desc
 	damaged  *prometheus.Desc
 	checked  *prometheus.Desc
@@ -24,6 +36,9 @@ type Metrics struct {
 	tasks    *prometheus.Desc
 	failed   *prometheus.Desc
 	progress *prometheus.Desc
+	done     *prometheus.Desc
+	total    *prometheus.Desc
+	eta      *prometheus.Desc
 	rate     *prometheus.Desc
 	stalled  *prometheus.Desc
 	usage    usageMetrics
@@ -31,15 +46,18 @@ type Metrics struct {
 
 var _ prometheus.Collector = (*Metrics)(nil)
 
-// NewMetrics returns a collector that lists the RepositoryTasks at each scrape, from a cache. logError gets what goes wrong.
-func NewMetrics(api client.Reader, logError func(error)) *Metrics {
+// NewMetrics returns a collector that lists the RepositoryTasks at each scrape, from a cache, and the PodVolumeBackups of the namespace from the API server,
+// while Start runs. logError gets what goes wrong.
+func NewMetrics(tasks, backups client.Reader, namespace string, logError func(error)) *Metrics {
 	labels := []string{"pod_namespace", "pod_name", "volume", "location"}
 	repository := []string{"location", "volume_namespace", "uploader"}
 	task := []string{"name", "type"}
 	return &Metrics{
-		api: api, logError: logError,
+		api: tasks, backups: backups, namespace: namespace, logError: logError,
 		verified: prometheus.NewDesc("plimsoll_backup_verified_timestamp_seconds",
 			"When a backup of the volume in the location was last proven to be restorable, in seconds since the epoch; absent if no task has. By samples: when the oldest of the parts was read that are all of its content.", labels, nil),
+		unproven: prometheus.NewDesc("plimsoll_backup_unproven_timestamp_seconds",
+			"When the oldest backup began of a volume of whose backups in the location none was ever proven to be restorable, as far as backups and tasks exist, in seconds since the epoch; absent if one was.", labels, nil),
 		sampled: prometheus.NewDesc("plimsoll_backup_sampled_ratio",
 			"Which share of the parts of the volume's content in the location was read and is what it should be, 0 to 1; absent if no task has sampled it.", labels, nil),
 		damaged: prometheus.NewDesc("plimsoll_backup_damaged",
@@ -52,6 +70,9 @@ func NewMetrics(api client.Reader, logError func(error)) *Metrics {
 		failed: prometheus.NewDesc("plimsoll_repository_task_failed_timestamp_seconds",
 			"When a RepositoryTask last failed, in seconds since the epoch; absent if none that exists has.", []string{"type"}, nil),
 		progress: prometheus.NewDesc("plimsoll_repository_task_progress_ratio", "How much of a RepositoryTask that runs is done, 0 to 1; absent while that is not known.", task, nil),
+		done:     prometheus.NewDesc("plimsoll_repository_task_done_bytes", "How much a RepositoryTask that runs has read or copied, in bytes; absent for those that count in steps.", task, nil),
+		total:    prometheus.NewDesc("plimsoll_repository_task_total_bytes", "How much a RepositoryTask that runs is to read or copy, in bytes; absent while that is not known.", task, nil),
+		eta:      prometheus.NewDesc("plimsoll_repository_task_eta_seconds", "How long a RepositoryTask that runs is expected to take from now on, in seconds; absent while that is not known.", task, nil),
 		rate:     prometheus.NewDesc("plimsoll_repository_task_bytes_per_second", "How fast a RepositoryTask that runs reads or copies, in bytes per second.", task, nil),
 		stalled:  prometheus.NewDesc("plimsoll_repository_task_stalled", "1 if a RepositoryTask that runs does not get any further, or its process reports nothing; else 0.", task, nil),
 		usage:    newUsageMetrics(repository, labels),
@@ -61,6 +82,7 @@ func NewMetrics(api client.Reader, logError func(error)) *Metrics {
 // Describe implements prometheus.Collector.
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	ch <- m.verified
+	ch <- m.unproven
 	ch <- m.sampled
 	ch <- m.damaged
 	ch <- m.checked
@@ -68,6 +90,9 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	ch <- m.tasks
 	ch <- m.failed
 	ch <- m.progress
+	ch <- m.done
+	ch <- m.total
+	ch <- m.eta
 	ch <- m.rate
 	ch <- m.stalled
 	m.usage.describe(ch)
@@ -116,6 +141,42 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
+// backupsInterval is the time between two lists of the PodVolumeBackups, of which there may be many.
+const backupsInterval = 10 * time.Minute
+
+// Start lists the PodVolumeBackups again and again until ctx has ended: no task tells of a volume that has backups and was never looked at. It implements
+// manager.Runnable.
+func (m *Metrics) Start(ctx context.Context) error {
+	for {
+		if err := m.readBackups(ctx); err != nil && ctx.Err() == nil {
+			m.logError(err)
+		}
+		if apiretry.Sleep(ctx, backupsInterval) != nil {
+			return nil // as it should end
+		}
+	}
+}
+
+// readBackups finds out since when each volume has had backups. Of a volume that was empty there is nothing to prove.
+func (m *Metrics) readBackups(ctx context.Context) error {
+	var list velerov1.PodVolumeBackupList
+	// From the API server's watch cache: a list that is a moment old will do.
+	if err := m.backups.List(ctx, &list, client.InNamespace(m.namespace), &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: "0"}}); err != nil {
+		return fmt.Errorf("list the PodVolumeBackups: %w", err)
+	}
+	list.Items = slices.DeleteFunc(list.Items, func(pvb velerov1.PodVolumeBackup) bool { return pvb.Status.SnapshotID == "" })
+	since := map[proof.Volume]time.Time{}
+	for v, at := range proof.Since(list.Items) {
+		if known, ok := since[v.WithAny()]; !ok || at.Before(known) {
+			since[v.WithAny()] = at
+		}
+	}
+	m.mu.Lock()
+	m.since = since
+	m.mu.Unlock()
+	return nil
+}
+
 // silentAfter is how long a process may report nothing of its task, which it does every half minute by default.
 const silentAfter = 5 * time.Minute
 
@@ -130,6 +191,14 @@ func (m *Metrics) collectProgress(ch chan<- prometheus.Metric, task *v1alpha1.Re
 	s := &task.Status
 	if s.Percent != nil {
 		ch <- prometheus.MustNewConstMetric(m.progress, prometheus.GaugeValue, float64(*s.Percent)/100, task.Name, string(task.Spec.Type))
+	}
+	for desc, value := range map[*prometheus.Desc]int64{m.done: s.Progress.BytesDone, m.total: s.Progress.TotalBytes} {
+		if value > 0 {
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value), task.Name, string(task.Spec.Type))
+		}
+	}
+	if s.ETASeconds != nil {
+		ch <- prometheus.MustNewConstMetric(m.eta, prometheus.GaugeValue, float64(*s.ETASeconds), task.Name, string(task.Spec.Type))
 	}
 	ch <- prometheus.MustNewConstMetric(m.rate, prometheus.GaugeValue, float64(s.BytesPerSecond), task.Name, string(task.Spec.Type))
 	silent := isSilent(task)
@@ -149,6 +218,14 @@ func (m *Metrics) collectProofs(ch chan<- prometheus.Metric, tasks []v1alpha1.Re
 			together.Parts, together.PartsRead = p.Parts, p.PartsRead
 		}
 		proofs[v.WithAny()] = together
+	}
+	m.mu.Lock()
+	since := m.since
+	m.mu.Unlock()
+	for v, at := range since {
+		if proofs[v].Verified.IsZero() {
+			ch <- prometheus.MustNewConstMetric(m.unproven, prometheus.GaugeValue, float64(at.Unix()), v.Namespace, v.Pod, v.Name, v.StorageLocation)
+		}
 	}
 	for v, p := range proofs {
 		if !p.Verified.IsZero() {

@@ -63,13 +63,14 @@ func TestProgressMetrics(t *testing.T) {
 	task := func(name string, phase v1alpha1.Phase, state v1alpha1.State, silent time.Duration) v1alpha1.RepositoryTask {
 		x := v1alpha1.RepositoryTask{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskVerify}}
 		x.Status.Phase, x.Status.State, x.Status.Percent, x.Status.BytesPerSecond = phase, string(state), new(int32(25)), 7
+		x.Status.Progress, x.Status.ETASeconds = v1alpha1.VolumeOperationProgress{BytesDone: 25, TotalBytes: 100}, new(int64(11))
 		x.Status.HeartbeatTimestamp = new(metav1.NewTime(time.Now().Add(-silent)))
 		return x
 	}
 	metrics := NewMetrics(tasks{
 		task("ended", v1alpha1.PhaseCompleted, v1alpha1.StateCompleted, time.Hour), task("moves", v1alpha1.PhaseInProgress, v1alpha1.StateTransferring, 0),
 		task("silent", v1alpha1.PhaseInProgress, v1alpha1.StateTransferring, time.Hour), task("stalled", v1alpha1.PhaseInProgress, v1alpha1.StateStalled, 0),
-	}, func(err error) { t.Error(err) })
+	}, nil, "", func(err error) { t.Error(err) })
 	want := `# HELP plimsoll_repository_task_progress_ratio How much of a RepositoryTask that runs is done, 0 to 1; absent while that is not known.
 # TYPE plimsoll_repository_task_progress_ratio gauge
 plimsoll_repository_task_progress_ratio{name="moves",type="Verify"} 0.25
@@ -84,12 +85,28 @@ plimsoll_repository_task_stalled{name="stalled",type="Verify"} 1
 	if err := testutil.CollectAndCompare(metrics, strings.NewReader(want), "plimsoll_repository_task_progress_ratio", "plimsoll_repository_task_stalled"); err != nil {
 		t.Error(err)
 	}
-	alone := NewMetrics(tasks{task("silent", v1alpha1.PhaseInProgress, v1alpha1.StateTransferring, time.Hour)}, func(err error) { t.Error(err) })
-	want = `# HELP plimsoll_repository_task_stalled 1 if a RepositoryTask that runs does not get any further, or its process reports nothing; else 0.
+	alone := NewMetrics(tasks{task("silent", v1alpha1.PhaseInProgress, v1alpha1.StateTransferring, time.Hour)}, nil, "", func(err error) { t.Error(err) })
+	want = `# HELP plimsoll_repository_task_bytes_per_second How fast a RepositoryTask that runs reads or copies, in bytes per second.
+# TYPE plimsoll_repository_task_bytes_per_second gauge
+plimsoll_repository_task_bytes_per_second{name="silent",type="Verify"} 7
+# HELP plimsoll_repository_task_done_bytes How much a RepositoryTask that runs has read or copied, in bytes; absent for those that count in steps.
+# TYPE plimsoll_repository_task_done_bytes gauge
+plimsoll_repository_task_done_bytes{name="silent",type="Verify"} 25
+# HELP plimsoll_repository_task_eta_seconds How long a RepositoryTask that runs is expected to take from now on, in seconds; absent while that is not known.
+# TYPE plimsoll_repository_task_eta_seconds gauge
+plimsoll_repository_task_eta_seconds{name="silent",type="Verify"} 11
+# HELP plimsoll_repository_task_stalled 1 if a RepositoryTask that runs does not get any further, or its process reports nothing; else 0.
 # TYPE plimsoll_repository_task_stalled gauge
 plimsoll_repository_task_stalled{name="silent",type="Verify"} 1
+# HELP plimsoll_repository_task_total_bytes How much a RepositoryTask that runs is to read or copy, in bytes; absent while that is not known.
+# TYPE plimsoll_repository_task_total_bytes gauge
+plimsoll_repository_task_total_bytes{name="silent",type="Verify"} 100
 `
-	if err := testutil.CollectAndCompare(alone, strings.NewReader(want), "plimsoll_repository_task_stalled"); err != nil {
+	names := []string{"bytes_per_second", "done_bytes", "eta_seconds", "stalled", "total_bytes"}
+	for i := range names {
+		names[i] = "plimsoll_repository_task_" + names[i]
+	}
+	if err := testutil.CollectAndCompare(alone, strings.NewReader(want), names...); err != nil {
 		t.Error(err)
 	}
 }

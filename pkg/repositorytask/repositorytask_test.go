@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -275,7 +276,7 @@ func TestVerify(t *testing.T) {
 	if verified, damaged := s.marks(web); verified || !damaged {
 		t.Errorf("the record of a damaged backup: verified %t, damaged %t", verified, damaged)
 	}
-	metrics := NewMetrics(client.NewNamespacedClient(s.Client, s.Namespace), func(err error) { t.Error(err) })
+	metrics := NewMetrics(client.NewNamespacedClient(s.Client, s.Namespace), s.Client, s.Namespace, func(err error) { t.Error(err) })
 	want := `# HELP plimsoll_backup_damaged 1 if a backup of the volume in the location was found damaged or lost, and none that is as new was proven since; else 0.
 # TYPE plimsoll_backup_damaged gauge
 plimsoll_backup_damaged{location="default",pod_name="alone",pod_namespace="shop",volume="data"} 0
@@ -289,11 +290,40 @@ plimsoll_repository_tasks{phase="Failed",type="Verify"} 1
 	if err := testutil.CollectAndCompare(metrics, strings.NewReader(want), "plimsoll_backup_damaged", "plimsoll_repository_tasks"); err != nil {
 		t.Error(err)
 	}
+	s.testUnproven(metrics)
 	if n := testutil.CollectAndCount(metrics, "plimsoll_backup_verified_timestamp_seconds"); n != 3 {
 		t.Errorf("%d volumes have a proof", n)
 	}
 	if problems, err := testutil.CollectAndLint(metrics); err != nil || len(problems) > 0 {
 		t.Errorf("%v, %v", problems, err)
+	}
+}
+
+// testUnproven: a volume that no task has ever proven is known by its backups, but for one that was empty.
+func (s *site) testUnproven(metrics *Metrics) {
+	s.T.Helper()
+	fresh := s.backup("fresh")
+	s.started(s.record(fresh, "kopia", "shop", "new-0", "new", velerov1.PodVolumeBackupPhaseCompleted), 1)
+	s.started(s.record(fresh, "kopia", "shop", "empty-0", "", velerov1.PodVolumeBackupPhaseCompleted), 1)
+	if err := metrics.readBackups(s.Context()); err != nil {
+		s.T.Fatal(err)
+	}
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(metrics)
+	all, err := registry.Gather()
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	var unproven []string
+	for _, family := range all {
+		for _, m := range family.GetMetric() {
+			if family.GetName() == "plimsoll_backup_unproven_timestamp_seconds" {
+				unproven = append(unproven, fmt.Sprint(m.GetLabel(), m.GetGauge().GetValue()))
+			}
+		}
+	}
+	if len(unproven) != 1 || !strings.Contains(unproven[0], `"new-0"`) {
+		s.T.Errorf("never proven is %q", unproven)
 	}
 }
 

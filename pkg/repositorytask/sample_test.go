@@ -41,7 +41,7 @@ func TestSample(t *testing.T) {
 	s.store(b, "restic", "shop", "web-0")
 	cfg := s.config()
 	s.start(cfg)
-	metrics := NewMetrics(client.NewNamespacedClient(s.Client, s.Namespace), func(err error) { t.Error(err) })
+	metrics := NewMetrics(client.NewNamespacedClient(s.Client, s.Namespace), s.Client, s.Namespace, func(err error) { t.Error(err) })
 	ratio := func(want string) {
 		t.Helper()
 		const name = "plimsoll_backup_sampled_ratio"

@@ -242,7 +242,7 @@ func TestVerifyByRestore(t *testing.T) {
 		}
 	}
 	b.nothingLeft()
-	metrics := NewMetrics(client.NewNamespacedClient(s.Client, s.Namespace), func(err error) { t.Error(err) })
+	metrics := NewMetrics(client.NewNamespacedClient(s.Client, s.Namespace), s.Client, s.Namespace, func(err error) { t.Error(err) })
 	want := `# HELP plimsoll_backup_damaged 1 if a backup of the volume in the location was found damaged or lost, and none that is as new was proven since; else 0.
 # TYPE plimsoll_backup_damaged gauge
 plimsoll_backup_damaged{location="default",pod_name="db-0",pod_namespace="shop",volume="data"} 0

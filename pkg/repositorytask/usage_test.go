@@ -122,7 +122,7 @@ func TestUsage(t *testing.T) {
 	if !strings.Contains(meta.FindStatusCondition(second.Conditions, v1alpha1.ConditionMeasured).Message, "1 snapshot of a completed PodVolumeBackup is not there") {
 		t.Errorf("%+v", second.Conditions)
 	}
-	metrics := NewMetrics(client.NewNamespacedClient(s.Client, s.Namespace), func(err error) { t.Error(err) })
+	metrics := NewMetrics(client.NewNamespacedClient(s.Client, s.Namespace), s.Client, s.Namespace, func(err error) { t.Error(err) })
 	want := `# HELP plimsoll_backup_snapshots Number of snapshots of the volume that the repository holds.
 # TYPE plimsoll_backup_snapshots gauge
 plimsoll_backup_snapshots{location="default",pod_name="db-0",pod_namespace="bank",uploader="kopia",volume="data"} 1
@@ -177,7 +177,7 @@ func TestUsageFails(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 	}
-	metrics := NewMetrics(client.NewNamespacedClient(s.Client, s.Namespace), func(err error) { t.Error(err) })
+	metrics := NewMetrics(client.NewNamespacedClient(s.Client, s.Namespace), s.Client, s.Namespace, func(err error) { t.Error(err) })
 	if n := testutil.CollectAndCount(metrics, "plimsoll_repository_size_bytes"); n != 1 {
 		t.Errorf("%d repositories have a size", n)
 	}
@@ -228,7 +228,7 @@ func TestUsageIsTriedAgain(t *testing.T) {
 	if message := meta.FindStatusCondition(got.Conditions, v1alpha1.ConditionMeasured).Message; message != "1 repository measured: 1 snapshot; what the storage of 1 repository holds is not known" {
 		t.Error(message)
 	}
-	metrics := NewMetrics(client.NewNamespacedClient(s.Client, s.Namespace), func(err error) { t.Error(err) })
+	metrics := NewMetrics(client.NewNamespacedClient(s.Client, s.Namespace), s.Client, s.Namespace, func(err error) { t.Error(err) })
 	if n := testutil.CollectAndCount(metrics, "plimsoll_repository_size_bytes", "plimsoll_repository_deduplication_ratio", "plimsoll_repository_logical_bytes"); n != 0 {
 		t.Errorf("%d metrics of what is not known", n)
 	}

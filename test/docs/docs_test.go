@@ -232,7 +232,7 @@ func TestMetrics(t *testing.T) {
 		{restorecontroller.NewMetrics(), "docs/restore.md"},
 		{pluginrecords.NewMetrics(), "docs/volume-plugins.md"},
 		{volumeplugin.NewCollector(nil), "docs/volume-plugins.md"},
-		{repositorytask.NewMetrics(nil, nil), "docs/repositories.md"},
+		{repositorytask.NewMetrics(nil, nil, "", nil), "docs/repositories.md"},
 		{filerequest.NewMetrics(), "docs/repositories.md"},
 	} {
 		text := read(t, test.page)

@@ -47,7 +47,7 @@ func (someTasks) List(_ context.Context, list client.ObjectList, _ ...client.Lis
 func servedTasks(t *testing.T) map[string][]string {
 	t.Helper()
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(repositorytask.NewMetrics(someTasks{}, func(err error) { t.Error(err) }), filerequest.NewMetrics())
+	registry.MustRegister(repositorytask.NewMetrics(someTasks{}, nil, "", func(err error) { t.Error(err) }), filerequest.NewMetrics())
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
