@@ -25,7 +25,7 @@ func TestKrewManifest(t *testing.T) {
 	}
 	const tag = "v0.2.0"
 	bot := template.FuncMap{"addURIAndSha": func(uri, tag string) string {
-		return "uri: " + strings.ReplaceAll(uri, "{{ .TagName }}", tag) + "\n    sha256: 0123"
+		return "uri: " + strings.ReplaceAll(uri, "{{ .TagName }}", tag) + "\n    sha256: abcdef"
 	}}
 	filled, err := template.New("krew").Funcs(bot).Parse(string(text))
 	if err != nil {
@@ -57,7 +57,7 @@ func TestKrewManifest(t *testing.T) {
 	}
 	for _, p := range manifest.Spec.Platforms {
 		system := p.Selector.MatchLabels["os"] + "/" + p.Selector.MatchLabels["arch"]
-		if !strings.Contains(string(makefile), system) || !strings.HasSuffix(p.URI, "/"+tag+"/kubectl-plimsoll_"+strings.ReplaceAll(system, "/", "_")+".tar.gz") || p.SHA256 != "0123" || !strings.HasPrefix(p.Bin, "kubectl-plimsoll") {
+		if !strings.Contains(string(makefile), system) || !strings.HasSuffix(p.URI, "/"+tag+"/kubectl-plimsoll_"+strings.ReplaceAll(system, "/", "_")+".tar.gz") || p.SHA256 != "abcdef" || !strings.HasPrefix(p.Bin, "kubectl-plimsoll") {
 			t.Errorf("%+v", p)
 		}
 	}
