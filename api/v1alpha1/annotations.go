@@ -10,6 +10,10 @@ const (
 	// may lack: complete, fail or a percentage. It is used in place of the node agent's --partial and --partial-restore.
 	AnnotationPartial = "plimsoll.io/partial"
 
+	// AnnotationMaxOperations of a BackupStorageLocation is how many volumes of the cluster may move to and from it at the same time: a
+	// positive number.
+	AnnotationMaxOperations = "plimsoll.io/max-operations"
+
 	// AnnotationProgressMode of a Restore chooses how its progress is counted. With ProgressModeOnePhase the total comes from
 	// the Backup's status and items are restored at once, without a look at all of them before: where the backup is so large
 	// that this takes long.

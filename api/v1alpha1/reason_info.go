@@ -23,6 +23,7 @@ const (
 	pageLacks       = "troubleshooting.md#a-backup-lacks-files-or-volumes"
 	pageInit        = "troubleshooting.md#a-restored-pod-stays-in-init"
 	pageLocks       = "node-agent.md#locks"
+	pageLimit       = "node-agent.md#limit-a-location"
 	pageUnavailable = "node-agent.md#repositories-that-do-not-open"
 	pageDeadline    = "node-agent.md#deadlines"
 	pageStates      = "node-agent.md#states"
@@ -59,6 +60,10 @@ func waitReasons() []ReasonInfo {
 		{
 			Reason: ReasonAPIServerUnavailable, Meaning: "the API server does not answer", Detail: "the API server does not answer, or does not take the agent's writes; the agent tries until it does",
 			Remedy: "check the API server, and the network from the node to it", Page: pageBegin,
+		},
+		{
+			Reason: ReasonLocationBusy, Meaning: "as many volumes of the cluster move to or from the location as may", Detail: "as many volumes of the cluster move to or from the location as its annotation [allows](#limit-a-location); the volume waits without a slot",
+			Remedy: "wait; if the storage can take more, raise the annotation plimsoll.io/max-operations of the BackupStorageLocation", Page: pageLimit,
 		},
 		{Reason: ReasonRepositoryInitializing, Meaning: "the agent creates the repository", Detail: "the agent creates the repository, or waits for the agent of another node that does", Page: pageStates},
 	}

@@ -8,6 +8,7 @@ type Reason string
 const (
 	ReasonVolumeNotMounted       Reason = "VolumeNotMounted"       // kubelet or the driver has yet to mount the volume
 	ReasonVolumeBusy             Reason = "VolumeBusy"             // another restore writes into the same directory
+	ReasonLocationBusy           Reason = "LocationBusy"           // as many volumes of the cluster move to or from the location as may
 	ReasonAPIServerUnavailable   Reason = "APIServerUnavailable"   // the API server does not answer
 	ReasonRepositoryInitializing Reason = "RepositoryInitializing" // the agent creates the repository
 )

@@ -23,10 +23,10 @@ func TestGetProgress(t *testing.T) {
 			var out bytes.Buffer
 			stop := answer.showProgress(&out, "dump.sql", 10<<20)
 			go func() {
-				time.Sleep(time.Second / 2) // between the looks
+				<-time.After(time.Second / 2) // between the looks
 				for range seconds {
 					_, _ = to.Write(make([]byte, 1<<20)) // the reader stays until the end
-					time.Sleep(time.Second)
+					<-time.After(time.Second)
 				}
 				_ = to.Close()
 			}()

@@ -9,12 +9,14 @@ import (
 
 	"github.com/spf13/afero"
 	"k8s.io/apimachinery/pkg/types"
+	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/cluster"
 
 	"github.com/plimsoll-io/plimsoll/pkg/donefile"
+	"github.com/plimsoll-io/plimsoll/pkg/locationlimit"
 	"github.com/plimsoll-io/plimsoll/pkg/metrics"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/repository"
@@ -122,6 +124,7 @@ type Environment struct {
 	events     events.EventRecorder
 	resolver   *repository.Resolver
 	breakers   breakers
+	limiter    *locationlimit.Limiter
 
 	directories directories
 }
@@ -140,6 +143,7 @@ func NewEnvironment(mgr cluster.Cluster, cfg Config, slots Slots) *Environment {
 		rest:       mgr.GetConfig(),
 		events:     mgr.GetEventRecorder("plimsoll-node-agent"),
 	}
+	env.limiter = locationlimit.New(coordinationv1.NewForConfigOrDie(env.rest).Leases(cfg.Namespace)) // mgr has clients by the same configuration
 	env.resolver = &repository.Resolver{
 		Secrets:      repository.SecretReaderFunc(env.secret),
 		LookupEnv:    os.LookupEnv,

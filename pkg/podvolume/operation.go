@@ -21,6 +21,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
+	"github.com/plimsoll-io/plimsoll/pkg/locationlimit"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/volume"
 )
@@ -47,6 +48,9 @@ type Operation struct {
 	lockWait    retryWait
 	mountWait   retryWait
 	faultWait   retryWait // for an object that the API server fails to read
+
+	places int                  // of the location in the cluster; 0: no limit
+	place  *locationlimit.Place // held while an attempt runs; nil: none
 
 	repositoryKey repositoryKey // of the attempt; zero until it uses the repository
 	parkedFor     time.Duration // how long the operation has waited for a repository that does not open
@@ -162,6 +166,11 @@ func (op *Operation) attemptLoop(ctx context.Context) (attemptResult, error) {
 				continue
 			}
 		}
+		if isBusy(err) {
+			if err = op.waitForPlace(ctx, err); err == nil {
+				continue
+			}
+		}
 		if err == nil || stopCause(ctx) != nil || !op.claimed && !isUnanswered(err) {
 			return result, err
 		}
@@ -205,6 +214,7 @@ func (op *Operation) claimAndAttempt(ctx context.Context) (attemptResult, error)
 	}
 	defer op.startReporter(ctx, op.env.ProgressInterval, 0)()
 	op.repositoryKey = repositoryKey{}
+	defer op.leavePlace()
 	result, err := op.makeAttempt(ctx)
 	op.learnFrom(ctx, err)
 	return result, err

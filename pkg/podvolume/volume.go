@@ -19,7 +19,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/volume"
 )
 
-// open resolves the repository, opens the volume and makes sure that the repository is not away, within the resource timeout.
+// open resolves the repository, opens the volume, takes a place of the location and makes sure that the repository is not away, within the resource timeout.
 func (op *Operation) open(ctx context.Context) (*os.File, uploader.Repository, error) {
 	ctx, cancel := context.WithTimeout(ctx, op.env.ResourceTimeout)
 	defer cancel()
@@ -30,6 +30,9 @@ func (op *Operation) open(ctx context.Context) (*os.File, uploader.Repository, e
 	dir, err := op.openVolume(ctx)
 	if err != nil {
 		return nil, repo, err
+	}
+	if err := op.takePlace(ctx); err != nil {
+		return nil, repo, errors.Join(err, dir.Close())
 	}
 	if err := op.reach(ctx, repo); err != nil {
 		return nil, repo, errors.Join(err, dir.Close())

@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
-	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
 	"github.com/plimsoll-io/plimsoll/pkg/proof"
 )
 
@@ -151,8 +150,10 @@ func (m *Metrics) Start(ctx context.Context) error {
 		if err := m.readBackups(ctx); err != nil && ctx.Err() == nil {
 			m.logError(err)
 		}
-		if apiretry.Sleep(ctx, backupsInterval) != nil {
-			return nil // as it should end
+		select {
+		case <-time.After(backupsInterval):
+		case <-ctx.Done():
+			return nil
 		}
 	}
 }
