@@ -2,9 +2,11 @@ package podvolume
 
 import (
 	"context"
+	"fmt"
 	"hash/crc32"
 	"log/slog"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/spf13/afero"
@@ -124,7 +126,7 @@ type Environment struct {
 	events     events.EventRecorder
 	resolver   *repository.Resolver
 	breakers   breakers
-	limiter    *locationlimit.Limiter
+	limiter    func() (*locationlimit.Limiter, error)
 
 	directories directories
 }
@@ -143,7 +145,13 @@ func NewEnvironment(mgr cluster.Cluster, cfg Config, slots Slots) *Environment {
 		rest:       mgr.GetConfig(),
 		events:     mgr.GetEventRecorder("plimsoll-node-agent"),
 	}
-	env.limiter = locationlimit.New(coordinationv1.NewForConfigOrDie(env.rest).Leases(cfg.Namespace)) // mgr has clients by the same configuration
+	env.limiter = sync.OnceValues(func() (*locationlimit.Limiter, error) {
+		leases, err := coordinationv1.NewForConfig(env.rest)
+		if err != nil {
+			return nil, fmt.Errorf("make a client for Leases: %w", err)
+		}
+		return locationlimit.New(leases.Leases(cfg.Namespace)), nil
+	})
 	env.resolver = &repository.Resolver{
 		Secrets:      repository.SecretReaderFunc(env.secret),
 		LookupEnv:    os.LookupEnv,

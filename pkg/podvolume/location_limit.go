@@ -34,9 +34,13 @@ func (op *Operation) maxOperations(location *velerov1.BackupStorageLocation) int
 }
 
 // takePlace takes a place of the operation's location, if that has a limit.
-func (op *Operation) takePlace(ctx context.Context) (err error) {
-	if op.places > 0 {
-		op.place, err = op.env.limiter.Take(ctx, op.Location, op.env.NodeName+"/"+string(op.Object.GetUID()), op.places)
+func (op *Operation) takePlace(ctx context.Context) error {
+	if op.places == 0 {
+		return nil
+	}
+	limiter, err := op.env.limiter()
+	if err == nil {
+		op.place, err = limiter.Take(ctx, op.Location, op.env.NodeName+"/"+string(op.Object.GetUID()), op.places)
 	}
 	return err
 }
@@ -52,6 +56,10 @@ func (op *Operation) leavePlace() {
 // waitForPlace waits, without a slot, until the location has a free place: volumes of other locations go on meanwhile. It takes none, as the slot may
 // be long in coming. The error is that of ctx.
 func (op *Operation) waitForPlace(ctx context.Context, why error) error {
+	limiter, err := op.env.limiter()
+	if err != nil {
+		return err
+	}
 	op.sameAttempt = true
 	op.tracker.Report(waitFor(v1alpha1.ReasonLocationBusy, why.Error()))
 	op.tracker.Uncount()
@@ -63,7 +71,7 @@ func (op *Operation) waitForPlace(ctx context.Context, why error) error {
 		if err := apiretry.Sleep(ctx, pause); err != nil {
 			return err
 		}
-		err := op.env.limiter.HasRoom(ctx, op.Location, op.places)
+		err := limiter.HasRoom(ctx, op.Location, op.places)
 		if err == nil {
 			op.tracker.Report(waitFor("", "")) // for a slot
 			return nil
