@@ -28,7 +28,7 @@ const (
 	// callTimeout bounds a call that nobody waits for.
 	callTimeout = 15 * time.Second
 	// tries is how often a change is made anew that others have been faster with.
-	tries = 10
+	tries = 50
 
 	annotationLocation = "plimsoll.io/location"
 	annotationHolders  = "plimsoll.io/holders"

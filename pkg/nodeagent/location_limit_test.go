@@ -74,3 +74,52 @@ func TestLocationLimit(t *testing.T) {
 		t.Errorf("%d moved at the same time", most.Load())
 	}
 }
+
+// TestPlaceOfHungVolume: a volume that hangs in the kernel, and is left behind, does not keep its place from the others of the cluster; nor do those that
+// wait keep to a limit that was raised.
+func TestPlaceOfHungVolume(t *testing.T) {
+	t.Parallel()
+	for name, free := range map[string]func(c *cluster, hung *velerov1.PodVolumeBackup, location *velerov1.BackupStorageLocation){
+		"left behind": func(c *cluster, hung *velerov1.PodVolumeBackup, _ *velerov1.BackupStorageLocation) {
+			c.Patch(hung.DeepCopy(), `{"spec":{"cancel":true}}`)
+		},
+		"raised": func(c *cluster, _ *velerov1.PodVolumeBackup, location *velerov1.BackupStorageLocation) {
+			c.Patch(location.DeepCopy(), `{"metadata":{"annotations":{"`+v1alpha1.AnnotationMaxOperations+`":"2"}}}`)
+		},
+		"no limit": func(c *cluster, _ *velerov1.PodVolumeBackup, location *velerov1.BackupStorageLocation) {
+			c.Patch(location.DeepCopy(), `{"metadata":{"annotations":null}}`)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, controlplane.LatestVelero)
+			location := &velerov1.BackupStorageLocation{ObjectMeta: c.Meta("default")}
+			c.Get(location)
+			c.Change(location, func() { location.Annotations = map[string]string{v1alpha1.AnnotationMaxOperations: "1"} })
+			stuck, begun := make(chan struct{}), make(chan struct{}, 1)
+			hangs := uploadertest.NewFake(t.TempDir())
+			hangs.OnBackup = func(context.Context, uploader.BackupRequest, progress.Sink) (uploader.BackupResult, error) {
+				begun <- struct{}{}
+				<-stuck
+				return uploader.BackupResult{}, context.Canceled
+			}
+			tune := func(cfg *Config) { cfg.RetryDelay, cfg.EndTimeout = 50*time.Millisecond, 200*time.Millisecond }
+			c.startAgentOn("node-a", hangs, tune)
+			c.startAgentOn("node-b", uploadertest.NewFake(t.TempDir()), tune)
+			t.Cleanup(func() { close(stuck) })
+			hung := c.newBackup(c.podOn("node-a", "hung", "data"), "data")
+			c.Create(hung)
+			<-begun
+			waits := c.newBackup(c.podOn("node-b", "waits", "data"), "data")
+			c.Create(waits)
+			c.Eventually("the other waits", func() bool {
+				c.Get(waits)
+				return podvolume.FromBackup(waits).LastSnapshot().Reason == v1alpha1.ReasonLocationBusy
+			})
+			free(c, hung, location)
+			if end := c.end(waits); end.Phase != podvolume.PhaseCompleted {
+				t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
+			}
+		})
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
@@ -39,17 +40,25 @@ func (op *Operation) takePlace(ctx context.Context) error {
 		return nil
 	}
 	limiter, err := op.env.limiter()
-	if err == nil {
-		op.place, err = limiter.Take(ctx, op.Location, op.env.NodeName+"/"+string(op.Object.GetUID()), op.places)
+	if err != nil {
+		return err
 	}
-	return err
+	place, err := limiter.Take(ctx, op.Location, op.env.NodeName+"/"+string(op.Object.GetUID()), op.places)
+	switch {
+	case err == nil:
+		op.place.Store(place)
+		return nil
+	case isBusy(err), stopCause(ctx) != nil:
+		return err
+	default: // it says nothing of the volume
+		return unansweredError{err}
+	}
 }
 
 // leavePlace gives the place back after an attempt.
 func (op *Operation) leavePlace() {
-	if op.place != nil {
-		op.place.Leave()
-		op.place = nil
+	if place := op.place.Swap(nil); place != nil {
+		place.Leave()
 	}
 }
 
@@ -71,13 +80,24 @@ func (op *Operation) waitForPlace(ctx context.Context, why error) error {
 		if err := apiretry.Sleep(ctx, pause); err != nil {
 			return err
 		}
-		err := limiter.HasRoom(ctx, op.Location, op.places)
-		if err == nil {
+		op.readLimit(ctx)
+		if op.places > 0 {
+			err = limiter.HasRoom(ctx, op.Location, op.places)
+		}
+		if op.places == 0 || err == nil {
 			op.tracker.Report(waitFor("", "")) // for a slot
 			return nil
 		}
 		if !isBusy(err) && stopCause(ctx) == nil {
 			op.log.Debug("It is not known whether the location has room", "location", op.Location, "error", err)
 		}
+	}
+}
+
+// readLimit reads the limit of the location again, which somebody may have raised. What cannot be read stays as it was.
+func (op *Operation) readLimit(ctx context.Context) {
+	var location velerov1.BackupStorageLocation
+	if err := op.env.API.Get(ctx, types.NamespacedName{Namespace: op.env.Namespace, Name: op.Location}, &location); err == nil {
+		op.places = op.maxOperations(&location)
 	}
 }

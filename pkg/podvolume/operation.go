@@ -49,8 +49,8 @@ type Operation struct {
 	mountWait   retryWait
 	faultWait   retryWait // for an object that the API server fails to read
 
-	places int                  // of the location in the cluster; 0: no limit
-	place  *locationlimit.Place // held while an attempt runs; nil: none
+	places int                                 // of the location in the cluster; 0: no limit
+	place  atomic.Pointer[locationlimit.Place] // held while an attempt runs; nil: none
 
 	repositoryKey repositoryKey // of the attempt; zero until it uses the repository
 	parkedFor     time.Duration // how long the operation has waited for a repository that does not open
@@ -215,6 +215,8 @@ func (op *Operation) claimAndAttempt(ctx context.Context) (attemptResult, error)
 	defer op.startReporter(ctx, op.env.ProgressInterval, 0)()
 	op.repositoryKey = repositoryKey{}
 	defer op.leavePlace()
+	// An attempt that does not end is left behind, and must not keep the place from all nodes.
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(op.env.EndTimeout, op.leavePlace) })()
 	result, err := op.makeAttempt(ctx)
 	op.learnFrom(ctx, err)
 	return result, err

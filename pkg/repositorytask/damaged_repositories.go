@@ -126,7 +126,7 @@ func stands(task *v1alpha1.RepositoryTask, in v1alpha1.RepositoryKey, all []v1al
 		}
 	}
 	// Without a result, an earlier process has ended between the note and the result, and the next one could not look again.
-	return !found && !checks.provenSince(task.Status.StartTimestamp)
+	return !found && !checks.provenSince(task.Status.CompletionTimestamp)
 }
 
 // volumeStands reports whether damage of a volume is there still.

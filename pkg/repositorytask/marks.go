@@ -277,13 +277,15 @@ func (r *run) payMarks(ctx context.Context) (done bool, err error) {
 	if err := r.api.List(ctx, &all, client.InNamespace(r.cfg.Namespace)); err != nil {
 		return false, fmt.Errorf("list the RepositoryTasks: %w", err)
 	}
-	checks, noted := checksOf(all.Items), v1alpha1.DamagedRepositories(r.object)
+	checks := checksOf(all.Items)
+	// As the documentation has people do it. A note that an admission policy has refused has neither.
+	if r.object.Labels[v1alpha1.LabelDamaged] == "" && r.object.Annotations[v1alpha1.AnnotationDamagedRepositories] != "" {
+		return true, client.IgnoreNotFound(r.annotateTask(ctx, nil))
+	}
 	status := &r.object.Status
 	for i := range status.Volumes {
 		v := &status.Volumes[i]
-		in := repositoryOfVolume(v)
-		forgiven := v.Result == v1alpha1.VolumeMismatched && !slices.Contains(noted, in)
-		if !proof.Damage(v) || v.CompletionTimestamp == nil || forgiven || !volumeStands(v, all.Items, checks[in]) {
+		if !proof.Damage(v) || v.CompletionTimestamp == nil || !volumeStands(v, all.Items, checks[repositoryOfVolume(v)]) {
 			continue
 		}
 		var pvb velerov1.PodVolumeBackup
@@ -300,8 +302,7 @@ func (r *run) payMarks(ctx context.Context) (done bool, err error) {
 	}
 	for i := range status.Repositories {
 		entry := &status.Repositories[i]
-		in := keyOf(entry)
-		if entry.Result != v1alpha1.RepositoryDamaged || entry.CompletionTimestamp == nil || !slices.Contains(noted, in) || checks[in].provenSince(entry.CompletionTimestamp) {
+		if entry.Result != v1alpha1.RepositoryDamaged || entry.CompletionTimestamp == nil || checks[keyOf(entry)].provenSince(entry.CompletionTimestamp) {
 			continue
 		}
 		r.touched = entry.SnapshotIDs

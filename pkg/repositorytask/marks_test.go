@@ -126,7 +126,7 @@ func TestForgivenMarks(t *testing.T) {
 	for name, forgive := range map[string]func(*site, *v1alpha1.RepositoryTask){
 		"proven": func(s *site, _ *v1alpha1.RepositoryTask) { s.whole(time.Now()) },
 		"by hand": func(s *site, task *v1alpha1.RepositoryTask) {
-			s.Patch(task, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationDamagedRepositories+`":null}}}`)
+			s.Patch(task, `{"metadata":{"labels":{"`+v1alpha1.LabelDamaged+`":null}}}`)
 		},
 		"not": func(*site, *v1alpha1.RepositoryTask) {},
 	} {

@@ -107,7 +107,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		return
 	}
 	reported := slices.ContainsFunc(list.Items, func(t v1alpha1.RepositoryTask) bool {
-		return t.Status.Phase == v1alpha1.PhaseInProgress && !isSilent(&t)
+		return t.Status.Phase == v1alpha1.PhaseInProgress && t.Status.HeartbeatTimestamp != nil && !isSilent(&t)
 	})
 	phases, failed := map[[2]string]float64{}, map[v1alpha1.RepositoryTaskType]int64{}
 	for i := range list.Items {
@@ -173,8 +173,13 @@ func (m *Metrics) readBackups(ctx context.Context) error {
 		}
 	}
 	m.mu.Lock()
+	defer m.mu.Unlock()
+	for v := range since { // the oldest backup may have been deleted since, as its TTL has it
+		if known, ok := m.since[v]; ok && known.Before(since[v]) {
+			since[v] = known
+		}
+	}
 	m.since = since
-	m.mu.Unlock()
 	return nil
 }
 
