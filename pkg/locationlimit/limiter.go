@@ -34,7 +34,7 @@ const (
 	annotationHolders  = "plimsoll.io/holders"
 )
 
-// BusyError says that a location has no place left.
+// BusyError means that all places of a location are taken.
 type BusyError struct {
 	Location string
 	Places   int
@@ -70,9 +70,9 @@ type Place struct {
 	stopped chan struct{}
 }
 
-// Take takes a place of a location that has so many, for a holder whose name nobody else has. The error is a *BusyError if none is free, else that of the API
-// server. The place is kept without ctx. If the API server is away for so long that others take the holder for dead, it goes on, and the location has
-// one too many until it leaves.
+// Take takes one of the places of a location. places is how many it has, and holder a name that nobody else uses. The error is a *BusyError if all are
+// taken, otherwise that of the API server. ctx ends the call only: the place is kept until Leave. While the API server is away for more than two minutes,
+// others believe that the holder is dead and may take its place. Then one more than places is held until one of them leaves.
 func (l *Limiter) Take(ctx context.Context, location, holder string, places int) (*Place, error) {
 	err := l.change(ctx, location, func(holders map[string]string) error {
 		if _, mine := holders[holder]; !mine && len(holders) >= places {

@@ -143,8 +143,8 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 // backupsInterval is the time between two lists of the PodVolumeBackups, of which there may be many.
 const backupsInterval = 10 * time.Minute
 
-// Start lists the PodVolumeBackups again and again until ctx has ended: no task tells of a volume that has backups and was never looked at. It implements
-// manager.Runnable.
+// Start lists the PodVolumeBackups every ten minutes until ctx has ended. RepositoryTasks do not show volumes that nobody has ever verified; their
+// PodVolumeBackups do. It implements manager.Runnable.
 func (m *Metrics) Start(ctx context.Context) error {
 	for {
 		if err := m.readBackups(ctx); err != nil && ctx.Err() == nil {
