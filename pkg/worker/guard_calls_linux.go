@@ -17,7 +17,6 @@ import (
 type call struct {
 	dir, path, flags int
 	noFollow         bool // a link in the last place is not followed, without a flag that says so
-	openFile         bool // no path at all means the open file dir
 	change           change
 }
 
@@ -34,7 +33,7 @@ func guarded() map[uint32]call {
 		unix.SYS_FCHMODAT:     {dir: 0, path: 1, flags: none, change: chmod(2)},
 		unix.SYS_FCHMODAT2:    {dir: 0, path: 1, flags: 3, change: chmod(2)},
 		unix.SYS_FCHOWNAT:     {dir: 0, path: 1, flags: 4, change: chown(2)},
-		unix.SYS_UTIMENSAT:    {dir: 0, path: 1, flags: 3, openFile: true, change: setTimes},
+		unix.SYS_UTIMENSAT:    {dir: 0, path: 1, flags: 3, change: setTimes},
 		unix.SYS_SETXATTR:     {dir: none, path: 0, flags: none, change: setAttribute},
 		unix.SYS_LSETXATTR:    {dir: none, path: 0, flags: none, noFollow: true, change: setAttribute},
 		unix.SYS_REMOVEXATTR:  {dir: none, path: 0, flags: none, change: removeAttribute},
@@ -223,13 +222,10 @@ func (c call) placeOf(m memory, n *notification) (place, error) {
 	if flags&^(unix.AT_SYMLINK_NOFOLLOW|unix.AT_EMPTY_PATH) != 0 {
 		return place{}, unix.EINVAL
 	}
-	openFile := c.openFile && n.Args[c.path] == 0
 	p := place{noFollow: c.noFollow || flags&unix.AT_SYMLINK_NOFOLLOW != 0}
-	if !openFile {
-		var err error
-		if p.path, err = m.text(n.Args[c.path], unix.PathMax, unix.ENAMETOOLONG); err != nil {
-			return place{}, err
-		}
+	var err error
+	if p.path, err = m.text(n.Args[c.path], unix.PathMax, unix.ENAMETOOLONG); err != nil {
+		return place{}, err
 	}
 	if strings.HasPrefix(p.path, "/") {
 		return p, nil
@@ -241,7 +237,7 @@ func (c call) placeOf(m memory, n *notification) (place, error) {
 	switch {
 	case p.path != "":
 		return place{path: base + "/" + p.path, noFollow: p.noFollow}, nil
-	case openFile || flags&unix.AT_EMPTY_PATH != 0:
+	case flags&unix.AT_EMPTY_PATH != 0:
 		return place{path: base, noFollow: true}, nil
 	}
 	return place{}, unix.ENOENT

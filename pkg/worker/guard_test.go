@@ -207,6 +207,12 @@ func useDirectories(args []string) int {
 	report("open", err)
 	_, _, errno := unix.Syscall6(unix.SYS_UTIMENSAT, f.Fd(), 0, 0, 0, 0, 0)
 	report("futimens", errno)
+	_, _, errno = unix.Syscall6(unix.SYS_UTIMENSAT, uintptr(canary), 0, 0, 0, 0, 0)
+	report("futimens outside", errno)
+	_, _, errno = unix.Syscall6(unix.SYS_UTIMENSAT, f.Fd(), 0, 0, unix.AT_SYMLINK_NOFOLLOW, 0, 0)
+	report("futimens with a flag", errno)
+	_, _, errno = unix.Syscall6(unix.SYS_UTIMENSAT, ^uintptr(99), 0, 0, 0, 0, 0) // AT_FDCWD
+	report("futimens without a file", errno)
 	report("fchmod", f.Chmod(0o600))
 	report("chdir", os.Chdir("sub"))
 	report("after chdir", os.Chmod("nested", 0o600))
@@ -222,7 +228,8 @@ func TestGuardOpenDirectories(t *testing.T) {
 		"outside: permission denied", "outside from inside: permission denied", "open file outside: permission denied",
 		"mode of open file outside: permission denied", "inside: <nil>", "parent inside: <nil>", "open file: <nil>", "open link: <nil>",
 		"working directory: <nil>", "no path: no such file or directory", "closed: bad file descriptor", "bad flag: invalid argument",
-		"open: <nil>", "futimens: errno 0", "fchmod: <nil>", "chdir: <nil>", "after chdir: <nil>", "outside after chdir: chmod ../../outside/file: permission denied",
+		"open: <nil>", "futimens: errno 0", "futimens outside: bad file descriptor", "futimens with a flag: bad address",
+		"futimens without a file: bad address", "fchmod: <nil>", "chdir: <nil>", "after chdir: <nil>", "outside after chdir: chmod ../../outside/file: permission denied",
 	}
 	if diff := cmp.Diff(want, s.run(t, "script-directories", s.outside)); diff != "" {
 		t.Errorf("outcomes (-want +got):\n%s", diff)
