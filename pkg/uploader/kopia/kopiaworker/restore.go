@@ -55,10 +55,11 @@ func (j *job) restore(ctx context.Context) (_ protocol.Result, err error) {
 			return protocol.Result{}, err
 		}
 	}
-	target, err := newTarget(ctx, r, j.Sparse)
+	target, err := newTarget(r, j.Sparse)
 	if err != nil {
 		return protocol.Result{}, fmt.Errorf("prepare the volume: %w", err)
 	}
+	defer target.root.Close()
 	target.current, p.same, p.unwritten = &p.current, &target.same, &target.unwritten
 	defer j.reportOnTimer(p.reading)()
 

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 	"unicode/utf8"
 
@@ -19,15 +18,18 @@ import (
 	"github.com/kopia/kopia/repo/object"
 	"github.com/kopia/kopia/snapshot"
 	"github.com/kopia/kopia/snapshot/restore"
-	"golang.org/x/sys/unix"
 )
 
 // target is the volume that a restore writes into: the working directory. What is in the way of a file, a directory or a
-// symbolic link is replaced. kopia's own output would write through a symbolic link that happens to be there, and fails
-// where a file has become a directory or the other way round.
+// symbolic link is replaced, and no link is followed out of the volume. kopia's own output would write through a symbolic link that happens to
+// be there, fails where a file has become a directory or the other way round, and removes NAME.kopia-entry when it has written NAME.
 type target struct {
-	*restore.FilesystemOutput
 	*comparison
+	root      *os.Root
+	sparse    bool
+	zeros     [hole]byte // never written
+	packs     *packFetcher
+	buffers   sync.Pool
 	foreign   atomic.Int64 // entries that do not have their owner
 	renamed   atomic.Int64 // bytes of files whose names were not UTF-8: kopia gives several of them one name
 	current   *atomic.Pointer[string]
@@ -37,17 +39,27 @@ type target struct {
 
 var _ restore.Output = (*target)(nil)
 
-func newTarget(ctx context.Context, r repo.DirectRepository, sparse bool) (*target, error) {
-	t := &target{
-		FilesystemOutput: &restore.FilesystemOutput{
-			TargetPath: ".", OverwriteDirectories: true, OverwriteFiles: true, OverwriteSymlinks: true,
-			// As Velero: volumes on NFS often permit nobody to give files away. Entries without their owner are counted.
-			IgnorePermissionErrors: true, WriteSparseFiles: sparse,
-		},
-		comparison: newComparison(r),
+func newTarget(r repo.DirectRepository, sparse bool) (*target, error) {
+	root, err := os.OpenRoot(".")
+	if err != nil {
+		return nil, err
 	}
-	return t, t.Init(ctx)
+	return &target{comparison: newComparison(r), root: root, sparse: sparse, packs: newPackFetcher(r)}, nil
 }
+
+// Parallelizable lets kopia write several files at the same time.
+func (t *target) Parallelizable() bool { return true }
+
+// WriteDirEntry is for placeholders, which a restore of whole directories does not write.
+func (t *target) WriteDirEntry(context.Context, string, *snapshot.DirEntry, kopiafs.Directory) error {
+	return errors.ErrUnsupported
+}
+
+// Close ends a restore. The volume is flushed after it.
+func (t *target) Close(context.Context) error { return t.root.Close() }
+
+// inRoot is what the root calls a path: kopia calls the volume itself nothing.
+func inRoot(path string) string { return filepath.Join(".", path) }
 
 // FileExists reports whether a file need not be written again, because an earlier attempt has restored it: its attributes and
 // all its bytes are the snapshot's. Size and time prove nothing: after a power loss files have both, and zeros in them.
@@ -76,16 +88,26 @@ func (t *target) BeginDirectory(ctx context.Context, path string, e kopiafs.Dire
 }
 
 func (t *target) beginDirectory(ctx context.Context, path string, e kopiafs.Directory) error {
-	if info, err := os.Lstat(filepath.Join(".", path)); err == nil && !info.IsDir() {
-		if err := os.Remove(path); err != nil {
-			return err
+	info, err := t.root.Lstat(inRoot(path))
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		err = t.root.Mkdir(path, ownerOnly)
+	case err != nil:
+	case !info.IsDir():
+		if err = t.root.Remove(path); err == nil {
+			err = t.root.Mkdir(path, ownerOnly)
 		}
+	case info.Mode()&ownerOnly != ownerOnly: // an earlier attempt has finished it, and who is not root could not write into it
+		err = permitted(t.root.Chmod(inRoot(path), info.Mode()&kopiafs.ModBits|ownerOnly))
 	}
-	if err := t.FilesystemOutput.BeginDirectory(ctx, path, e); err != nil {
+	if err != nil {
 		return err
 	}
 	return t.learnTimes(ctx, path, e)
 }
+
+// ownerOnly is the mode of a directory that is not finished.
+const ownerOnly = 0o700
 
 // learnTimes finds out the times of a directory's directories.
 func (t *target) learnTimes(ctx context.Context, path string, e kopiafs.Directory) error {
@@ -139,17 +161,12 @@ func (t *target) FinishDirectory(ctx context.Context, path string, e kopiafs.Dir
 	return err
 }
 
-func (t *target) finishDirectory(ctx context.Context, path string, e kopiafs.Directory) error {
-	if err := t.FilesystemOutput.FinishDirectory(ctx, path, e); err != nil {
-		return err
+func (t *target) finishDirectory(_ context.Context, path string, e kopiafs.Directory) error {
+	modified := e.ModTime()
+	if stored, ok := t.times.LoadAndDelete(path); ok {
+		modified = stored.(time.Time)
 	}
-	if modified, ok := t.times.LoadAndDelete(path); ok {
-		if err := setTime(path, modified.(time.Time)); err != nil {
-			return err
-		}
-	}
-	t.checkOwner(path, e)
-	return nil
+	return t.setAttributes(path, e, modified)
 }
 
 // WriteFile writes a file, in place of whatever else has its name. The old one is removed and not overwritten, because
@@ -159,35 +176,18 @@ func (t *target) WriteFile(ctx context.Context, path string, e kopiafs.File, pro
 	if t.unwritten.covers(path) {
 		return t.unwritten.add(path, e.Size(), errParent)
 	}
-	err := t.writeFile(ctx, path, e, progress)
-	switch {
-	case !isUnwritable(err):
-		return err
-	case isOfAttribute(err):
-		return t.unwritten.add(path, 0, err)
-	default:
-		_ = remove(path) // what there is of it would be taken for the file
+	err := t.writeContent(ctx, path, e, progress)
+	if isUnwritable(err) {
+		_ = t.root.Remove(path) // what there is of it would be taken for the file
 		return t.unwritten.add(path, e.Size(), err)
 	}
-}
-
-func (t *target) writeFile(ctx context.Context, path string, e kopiafs.File, progress restore.FileWriteProgress) error {
-	if err := remove(path); err != nil {
-		return err
+	if err == nil {
+		err = t.setAttributes(path, e, e.ModTime())
 	}
-	w := &writeback{path: path}
-	defer w.end()
-	advance := func(n int64) {
-		w.advance(n)
-		if progress != nil {
-			progress(n)
-		}
+	if isUnwritable(err) { // the content is whole
+		return t.unwritten.add(path, 0, err)
 	}
-	if err := t.FilesystemOutput.WriteFile(ctx, path, e, advance); err != nil {
-		return err
-	}
-	t.checkOwner(path, e)
-	return nil
+	return err
 }
 
 // CreateSymlink makes a symbolic link, in place of whatever else has its name.
@@ -203,47 +203,30 @@ func (t *target) CreateSymlink(ctx context.Context, path string, e kopiafs.Symli
 }
 
 func (t *target) createSymlink(ctx context.Context, path string, e kopiafs.Symlink) error {
-	if err := remove(path); err != nil {
+	leadsTo, err := e.Readlink(ctx)
+	if err != nil {
+		return fmt.Errorf("read where a link leads: %w", err)
+	}
+	if err := t.remove(path); err != nil {
 		return err
 	}
-	if err := t.FilesystemOutput.CreateSymlink(ctx, path, e); err != nil {
+	if err := t.root.Symlink(leadsTo, path); err != nil {
 		return err
 	}
-	t.checkOwner(path, e)
-	return setTime(path, e.ModTime()) // kopia drops the nanoseconds
-}
-
-const opSetTime = "set time of"
-
-// setTime sets the modification time of the entry itself, not of what it leads to.
-func setTime(path string, modified time.Time) error {
-	at := unix.NsecToTimespec(modified.UnixNano())
-	err := unix.UtimesNanoAt(unix.AT_FDCWD, path, []unix.Timespec{at, at}, unix.AT_SYMLINK_NOFOLLOW)
-	if err != nil && !errors.Is(err, os.ErrPermission) {
-		return &os.PathError{Op: opSetTime, Path: path, Err: err}
+	owner := e.Owner()
+	if err := permitted(t.root.Lchown(path, int(owner.UserID), int(owner.GroupID))); err != nil {
+		return err
 	}
-	return nil
+	if info, err := t.root.Lstat(path); err == nil {
+		t.checkOwner(info, owner)
+	}
+	return setLinkTime(path, e.ModTime())
 }
 
 // remove removes a file or an empty directory, if there is one.
-func remove(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+func (t *target) remove(path string) error {
+	if err := t.root.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	return nil
-}
-
-// checkOwner counts entries that root could not give their owner. Others than root cannot be expected to.
-func (t *target) checkOwner(path string, e kopiafs.Entry) {
-	if os.Geteuid() != 0 {
-		return
-	}
-	info, err := os.Lstat(filepath.Join(".", path))
-	if err != nil {
-		return
-	}
-	inode, ok := info.Sys().(*syscall.Stat_t)
-	if ok && (inode.Uid != e.Owner().UserID || inode.Gid != e.Owner().GroupID) {
-		t.foreign.Add(1)
-	}
 }

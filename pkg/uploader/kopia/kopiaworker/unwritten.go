@@ -113,9 +113,3 @@ func isUnwritable(err error) bool {
 	link, ok := errors.AsType[*os.LinkError](err)
 	return ok && !filepath.IsAbs(link.New)
 }
-
-// isOfAttribute reports whether err is about a file's owner, mode or time: its content is whole.
-func isOfAttribute(err error) bool {
-	path, ok := errors.AsType[*fs.PathError](err)
-	return ok && slices.Contains([]string{"chmod", "chown", "lchown", "chtimes", opSetTime}, path.Op)
-}

@@ -27,13 +27,13 @@ func TestWritebackBeginsBeforeTheFlush(t *testing.T) {
 	}
 	defer file.Close()
 	before := onDisk(t, images)
-	w := &writeback{path: path}
+	w := &writeback{file: file}
 	began := time.Now()
 	for range size / chunk {
-		w.advance(chunk) // as kopia: a chunk is told of before it is written
 		if _, err := file.Write(make([]byte, chunk)); err != nil {
 			t.Fatal(err)
 		}
+		w.advance(chunk)
 	}
 	w.end()
 	for onDisk(t, images)-before < size {

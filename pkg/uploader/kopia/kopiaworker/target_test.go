@@ -1,0 +1,98 @@
+package kopiaworker
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	kopiafs "github.com/kopia/kopia/fs"
+)
+
+// storedFile is a file of a snapshot.
+type storedFile struct {
+	kopiafs.File
+	content string
+	size    int64 // that the snapshot tells
+	mode    os.FileMode
+}
+
+func (f storedFile) Open(context.Context) (kopiafs.Reader, error) {
+	return storedReader{Reader: bytes.NewReader([]byte(f.content))}, nil
+}
+
+func (f storedFile) Size() int64        { return f.size }
+func (f storedFile) Mode() os.FileMode  { return f.mode }
+func (f storedFile) ModTime() time.Time { return time.Date(2001, 2, 3, 4, 5, 6, 789, time.UTC) }
+func (f storedFile) Owner() kopiafs.OwnerInfo {
+	return kopiafs.OwnerInfo{UserID: uint32(os.Getuid()), GroupID: uint32(os.Getgid())}
+}
+
+type storedReader struct{ *bytes.Reader }
+
+func (storedReader) Close() error                  { return nil }
+func (storedReader) Entry() (kopiafs.Entry, error) { return nil, io.EOF }
+
+func newTestTarget(t *testing.T) (*target, string) {
+	t.Helper()
+	dir := t.TempDir()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { root.Close() })
+	return &target{root: root, current: new(atomic.Pointer[string])}, dir
+}
+
+// TestWriteFileAttributes: a file gets its mode, setuid too, and the nanoseconds of its time.
+func TestWriteFileAttributes(t *testing.T) {
+	t.Parallel()
+	target, dir := newTestTarget(t)
+	const mode = os.ModeSetuid | 0o751
+	file := storedFile{content: "hello", size: 5, mode: mode}
+	for range 2 { // the second time in place of the first
+		if err := target.WriteFile(t.Context(), "file", file, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	info, err := os.Stat(filepath.Join(dir, "file"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Mode() != mode || !info.ModTime().Equal(file.ModTime()) || info.Size() != 5 || target.unwritten.counts().errors != 0 {
+		t.Errorf("mode %v, time %v, %d bytes, %+v", info.Mode(), info.ModTime(), info.Size(), target.unwritten.counts())
+	}
+}
+
+// TestWriteFileOfAnotherSize: kopia fills up with zeros what it does not have, and says that all is well.
+func TestWriteFileOfAnotherSize(t *testing.T) {
+	t.Parallel()
+	for size, lost := range map[int64]int64{8: 3, 3: 0} {
+		target, dir := newTestTarget(t)
+		if err := target.WriteFile(t.Context(), "file", storedFile{content: "hello", size: size, mode: 0o600}, nil); err != nil {
+			t.Fatal(err)
+		}
+		content, err := os.ReadFile(filepath.Join(dir, "file"))
+		if got := target.unwritten.counts(); err != nil || string(content) != "hello" || got.errors != 1 || got.bytes != lost {
+			t.Errorf("%q, %v, %+v", content, err, got)
+		}
+	}
+}
+
+// TestWriteFileBesideItsNamesake: kopia removes what is called like its placeholder.
+func TestWriteFileBesideItsNamesake(t *testing.T) {
+	t.Parallel()
+	target, dir := newTestTarget(t)
+	for _, name := range []string{"orders.kopia-entry", "orders"} {
+		if err := target.WriteFile(t.Context(), name, storedFile{content: "hello", size: 5, mode: 0o600}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "orders.kopia-entry")); err != nil {
+		t.Error(err)
+	}
+}
