@@ -93,7 +93,8 @@ func (o *Operation) HasStored() bool {
 }
 
 // How long an agent that works is quiet at most (docs/node-agent.md): it writes each minute about a volume that has a slot, and
-// every ten minutes about one that waits for a slot or for its pod.
+// every ten minutes about one that waits for a slot or for its pod. Of a task that waits for a repository something is written with each try, every ten
+// minutes.
 const (
 	silence        = 2 * time.Minute
 	waitingSilence = 11 * time.Minute
@@ -107,7 +108,7 @@ func (v *Volume) Silent(now time.Time) bool {
 		return false
 	}
 	limit := silence
-	if p.QueuePosition > 0 || v.waitsForPod() {
+	if p.QueuePosition > 0 || v.waitsForPod() || v.Kind == KindRepositoryTask && p.State == progress.StateWaiting {
 		limit = waitingSilence
 	}
 	return now.Sub(p.Heartbeat) > limit

@@ -435,6 +435,8 @@ func TestSilent(t *testing.T) {
 		"backup in the queue":                                {KindPodVolumeBackup, "New", snapshots[progress.StateQueued], waitingSilence},
 		"backup that waits for a lock":                       {KindPodVolumeBackup, phaseInProgress, snapshots[progress.StateWaiting], silence},
 		"backup that is stalled":                             {KindPodVolumeBackup, phaseInProgress, snapshots[progress.StateStalled], silence},
+		"task that waits for a repository":                   {KindRepositoryTask, phaseInProgress, waiting, waitingSilence},
+		"task that reads":                                    {KindRepositoryTask, phaseInProgress, snapshots[progress.StateTransferring], silence},
 		"backup of a plugin whose process has not begun yet": {KindVolumePluginBackup, "New", snapshots[progress.StateScanning], silence},
 	} {
 		v := Volume{Kind: test.kind, Phase: test.phase, Progress: test.snapshot}

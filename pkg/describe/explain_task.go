@@ -31,6 +31,9 @@ func ExplainTask(t *v1alpha1.RepositoryTask, events []Event, at time.Time) Expla
 	case t.Status.Phase == "":
 		e.Why = fmt.Sprintf("it was not picked up in the %s since it was made: another task runs, or deployment plimsoll-repository-tasks does not", Age(at, v.Created))
 		e.do(fmt.Sprintf("'kubectl -n %s get repositorytasks' shows whether another one is InProgress, 'kubectl -n %s get deployment plimsoll-repository-tasks' whether the deployment runs", v.Namespace, v.Namespace))
+	case s.State == progress.StateWaiting && t.Status.Reason == v1alpha1.ReasonRepositoryUnavailable: // another task may run when its time has come
+		e.Why = "it waits: " + v.Message
+		e.do(v1alpha1.ReasonRepositoryUnavailable.Remedy())
 	case v.Silent(at):
 		e.Why = "nothing was heard of it for " + Age(at, s.Heartbeat) + "; the next pod of deployment plimsoll-repository-tasks begins it again"
 		e.do(fmt.Sprintf("look at the deployment: 'kubectl -n %s get pods -l app.kubernetes.io/name=plimsoll-repository-tasks'", v.Namespace))

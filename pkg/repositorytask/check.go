@@ -60,7 +60,7 @@ func (r *run) eachRepository(ctx context.Context, w repositoryWork) error {
 		return err
 	}
 	r.log.Info("Task started", "repositories", len(repositories), "attempt", r.object.Status.Attempts+1)
-	r.emit(corev1.EventTypeNormal, v1alpha1.EventStarted, "task", "%s %s of %s", w.doing, text.Count(int64(len(repositories)), "repository", "repositories"), selectionOf(&r.object.Spec))
+	r.emitStarted("%s %s of %s", w.doing, text.Count(int64(len(repositories)), "repository", "repositories"), selectionOf(&r.object.Spec))
 	defer r.reporting(ctx)()
 	for i := range repositories {
 		if repositories[i].Result != v1alpha1.RepositoryPending {
@@ -69,6 +69,9 @@ func (r *run) eachRepository(ctx context.Context, w repositoryWork) error {
 		done, err := r.doRepository(ctx, w, i, len(repositories), backups[i], repositories[i])
 		if err != nil {
 			return err
+		}
+		if done.Result == v1alpha1.RepositoryPending { // it does not open
+			continue
 		}
 		if err := r.noteRepository(ctx, &done); err != nil {
 			return err
@@ -128,6 +131,9 @@ func (r *run) doRepository(ctx context.Context, w repositoryWork, i, n int, back
 
 // tryRepository does the work for one repository, and again after failures that may pass. The error is that of ctx.
 func (r *run) tryRepository(ctx context.Context, w repositoryWork, i, n int, backups []*velerov1.PodVolumeBackup, entry v1alpha1.RepositoryTaskRepository) (v1alpha1.RepositoryTaskRepository, error) {
+	if err := r.admit(ctx, like(&entry, backups)); err != nil {
+		return r.leaveRepository(entry, err), nil
+	}
 	began := time.Now()
 	for try := 1; ; {
 		err := w.once(ctx, i, n, backups, &entry)
@@ -146,6 +152,9 @@ func (r *run) tryRepository(ctx context.Context, w repositoryWork, i, n int, bac
 		case mayPass && try < r.cfg.Tries:
 			try++
 		default:
+			if err := r.learn(ctx, like(&entry, backups), reason); err != nil {
+				return r.leaveRepository(entry, err), nil
+			}
 			return entry, nil
 		}
 		r.log.Warn("Repository was not done; trying again", "work", w.done, "location", entry.BackupStorageLocation, "namespace", entry.VolumeNamespace, "reason", reason, "after", pause, "error", err)
@@ -154,6 +163,25 @@ func (r *run) tryRepository(ctx context.Context, w repositoryWork, i, n int, bac
 			return entry, err
 		}
 	}
+}
+
+// leaveRepository leaves a repository that does not open for later, or makes it one that has failed if the task has waited long enough.
+func (r *run) leaveRepository(entry v1alpha1.RepositoryTaskRepository, err error) v1alpha1.RepositoryTaskRepository {
+	entry.Result, entry.Reason, entry.Message = v1alpha1.RepositoryPending, "", ""
+	if !r.parks(err) {
+		fail(&entry, v1alpha1.ReasonRepositoryUnavailable, err.Error())
+	}
+	return entry
+}
+
+// like returns a backup in a repository, or, if there is none any more, what leads to the repository all the same.
+func like(entry *v1alpha1.RepositoryTaskRepository, backups []*velerov1.PodVolumeBackup) *velerov1.PodVolumeBackup {
+	if len(backups) > 0 {
+		return backups[0]
+	}
+	pvb := &velerov1.PodVolumeBackup{}
+	pvb.Spec.BackupStorageLocation, pvb.Spec.UploaderType, pvb.Spec.Pod.Namespace = entry.BackupStorageLocation, entry.Uploader, entry.VolumeNamespace
+	return pvb
 }
 
 // noteTimeout bounds the write of a loss while the process is told to end.

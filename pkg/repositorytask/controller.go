@@ -19,6 +19,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -58,6 +59,8 @@ type Config struct {
 	RetryDelay       time.Duration // between two of them; default 30 s
 	LockWait         time.Duration // how long a volume waits for a locked repository; default 1 h
 	LockDelay        time.Duration // between two looks at the lock; default 30 s
+	ParkDelay        time.Duration // until a repository that does not open is tried again, for the first time; it doubles up to ten times as much; default 1 min
+	ParkLimit        time.Duration // how long a task waits for one after it has begun or got something done; default 24 h
 	ScratchTimeout   time.Duration // how long a claim to restore into may take until it is mounted; default 10 min
 	ProgressInterval time.Duration // default progress.DefaultInterval
 	StallAfter       time.Duration // default progress.DefaultStallAfter
@@ -84,7 +87,8 @@ func (c *Config) setDefaults() {
 		c.ReadAllBelow = 1 << 30
 	}
 	for d, standard := range map[*time.Duration]time.Duration{
-		&c.RetryDelay: 30 * time.Second, &c.LockWait: time.Hour, &c.LockDelay: 30 * time.Second, &c.ScratchTimeout: 10 * time.Minute, &c.ProgressInterval: progress.DefaultInterval,
+		&c.RetryDelay: 30 * time.Second, &c.LockWait: time.Hour, &c.LockDelay: 30 * time.Second, &c.ParkDelay: time.Minute, &c.ParkLimit: 24 * time.Hour,
+		&c.ScratchTimeout: 10 * time.Minute, &c.ProgressInterval: progress.DefaultInterval,
 	} {
 		if *d <= 0 {
 			*d = standard
@@ -106,6 +110,8 @@ type Controller struct {
 	events       events.EventRecorder
 	repositories *Repositories
 	rest         *rest.Config
+	breaker      breaker
+	resume       map[types.UID]time.Time // when the work on tasks goes on that wait for a repository
 }
 
 // SetUp adds a Controller to mgr, whose cache must be restricted to the namespace, and whose scheme must know velero.io/v1,
@@ -119,7 +125,7 @@ func SetUp(mgr ctrl.Manager, cfg Config) error {
 		return fmt.Errorf("look for the CRDs of plimsoll.io: %w", err)
 	}
 	cfg.setDefaults()
-	c := &Controller{cfg: cfg, client: mgr.GetClient(), api: mgr.GetAPIReader(), rest: mgr.GetConfig(), events: mgr.GetEventRecorder("plimsoll-repository-tasks")}
+	c := &Controller{cfg: cfg, client: mgr.GetClient(), api: mgr.GetAPIReader(), rest: mgr.GetConfig(), events: mgr.GetEventRecorder("plimsoll-repository-tasks"), breaker: breaker{}, resume: map[types.UID]time.Time{}}
 	c.repositories = NewRepositories(c.api, cfg.Namespace)
 	err = ctrl.NewControllerManagedBy(mgr).For(&v1alpha1.RepositoryTask{}).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 1}).
@@ -142,10 +148,19 @@ func (c *Controller) reconcile(ctx context.Context, req reconcile.Request) (reco
 	if task.DeletionTimestamp != nil {
 		return reconcile.Result{}, nil
 	}
+	if left := time.Until(c.resume[task.UID]); left > 0 { // what wakes it is its own last write
+		return reconcile.Result{RequeueAfter: left}, nil
+	}
+	delete(c.resume, task.UID)
 	ended := !task.Status.Phase.Terminal()
 	if ended {
-		if err := c.newRun(&task).do(ctx); err != nil {
+		r := c.newRun(&task)
+		if err := r.do(ctx); err != nil {
 			return reconcile.Result{}, err
+		}
+		if r.parked != nil && !task.Status.Phase.Terminal() {
+			c.resume[task.UID] = r.parked.until
+			return reconcile.Result{RequeueAfter: time.Until(r.parked.until)}, nil
 		}
 	}
 	if task.Status.Phase.Terminal() && (ended || task.Labels[v1alpha1.LabelDamaged] != "") {

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
@@ -45,7 +44,7 @@ func (r *run) forgetSnapshots(ctx context.Context) error {
 	if err := acknowledged(spec, plan); err != nil {
 		return err
 	}
-	r.emit(corev1.EventTypeNormal, v1alpha1.EventStarted, "task", "Forgetting %s of %s", text.Count(pending, "snapshot", "snapshots"), text.Count(len(plan.Volumes), "volume", "volumes"))
+	r.emitStarted("Forgetting %s of %s", text.Count(pending, "snapshot", "snapshots"), text.Count(len(plan.Volumes), "volume", "volumes"))
 	defer r.reporting(ctx)()
 	work := repositoryWork{"Forgetting", "done", r.forgetOnce, func(entry *v1alpha1.RepositoryTaskRepository) string {
 		return text.Count(entry.Snapshots, "snapshot", "snapshots") + " forgotten"
@@ -57,6 +56,9 @@ func (r *run) forgetSnapshots(ctx context.Context) error {
 		done, err := r.doRepository(ctx, work, i, len(repositories), nil, repositories[i])
 		if err != nil {
 			return err
+		}
+		if done.Result == v1alpha1.RepositoryPending { // it does not open
+			continue
 		}
 		if err := r.writeRepository(ctx, i, done, work.found(&done)); err != nil {
 			return err

@@ -117,17 +117,13 @@ func (f *forgetting) work(ctx context.Context) error {
 
 // address returns the repository of the records, or, if all are deleted, of the plan.
 func (f *forgetting) address(ctx context.Context) (uploader.Repository, error) {
-	like := &velerov1.PodVolumeBackup{}
+	var records []*velerov1.PodVolumeBackup
 	for _, s := range f.open {
 		if s.record != nil {
-			like = s.record
-			break
+			records = append(records, s.record)
 		}
 	}
-	if like.Name == "" {
-		like.Spec.BackupStorageLocation, like.Spec.UploaderType, like.Spec.Pod.Namespace = f.entry.BackupStorageLocation, f.entry.Uploader, f.entry.VolumeNamespace
-	}
-	return f.repositories.Of(ctx, like)
+	return f.repositories.Of(ctx, like(f.entry, records))
 }
 
 // What has become of a record that the plan names.

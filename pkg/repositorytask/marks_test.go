@@ -16,7 +16,6 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
-	"github.com/plimsoll-io/plimsoll/pkg/proof"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
@@ -168,49 +167,5 @@ func TestRefusedMark(t *testing.T) {
 	r := s.controller(s.config(), refusing).newRun(&v1alpha1.RepositoryTask{ObjectMeta: s.Meta("verify")})
 	if err := r.markDamaged(t.Context(), pvb, time.Now()); err != nil || !strings.Contains(r.note, "could not be noted on PodVolumeBackup "+pvb.Name) || !strings.Contains(r.note, "denied by a policy") {
 		t.Errorf("%v, %q", err, r.note)
-	}
-}
-
-// away is a data path whose storage does not answer.
-type away struct {
-	tries, opened *int
-}
-
-func (a away) Verify(context.Context, uploader.VerifyRequest, progress.Sink) (uploader.VerifyResult, error) {
-	*a.tries++
-	return uploader.VerifyResult{}, errors.New("connection refused")
-}
-
-func (a away) Open(context.Context, uploader.Repository) error {
-	*a.opened++
-	return errors.New("connection refused")
-}
-
-// TestParked: of a repository that does not open one volume is tried, and the others say why they were not.
-func TestParked(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	b := s.backup("nightly")
-	for _, pod := range []string{"a", "b", "c"} {
-		s.record(b, "restic", "shop", pod, pod, velerov1.PodVolumeBackupPhaseCompleted)
-	}
-	s.record(b, "kopia", "shop", "d", "d", velerov1.PodVolumeBackupPhaseCompleted)
-	cfg := s.config()
-	a := away{new(int), new(int)}
-	cfg.Verifiers = map[string]uploader.Verifier{"restic": a, "kopia": looks{"d": {{Files: 1}}}}
-	cfg.RetryDelay = time.Millisecond
-	s.start(cfg)
-	status := s.ended(s.task("verify", "nightly")).Status
-	reasons := []v1alpha1.Reason{v1alpha1.ReasonDataPath, v1alpha1.ReasonRepositoryUnavailable, v1alpha1.ReasonRepositoryUnavailable, ""}
-	for i, v := range status.Volumes {
-		if v.Reason != reasons[i] || (v.Reason == v1alpha1.ReasonRepositoryUnavailable) != strings.Contains(v.Message, "not tried, since the repository did not open for volume shop/a:data: connection refused") {
-			t.Errorf("%+v", v)
-		}
-	}
-	if *a.tries != 3 || *a.opened != 1 || status.Phase != v1alpha1.PhaseFailed {
-		t.Errorf("%d tries, opened %d times: %+v", *a.tries, *a.opened, status)
-	}
-	if p := proof.Of(s.tasks())[proof.Volume{Namespace: "shop", Pod: "b", Name: "data", StorageLocation: "default", Uploader: "restic"}]; !p.Failed || p.Damaged {
-		t.Errorf("%+v", p)
 	}
 }

@@ -73,7 +73,7 @@ func NewMetrics(tasks, backups client.Reader, namespace string, logError func(er
 		total:    prometheus.NewDesc("plimsoll_repository_task_total_bytes", "How much a RepositoryTask that runs is to read or copy, in bytes; absent while that is not known.", task, nil),
 		eta:      prometheus.NewDesc("plimsoll_repository_task_eta_seconds", "How long a RepositoryTask that runs is expected to take from now on, in seconds; absent while that is not known.", task, nil),
 		rate:     prometheus.NewDesc("plimsoll_repository_task_bytes_per_second", "How fast a RepositoryTask that runs reads or copies, in bytes per second.", task, nil),
-		stalled:  prometheus.NewDesc("plimsoll_repository_task_stalled", "1 if a RepositoryTask that runs does not get any further, or its process reports nothing; else 0.", task, nil),
+		stalled:  prometheus.NewDesc("plimsoll_repository_task_stalled", "1 if a RepositoryTask that runs does not get any further, waits for a repository that does not open, or its process reports nothing; else 0.", task, nil),
 		usage:    newUsageMetrics(repository, labels),
 	}
 }
@@ -208,7 +208,8 @@ func (m *Metrics) collectProgress(ch chan<- prometheus.Metric, task *v1alpha1.Re
 	}
 	ch <- prometheus.MustNewConstMetric(m.rate, prometheus.GaugeValue, float64(s.BytesPerSecond), task.Name, string(task.Spec.Type))
 	silent := isSilent(task)
-	ch <- prometheus.MustNewConstMetric(m.stalled, prometheus.GaugeValue, gauge(silent && !reported || !silent && s.State == string(v1alpha1.StateStalled)), task.Name, string(task.Spec.Type))
+	stalled := silent && !reported || !silent && s.State == string(v1alpha1.StateStalled) || isParked(s)
+	ch <- prometheus.MustNewConstMetric(m.stalled, prometheus.GaugeValue, gauge(stalled), task.Name, string(task.Spec.Type))
 }
 
 // collectProofs shows what is known of each volume, of restic's and kopia's backups of it together.

@@ -41,6 +41,9 @@ func (r *run) migrate(ctx context.Context) error {
 			if v, err = r.migrateVolume(ctx, i, v); err != nil {
 				return err
 			}
+			if v.Result == v1alpha1.VolumePending { // a repository does not open
+				continue
+			}
 			if err := r.writeVolume(ctx, i, v); err != nil {
 				return err
 			}
@@ -49,13 +52,16 @@ func (r *run) migrate(ctx context.Context) error {
 		r.sizes[i] = v.Bytes
 		r.wrong += v.Mismatched
 	}
+	if r.parked != nil {
+		return nil
+	}
 	return r.migrateBackups(ctx)
 }
 
 // migrateVolume copies one snapshot, and tries again after failures that may pass. The error is that of ctx.
 func (r *run) migrateVolume(ctx context.Context, i int, v v1alpha1.RepositoryTaskVolume) (v1alpha1.RepositoryTaskVolume, error) {
-	if r.isParked(ctx, &r.backups[i], &v) {
-		return v, nil
+	if err := r.admit(ctx, &r.backups[i]); err != nil {
+		return r.leave(v, err), nil
 	}
 	for try := 1; ; try++ {
 		done, err := r.migrateOnce(ctx, i, v)
@@ -77,7 +83,9 @@ func (r *run) migrateVolume(ctx context.Context, i int, v v1alpha1.RepositoryTas
 			v.Result = v1alpha1.VolumeMismatched
 		}
 		if !mayPass || try >= r.cfg.Tries {
-			r.park(ctx, &r.backups[i], reason)
+			if err := r.learn(ctx, &r.backups[i], reason); err != nil {
+				return r.leave(v, err), nil
+			}
 			return v, nil
 		}
 		r.log.Warn("Snapshot was not migrated; trying again", "pod", v.Namespace+"/"+v.Pod, "volume", v.Volume, "reason", reason, "after", r.cfg.RetryDelay, "error", err)

@@ -67,18 +67,22 @@ func TestProgressMetrics(t *testing.T) {
 		x.Status.HeartbeatTimestamp = new(metav1.NewTime(time.Now().Add(-silent)))
 		return x
 	}
+	parked := task("parked", v1alpha1.PhaseInProgress, v1alpha1.StateWaiting, 0)
+	parked.Status.Reason = v1alpha1.ReasonRepositoryUnavailable
 	metrics := NewMetrics(tasks{
-		task("ended", v1alpha1.PhaseCompleted, v1alpha1.StateCompleted, time.Hour), task("moves", v1alpha1.PhaseInProgress, v1alpha1.StateTransferring, 0),
+		parked, task("ended", v1alpha1.PhaseCompleted, v1alpha1.StateCompleted, time.Hour), task("moves", v1alpha1.PhaseInProgress, v1alpha1.StateTransferring, 0),
 		task("silent", v1alpha1.PhaseInProgress, v1alpha1.StateTransferring, time.Hour), task("stalled", v1alpha1.PhaseInProgress, v1alpha1.StateStalled, 0),
 	}, nil, "", func(err error) { t.Error(err) })
 	want := `# HELP plimsoll_repository_task_progress_ratio How much of a RepositoryTask that runs is done, 0 to 1; absent while that is not known.
 # TYPE plimsoll_repository_task_progress_ratio gauge
 plimsoll_repository_task_progress_ratio{name="moves",type="Verify"} 0.25
+plimsoll_repository_task_progress_ratio{name="parked",type="Verify"} 0.25
 plimsoll_repository_task_progress_ratio{name="silent",type="Verify"} 0.25
 plimsoll_repository_task_progress_ratio{name="stalled",type="Verify"} 0.25
-# HELP plimsoll_repository_task_stalled 1 if a RepositoryTask that runs does not get any further, or its process reports nothing; else 0.
+# HELP plimsoll_repository_task_stalled 1 if a RepositoryTask that runs does not get any further, waits for a repository that does not open, or its process reports nothing; else 0.
 # TYPE plimsoll_repository_task_stalled gauge
 plimsoll_repository_task_stalled{name="moves",type="Verify"} 0
+plimsoll_repository_task_stalled{name="parked",type="Verify"} 1
 plimsoll_repository_task_stalled{name="silent",type="Verify"} 0
 plimsoll_repository_task_stalled{name="stalled",type="Verify"} 1
 `
@@ -95,7 +99,7 @@ plimsoll_repository_task_done_bytes{name="silent",type="Verify"} 25
 # HELP plimsoll_repository_task_eta_seconds How long a RepositoryTask that runs is expected to take from now on, in seconds; absent while that is not known.
 # TYPE plimsoll_repository_task_eta_seconds gauge
 plimsoll_repository_task_eta_seconds{name="silent",type="Verify"} 11
-# HELP plimsoll_repository_task_stalled 1 if a RepositoryTask that runs does not get any further, or its process reports nothing; else 0.
+# HELP plimsoll_repository_task_stalled 1 if a RepositoryTask that runs does not get any further, waits for a repository that does not open, or its process reports nothing; else 0.
 # TYPE plimsoll_repository_task_stalled gauge
 plimsoll_repository_task_stalled{name="silent",type="Verify"} 1
 # HELP plimsoll_repository_task_total_bytes How much a RepositoryTask that runs is to read or copy, in bytes; absent while that is not known.

@@ -93,7 +93,7 @@ func (s *site) config() Config {
 // controller returns a Controller that nothing runs, and that writes through a client.
 func (s *site) controller(cfg Config, writes client.Client) *Controller {
 	cfg.setDefaults()
-	return &Controller{cfg: cfg, client: writes, api: s.Client}
+	return &Controller{cfg: cfg, client: writes, api: s.Client, breaker: breaker{}}
 }
 
 // start runs a Controller until the test or the returned function ends it.

@@ -43,7 +43,7 @@ type run struct {
 	unlisted  *RefusedError              // why nobody knows whether the task has all volumes of its Backup; nil: it is known
 	object    *v1alpha1.RepositoryTask   // as it was when the run began, for what does not change
 
-	parked map[v1alpha1.RepositoryKey]parked // repositories that did not open
+	parked *closedError // the repository that opens first, perhaps, of those for which something was left; nil: none
 
 	owesMarks bool // damage was found that is not noted yet on the PodVolumeBackup, since its Backup runs
 
@@ -64,12 +64,13 @@ func (c *Controller) newRun(task *v1alpha1.RepositoryTask) *run {
 		before.StartTime = s.StartTimestamp.Time
 	}
 	return &run{
-		Controller: c, task: task, parked: map[v1alpha1.RepositoryKey]parked{}, object: task.DeepCopy(), log: c.cfg.Logger.With("task", task.Name, "subject", selectionOf(&task.Spec).String()),
+		Controller: c, task: task, object: task.DeepCopy(), log: c.cfg.Logger.With("task", task.Name, "subject", selectionOf(&task.Spec).String()),
 		tracker: progress.NewTracker(progress.Options{StallAfter: c.cfg.StallAfter, Previous: before}),
 	}
 }
 
-// do works on the task until it has ended, or ctx has: then the next process begins it again. The error is the API server's.
+// do works on the task until it has ended or waits for a repository, or ctx has ended: then the next process begins it again. The error is the API
+// server's.
 func (r *run) do(ctx context.Context) error {
 	ctx, r.cancel = context.WithCancelCause(ctx)
 	defer r.cancel(nil)
@@ -85,6 +86,8 @@ func (r *run) do(ctx context.Context) error {
 	case isRefused:
 		r.log.Info("The task cannot be done", "reason", refused.Reason, "message", refused.Message)
 		err = r.fail(ctx, refused.Reason, refused.Message)
+	case err == nil && r.parked != nil:
+		err = r.park(ctx)
 	case err == nil:
 		err = r.finish(ctx)
 	}
@@ -167,6 +170,9 @@ func (r *run) verifyVolumes(ctx context.Context) error {
 			if v, err = r.verifyVolume(ctx, i, v); err != nil {
 				return err
 			}
+			if v.Result == v1alpha1.VolumePending { // its repository does not open
+				continue
+			}
 			if err := r.markVerified(ctx, i, &v); err != nil {
 				return err
 			}
@@ -202,6 +208,7 @@ func (r *run) postponeOthers(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("write which volumes are left to later tasks: %w", err)
 	}
+	r.parked = nil // nothing is left for which this task waits
 	return nil
 }
 
@@ -240,13 +247,14 @@ func (r *run) begin(ctx context.Context, doing string) error {
 		return err
 	}
 	r.log.Info("Task started", "volumes", len(volumes), "bytes", total, "attempt", r.object.Status.Attempts+1)
-	r.emit(corev1.EventTypeNormal, v1alpha1.EventStarted, "task", "%s %s of %s, %s", doing, text.Count(len(volumes), "volume", "volumes"), selectionOf(&r.object.Spec), text.Bytes(total))
+	r.emitStarted("%s %s of %s, %s", doing, text.Count(len(volumes), "volume", "volumes"), selectionOf(&r.object.Spec), text.Bytes(total))
 	return nil
 }
 
 // beginWith writes that a process begins with the task.
 func (r *run) beginWith(ctx context.Context, mutate func(*v1alpha1.RepositoryTaskStatus)) error {
-	if int(r.object.Status.Attempts) >= r.cfg.MaxAttempts {
+	resumed := r.wasParked() // nothing has gone wrong with the process
+	if int(r.object.Status.Attempts) >= r.cfg.MaxAttempts && !resumed {
 		if err := r.giveUp(ctx); err != nil {
 			return err
 		}
@@ -254,7 +262,10 @@ func (r *run) beginWith(ctx context.Context, mutate func(*v1alpha1.RepositoryTas
 	}
 	err := r.write(ctx, func(s *v1alpha1.RepositoryTaskStatus) {
 		s.Phase, s.State = v1alpha1.PhaseInProgress, string(v1alpha1.StateScanning)
-		s.Attempts++
+		s.Reason = ""
+		if !resumed {
+			s.Attempts++
+		}
 		if s.StartTimestamp == nil {
 			s.StartTimestamp = new(metav1.NewTime(r.cfg.Now()))
 		}
@@ -438,6 +449,13 @@ func (r *run) refresh(ctx context.Context) error {
 	}
 	*r.task, r.stale = fresh, false
 	return nil
+}
+
+// emitStarted records that the work begins, unless it only goes on.
+func (r *run) emitStarted(format string, args ...any) {
+	if !r.wasParked() {
+		r.emit(corev1.EventTypeNormal, v1alpha1.EventStarted, "task", format, args...)
+	}
 }
 
 // emit records an Event. Events that agree in all but the note are merged, so action tells them apart.

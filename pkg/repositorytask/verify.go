@@ -26,8 +26,8 @@ const (
 // answers with less than it has makes whole files look damaged. A restored volume that differs counts at once: it was compared with what the
 // repository has by hash, so it is the volume that is not the same, if only this time. The error is that of ctx.
 func (r *run) verifyVolume(ctx context.Context, i int, v v1alpha1.RepositoryTaskVolume) (v1alpha1.RepositoryTaskVolume, error) {
-	if r.isParked(ctx, &r.backups[i], &v) {
-		return v, nil
+	if err := r.admit(ctx, &r.backups[i]); err != nil {
+		return r.leave(v, err), nil
 	}
 	began, try, damaged := time.Now(), 1, false
 	look := func(ctx context.Context, i int) (uploader.VerifyResult, error) { return r.verifyOnce(ctx, i, &v) }
@@ -57,7 +57,9 @@ func (r *run) verifyVolume(ctx context.Context, i int, v v1alpha1.RepositoryTask
 		case mayPass && try < r.cfg.Tries:
 			try++
 		default:
-			r.park(ctx, &r.backups[i], reason)
+			if err := r.learn(ctx, &r.backups[i], reason); err != nil {
+				return r.leave(v, err), nil
+			}
 			return v, nil
 		}
 		r.log.Warn("Volume was not verified; trying again", "pod", v.Namespace+"/"+v.Pod, "volume", v.Volume, "reason", reason, "after", pause, "error", err)
@@ -66,6 +68,15 @@ func (r *run) verifyVolume(ctx context.Context, i int, v v1alpha1.RepositoryTask
 			return v, err
 		}
 	}
+}
+
+// leave leaves a volume whose repository does not open for later, or makes it one that has failed if the task has waited long enough.
+func (r *run) leave(v v1alpha1.RepositoryTaskVolume, err error) v1alpha1.RepositoryTaskVolume {
+	v.Result, v.Reason, v.Message = v1alpha1.VolumePending, "", ""
+	if !r.parks(err) {
+		v.Result, v.Reason, v.Message = v1alpha1.VolumeFailed, v1alpha1.ReasonRepositoryUnavailable, messageOf(err.Error())
+	}
+	return v
 }
 
 // withResult takes what was found into the entry of a volume: in the repository, or in a volume that it was restored into.

@@ -1,0 +1,156 @@
+package repositorytask
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/proof"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/test/s3"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
+)
+
+// away is a data path whose storage does not answer, until it is back.
+type away struct {
+	looks
+
+	tries, opened atomic.Int64
+	back          atomic.Bool
+}
+
+func (a *away) Verify(ctx context.Context, req uploader.VerifyRequest, sink progress.Sink) (uploader.VerifyResult, error) {
+	if a.back.Load() {
+		return a.looks.Verify(ctx, req, sink)
+	}
+	a.tries.Add(1)
+	return uploader.VerifyResult{}, errors.New("connection refused")
+}
+
+func (a *away) Open(context.Context, uploader.Repository) error {
+	a.opened.Add(1)
+	if a.back.Load() {
+		return nil
+	}
+	return errors.New("connection refused")
+}
+
+// awaitParked waits until a task waits for a repository.
+func (s *site) awaitParked(task *v1alpha1.RepositoryTask) *v1alpha1.RepositoryTask {
+	s.t.Helper()
+	return testenv.EventuallyGet(s.Env, task, "a task that waits for its repository", func(t *v1alpha1.RepositoryTask, err error) bool {
+		return err == nil && isParked(&t.Status)
+	})
+}
+
+func (s *site) awaitEnd(task *v1alpha1.RepositoryTask) *v1alpha1.RepositoryTaskStatus {
+	s.t.Helper()
+	return &testenv.EventuallyGet(s.Env, task, "the end of the task", func(t *v1alpha1.RepositoryTask, err error) bool { return err == nil && t.Status.Phase.Terminal() }).Status
+}
+
+// TestParked: of a repository that does not open one volume is tried, the volumes of others are done, the task waits, also through a restart of the
+// process, and ends well when the storage is back. Waiting is no attempt.
+func TestParked(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	b := s.backup("nightly")
+	found := looks{}
+	for _, pod := range []string{"a", "b", "c"} {
+		s.record(b, "restic", "shop", pod, pod, velerov1.PodVolumeBackupPhaseCompleted)
+		found[pod] = []uploader.VerifyResult{{Files: 1}}
+	}
+	s.record(b, "kopia", "shop", "d", "d", velerov1.PodVolumeBackupPhaseCompleted)
+	cfg := s.config()
+	a := &away{looks: found}
+	cfg.Verifiers = map[string]uploader.Verifier{"restic": a, "kopia": looks{"d": {{Files: 1}}}}
+	cfg.ParkDelay = time.Millisecond
+	stop := s.start(cfg)
+	task := s.task("verify", "nightly")
+	s.Create(task)
+	status := s.awaitParked(task).Status
+	if v := status.Volumes; v[0].Result != v1alpha1.VolumePending || v[2].Result != v1alpha1.VolumePending || v[3].Result != v1alpha1.VolumeVerified {
+		t.Errorf("%+v", v)
+	}
+	if status.Phase != v1alpha1.PhaseInProgress || !strings.Contains(status.Message, "the repository does not open: connection refused") || a.tries.Load() != 3 {
+		t.Errorf("%d tries: %+v", a.tries.Load(), status)
+	}
+	stop()
+	if p := proof.Of(s.tasks())[proof.Volume{Namespace: "shop", Pod: "b", Name: "data", StorageLocation: "default", Uploader: "restic"}]; !p.Verified.IsZero() || p.Damaged {
+		t.Errorf("%+v", p)
+	}
+	a.back.Store(true)
+	s.start(cfg)
+	if ended := s.awaitEnd(task); ended.Phase != v1alpha1.PhaseCompleted || ended.Attempts != 1 || ended.Reason != "" {
+		t.Errorf("%+v", ended)
+	}
+}
+
+// TestParkedTogether: a second task of the repository does not try what the first one has found, and a task that has waited long enough fails.
+func TestParkedTogether(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	for _, name := range []string{"one", "two"} {
+		s.record(s.backup(name), "restic", "shop", name, name, velerov1.PodVolumeBackupPhaseCompleted)
+	}
+	cfg := s.config()
+	a := &away{}
+	cfg.Verifiers = map[string]uploader.Verifier{"restic": a}
+	cfg.ParkDelay = time.Hour
+	stop := s.start(cfg)
+	one, two := s.task("one", "one"), s.task("two", "two")
+	s.Create(one)
+	s.awaitParked(one)
+	s.Create(two)
+	s.awaitParked(two)
+	if a.tries.Load() != 3 || a.opened.Load() != 1 {
+		t.Errorf("%d tries, opened %d times", a.tries.Load(), a.opened.Load())
+	}
+	stop()
+	cfg.ParkLimit = time.Nanosecond
+	s.start(cfg)
+	for _, task := range []*v1alpha1.RepositoryTask{one, two} {
+		status := s.awaitEnd(task)
+		if status.Phase != v1alpha1.PhaseFailed || status.Volumes[0].Reason != v1alpha1.ReasonRepositoryUnavailable || status.Attempts != 1 {
+			t.Errorf("%+v", status)
+		}
+	}
+}
+
+// TestServerAwayForLong: every type of task waits for an S3 server, and is done when it is back.
+func TestServerAwayForLong(t *testing.T) {
+	t.Parallel()
+	server := s3.Start(t)
+	bucket := server.Bucket(t)
+	s := newSiteAt(t, server.Dir(bucket))
+	s.Create(s.BucketLocation("default", server, bucket))
+	s.bucket = "s3:https://" + server.Endpoint + "/" + bucket
+	pvb := s.store(s.backup("nightly"), "kopia", "shop", "db-0")
+	cfg := s.config()
+	cfg.Checkers, cfg.UsageReaders = map[string]uploader.Checker{"kopia": s.kopia}, map[string]uploader.UsageReader{"kopia": s.kopia}
+	cfg.Pruners = map[string]uploader.Pruner{"kopia": s.kopia}
+	cfg.Tries, cfg.ParkDelay = 1, 100*time.Millisecond
+	s.start(cfg)
+	server.Stop()
+	var tasks []*v1alpha1.RepositoryTask
+	for _, kind := range []v1alpha1.RepositoryTaskType{v1alpha1.TaskVerify, v1alpha1.TaskCheck, v1alpha1.TaskUsage, v1alpha1.TaskPrune} {
+		task := &v1alpha1.RepositoryTask{ObjectMeta: s.Meta(strings.ToLower(string(kind))), Spec: v1alpha1.RepositoryTaskSpec{Type: kind, PodVolumeBackup: pvb.Name}}
+		s.Create(task)
+		tasks = append(tasks, task)
+	}
+	for _, task := range tasks {
+		s.awaitParked(task)
+	}
+	server.Run(t)
+	for _, task := range tasks {
+		if status := s.awaitEnd(task); status.Phase != v1alpha1.PhaseCompleted {
+			t.Errorf("%s: %+v", task.Name, status)
+		}
+	}
+}
