@@ -21,14 +21,17 @@ RESTIC_DEFAULT := $(shell sed -n 's/^const DefaultRestic = "\(.*\)"$$/\1/p' test
 # Whose CRDs deploy/ has, like our library for their types.
 VELERO := $(shell sed -n 's/^.*vmware-tanzu\/velero v\([0-9.]*\)$$/\1/p' go.mod)
 
-# A control plane that somebody else built is used as it is.
+# A control plane that somebody else built is used if its version is supported. What is said of it, makes that are called by this one know.
 ifdef KUBEBUILDER_ASSETS
-CONTROLPLANE :=
 override KUBEBUILDER_ASSETS := $(abspath $(KUBEBUILDER_ASSETS))
-export KUBEBUILDER_ASSETS
-else
-CONTROLPLANE := bin/controlplane/etcd bin/controlplane/kube-apiserver
+KUBERNETES_OLDEST := $(shell sed -n 's/^kubeVersion: ">=\([0-9]*\.[0-9]*\)\..*/\1/p' deploy/chart/Chart.yaml)
+export ASSETS_SAID := $(shell tools/check-assets.sh '$(KUBEBUILDER_ASSETS)' '$(KUBERNETES_OLDEST)')
+ifneq ($(.SHELLSTATUS),0)
+override KUBEBUILDER_ASSETS :=
 endif
+export KUBEBUILDER_ASSETS
+endif
+CONTROLPLANE := $(if $(ASSETS_SAID),assets-said) $(if $(KUBEBUILDER_ASSETS),,bin/controlplane/etcd bin/controlplane/kube-apiserver)
 
 # The image: its name, the restic in it, and the time of everything in it.
 IMAGE ?= localhost/plimsoll/node-agent
@@ -131,7 +134,7 @@ demo-clean: bin/demo ## Remove what an interrupted demo has left in a cluster. K
 	@exec bin/demo clean $(DEMO_FLAGS)
 
 .PHONY: demo-parts
-demo-parts: bin/node-agent bin/kopia-worker bin/worker-exec bin/restic-$(RESTIC_DEFAULT) $(CONTROLPLANE) velero-crds-$(VELERO) bin/demo
+demo-parts: bin/node-agent bin/kopia-worker bin/worker-exec bin/restic $(CONTROLPLANE) velero-crds-$(VELERO) bin/demo
 
 .PHONY: demo-cluster-parts
 demo-cluster-parts: velero-crds-$(VELERO) bin/demo
@@ -337,7 +340,11 @@ parts: ## And what all tests run: each restic, kopia, Velero's program, plugin a
 parts-all: parts-quick $(RESTICS) bin/kopia bin/velero bin/velero-plugin-for-aws bin/velero-store
 
 .PHONY: controlplane
-controlplane: $(CONTROLPLANE) ## Build etcd and kube-apiserver, unless KUBEBUILDER_ASSETS has them.
+controlplane: $(CONTROLPLANE) ## Find or build etcd and kube-apiserver, unless KUBEBUILDER_ASSETS has them in a supported version.
+
+.PHONY: assets-said
+assets-said:
+	@printenv ASSETS_SAID
 
 .PHONY: velero-crds
 velero-crds: $(addprefix velero-crds-,$(notdir $(wildcard test/controlplane/velero/*))) ## Fetch the Velero modules that hold the CRDs.
@@ -376,6 +383,12 @@ bin/kubectl-plimsoll: ## The plugin of kubectl.
 
 bin/restic-%: tools/restic/%/go.mod tools/restic/%/go.sum tools/build.sh tools/find-restic.sh ## restic in one of the versions under tools/restic: that in PATH (only the default), its release, or built. PARTS=build
 	@PARTS=$(or $(PARTS),$(if $(filter-out $(RESTIC_DEFAULT),$*),download)) tools/find-restic.sh $@ $* $(<D)/checksums || tools/build.sh $(<D) github.com/restic/restic/cmd/restic $@ '1 min' -ldflags '-s -w'
+
+# The demo compares holes. restic restores them from 0.15 on, and 0.16 is the first such version in the tests.
+DEMO_RESTIC_OLDEST := 0.16
+
+bin/restic: tools/restic/$(RESTIC_DEFAULT)/go.mod tools/build.sh tools/find-restic.sh ## restic for the demo: the default version, or what PATH has from 0.16 on.
+	@tools/find-restic.sh $@ $(RESTIC_DEFAULT) $(<D)/checksums $(DEMO_RESTIC_OLDEST) || tools/build.sh $(<D) github.com/restic/restic/cmd/restic $@ '1 min' -ldflags '-s -w'
 
 bin/kopia: tools/kopia/go.mod tools/kopia/go.sum tools/build.sh ## kopia's own program, in the version of our library.
 	@tools/build.sh $(<D) github.com/kopia/kopia $@ '2 min' -ldflags '-s -w'

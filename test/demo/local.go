@@ -15,7 +15,6 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/pkg/screen"
 	"github.com/plimsoll-io/plimsoll/test/controlplane"
-	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/tree"
 )
 
@@ -89,13 +88,17 @@ func (l *local) withControlPlane(ctx context.Context) (err error) {
 // withAgent runs everything that needs a node agent. At the end it checks that the agent has not changed objects after they
 // ended.
 func (l *local) withAgent(ctx context.Context, kubeconfig string) error {
+	version, err := resticVersion(ctx, l.options.restic)
+	if err != nil {
+		return err
+	}
 	runtime.LockOSThread() // see ownGroup
 	defer runtime.UnlockOSThread()
 	a, err := startAgent(l.options, l.work, l.node.pods, kubeconfig)
 	if err != nil {
 		return err
 	}
-	l.say("started the node agent of %s with restic %s and kopia", nodeName, parts.DefaultRestic)
+	l.say("started the node agent of %s with restic %s and kopia", nodeName, version)
 	watched, cancel := a.watch(ctx)
 	defer cancel()
 	journal := newJournal()

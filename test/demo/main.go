@@ -76,7 +76,7 @@ func onThisMachine(ctx context.Context) (fmt.Stringer, error) {
 	if o.agent, err = parts.FindNodeAgent(); err != nil {
 		return nil, err
 	}
-	if o.restic, err = parts.FindRestic(parts.DefaultRestic); err != nil {
+	if o.restic, err = parts.FindDemoRestic(); err != nil {
 		return nil, err
 	}
 	return run(ctx, o)

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	resticuploader "github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
 )
 
 const (
@@ -66,6 +68,15 @@ func startAgent(o options, work, pods, kubeconfig string) (*agent, error) {
 		a.err = a.cmd.Wait()
 	}()
 	return a, nil
+}
+
+// resticVersion asks restic for its version: make takes the demo's restic from PATH, too.
+func resticVersion(ctx context.Context, program string) (resticuploader.Version, error) {
+	said, err := exec.CommandContext(ctx, program, "version").Output()
+	if err != nil {
+		return resticuploader.Version{}, fmt.Errorf("ask %s for its version: %w", program, err)
+	}
+	return resticuploader.ParseVersion(string(said))
 }
 
 // watch returns a context that ends when the agent does.

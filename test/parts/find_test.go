@@ -3,6 +3,7 @@ package parts
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"crypto/sha256"
 	"crypto/sha512"
@@ -118,14 +119,18 @@ func serveEnvtest(t *testing.T, says string, damaged bool) string {
 	return server.URL + "/index.yaml"
 }
 
-// TestFindRestic: a restic of the wanted version is taken from PATH, or from a server if it is what its checksum says.
+// TestFindRestic: a restic of the wanted version is taken from PATH, or from a server if it is what its checksum says. Where a
+// supported version will do, that in PATH is next.
 func TestFindRestic(t *testing.T) {
 	t.Parallel()
 	root, err := Root()
 	if err != nil {
 		t.Fatal(err)
 	}
-	empty, found := t.TempDir(), t.TempDir()
+	empty, found, other, garbage := t.TempDir(), t.TempDir(), t.TempDir(), t.TempDir()
+	plant(t, filepath.Join(empty, "restic"), "exit 1") // before one of this machine
+	plant(t, filepath.Join(other, "restic"), "echo restic 0.16.2 compiled with go1.21.3 on linux/amd64")
+	plant(t, filepath.Join(garbage, "restic"), "echo 3.2")
 	if err := os.Symlink(Restic(t, DefaultRestic), filepath.Join(found, "restic")); err != nil {
 		t.Fatal(err)
 	}
@@ -147,18 +152,28 @@ func TestFindRestic(t *testing.T) {
 		sum           [sha256.Size]byte
 		server        string
 		parts         string // PARTS
+		oldest        string // that will do
+		beside        bool   // another restic in bin is the wanted one
+		says          string // the version that is found; empty: the wanted one
 		found         bool
 		want          string // in the output; empty: nothing is said
 	}{
 		"in PATH":             {path: found, version: DefaultRestic, found: true, want: "restic: " + DefaultRestic + ", found as "},
-		"only a release":      {path: found, version: DefaultRestic, sum: right, server: server.URL, parts: "download"},
+		"only a release":      {path: found, version: DefaultRestic, sum: right, server: server.URL, parts: "download", want: "is built"},
 		"another is in PATH":  {path: found, version: "1.2.3", sum: right, server: server.URL, found: true, want: "restic: 1.2.3, downloaded from 127.0.0.1"},
 		"downloaded":          {path: empty, version: "1.2.3", sum: right, server: server.URL, found: true, want: "restic: 1.2.3, downloaded from 127.0.0.1"},
 		"not what it was":     {path: empty, version: "1.2.3", sum: wrong, server: server.URL, want: "has SHA-256 "},
 		"cut off":             {path: empty, version: "1.2.3", sum: right, server: server.URL + "/damaged", want: "restic: no download (save "},
-		"not published":       {path: empty, version: "1.2.3", sum: right, server: server.URL + "/none", want: "404 Not Found); it is built"},
-		"no network":          {path: empty, version: "1.2.3", sum: right, server: "http://127.0.0.1:1", want: "connection refused); it is built"},
-		"checksum is unknown": {path: found, version: "1.2.4", sum: right, server: server.URL},
+		"not published":       {path: empty, version: "1.2.3", sum: right, server: server.URL + "/none", want: "404 Not Found)\nrestic: 1.2.3 is built\n"},
+		"no network":          {path: empty, version: "1.2.3", sum: right, server: "http://127.0.0.1:1", want: "connection refused)\nrestic: 1.2.3 is built\n"},
+		"by an earlier make":  {path: empty, beside: true, version: "0.17.0", server: server.URL, found: true, want: "restic: 0.17.0, found as "},
+		"supported":           {path: other, version: "1.2.4", oldest: "0.16", found: true, says: "0.16.2", want: "restic (the tests have 1.2.4)"},
+		"release is better":   {path: other, version: "1.2.3", sum: right, server: server.URL, oldest: "0.16", found: true, want: "downloaded from 127.0.0.1"},
+		"too old":             {path: other, version: "1.2.4", oldest: "0.17", want: "is not used, it is 0.16.2 and must be 0.17 or later\nrestic: 1.2.4 is built\n"},
+		"no restic":           {path: garbage, version: "1.2.4", oldest: "0.16", want: "is not used, it does not say its version\nrestic: 1.2.4 is built\n"},
+		"not for the tests":   {path: other, version: "1.2.4", want: "restic: 1.2.4 is built\n"},
+		"built as it is":      {path: other, version: "1.2.4", oldest: "0.16", parts: "build"},
+		"checksum is unknown": {path: found, version: "1.2.4", sum: right, server: server.URL, want: "restic: 1.2.4 is built\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -167,7 +182,10 @@ func TestFindRestic(t *testing.T) {
 			if err := os.WriteFile(checksums, fmt.Appendf(nil, "%x  %s\n", tc.sum, archive), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			cmd := exec.CommandContext(t.Context(), filepath.Join(root, "tools", "find-restic.sh"), output, tc.version, checksums)
+			if tc.beside {
+				plant(t, filepath.Join(dir, "restic-"+tc.version), "echo restic "+tc.version+" compiled with go1.21.3 on linux/amd64")
+			}
+			cmd := exec.CommandContext(t.Context(), filepath.Join(root, "tools", "find-restic.sh"), output, tc.version, checksums, tc.oldest)
 			cmd.Env = append(os.Environ(), "PARTS="+tc.parts, "RESTIC_RELEASES="+tc.server, "PATH="+tc.path+":"+os.Getenv("PATH"))
 			out, err := cmd.CombinedOutput()
 			if (err == nil) != tc.found {
@@ -177,7 +195,7 @@ func TestFindRestic(t *testing.T) {
 				t.Errorf("it does not say %q:\n%s", tc.want, out)
 			}
 			said, err := exec.CommandContext(t.Context(), output, "version").Output()
-			if (err == nil) != tc.found || tc.found && !strings.HasPrefix(string(said), "restic "+tc.version+" ") {
+			if (err == nil) != tc.found || tc.found && !strings.HasPrefix(string(said), "restic "+cmp.Or(tc.says, tc.version)+" ") {
 				t.Errorf("the program says %q, %v", said, err)
 			}
 			if left, err := filepath.Glob(output + ".*"); err != nil || len(left) > 0 {

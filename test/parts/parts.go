@@ -178,6 +178,9 @@ func FindRestic(version string) (string, error) {
 	return find("restic-"+version, "make bin/restic-"+version)
 }
 
+// FindDemoRestic returns the absolute path of the demo's restic, in whatever version make has found.
+func FindDemoRestic() (string, error) { return find("restic", "make bin/restic") }
+
 // UseWorkerExec has workers start with worker-exec if make has built it, as a node agent does: a test binary takes half a second of a processor for
 // that. For TestMain.
 func UseWorkerExec() {
