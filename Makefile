@@ -124,7 +124,7 @@ demo: demo-cluster-parts ## Back up and restore real volumes against a real API 
 	@exec bin/demo cluster $(DEMO_FLAGS) $(if $(filter-out file,$(origin IMAGE)),-image '$(IMAGE)') $(if $(KUBELET),-kubelet '$(KUBELET)')
 else
 demo: ## Back up and restore real volumes against a real API server, and compare. DEMO_SIZE=1GiB KUBECONFIG=FILE IMAGE=NAME
-	@SECONDS=0; $(MAKE) --no-print-directory -j$(BUILDS) demo-parts; DEMO_BUILT=$${SECONDS}s exec bin/demo
+	@SECONDS=0; tools/timed.sh 'parts of the demo' '5 min' $(MAKE) --no-print-directory -j$(BUILDS) demo-parts; DEMO_BUILT=$${SECONDS}s exec bin/demo
 endif
 
 DEMO_FLAGS = -kubeconfig '$(KUBECONFIG)'

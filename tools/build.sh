@@ -13,14 +13,13 @@ name=$(basename "$output")
 mkdir -p "$(dirname "$output")"
 output=$(cd "$(dirname "$output")" && pwd)/$name
 partial=$(mktemp "$output.XXXXXX")
-trap 'rm -f "$partial"; [ -z "${ticker:-}" ] || kill "$ticker" 2>/dev/null || true' EXIT
+trap 'rm -f "$partial"' EXIT
 
 echo "building $name (the first time about $about on 2 cores, then from Go's cache)"
 SECONDS=0
-while sleep 60; do echo "building $name: ${SECONDS} s so far"; done &
-ticker=$!
+timed=$(cd "$(dirname "$0")" && pwd)/timed.sh
 # VCS stamping would fail in a checkout that belongs to somebody else.
-(cd "$module" && CGO_ENABLED=0 go build -trimpath -buildvcs=false "$@" -o "$partial" "$package")
+(cd "$module" && CGO_ENABLED=0 "$timed" "$name" "$about" go build -trimpath -buildvcs=false "$@" -o "$partial" "$package")
 chmod 755 "$partial"
 mv "$partial" "$output"
 echo "built $name in ${SECONDS} s"

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -79,6 +80,49 @@ func TestMakeTakesAssets(t *testing.T) {
 			// Tests and the demo read it from their environment.
 			if said := run("print-KUBEBUILDER_ASSETS"); strings.Contains(said, dir) == tc.finds {
 				t.Errorf("refused: want %v, %s", tc.finds, said)
+			}
+		})
+	}
+}
+
+// TestTimed: what takes longer than a while is said with the time left, which is that of the last run.
+func TestTimed(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		record  string // of an earlier run; empty: none
+		outer   string // what runs the command and says that itself
+		command string
+		want    string // a regular expression; empty: nothing is said
+		code    int
+	}{
+		"first run":     {command: "sleep 1.5", want: `^part \[-{20}\] \d s, about (2 min 0|1 min 5\d) s left\n`},
+		"earlier run":   {record: "6", command: "sleep 1.5", want: `part \[(#{3}-{17}\] 1 s, about 5|#{6}-{14}\] 2 s, about 4) s left\n`},
+		"longer":        {record: "1", command: "sleep 1.5", want: `part \[#{19}-\] \d s, longer than the expected 1 s\n`},
+		"bad record":    {record: "soon", command: "sleep 1.5", want: `about (2 min 0|1 min 5\d) s left`},
+		"quick":         {command: "true"},
+		"within others": {outer: "all", command: "sleep 1.5"},
+		"fails":         {command: "exit 3", code: 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			record := filepath.Join(dir, "part")
+			if tc.record != "" {
+				if err := os.WriteFile(record, []byte(tc.record), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			cmd := exec.CommandContext(t.Context(), "../../tools/timed.sh", "part", "2 min", "sh", "-c", tc.command)
+			cmd.Env = append(os.Environ(), "TIMED_EVERY=0.2", "TIMED_RECORDS="+dir, "TIMED="+tc.outer)
+			out, err := cmd.CombinedOutput()
+			if cmd.ProcessState.ExitCode() != tc.code {
+				t.Errorf("got %v, want exit code %d", err, tc.code)
+			}
+			if !regexp.MustCompile(tc.want).Match(out) || tc.want == "" && len(out) > 0 {
+				t.Errorf("it does not say %q:\n%s", tc.want, out)
+			}
+			if _, err := os.Stat(record); (err == nil) != (tc.code == 0 && tc.outer == "") {
+				t.Errorf("recorded: %v", err)
 			}
 		})
 	}
