@@ -14,6 +14,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/proof"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/s3"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
@@ -126,6 +127,7 @@ func TestParkedTogether(t *testing.T) {
 // TestServerAwayForLong: every type of task waits for an S3 server, and is done when it is back.
 func TestServerAwayForLong(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	server := s3.Start(t)
 	bucket := server.Bucket(t)
 	s := newSiteAt(t, server.Dir(bucket))

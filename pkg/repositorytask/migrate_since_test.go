@@ -141,6 +141,7 @@ func (c *copying) checkSame(volume string, since, whole uploader.ImportResult) {
 // TestCopySinceUnknown: where restic cannot compare two snapshots all is read, and what the earlier copy does not have is not taken from it.
 func TestCopySinceUnknown(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	c := newCopyingWith(t, parts.DefaultRestic, restic.Options{StartBytes: 1})
 	volume := t.TempDir()
 	if err := os.WriteFile(filepath.Join(volume, "file"), randomBytes(10_000), 0o600); err != nil {
@@ -219,6 +220,7 @@ func (c *counting) Export(ctx context.Context, req uploader.ExportRequest, each 
 // completely, without a try less.
 func TestMigrateReadsChanges(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	s := newSite(t)
 	nights := s.history()
 	from, err := restic.New(t.Context(), parts.Restic(t, parts.DefaultRestic), restic.Options{TempDir: t.TempDir(), StartBytes: 1, Logger: s.Logger()})

@@ -25,6 +25,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/resticrepo"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
 	"github.com/plimsoll-io/plimsoll/test/tree"
@@ -399,6 +400,7 @@ func (s *site) stoppedMigration() (task *v1alpha1.RepositoryTask, nights []night
 // TestMigrateContinues: a migration whose process ends in the middle of the second of three snapshots is continued by the next one.
 func TestMigrateContinues(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	s := newSite(t)
 	task, nights := s.stoppedMigration()
 	s.wantSnapshots(1)
@@ -416,6 +418,7 @@ func TestMigrateContinues(t *testing.T) {
 // TestMigrateDeleted: a Backup that is deleted, with its records, before its copy is made has no copy, and the task says so.
 func TestMigrateDeleted(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	s := newSite(t)
 	task, nights := s.stoppedMigration()
 	s.Delete(nights[0].pvb)

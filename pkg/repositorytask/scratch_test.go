@@ -26,6 +26,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
@@ -260,6 +261,7 @@ plimsoll_backup_damaged{location="default",pod_name="web-0",pod_namespace="shop"
 // that is deleted leaves nothing.
 func TestScratchIsRemoved(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	s := newSite(t)
 	s.store(s.backup("nightly"), "kopia", "shop", "db-0")
 	b := s.newStorage(true)

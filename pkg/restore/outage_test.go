@@ -15,6 +15,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/test/controlplane"
 	"github.com/plimsoll-io/plimsoll/test/loopback"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 )
 
 // door is where the API server is reached, and it can be shut: connections in use are cut off then, whatever they were
@@ -180,6 +181,7 @@ func TestRestoreWithoutAPIServer(t *testing.T) {
 // who may do what, and refuses everybody but administrators; so this is no administrator.
 func TestRestoreThroughRestart(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	plane := controlplane.ForTest(t, controlplane.Options{})
 	a := newAttempt(t)
 	a.connect(plane.Config())

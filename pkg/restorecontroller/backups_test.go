@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
@@ -230,6 +231,7 @@ func TestUnfinishedVolumePluginBackupsAreAwaited(t *testing.T) {
 // TestOutageOfTheAPIServerIsSurvived refuses the first 10 writes.
 func TestOutageOfTheAPIServerIsSurvived(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	c := newCluster(t)
 	c.backUp("b1", nil)
 	var refused atomic.Int32

@@ -25,6 +25,7 @@ import (
 // has the rights that deploy/metrics-auth gives, which it must need.
 func TestMetricsAuth(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	runtime.LockOSThread() // as in TestRights
 	defer runtime.UnlockOSThread()
 	program, restic := parts.NodeAgent(t), parts.Restic(t, parts.DefaultRestic)

@@ -109,6 +109,7 @@ func TestPruneErrors(t *testing.T) {
 // TestPruneCanceled: a maintenance that was ended does not look as if it still ran.
 func TestPruneCanceled(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	repository := initialized(t)
 	s := forgetSubject(t, repository)
 	id := s.Store(t, uploadertest.ShopVolume())

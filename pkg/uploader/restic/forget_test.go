@@ -119,6 +119,7 @@ func TestForgetErrors(t *testing.T) {
 // TestForgetBesideBackup: a backup that runs keeps forget away, loses nothing, and forget does its work afterwards.
 func TestForgetBesideBackup(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	u := newUploader(t, parts.DefaultRestic, Options{})
 	s := forgetSubject(u, initialized(t, u, 0))
 	shop := uploadertest.ShopVolume()

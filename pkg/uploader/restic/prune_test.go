@@ -315,6 +315,7 @@ func (w *untilSaid) Write(p []byte) (int, error) {
 // TestPruneCanceled ends in an orderly way while it repacks, and leaves no lock.
 func TestPruneCanceled(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	u := newUploader(t, parts.DefaultRestic, Options{DownloadLimit: 400 << 10})
 	repository := initialized(t, u, 0)
 	snapshot := prunable(t, u, repository)

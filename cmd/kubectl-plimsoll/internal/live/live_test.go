@@ -21,6 +21,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/describe"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/test/controlplane"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
@@ -157,6 +158,7 @@ func TestRights(t *testing.T) {
 // TestServerAway has an API server that goes away while it is watched.
 func TestServerAway(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	c := newCluster(t)
 	pvb := c.volume(c.backup, "node-1", "data")
 	views := c.follow(c.options(c.proxy.Config(), nightly))

@@ -52,6 +52,7 @@ func pass(ctx context.Context, l *rate.Limiter, n int) error {
 type metered struct {
 	blob.Storage
 	meter *meter
+	packs *packMemory // nil: kopia has a cache
 }
 
 // storageError is an error of the repository's storage. A backup has to tell it from a file's, as kopia does not: what
@@ -91,6 +92,13 @@ func (s *metered) PutBlob(ctx context.Context, id blob.ID, data blob.Bytes, opti
 
 // GetBlob slows the download down.
 func (s *metered) GetBlob(ctx context.Context, id blob.ID, offset, length int64, output blob.OutputBuffer) error {
+	if s.packs.read(ctx, s, id, offset, length, output) {
+		return nil
+	}
+	return s.download(ctx, id, offset, length, output)
+}
+
+func (s *metered) download(ctx context.Context, id blob.ID, offset, length int64, output blob.OutputBuffer) error {
 	return ofStorage(s.Storage.GetBlob(ctx, id, offset, length, meteredBuffer{OutputBuffer: output, ctx: ctx, meter: s.meter}))
 }
 

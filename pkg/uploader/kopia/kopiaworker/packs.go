@@ -19,12 +19,9 @@ const (
 	contentsBeforePack = 64
 )
 
-// packFetcher has kopia read whole packs of which many small contents are needed. How many that will be is not known beforehand: where the
-// snapshot has few of each of many packs, each is read one by one.
-type packFetcher struct {
-	repository repo.DirectRepository
-	fetching   sync.Mutex // one pack at a time is in memory
-
+// packCounter counts the small contents that are needed of each pack. How many that will be is not known beforehand: where a snapshot has few of
+// each of many packs, each is read one by one.
+type packCounter struct {
 	mu    sync.Mutex
 	packs map[blob.ID]*packNeed
 }
@@ -32,9 +29,36 @@ type packFetcher struct {
 // packNeed is what was needed of a pack.
 type packNeed struct{ contents, next int }
 
-func newPackFetcher(r repo.DirectRepository) *packFetcher {
-	return &packFetcher{repository: r, packs: map[blob.ID]*packNeed{}}
+// isDue counts a content, and reports whether its pack is to be fetched now. It may have been dropped by then: each further time
+// takes twice as many contents, so that packs that push each other out are not fetched all the time.
+func (c *packCounter) isDue(pack blob.ID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	need := c.packs[pack]
+	if need == nil {
+		if c.packs == nil {
+			c.packs = map[blob.ID]*packNeed{}
+		}
+		need = &packNeed{next: contentsBeforePack}
+		c.packs[pack] = need
+	}
+	need.contents++
+	if need.contents < need.next {
+		return false
+	}
+	need.next *= 2
+	return true
 }
+
+// packFetcher has kopia fetch whole packs into its cache of which many small contents are needed.
+type packFetcher struct {
+	packCounter
+
+	repository repo.DirectRepository
+	fetching   sync.Mutex // one pack at a time is in memory
+}
+
+func newPackFetcher(r repo.DirectRepository) *packFetcher { return &packFetcher{repository: r} }
 
 // expect is called before an object is read. What goes wrong here the reading itself finds.
 func (f *packFetcher) expect(ctx context.Context, id object.ID) {
@@ -49,22 +73,4 @@ func (f *packFetcher) expect(ctx context.Context, id object.ID) {
 	f.fetching.Lock()
 	defer f.fetching.Unlock()
 	f.repository.PrefetchContents(ctx, []content.ID{name}, "blobs")
-}
-
-// isDue counts a content, and reports whether its pack is to be fetched now. The cache may have dropped the pack by then: each further time
-// takes twice as many contents, so that packs that push each other out of the cache are not fetched all the time.
-func (f *packFetcher) isDue(pack blob.ID) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	need := f.packs[pack]
-	if need == nil {
-		need = &packNeed{next: contentsBeforePack}
-		f.packs[pack] = need
-	}
-	need.contents++
-	if need.contents < need.next {
-		return false
-	}
-	need.next *= 2
-	return true
 }

@@ -1,7 +1,9 @@
 package kopiaworker
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -10,6 +12,9 @@ import (
 	"testing"
 
 	"github.com/kopia/kopia/repo"
+	"github.com/kopia/kopia/repo/blob"
+	"github.com/kopia/kopia/repo/blob/filesystem"
+	"github.com/kopia/kopia/repo/content"
 	"github.com/kopia/kopia/repo/object"
 )
 
@@ -17,7 +22,8 @@ import (
 func TestPacksAreFetched(t *testing.T) {
 	t.Parallel()
 	const contents = 10 * contentsBeforePack
-	r, cache, objects := openWithContents(t, contents)
+	j, r, objects := openWithContents(t, contents)
+	cache := j.CacheDir
 	packs := newPackFetcher(r)
 	for i, id := range objects {
 		packs.expect(t.Context(), id)
@@ -39,10 +45,66 @@ func TestPacksAreFetched(t *testing.T) {
 	}
 }
 
+// countingStorage counts the requests for parts of packs, and those for whole packs.
+type countingStorage struct {
+	blob.Storage
+	parts, whole int
+}
+
+func (s *countingStorage) GetBlob(ctx context.Context, id blob.ID, offset, length int64, output blob.OutputBuffer) error {
+	if isPack(id) && length < 0 {
+		s.whole++
+	} else if isPack(id) {
+		s.parts++
+	}
+	return s.Storage.GetBlob(ctx, id, offset, length, output)
+}
+
+// TestPacksInMemory: without a cache the first small contents are requested one by one, and the rest with their pack.
+func TestPacksInMemory(t *testing.T) {
+	t.Parallel()
+	j, r, objects := openWithContents(t, 10*contentsBeforePack)
+	info, err := r.ContentReader().ContentInfo(t.Context(), contentIDOf(t, objects[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := filesystem.New(t.Context(), &filesystem.Options{Path: j.Directory}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	counting := &countingStorage{Storage: st}
+	m := &metered{Storage: counting, meter: &j.meter, packs: &packMemory{}}
+	for i := range int64(10 * contentsBeforePack) {
+		var got, want wholePack
+		if err := errors.Join(m.GetBlob(t.Context(), info.PackBlobID, i, 20, &got), st.GetBlob(t.Context(), info.PackBlobID, i, 20, &want)); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got.Bytes(), want.Bytes()) || got.Len() != 20 {
+			t.Fatalf("at %d: %q, want %q", i, got.Bytes(), want.Bytes())
+		}
+	}
+	if counting.parts != contentsBeforePack-1 || counting.whole != 1 {
+		t.Errorf("%d requests for parts, %d for packs", counting.parts, counting.whole)
+	}
+	var out wholePack
+	if err := m.GetBlob(t.Context(), info.PackBlobID, 1<<30, 20, &out); err == nil {
+		t.Error("what lies behind the end of a pack was read")
+	}
+}
+
+func contentIDOf(t *testing.T, id object.ID) content.ID {
+	t.Helper()
+	name, _, ok := id.ContentID()
+	if !ok {
+		t.Fatal("an object of several contents")
+	}
+	return name
+}
+
 // TestPacksArePacedOut: a pack that others push out of the cache is not fetched for each content.
 func TestPacksArePacedOut(t *testing.T) {
 	t.Parallel()
-	f := newPackFetcher(nil)
+	f := &packCounter{}
 	fetched := 0
 	for range 20000 {
 		if f.isDue("p") {
@@ -57,7 +119,7 @@ func TestPacksArePacedOut(t *testing.T) {
 func contentOf(i int) string { return fmt.Sprintf("content %d", i) }
 
 // openWithContents opens a repository in which each of so many objects has one small content.
-func openWithContents(t *testing.T, contents int) (repo.DirectRepository, string, []object.ID) {
+func openWithContents(t *testing.T, contents int) (*job, repo.DirectRepository, []object.ID) {
 	t.Helper()
 	const password = "password"
 	j := newJob()
@@ -90,7 +152,7 @@ func openWithContents(t *testing.T, contents int) (repo.DirectRepository, string
 	if err != nil {
 		t.Fatal(err)
 	}
-	return r, j.CacheDir, objects
+	return j, r, objects
 }
 
 func readObject(t *testing.T, r repo.Repository, id object.ID) string {

@@ -36,7 +36,11 @@ func (j *job) registerStorage() {
 			if err != nil {
 				return nil, err
 			}
-			return &metered{Storage: st, meter: &j.meter}, nil
+			m := &metered{Storage: st, meter: &j.meter}
+			if j.CacheDir == "" {
+				m.packs = &packMemory{}
+			}
+			return m, nil
 		})
 }
 
