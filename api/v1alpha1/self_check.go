@@ -74,6 +74,7 @@ type Severity string
 // The severities.
 const (
 	SeverityOK      Severity = "ok"
+	SeverityInfo    Severity = "info"    // a setting leaves something out of the diagnosis, which is neither healthy nor a fault
 	SeverityUnknown Severity = "unknown" // could not be checked
 	SeverityWarning Severity = "warning"
 	SeverityError   Severity = "error" // backups or restores fail, or lack data
@@ -85,7 +86,7 @@ const (
 type Diagnosis struct {
 	At        time.Time `json:"at"`
 	Namespace string    `json:"namespace"` // with Velero's objects
-	Result    Severity  `json:"result"`    // the worst severity: error, unknown, warning, ok
+	Result    Severity  `json:"result"`    // the worst severity: error, unknown, warning, info, ok
 	Findings  []Finding `json:"findings"`
 }
 

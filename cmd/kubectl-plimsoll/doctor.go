@@ -34,12 +34,13 @@ func doctorCommand(c *connection) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check the installation, and say what to do",
-		Long: `Checks the installation: node agents, versions, the server, the init container of restored pods, rights, and, as the node agents
-see them, BackupStorageLocations and repositories, volumes, clocks, what confines workers, and whether the metrics are read.
+		Long: `Checks the installation: node agents, versions, the server, the init container of restored pods, what does RepositoryTasks and
+keeps plugins' records, rights, and, as the node agents see them, BackupStorageLocations and repositories, volumes, clocks, what confines workers, and whether the metrics are read.
 
 The command changes nothing. What it cannot check is a finding of its own. It prints no secrets.
 
-The exit code is 0 if there are no errors and everything could be checked; warnings do not change it.`,
+The exit code is 0 if there are no errors and everything could be checked. Warnings do not change it, nor do node agents with
+--metrics-auth, which do not answer: a finding of severity info says that what only they know was not checked.`,
 		Example: `  kubectl plimsoll doctor
   kubectl plimsoll doctor -o json | jq '.findings[] | select(.severity == "error")'`,
 		Args: program.NoArguments,

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -18,7 +17,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	"golang.org/x/sys/unix"
 	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -48,11 +46,15 @@ type clinic struct {
 	pod       *corev1.Pod // of the node agent
 	server    *appsv1.Deployment
 	tasks     *appsv1.Deployment
+	records   *appsv1.Deployment
 	helper    *corev1.ConfigMap
 	role      *rbacv1.Role // of the node agent
 	tasksRole *rbacv1.Role // of the Deployment tasks
-	scraped   atomic.Pointer[time.Time]
-	doctored  atomic.Pointer[func(*v1alpha1.SelfCheck)] // changes the agent's answer
+	// recordsRole is that of the Deployment records, pluginRole that of the server's plugins.
+	recordsRole, pluginRole *rbacv1.Role
+	closed                  atomic.Bool // the agent asks for a token
+	scraped                 atomic.Pointer[time.Time]
+	doctored                atomic.Pointer[func(*v1alpha1.SelfCheck)] // changes the agent's answer
 	// lastReached are the locations of the agent's last answer. With reached it checks none, which takes a second and a kopia each
 	// time, and answers with these.
 	lastReached, reached atomic.Pointer[[]v1alpha1.LocationCheck]
@@ -119,16 +121,19 @@ func (c *clinic) install() {
 	c.server = &appsv1.Deployment{ObjectMeta: c.Meta("velero"), Spec: appsv1.DeploymentSpec{
 		Selector: &metav1.LabelSelector{MatchLabels: labels},
 		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
-			Containers: []corev1.Container{{Name: "velero", Image: "velero/velero:v1.18.3", Args: []string{"server"}}},
+			ServiceAccountName: "velero", Containers: []corev1.Container{{Name: "velero", Image: "velero/velero:v1.18.3", Args: []string{"server"}}},
 		}},
 	}}
 	c.Create(c.server)
 	c.Change(c.server, func() { c.server.Status.Replicas, c.server.Status.ReadyReplicas = 1, 1 })
-	c.tasks = c.tasksDeployment(agentImage)
-	c.tasks.Spec.Template.Labels["app.kubernetes.io/name"] = c.tasks.Name
-	c.tasks.Spec.Template.Spec.ServiceAccountName = c.tasks.Name
-	c.Create(c.tasks)
-	c.Change(c.tasks, func() { c.tasks.Status.Replicas, c.tasks.Status.ReadyReplicas = 1, 1 })
+	c.tasks, c.records = c.tasksDeployment(agentImage), c.tasksDeployment(agentImage)
+	c.records.Name = "plimsoll-records"
+	for _, deployment := range []*appsv1.Deployment{c.tasks, c.records} {
+		deployment.Spec.Template.Labels["app.kubernetes.io/name"] = deployment.Name
+		deployment.Spec.Template.Spec.ServiceAccountName = deployment.Name
+		c.Create(deployment)
+		c.Change(deployment, func() { deployment.Status.Replicas, deployment.Status.ReadyReplicas = 1, 1 })
+	}
 	c.helper = c.newHelper("plimsoll-restore-wait")
 	c.Create(c.helper)
 	c.grantAll()
@@ -173,6 +178,7 @@ func TestDoctorRights(t *testing.T) {
 	t.Parallel()
 	for directory, asked := range map[string][]authorizationv1.ResourceAttributes{
 		"node-agent": describe.AgentRights("velero"), "repository-tasks": describe.RepositoryTaskRights("velero"),
+		"records": describe.RecordRights("velero"), "volume-plugin": describe.VolumePluginRights("velero"),
 	} {
 		var want, got []string
 		everywhere, here := roles(t, directory)
@@ -201,16 +207,24 @@ func (c *clinic) grantAll() {
 	c.t.Helper()
 	everywhere, here := roles(c.t, "node-agent")
 	here.Namespace, c.role = c.Namespace, here
-	_, c.tasksRole = roles(c.t, "repository-tasks")
-	c.tasksRole.Namespace = c.Namespace
 	subjects := []rbacv1.Subject{{Kind: "ServiceAccount", Name: "plimsoll-node-agent", Namespace: c.Namespace}}
-	c.Create(c.tasksRole, &rbacv1.RoleBinding{
-		ObjectMeta: c.Meta(c.tasksRole.Name), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: c.tasksRole.Name},
-		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Name: c.tasks.Name, Namespace: c.Namespace}},
-	})
+	c.tasksRole, c.recordsRole = c.bind("repository-tasks", c.tasks.Name), c.bind("records", c.records.Name)
+	c.pluginRole = c.bind("volume-plugin", "velero")
 	c.Create(everywhere, here,
 		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: everywhere.Name}, Subjects: subjects, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: everywhere.Name}},
 		&rbacv1.RoleBinding{ObjectMeta: c.Meta(here.Name), Subjects: subjects, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: here.Name}})
+}
+
+// bind gives a service account the role of a directory of deploy/.
+func (c *clinic) bind(directory, account string) *rbacv1.Role {
+	c.t.Helper()
+	_, role := roles(c.t, directory)
+	role.Namespace = c.Namespace
+	c.Create(role, &rbacv1.RoleBinding{
+		ObjectMeta: c.Meta(role.Name), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
+		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Name: account, Namespace: c.Namespace}},
+	})
+	return role
 }
 
 // restart runs the node agent anew.
@@ -233,6 +247,10 @@ func (c *clinic) restart(tune func(*nodeagent.Config)) {
 func (c *clinic) answer(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path != "/self-check" {
 		http.NotFound(w, r)
+		return
+	}
+	if c.closed.Load() { // as --metrics-auth says to a request without a token
+		http.Error(w, "Authentication failed", http.StatusUnauthorized)
 		return
 	}
 	reached := c.reached.Load()
@@ -310,93 +328,6 @@ func (c *clinic) created(object client.Object) (heal func()) {
 	}
 }
 
-// refusingLocation has an address where nothing listens.
-func (c *clinic) refusingLocation(t *testing.T) (heal func()) {
-	listener, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
-	secret := &corev1.Secret{ObjectMeta: c.Meta("offsite"), StringData: map[string]string{"cloud": "[default]\naws_access_key_id = id\naws_secret_access_key = hush-hush\n"}}
-	location := &velerov1.BackupStorageLocation{
-		ObjectMeta: c.Meta("offsite"), Spec: velerov1.BackupStorageLocationSpec{
-			Provider: "aws", Config: map[string]string{"s3Url": "https://" + address, "region": "us-east-1", "s3ForcePathStyle": "true"},
-			Credential:  &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "offsite"}, Key: "cloud"},
-			StorageType: velerov1.StorageType{ObjectStorage: &velerov1.ObjectStorageLocation{Bucket: "bucket"}},
-		},
-		Status: velerov1.BackupStorageLocationStatus{Phase: velerov1.BackupStorageLocationPhaseAvailable}, // the server reaches it
-	}
-	healSecret, healLocation := c.created(secret), c.created(location)
-	return func() { healLocation(); healSecret() }
-}
-
-// unpropagated mounts kubelet's pods directory as a container without mount propagation has it.
-func (c *clinic) unpropagated(t *testing.T) (heal func()) {
-	dir := c.node.Pods
-	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount("", dir, "", unix.MS_PRIVATE, ""); err != nil {
-		t.Fatal(err)
-	}
-	return func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-// skewed runs the node agent with an API server whose clock is behind.
-func (c *clinic) skewed() (heal func()) {
-	proxy := c.NewProxy()
-	proxy.On(func(r *http.Request) bool { return r.URL.Path == "/version" }, func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
-		w.Header().Set("Date", time.Now().Add(-3*time.Minute).UTC().Format(http.TimeFormat))
-	})
-	env := *c.Env
-	env.Config = proxy.Config()
-	old := c.Env
-	c.Env = &env
-	c.restart(nil)
-	c.Env = old
-	return func() { c.restart(nil) }
-}
-
-// withoutAgent has a pod with a volume on a node of its own.
-func (c *clinic) withoutAgent() (heal func()) {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-lonely"}}
-	pod := &corev1.Pod{ObjectMeta: c.Meta("lonely"), Spec: corev1.PodSpec{
-		NodeName: node.Name, Containers: []corev1.Container{{Name: "main", Image: "main", VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}}},
-		Volumes: []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
-	}}
-	pod.Annotations = map[string]string{velerov1.VolumesToBackupAnnotation: "data"}
-	healNode, healPod := c.created(node), c.created(pod)
-	c.runs(pod)
-	return func() { healPod(); healNode() }
-}
-
-// unpullable has a restored pod whose init container has no image.
-func (c *clinic) unpullable() (heal func()) {
-	pod := c.node.RestorablePod("restored", "data")
-	c.SetInitContainer(pod, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}})
-	return func() {
-		if err := c.Client.Delete(c.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
-			c.t.Fatal(err)
-		}
-	}
-}
-
-// velerosAgent runs Velero's node agent beside ours.
-func (c *clinic) velerosAgent() (heal func()) {
-	pod := &corev1.Pod{ObjectMeta: c.Meta("node-agent-v"), Spec: corev1.PodSpec{NodeName: c.node.Name, Containers: []corev1.Container{{Name: "node-agent", Image: "velero/velero:v1.18.3"}}}}
-	pod.Labels = map[string]string{"name": "node-agent", "role": "node-agent"}
-	heal = c.created(pod)
-	c.runs(pod)
-	return heal
-}
-
 // TestDoctor plants one misconfiguration after the other into a healthy installation. Each is named, with what to do, and nothing
 // else is.
 func TestDoctor(t *testing.T) {
@@ -458,6 +389,22 @@ func TestDoctor(t *testing.T) {
 		{"repository tasks of another version", "versions", "VersionSkew", "warning", func(*testing.T) func() {
 			return changed(c, c.tasks, func() { c.tasks.Spec.Template.Spec.Containers[0].Image += "-old" })
 		}},
+		{"records not ready", "records", "RecordsNotReady", "error", func(*testing.T) func() {
+			return changed(c, c.records, func() { c.records.Status.ReadyReplicas = 0 })
+		}},
+		{"records without a right", "rights", "MissingRight", "error", func(*testing.T) func() {
+			return changed(c, c.recordsRole, func() { c.recordsRole.Rules[0].Resources = []string{"configmaps"} })
+		}},
+		{"records of another version", "versions", "VersionSkew", "warning", func(*testing.T) func() {
+			return changed(c, c.records, func() { c.records.Spec.Template.Spec.Containers[0].Image += "-old" })
+		}},
+		{"plugins without a right", "rights", "MissingRight", "error", func(*testing.T) func() {
+			return changed(c, c.pluginRole, func() { c.pluginRole.Rules[0].Verbs = []string{"get"} })
+		}},
+		{"agent asks for a token", "agents", "AgentAsksForToken", "info", func(*testing.T) func() {
+			c.closed.Store(true)
+			return func() { c.closed.Store(false) }
+		}},
 		{"helper image of another", "restore-helper", "HelperImage", "error", func(*testing.T) func() {
 			return changed(c, c.helper, func() { c.helper.Data["image"] = "docker.io/velero/velero:v1.18.3" })
 		}},
@@ -512,7 +459,7 @@ func TestDoctor(t *testing.T) {
 		heal := test.plant(t)
 		c.Eventually(test.name+" is found, and nothing else", func() bool {
 			found, code = c.diagnose(t)
-			wantCode := map[v1alpha1.Severity]int{"error": 1, "warning": 0}[test.severity]
+			wantCode := map[v1alpha1.Severity]int{"error": 1, "warning": 0, "info": 0}[test.severity]
 			return code == wantCode && len(found) == 1 && found[0].Check == test.check && found[0].Reason == test.reason && found[0].Severity == test.severity
 		})
 		if found[0].Remedy == "" {
@@ -527,34 +474,7 @@ func TestDoctor(t *testing.T) {
 		t.Errorf("code %d: %s%s", code, out, errOut)
 	}
 	t.Logf("\n%s", out)
+	c.testNotInstalled(t)
+	c.testClosed(t)
 	c.testNotChecked(t)
-}
-
-// testNotChecked takes from the doctor what it needs: that is no health.
-func (c *clinic) testNotChecked(t *testing.T) {
-	t.Helper()
-	has := func(found []v1alpha1.Finding, check, message string) bool {
-		return slices.ContainsFunc(found, func(f v1alpha1.Finding) bool {
-			return f.Check == check && f.Severity == v1alpha1.SeverityUnknown && strings.Contains(f.Message, message) && f.Remedy != ""
-		})
-	}
-	gone := c.proxy.On(func(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, "/proxy/self-check") }, testenv.Never)
-	if found, code := c.diagnose(t, "--timeout=5s"); code != 1 || !has(found, "agents", "the node agent does not answer") || !has(found, "locations", "no node agent has checked") {
-		t.Errorf("an agent that does not answer: code %d, %+v", code, found)
-	}
-	c.proxy.Heal(gone)
-	hidden := c.proxy.On(func(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, "/configmaps") }, testenv.Refuse(http.StatusForbidden, metav1.StatusReasonForbidden, 0))
-	if found, code := c.diagnose(t); code != 1 || !has(found, "reading", "ConfigMaps cannot be read") {
-		t.Errorf("what may not be read: code %d, %+v", code, found)
-	}
-	c.proxy.Heal(hidden)
-	silent := c.proxy.On(func(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, "/subjectaccessreviews") }, testenv.Refuse(http.StatusForbidden, metav1.StatusReasonForbidden, 0))
-	if found, code := c.diagnose(t); code != 1 || !has(found, "rights", "the API server does not say") {
-		t.Errorf("rights that nobody tells: code %d, %+v", code, found)
-	}
-	c.proxy.Heal(silent)
-	c.proxy.Down()
-	if out, errOut, code := c.run("doctor", "--timeout=10s"); code != 1 || out != "" || errOut == "" {
-		t.Errorf("no connection: code %d, %s%s", code, out, errOut)
-	}
 }

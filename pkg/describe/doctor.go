@@ -25,6 +25,7 @@ const (
 	checkServer     = "server"
 	checkHelper     = "restore-helper"
 	checkTasks      = "tasks"
+	checkRecords    = "records"
 	checkRights     = "rights"
 	checkLocations  = "locations"
 	checkSandbox    = "sandbox"
@@ -45,6 +46,7 @@ const (
 	agentName         = "plimsoll-node-agent"
 	restoreController = "plimsoll-restore-controller"
 	repositoryTasks   = "plimsoll-repository-tasks"
+	pluginRecords     = "plimsoll-records"
 )
 
 // Installation is what a Diagnosis is made of.
@@ -86,6 +88,7 @@ func Diagnose(at time.Time, in *Installation) v1alpha1.Diagnosis {
 	d.server()
 	d.helper()
 	d.tasks()
+	d.records()
 	d.rights()
 	d.locations()
 	d.sandbox()
@@ -105,7 +108,7 @@ func Diagnose(at time.Time, in *Installation) v1alpha1.Diagnosis {
 }
 
 // severities begin with the worst.
-var severities = []v1alpha1.Severity{v1alpha1.SeverityError, v1alpha1.SeverityUnknown, v1alpha1.SeverityWarning, v1alpha1.SeverityOK}
+var severities = []v1alpha1.Severity{v1alpha1.SeverityError, v1alpha1.SeverityUnknown, v1alpha1.SeverityWarning, v1alpha1.SeverityInfo, v1alpha1.SeverityOK}
 
 // doctor collects findings.
 type doctor struct {
@@ -134,6 +137,10 @@ func (d *doctor) fail(check, reason, message, remedy, node string) {
 
 func (d *doctor) warn(check, reason, message, remedy, node string) {
 	d.find(check, v1alpha1.SeverityWarning, reason, message, remedy, node)
+}
+
+func (d *doctor) note(check, reason, message, remedy, node string) {
+	d.find(check, v1alpha1.SeverityInfo, reason, message, remedy, node)
 }
 
 func (d *doctor) notChecked(check, message, remedy, node string) {
@@ -198,8 +205,12 @@ func PrintDiagnosis(w io.Writer, d *v1alpha1.Diagnosis) error {
 			fmt.Fprintf(w, "%-8s %-15s do: %s\n", "", "", Clean(f.Remedy))
 		}
 	}
-	_, err := fmt.Fprintf(w, "\n%s, %s, %s\n", text.Count(n[v1alpha1.SeverityError], "error", "errors"),
-		text.Count(n[v1alpha1.SeverityWarning], "warning", "warnings"), text.Count(n[v1alpha1.SeverityUnknown], "check could not be made", "checks could not be made"))
+	notes := ""
+	if n[v1alpha1.SeverityInfo] > 0 {
+		notes = ", " + text.Count(n[v1alpha1.SeverityInfo], "note", "notes")
+	}
+	_, err := fmt.Fprintf(w, "\n%s, %s, %s%s\n", text.Count(n[v1alpha1.SeverityError], "error", "errors"),
+		text.Count(n[v1alpha1.SeverityWarning], "warning", "warnings"), text.Count(n[v1alpha1.SeverityUnknown], "check could not be made", "checks could not be made"), notes)
 	return err
 }
 

@@ -73,6 +73,9 @@ func (d *doctor) agentPod(pod *corev1.Pod) {
 	answer, asked := d.in.SelfChecks[pod.UID]
 	switch {
 	case !asked || answer.Check != nil || pod.Status.Phase != corev1.PodRunning:
+	case asksForToken(answer):
+		d.note(checkAgents, "AgentAsksForToken", "the node agent asks for a token (--metrics-auth), which the API server does not pass on: what it knows of its node and of the locations is not checked",
+			"ask it directly, with a token: docs/kubectl.md, doctor, Agents that ask for a token", pod.Spec.NodeName)
 	case apierrors.IsForbidden(answer.Err):
 		d.notChecked(checkAgents, "you may not get pods/proxy, by which node agents answer: what they know of their nodes and locations is not checked",
 			"use an account that may: docs/kubectl.md, Rights", "")
@@ -83,6 +86,9 @@ func (d *doctor) agentPod(pod *corev1.Pod) {
 			fmt.Sprintf("see whether the API server reaches its port, and its log: kubectl -n %s logs %s", pod.Namespace, pod.Name), pod.Spec.NodeName)
 	}
 }
+
+// asksForToken reports whether an agent refuses to answer by way of the API server. Others of its findings tell whether it runs.
+func asksForToken(answer SelfCheckAnswer) bool { return apierrors.IsUnauthorized(answer.Err) }
 
 // waitingFor names what a pod's containers wait for, such as ImagePullBackOff.
 func waitingFor(pod *corev1.Pod) string {
@@ -169,7 +175,7 @@ func (d *doctor) versions() {
 		}
 		for i := range d.in.Deployments {
 			template := &d.in.Deployments[i].Spec.Template
-			if name := template.Labels[nameLabel]; (name == restoreController || name == repositoryTasks) && template.Spec.Containers[0].Image != image {
+			if name := template.Labels[nameLabel]; (name == restoreController || name == repositoryTasks || name == pluginRecords) && template.Spec.Containers[0].Image != image {
 				d.warn(checkVersions, "VersionSkew", fmt.Sprintf("Deployment %s has image %s, the node agents %s", d.in.Deployments[i].Name, template.Spec.Containers[0].Image, image),
 					"install all from one version: docs/upgrade.md", "")
 			}
@@ -319,8 +325,9 @@ func (d *doctor) locations() {
 			d.location(pod, &s.Locations[i])
 		}
 	})
+	expected := slices.ContainsFunc(slices.Collect(maps.Values(d.in.SelfChecks)), func(a SelfCheckAnswer) bool { return !asksForToken(a) })
 	for i := range d.in.Locations {
-		if name := d.in.Locations[i].Name; !checked[name] && len(d.in.SelfChecks) > 0 {
+		if name := d.in.Locations[i].Name; !checked[name] && expected {
 			d.notChecked(checkLocations, "no node agent has checked BackupStorageLocation "+name, "see the findings about node agents", "")
 		}
 	}

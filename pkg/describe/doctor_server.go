@@ -53,6 +53,31 @@ func RepositoryTaskRights(namespace string) []authorizationv1.ResourceAttributes
 	return r
 }
 
+// RecordRights are the rights that the service account of the Deployment needs which keeps the records of volume snapshotter plugins:
+// those of deploy/records/rbac.yaml.
+func RecordRights(namespace string) []authorizationv1.ResourceAttributes {
+	r := rights{}
+	r.add(namespace, "", "secrets", "get")
+	r.add(namespace, "coordination.k8s.io", "leases", "create get update")
+	r.add(namespace, "plimsoll.io", "volumepluginbackups", "create get list watch")
+	r.add(namespace, "plimsoll.io", "volumepluginbackups/status", "patch")
+	r.add(namespace, "plimsoll.io", "volumepluginrestores", "list watch")
+	r.add(namespace, "velero.io", "backups", "get list watch")
+	r.add(namespace, "velero.io", "backupstoragelocations", "get")
+	return r
+}
+
+// VolumePluginRights are the rights that the Velero server's service account needs for plugins that record their progress: those of
+// deploy/volume-plugin/rbac.yaml.
+func VolumePluginRights(namespace string) []authorizationv1.ResourceAttributes {
+	r := rights{}
+	r.add(namespace, "events.k8s.io", "events", "create")
+	r.add(namespace, "plimsoll.io", "volumepluginbackups volumepluginrestores", "create get list patch")
+	r.add(namespace, "plimsoll.io", "volumepluginbackups/status volumepluginrestores/status", "patch")
+	r.add(namespace, "velero.io", "backups", "get")
+	return r
+}
+
 // rights are what a service account may do.
 type rights []authorizationv1.ResourceAttributes
 
@@ -70,6 +95,7 @@ func (r *rights) add(namespace, group, resources, verbs string) {
 func (in *Installation) ServiceAccounts() map[string][]authorizationv1.ResourceAttributes {
 	accounts := map[string][]authorizationv1.ResourceAttributes{}
 	d := &doctor{in: in}
+	records := len(d.deployments(pluginRecords)) > 0
 	for _, set := range d.agentSets() {
 		accounts[account(&set.Spec.Template)] = AgentRights(in.Namespace)
 	}
@@ -81,6 +107,11 @@ func (in *Installation) ServiceAccounts() map[string][]authorizationv1.ResourceA
 			accounts[account(template)] = []authorizationv1.ResourceAttributes{{Group: "*", Resource: "*", Verb: "*"}}
 		case repositoryTasks:
 			accounts[account(template)] = RepositoryTaskRights(in.Namespace)
+		case pluginRecords:
+			accounts[account(template)] = RecordRights(in.Namespace)
+		}
+		if records && in.Deployments[i].Name == "velero" { // whose plugins make the records
+			accounts[account(template)] = append(accounts[account(template)], VolumePluginRights(in.Namespace)...)
 		}
 	}
 	return accounts
@@ -172,11 +203,7 @@ func (d *doctor) tasks() {
 		return
 	}
 	what := "the Deployment of RepositoryTasks is not installed, which proves backups: docs/repositories.md"
-	for i := range d.in.Deployments {
-		deployment := &d.in.Deployments[i]
-		if deployment.Spec.Template.Labels[nameLabel] != repositoryTasks {
-			continue
-		}
+	for _, deployment := range d.deployments(repositoryTasks) {
 		what = "the Deployment of RepositoryTasks is ready"
 		if deployment.Status.ReadyReplicas == 0 {
 			d.fail(checkTasks, "TasksNotReady", fmt.Sprintf("Deployment %s has no pod that is ready: no backup is proven, and no RepositoryTask begins", deployment.Name),
@@ -184,6 +211,33 @@ func (d *doctor) tasks() {
 		}
 	}
 	d.passed(checkTasks, what)
+}
+
+// records looks at what keeps the records of volume snapshotter plugins, if it is installed.
+func (d *doctor) records() {
+	if d.unread(ReadDeployments) {
+		return
+	}
+	installed := d.deployments(pluginRecords)
+	for _, deployment := range installed {
+		if deployment.Status.ReadyReplicas == 0 {
+			d.fail(checkRecords, "RecordsNotReady", fmt.Sprintf("Deployment %s has no pod that is ready: what volume snapshotter plugins recorded does not reach the backups in the bucket", deployment.Name),
+				fmt.Sprintf("read its Events and log: kubectl -n %s describe pods -l %s=%s; the CRDs are in deploy/crds", d.in.Namespace, nameLabel, pluginRecords), "")
+		}
+	}
+	if len(installed) > 0 { // without such plugins nobody needs it
+		d.passed(checkRecords, "the Deployment that keeps the records of volume snapshotter plugins is ready")
+	}
+}
+
+// deployments returns those whose pods have a name.
+func (d *doctor) deployments(name string) (named []*appsv1.Deployment) {
+	for i := range d.in.Deployments {
+		if d.in.Deployments[i].Spec.Template.Labels[nameLabel] == name {
+			named = append(named, &d.in.Deployments[i])
+		}
+	}
+	return named
 }
 
 // helper looks at the image that restored pods get for their init container.
