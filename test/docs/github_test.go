@@ -101,3 +101,40 @@ func TestCacheKey(t *testing.T) {
 		}
 	}
 }
+
+var (
+	badge       = regexp.MustCompile(`\[!\[[^]]*\]\((https://[^)]+)\)\]\(([^)]+)\)`)
+	readmeFrom  = regexp.MustCompile(`Read in their source in \d+: Velero ([0-9.]+),`)
+	readmeTests = regexp.MustCompile(`with one \(([0-9.]+);`)
+	goModVelero = regexp.MustCompile(`(?m)github.com/vmware-tanzu/velero v([0-9.]+)$`)
+)
+
+// TestReadme: each badge is about something that the repository has, and the README names the Velero that is tested.
+func TestReadme(t *testing.T) {
+	t.Parallel()
+	text := read(t, "README.md")
+	module := strings.TrimPrefix(regexp.MustCompile(`(?m)^module (.*)$`).FindStringSubmatch(read(t, "go.mod"))[1], "github.com/")
+	// What a badge's image is about is in the repository, by the beginning of the address.
+	subjects := map[string]string{
+		"https://github.com/" + module + "/actions/workflows/ci.yml/badge.svg": ".github/workflows/ci.yml",
+		"https://img.shields.io/github/go-mod/go-version/" + module:            "go.mod",
+		"https://img.shields.io/github/license/" + module:                      "LICENSE",
+	}
+	badges := badge.FindAllStringSubmatch(text, -1)
+	if len(badges) != len(subjects) {
+		t.Errorf("%d badges, want %d", len(badges), len(subjects))
+	}
+	for _, found := range badges {
+		image, _, _ := strings.Cut(found[1], "?")
+		subject, known := subjects[image]
+		if !known || !exists(subject) || !strings.HasSuffix(found[2], path.Base(subject)) {
+			t.Errorf("badge %s leads to %s, and is about %q", image, found[2], subject)
+		}
+	}
+	want := goModVelero.FindStringSubmatch(read(t, "go.mod"))
+	for _, named := range []*regexp.Regexp{readmeFrom, readmeTests} {
+		if got := named.FindStringSubmatch(text); want == nil || got == nil || got[1] != want[1] {
+			t.Errorf("the README has %v, and go.mod %v", got, want)
+		}
+	}
+}
