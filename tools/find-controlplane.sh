@@ -16,13 +16,17 @@ build() {
   exit 1
 }
 
-# reaches URL: whether its host answers, or a proxy is there to be asked. A network that drops packets costs 3 s.
+# reaches URL: whether its host answers, or the proxy that has to be asked. A network that drops packets costs 3 s.
 reaches() {
-  local host=${1#*://}
-  [ -z "${HTTPS_PROXY:-}${https_proxy:-}" ] || return 0
+  local proxy=${HTTPS_PROXY:-${https_proxy:-}} at port=443
   [ -z "${ENVTEST_INDEX:-}" ] || return 0
+  at=${proxy:-$1} && at=${at#*://} && at=${at%%/*} && at=${at##*@}
+  case $at in
+    *:*) port=${at##*:} ;;
+    *) [[ $proxy != http://* ]] || port=80 ;;
+  esac
   # shellcheck disable=SC2016 # the inner shell expands it
-  timeout 3 bash -c ': <>"/dev/tcp/$0/443"' "${host%%/*}" 2>/dev/null
+  timeout 3 bash -c ': <>"/dev/tcp/$0/$1"' "${at%:*}" "$port" 2>/dev/null
 }
 
 [ "${PARTS:-}" != build ] || exit 1

@@ -85,6 +85,21 @@ func TestFindControlPlane(t *testing.T) {
 	}
 }
 
+// TestFindControlPlaneWithoutNetwork: where neither the server nor a proxy answers, nothing waits for it.
+func TestFindControlPlaneWithoutNetwork(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for name, proxy := range map[string]string{"proxy is down": "http://user:secret@127.0.0.1:1/", "proxy without a port": "http://127.0.0.1"} {
+		cmd := exec.CommandContext(t.Context(), "tools/find-controlplane.sh", filepath.Join(dir, "etcd"), "1.36")
+		cmd.Dir = "../.."
+		cmd.Env = append(os.Environ(), "XDG_DATA_HOME="+dir, "ENVTEST_INDEX=", "HTTPS_PROXY="+proxy, "PARTS=")
+		out, err := cmd.CombinedOutput()
+		if want := "etcd: setup-envtest has not installed it, and its server cannot be reached; it is built\n"; err == nil || string(out) != want {
+			t.Errorf("%s: got %v, %s\nwant %s", name, err, out, want)
+		}
+	}
+}
+
 // serveEnvtest returns the URL of an index with one archive, whose programs say a version.
 func serveEnvtest(t *testing.T, says string, damaged bool) string {
 	t.Helper()
