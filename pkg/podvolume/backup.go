@@ -173,7 +173,19 @@ func backupMessage(uploaded uploader.BackupResult) string {
 	if uploaded.Vanished > 0 {
 		message = joinMessages(message, vanishedText(&uploaded))
 	}
+	if uploaded.Excluded > 0 {
+		message = joinMessages(message, excludedText(&uploaded))
+	}
 	return message
+}
+
+// excludedText says what the volume itself keeps out of its backup.
+func excludedText(res *uploader.BackupResult) string {
+	said := text.Count(res.Excluded, "file or directory is", "files and directories are") + " left out, as .kopiaignore or CACHEDIR.TAG in the volume say"
+	if res.TotalFiles == 0 {
+		said = "the snapshot has no file: " + said
+	}
+	return said
 }
 
 // vanishedText says what went away while it was read.

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
@@ -50,6 +51,9 @@ func (op *Operation) takePlace(ctx context.Context) error {
 		return nil
 	case isBusy(err), stopCause(ctx) != nil:
 		return err
+	case apierrors.IsForbidden(err), apierrors.IsInvalid(err): // it does not pass, and backups that do not run would be worse
+		op.log.Warn("The limit of a location is not kept: the API server refuses its Lease", "location", op.Location, "error", err)
+		return nil
 	default: // it says nothing of the volume
 		return unansweredError{err}
 	}

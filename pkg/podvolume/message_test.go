@@ -23,6 +23,8 @@ func TestUnreadable(t *testing.T) {
 		"not named":    {uploader.BackupResult{Errors: 1}, "snapshot s was saved without 1 file that could not be read"},
 		"two files":    {uploader.BackupResult{Errors: 2, FailedPaths: []string{"a", "b"}}, "snapshot s was saved without 2 files that could not be read: a, b"},
 		"many":         {uploader.BackupResult{Errors: 1200, FailedPaths: []string{"a", "b", "c", "d", "e", "f", "g"}}, "snapshot s was saved without 1200 files that could not be read: a, b, c, d, e and 1195 more"},
+		"left out":     {uploader.BackupResult{Excluded: 1, TotalFiles: 3}, "1 file or directory is left out, as .kopiaignore or CACHEDIR.TAG in the volume say"},
+		"nothing left": {uploader.BackupResult{Excluded: 2}, "the snapshot has no file: 2 files and directories are left out, as .kopiaignore or CACHEDIR.TAG in the volume say"},
 		"a deep one":   {uploader.BackupResult{Errors: 1, FailedPaths: []string{deep + "ibdata1"}}, "snapshot s was saved without 1 file that could not be read: directory/directory/…y/directory/directory/directory/directory/directory/ibdata1"},
 		"a long space": {uploader.BackupResult{Errors: 1, FailedPaths: []string{strings.Repeat("a b", 100)}}, "snapshot s was saved without 1 file that could not be read: " + strings.Repeat("a b", 6) + "a …" + strings.Repeat("a b", 20)[1:]},
 	} {

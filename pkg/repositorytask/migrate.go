@@ -121,6 +121,9 @@ func (r *run) migrateOnce(ctx context.Context, i int, v v1alpha1.RepositoryTaskV
 		return v, nil
 	}
 	if imported == nil {
+		if err := r.openSource(ctx, from); err != nil { // a wrong password would become that of the new repository
+			return v, err
+		}
 		if err := r.create(ctx, to); err != nil {
 			return v, err
 		}
@@ -136,6 +139,20 @@ func (r *run) migrateOnce(ctx context.Context, i int, v v1alpha1.RepositoryTaskV
 		return v, err
 	}
 	return r.withImport(pvb, v, &result), nil
+}
+
+// openSource opens the restic repository. One that is locked has opened.
+func (r *run) openSource(ctx context.Context, from uploader.Repository) error {
+	opener, ok := r.cfg.Exporter.(uploader.Opener)
+	if !ok {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	if err := opener.Open(ctx, from); !errors.Is(err, uploader.ErrRepositoryLocked) {
+		return err
+	}
+	return nil
 }
 
 // comparedVolume is a volume of which this run has copied a snapshot.

@@ -588,3 +588,21 @@ func TestMigrateWrongPassword(t *testing.T) {
 		t.Errorf("%+v", status)
 	}
 }
+
+// TestMigrateWrongPasswordMakesNothing: a kopia repository that was made with a password that does not open restic's could not be opened with the right
+// one.
+func TestMigrateWrongPasswordMakesNothing(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	resticrepo.Create(t, s.repository("restic", "shop").URL)
+	s.storeInto(s.backup("night"), "restic", "shop", "db-0")
+	s.Delete(&corev1.Secret{ObjectMeta: s.Meta("velero-repo-credentials")})
+	s.CreateSecret("velero-repo-credentials", map[string]string{"repository-password": "another one"})
+	s.start(s.migrating())
+	if status := s.ended(s.migration("task")).Status; status.Phase != v1alpha1.PhaseFailed || status.Reason != v1alpha1.ReasonWrongPassword {
+		t.Errorf("%+v", status)
+	}
+	if made, err := os.ReadDir(s.repository("kopia", "shop").URL); err == nil && len(made) > 0 {
+		t.Errorf("a kopia repository was made: %v", made)
+	}
+}

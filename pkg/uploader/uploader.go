@@ -192,6 +192,8 @@ type BackupResult struct {
 	// VanishedDirectories counts those of Vanished that were directories, with all that was in them, as far as that is known: with restic it
 	// is not.
 	VanishedDirectories int64
+	// Excluded counts the files and directories that the volume itself has left out, with .kopiaignore or CACHEDIR.TAG (kopia).
+	Excluded int64
 }
 
 // RestoreRequest is one snapshot to write into a volume.

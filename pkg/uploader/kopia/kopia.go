@@ -160,7 +160,7 @@ func (u *Uploader) Backup(ctx context.Context, req uploader.BackupRequest, p pro
 	}
 	return uploader.BackupResult{
 		SnapshotID: r.SnapshotID, TotalBytes: r.TotalBytes, TotalFiles: r.TotalFiles, BytesUploaded: r.BytesUploaded,
-		Errors: r.Errors, FailedPaths: r.FailedPaths, UnreadableDirectories: r.UnreadableDirectories, Vanished: r.Vanished, VanishedDirectories: r.VanishedDirectories,
+		Errors: r.Errors, FailedPaths: r.FailedPaths, UnreadableDirectories: r.UnreadableDirectories, Vanished: r.Vanished, VanishedDirectories: r.VanishedDirectories, Excluded: r.Excluded,
 	}, nil
 }
 

@@ -82,6 +82,7 @@ func (j *job) backup(ctx, stop context.Context, abort func()) (_ protocol.Result
 	return protocol.Result{
 		SnapshotID: string(man.ID), TotalBytes: summary.TotalFileSize, TotalFiles: summary.TotalFileCount,
 		BytesUploaded: j.meter.uploaded.Load(), Errors: p.errors.Load(), FailedPaths: p.failedPaths(), UnreadableDirectories: p.directories.Load(), Vanished: p.vanished.Load(), VanishedDirectories: p.vanishedDirs.Load(),
+		Excluded: p.leftOut(summary),
 	}, nil
 }
 

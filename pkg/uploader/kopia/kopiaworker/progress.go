@@ -272,6 +272,15 @@ func (p *backupProgress) reading() progress.Reading {
 	return r
 }
 
+// leftOut counts what the volume itself excludes. Of a CACHEDIR.TAG at its top, which excludes all, kopia does not tell.
+func (p *backupProgress) leftOut(summary kopiafs.DirectorySummary) int64 {
+	n := p.excluded.Load()
+	if _, err := p.root.Lstat("CACHEDIR.TAG"); err == nil && summary.TotalFileCount == 0 {
+		return max(n, 1)
+	}
+	return n
+}
+
 // logOmitted says what the snapshot does not hold and nobody counts as an error: what the volume itself excludes, and what
 // was not there any more, of which there may be too much to name each in the log.
 func (p *backupProgress) logOmitted() {

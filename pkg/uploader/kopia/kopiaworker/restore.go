@@ -33,6 +33,9 @@ func (j *job) restore(ctx context.Context) (_ protocol.Result, err error) {
 	if err != nil {
 		return protocol.Result{}, err
 	}
+	if man.IncompleteReason != "" {
+		return protocol.Result{}, fmt.Errorf("%w: the snapshot is that of an unfinished backup (%s)", uploader.ErrUnsupported, man.IncompleteReason)
+	}
 	root, err := snapshotfs.SnapshotRoot(r, man)
 	if err != nil {
 		return protocol.Result{}, fmt.Errorf("open the snapshot: %w", err)
@@ -82,7 +85,7 @@ func (j *job) restore(ctx context.Context) (_ protocol.Result, err error) {
 	lost := target.unwritten.counts()
 	total, onDisk := max(p.size()-lost.bytes, 0), int64(0)
 	if p.known && len(j.Paths) == 0 {
-		onDisk = max(total-target.renamed.Load(), 0)
+		onDisk = total
 	}
 	return protocol.Result{
 		TotalBytes: total, TotalFiles: p.files, SizesOnDisk: onDisk,

@@ -2,16 +2,13 @@ package kopiaworker
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-	"unicode/utf8"
 
 	kopiafs "github.com/kopia/kopia/fs"
 	"github.com/kopia/kopia/repo"
@@ -31,7 +28,6 @@ type target struct {
 	packs     *packFetcher
 	buffers   sync.Pool
 	foreign   atomic.Int64 // entries that do not have their owner
-	renamed   atomic.Int64 // bytes of files whose names were not UTF-8: kopia gives several of them one name
 	current   *atomic.Pointer[string]
 	times     sync.Map // of directories that are not finished: the time, by path
 	unwritten unwritten
@@ -65,9 +61,6 @@ func inRoot(path string) string { return filepath.Join(".", path) }
 // all its bytes are the snapshot's. Size and time prove nothing: after a power loss files have both, and zeros in them.
 func (t *target) FileExists(ctx context.Context, path string, e kopiafs.File) bool {
 	t.current.Store(&path)
-	if strings.ContainsRune(path, utf8.RuneError) {
-		t.renamed.Add(e.Size())
-	}
 	return t.isSame(ctx, path, e)
 }
 
@@ -103,50 +96,48 @@ func (t *target) beginDirectory(ctx context.Context, path string, e kopiafs.Dire
 	if err != nil {
 		return err
 	}
-	return t.learnTimes(ctx, path, e)
+	return t.learn(ctx, path, e)
 }
 
 // ownerOnly is the mode of a directory that is not finished.
 const ownerOnly = 0o700
 
-// learnTimes finds out the times of a directory's directories.
-func (t *target) learnTimes(ctx context.Context, path string, e kopiafs.Directory) error {
-	times, err := directoryTimes(ctx, t.repository, e)
-	for name, at := range times {
-		t.times.Store(filepath.Join(path, name), at)
-	}
-	return err
-}
+// errSameName is what is wrong with an entry of which kopia has stored the name as that of another one: it hands out the last of them only.
+var errSameName = errors.New("another entry has its name, since kopia does not store names that are no UTF-8 as they were: 'repository get' of the directory brings all")
 
-// directoryTimes returns the times of a directory's directories, by name. kopia stores them, but in their place hands out the time
-// of the newest entry in each.
-func directoryTimes(ctx context.Context, r repo.Repository, e kopiafs.Directory) (map[string]time.Time, error) {
-	if d, ok := e.(kopiafs.DirectoryWithSummary); ok {
-		summary, err := d.Summary(ctx)
-		if err == nil && summary != nil && summary.TotalDirCount <= 1 {
-			return nil, nil // it counts itself
-		}
-	}
+// learn finds out the times of a directory's directories, which kopia stores, but in their place hands out the time of the newest entry in
+// each, and which of its entries kopia does not hand out.
+func (t *target) learn(ctx context.Context, path string, e kopiafs.Directory) error {
 	o, ok := e.(object.HasObjectID)
 	if !ok {
-		return nil, nil
+		return nil
 	}
-	reader, err := r.OpenObject(ctx, o.ObjectID())
+	entries, err := readDirectory(ctx, t.repository, &snapshot.DirEntry{ObjectID: o.ObjectID()})
 	if err != nil {
-		return nil, fmt.Errorf("read directory: %w", err)
+		return fmt.Errorf("read directory: %w", err)
 	}
-	defer reader.Close()
-	var listing snapshot.DirManifest
-	if err := json.NewDecoder(reader).Decode(&listing); err != nil {
-		return nil, fmt.Errorf("read directory: %w", err)
-	}
-	times := map[string]time.Time{}
-	for _, entry := range listing.Entries {
+	for i, entry := range entries {
+		at := filepath.Join(path, entry.Name)
 		if entry.Type == snapshot.EntryTypeDirectory {
-			times[entry.Name] = entry.ModTime.ToTime()
+			t.times.Store(at, entry.ModTime.ToTime())
+		}
+		if i+1 < len(entries) && entries[i+1].Name == entry.Name {
+			_ = t.unwritten.add(at, storedBytes(entry), errSameName)
 		}
 	}
-	return times, nil
+	return nil
+}
+
+// storedBytes is the size of a file, or of all files in a directory.
+func storedBytes(entry *snapshot.DirEntry) int64 {
+	switch {
+	case entry.Type == snapshot.EntryTypeFile:
+		return entry.FileSize
+	case entry.DirSummary != nil:
+		return entry.DirSummary.TotalFileSize
+	default:
+		return 0
+	}
 }
 
 // FinishDirectory sets a directory's attributes.

@@ -3,6 +3,7 @@ package kopiaworker
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -11,6 +12,10 @@ import (
 	"time"
 
 	kopiafs "github.com/kopia/kopia/fs"
+	"github.com/kopia/kopia/repo"
+	"github.com/kopia/kopia/snapshot"
+
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
 // storedFile is a file of a snapshot.
@@ -94,5 +99,26 @@ func TestWriteFileBesideItsNamesake(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "orders.kopia-entry")); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestRestoreOfAnUnfinishedBackup: a checkpoint has only what was stored until then, and its size says nothing of the rest.
+func TestRestoreOfAnUnfinishedBackup(t *testing.T) {
+	t.Parallel()
+	j, r, objects := openWithContents(t, 1)
+	man := &snapshot.Manifest{
+		Source: snapshot.SourceInfo{Host: identity, UserName: identity, Path: "/volume"}, IncompleteReason: "checkpoint",
+		RootEntry: &snapshot.DirEntry{Type: snapshot.EntryTypeDirectory, ObjectID: objects[0]},
+	}
+	err := repo.WriteSession(t.Context(), r, repo.WriteSessionOptions{}, func(ctx context.Context, w repo.RepositoryWriter) error {
+		id, err := snapshot.SaveSnapshot(ctx, w, man)
+		j.Snapshot = string(id)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := j.restore(t.Context()); !errors.Is(err, uploader.ErrUnsupported) {
+		t.Errorf("got %v, want ErrUnsupported", err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"strings"
 	"syscall"
 	"time"
 
@@ -91,6 +92,9 @@ func (i *watchedIterator) Next(context.Context) (kopiafs.Entry, error) {
 		}
 		name := i.batch[0]
 		i.batch = i.batch[1:]
+		if strings.HasSuffix(name, localfs.ShallowEntrySuffix) {
+			return unreadableEntry{name: name, err: errPlaceholder}, nil
+		}
 		at := path.Join(i.directory.path, name)
 		entry, err := localfs.NewEntry(at)
 		switch {
@@ -105,6 +109,10 @@ func (i *watchedIterator) Next(context.Context) (kopiafs.Entry, error) {
 		}
 	}
 }
+
+// errPlaceholder is what is wrong with an entry that kopia takes for one of its placeholders: it would store another entry by another
+// name, drop a link without a word, or end at a directory.
+var errPlaceholder = errors.New("kopia takes what has this name for its own placeholder and cannot store it: rename it")
 
 // Close ends the listing.
 func (i *watchedIterator) Close() { _ = i.handle.Close() }

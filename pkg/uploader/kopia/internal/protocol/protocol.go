@@ -193,6 +193,7 @@ type Result struct {
 	Errors                int64    `json:"errors,omitempty"`
 	Vanished              int64    `json:"vanished,omitempty"`            // backup
 	VanishedDirectories   int64    `json:"vanishedDirectories,omitempty"` // backup
+	Excluded              int64    `json:"excluded,omitempty"`            // backup
 	FailedPaths           []string `json:"failedPaths,omitempty"`
 	UnreadableDirectories int64    `json:"unreadableDirectories,omitempty"` // backup
 	LastError             string   `json:"lastError,omitempty"`             // restore, verify
@@ -300,7 +301,7 @@ func (r *Result) check() error {
 			return err
 		}
 	}
-	return checkCounts(r.TotalBytes, r.TotalFiles, r.SizesOnDisk, r.BytesUploaded, r.Errors, r.UnreadableDirectories, r.Vanished, r.VanishedDirectories, r.NotCompared, r.Absent, r.SameNames, r.Special, r.Attributes,
+	return checkCounts(r.TotalBytes, r.TotalFiles, r.SizesOnDisk, r.BytesUploaded, r.Errors, r.UnreadableDirectories, r.Vanished, r.VanishedDirectories, r.Excluded, r.NotCompared, r.Absent, r.SameNames, r.Special, r.Attributes,
 		r.Contents.Directories, r.Contents.Links, r.Contents.Files, r.Contents.Bytes,
 		r.Usage.Unfinished, r.Usage.Pieces, r.Usage.DataBytes, r.Usage.RawBytes, r.Usage.Storage.Objects, r.Usage.Storage.Bytes, r.Usage.Storage.Packs, r.Usage.Storage.PackBytes)
 }
