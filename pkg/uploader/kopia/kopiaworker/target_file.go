@@ -29,8 +29,16 @@ func (t *target) writeContent(ctx context.Context, path string, e kopiafs.File, 
 		return err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
+	// As kopia: ext4 then has less to write to its journal while it stores the bytes. On a disk that was full beneath it the journal failed
+	// without, and with it the file system.
+	if err := file.Truncate(e.Size()); err != nil {
+		return err
+	}
 	written, err := t.copy(file, content, progress)
 	if err == nil && written != e.Size() {
+		if err := file.Truncate(written); err != nil {
+			return err
+		}
 		return t.unwritten.add(path, max(e.Size()-written, 0), fmt.Errorf("its content has %d bytes, and the snapshot says %d", written, e.Size()))
 	}
 	return err
@@ -75,9 +83,6 @@ func (t *target) copy(file *os.File, content io.Reader, progress restore.FileWri
 		}
 		switch {
 		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-			if t.sparse { // it may end with a hole
-				return written, file.Truncate(written)
-			}
 			return written, nil
 		case err != nil:
 			return written, fmt.Errorf("read a file of the snapshot: %w", err)
