@@ -49,6 +49,7 @@ func (m *packMemory) read(ctx context.Context, storage *metered, id blob.ID, off
 		return false
 	}
 	var whole wholePack
+	whole.Grow(int(metadata.Length))
 	if storage.download(ctx, id, 0, -1, &whole) != nil || int64(whole.Len()) != metadata.Length {
 		return false
 	}

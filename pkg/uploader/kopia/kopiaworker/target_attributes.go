@@ -15,6 +15,9 @@ import (
 // would be stopped until the agent has made the change (pkg/worker, guard), which took a third of the time of a restore of small files.
 func (t *target) setAttributes(path string, e kopiafs.Entry, modified time.Time) error {
 	file, err := t.root.OpenFile(inRoot(path), os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, os.ErrPermission) { // such as a directory of somebody else, for who is not root
+		return t.setAttributesByName(inRoot(path), e, modified)
+	}
 	if err != nil {
 		return err
 	}
@@ -26,6 +29,21 @@ func (t *target) setAttributes(path string, e kopiafs.Entry, modified time.Time)
 		return err
 	}
 	return permitted(setTime(file, modified))
+}
+
+// setAttributesByName sets what may be set of what may not be opened.
+func (t *target) setAttributesByName(path string, e kopiafs.Entry, modified time.Time) error {
+	owner := e.Owner()
+	if err := permitted(t.root.Lchown(path, int(owner.UserID), int(owner.GroupID))); err != nil {
+		return err
+	}
+	if info, err := t.root.Lstat(path); err == nil {
+		t.checkOwner(info, owner)
+	}
+	if err := permitted(t.root.Chmod(path, e.Mode()&kopiafs.ModBits)); err != nil {
+		return err
+	}
+	return permitted(t.root.Chtimes(path, time.Time{}, modified))
 }
 
 // permitted drops the error of what a volume forbids, as Velero does: on NFS often nobody may give files away. Entries without their owner are

@@ -73,6 +73,38 @@ func TestWriteFileAttributes(t *testing.T) {
 	}
 }
 
+// storedDirectory is a directory of a snapshot.
+type storedDirectory struct{ kopiafs.Directory }
+
+func (storedDirectory) Mode() os.FileMode        { return os.ModeDir | 0o300 }
+func (storedDirectory) ModTime() time.Time       { return storedFile{}.ModTime() }
+func (storedDirectory) Owner() kopiafs.OwnerInfo { return storedFile{}.Owner() }
+
+// TestDirectoryThatCannotBeRead: who may not read a directory, such as one that an earlier attempt has finished, makes it again all the same.
+func TestDirectoryThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	target, dir := newTestTarget(t)
+	t.Cleanup(func() { os.Chmod(filepath.Join(dir, "sub"), 0o700) }) // or nobody but root could remove it
+	for range 2 {
+		if err := target.BeginDirectory(t.Context(), "sub", storedDirectory{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := target.WriteFile(t.Context(), "sub/file", storedFile{content: "hello", size: 5, mode: 0o400}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := target.FinishDirectory(t.Context(), "sub", storedDirectory{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := target.setAttributesByName("sub", storedDirectory{}, storedFile{}.ModTime()); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(filepath.Join(dir, "sub"))
+	if err != nil || info.Mode().Perm() != 0o300 || !info.ModTime().Equal(storedFile{}.ModTime()) || target.unwritten.counts().errors != 0 {
+		t.Errorf("%v, %v, %+v", info, err, target.unwritten.counts())
+	}
+}
+
 // TestWriteFileOfAnotherSize: kopia fills up with zeros what it does not have, and says that all is well.
 func TestWriteFileOfAnotherSize(t *testing.T) {
 	t.Parallel()
