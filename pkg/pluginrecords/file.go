@@ -100,12 +100,7 @@ func (k *Keeper) write(ctx context.Context, backup *velerov1.Backup, file backup
 	case fresh.UID != backup.UID || !mayHaveFiles(&fresh):
 		return nil
 	}
-	err = file.PutVolumePluginBackups(ctx, records)
-	if errors.Is(err, backupstore.ErrReadOnly) {
-		log.Warn("Records of a backup are not stored", "error", err)
-		return nil
-	}
-	if err != nil {
+	if err := file.PutVolumePluginBackups(ctx, records); err != nil {
 		return err
 	}
 	there, err := isThere(ctx, file)

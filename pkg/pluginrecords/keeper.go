@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
 	"github.com/plimsoll-io/plimsoll/pkg/repository"
 )
 
@@ -219,6 +220,14 @@ func (k *Keeper) look(ctx context.Context, location, name string) (again time.Du
 		k.note(location, name, seen{uid: backup.UID, content: contentOf(live), next: time.Now().Add(k.cfg.Interval)})
 		k.recovered(location)
 		return 0, nil
+	}
+	if errors.Is(err, backupstore.ErrReadOnly) { // which somebody wants, and may not want tomorrow
+		again = pauseAfter(k.cfg.Interval, last.failures)
+		last.uid, last.next, last.failures = backup.UID, time.Now().Add(again), last.failures+1
+		k.note(location, name, last)
+		k.wait(location, name)
+		k.cfg.Logger.Warn("Records of a backup are not stored as long as its location is read-only", "location", location, "backup", name, "again", again)
+		return again, nil
 	}
 	return k.notKept(location, &backup, last, err)
 }

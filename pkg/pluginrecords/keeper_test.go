@@ -211,6 +211,8 @@ func TestReadOnlyLocationIsLeftAlone(t *testing.T) {
 	if files := s.files("nightly"); files != "velero-backup.json" {
 		t.Errorf("it holds %s", files)
 	}
+	s.Patch(readOnly, `{"spec":{"accessMode":"ReadWrite"}}`)
+	s.untilKept("nightly", phases{"pv-1": v1alpha1.PhaseInProgress})
 }
 
 func TestDamagedFileIsWrittenAnew(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
@@ -71,7 +72,7 @@ func TestParked(t *testing.T) {
 	cfg := s.config()
 	a := &away{looks: found}
 	cfg.Verifiers = map[string]uploader.Verifier{"restic": a, "kopia": looks{"d": {{Files: 1}}}}
-	cfg.ParkDelay = time.Millisecond
+	cfg.ParkDelay = time.Hour // the next process looks at once
 	stop := s.start(cfg)
 	task := s.task("verify", "nightly")
 	s.Create(task)
@@ -90,6 +91,27 @@ func TestParked(t *testing.T) {
 	s.start(cfg)
 	if ended := s.awaitEnd(task); ended.Phase != v1alpha1.PhaseCompleted || ended.Attempts != 1 || ended.Reason != "" {
 		t.Errorf("%+v", ended)
+	}
+}
+
+// TestParkedPastItsTime: a volume whose repository did not open has failed when the task's time is over. It was tried, and is no volume that is left
+// to later tasks.
+func TestParkedPastItsTime(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	b := s.backup("nightly")
+	s.record(b, "restic", "shop", "a", "a", velerov1.PodVolumeBackupPhaseCompleted)
+	s.record(b, "kopia", "shop", "d", "d", velerov1.PodVolumeBackupPhaseCompleted)
+	cfg := s.config()
+	cfg.Verifiers = map[string]uploader.Verifier{"restic": &away{}, "kopia": looks{"d": {{Files: 1}}}}
+	cfg.ParkDelay = time.Millisecond
+	s.start(cfg)
+	task := &v1alpha1.RepositoryTask{ObjectMeta: s.Meta("verify"), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskVerify, Latest: true}}
+	task.Spec.MaxDuration = &metav1.Duration{Duration: time.Second}
+	s.Create(task)
+	status := s.awaitEnd(task)
+	if v := status.Volumes[0]; status.Phase != v1alpha1.PhaseFailed || status.Postponed != 0 || v.Result != v1alpha1.VolumeFailed || v.Reason != v1alpha1.ReasonRepositoryUnavailable || v.CompletionTimestamp == nil {
+		t.Errorf("%+v", status)
 	}
 }
 

@@ -41,7 +41,10 @@ func (r *run) migrate(ctx context.Context) error {
 			if v, err = r.migrateVolume(ctx, i, v); err != nil {
 				return err
 			}
-			if v.Result == v1alpha1.VolumePending { // a repository does not open
+			if v.Result == v1alpha1.VolumePending {
+				if err := r.writeLeft(ctx, i, v); err != nil {
+					return err
+				}
 				continue
 			}
 			if err := r.writeVolume(ctx, i, v); err != nil {

@@ -170,7 +170,10 @@ func (r *run) verifyVolumes(ctx context.Context) error {
 			if v, err = r.verifyVolume(ctx, i, v); err != nil {
 				return err
 			}
-			if v.Result == v1alpha1.VolumePending { // its repository does not open
+			if v.Result == v1alpha1.VolumePending {
+				if err := r.writeLeft(ctx, i, v); err != nil {
+					return err
+				}
 				continue
 			}
 			if err := r.markVerified(ctx, i, &v); err != nil {
@@ -196,12 +199,26 @@ func (r *run) isTimeOver() bool {
 	return limit != nil && time.Since(status.StartTimestamp.Time) > limit.Duration && slices.ContainsFunc(status.Volumes, isDone)
 }
 
-// postponeOthers leaves the volumes that are not done to later tasks. They were not tried, so they keep their turn.
+// writeLeft records that a volume is left for when its repository opens.
+func (r *run) writeLeft(ctx context.Context, i int, v v1alpha1.RepositoryTaskVolume) error {
+	if err := r.write(ctx, func(s *v1alpha1.RepositoryTaskStatus) { s.Volumes[i] = v }); err != nil {
+		return fmt.Errorf("write that volume %s/%s:%s is left for now: %w", v.Namespace, v.Pod, v.Volume, err)
+	}
+	return nil
+}
+
+// postponeOthers leaves the volumes that are not done to later tasks. They were not tried, so they keep their turn. Those whose repository did not open
+// were, and have failed.
 func (r *run) postponeOthers(ctx context.Context) error {
 	err := r.write(ctx, func(s *v1alpha1.RepositoryTaskStatus) {
 		for i := range s.Volumes {
-			if s.Volumes[i].Result == v1alpha1.VolumePending {
-				s.Volumes[i].Result, s.Postponed = v1alpha1.VolumePostponed, s.Postponed+1
+			v := &s.Volumes[i]
+			switch {
+			case v.Result != v1alpha1.VolumePending:
+			case v.Reason == v1alpha1.ReasonRepositoryUnavailable:
+				v.Result, v.CompletionTimestamp = v1alpha1.VolumeFailed, new(metav1.NewTime(r.cfg.Now()))
+			default:
+				v.Result, s.Postponed = v1alpha1.VolumePostponed, s.Postponed+1
 			}
 		}
 	})

@@ -72,9 +72,9 @@ func (r *run) verifyVolume(ctx context.Context, i int, v v1alpha1.RepositoryTask
 
 // leave leaves a volume whose repository does not open for later, or makes it one that has failed if the task has waited long enough.
 func (r *run) leave(v v1alpha1.RepositoryTaskVolume, err error) v1alpha1.RepositoryTaskVolume {
-	v.Result, v.Reason, v.Message = v1alpha1.VolumePending, "", ""
+	v.Result, v.Reason, v.Message = v1alpha1.VolumePending, v1alpha1.ReasonRepositoryUnavailable, messageOf(err.Error())
 	if !r.parks(err) {
-		v.Result, v.Reason, v.Message = v1alpha1.VolumeFailed, v1alpha1.ReasonRepositoryUnavailable, messageOf(err.Error())
+		v.Result = v1alpha1.VolumeFailed
 	}
 	return v
 }
