@@ -136,16 +136,16 @@ func (r *run) movedAt() time.Time {
 	if status.StartTimestamp != nil {
 		at = status.StartTimestamp.Time
 	}
-	later := func(done *metav1.Time) {
-		if done != nil && done.After(at) {
+	later := func(done *metav1.Time, reason v1alpha1.Reason) {
+		if done != nil && done.After(at) && reason != v1alpha1.ReasonRepositoryUnavailable { // one that was given up is not done
 			at = done.Time
 		}
 	}
 	for i := range status.Volumes {
-		later(status.Volumes[i].CompletionTimestamp)
+		later(status.Volumes[i].CompletionTimestamp, status.Volumes[i].Reason)
 	}
 	for i := range status.Repositories {
-		later(status.Repositories[i].CompletionTimestamp)
+		later(status.Repositories[i].CompletionTimestamp, status.Repositories[i].Reason)
 	}
 	return at
 }

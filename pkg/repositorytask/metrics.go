@@ -208,7 +208,7 @@ func (m *Metrics) collectProgress(ch chan<- prometheus.Metric, task *v1alpha1.Re
 	}
 	ch <- prometheus.MustNewConstMetric(m.rate, prometheus.GaugeValue, float64(s.BytesPerSecond), task.Name, string(task.Spec.Type))
 	silent := isSilent(task)
-	stalled := silent && !reported || !silent && s.State == string(v1alpha1.StateStalled) || isParked(s)
+	stalled := silent && !reported || !silent && s.State == string(v1alpha1.StateStalled) || s.Reason == v1alpha1.ReasonRepositoryUnavailable
 	ch <- prometheus.MustNewConstMetric(m.stalled, prometheus.GaugeValue, gauge(stalled), task.Name, string(task.Spec.Type))
 }
 

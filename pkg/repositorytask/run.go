@@ -276,8 +276,8 @@ func (r *run) beginWith(ctx context.Context, mutate func(*v1alpha1.RepositoryTas
 	}
 	err := r.write(ctx, func(s *v1alpha1.RepositoryTaskStatus) {
 		s.Phase, s.State = v1alpha1.PhaseInProgress, string(v1alpha1.StateScanning)
-		s.Reason = ""
-		if !resumed {
+		if !resumed { // else it waits still, until something is done
+			s.Reason = ""
 			s.Attempts++
 		}
 		if s.StartTimestamp == nil {
@@ -313,7 +313,7 @@ func (r *run) giveUp(ctx context.Context) error {
 // writeVolume records what became of a volume.
 func (r *run) writeVolume(ctx context.Context, i int, v v1alpha1.RepositoryTaskVolume) error {
 	v.CompletionTimestamp = new(metav1.NewTime(r.cfg.Now()))
-	if err := r.write(ctx, func(s *v1alpha1.RepositoryTaskStatus) { s.Volumes[i] = v }); err != nil {
+	if err := r.write(ctx, func(s *v1alpha1.RepositoryTaskStatus) { s.Volumes[i], s.Reason = v, "" }); err != nil {
 		return fmt.Errorf("write the result of volume %s/%s:%s: %w", v.Namespace, v.Pod, v.Volume, err)
 	}
 	r.log.Info("Volume is done", "namespace", v.Namespace, "pod", v.Pod, "volume", v.Volume, "result", v.Result, "files", v.Files, "bytes", v.Bytes, "mismatched", v.Mismatched, "message", v.Message)
@@ -353,7 +353,7 @@ func (r *run) complete(ctx context.Context, reason v1alpha1.Reason, message stri
 	snapshot := r.tracker.Complete(r.done, "")
 	err := r.write(ctx, func(status *v1alpha1.RepositoryTaskStatus) {
 		r.setProgress(status, &snapshot)
-		status.Message, status.Percent = "", new(int32(100))
+		status.Message, status.Reason, status.Percent = "", "", new(int32(100))
 		r.end(status, v1alpha1.PhaseCompleted, proven, reason, message)
 	})
 	if err != nil {

@@ -44,6 +44,9 @@ func (m *packMemory) read(ctx context.Context, storage *metered, id blob.ID, off
 	}
 	m.fetching.Lock()
 	defer m.fetching.Unlock()
+	if m.copy(id, offset, length, output) { // somebody else has fetched it meanwhile
+		return true
+	}
 	metadata, err := storage.GetMetadata(ctx, id)
 	if err != nil || metadata.Length > maxKeptPack {
 		return false

@@ -121,7 +121,7 @@ func (t *target) learn(ctx context.Context, path string, e kopiafs.Directory) er
 		if entry.Type == snapshot.EntryTypeDirectory {
 			t.times.Store(at, entry.ModTime.ToTime())
 		}
-		if i+1 < len(entries) && entries[i+1].Name == entry.Name {
+		if _, selected := e.(*part); !selected && i+1 < len(entries) && entries[i+1].Name == entry.Name {
 			_ = t.unwritten.add(at, storedBytes(entry), errSameName)
 		}
 	}

@@ -120,6 +120,32 @@ func TestWriteFileOfAnotherSize(t *testing.T) {
 	}
 }
 
+// cutReader is a file whose storage fails in its middle.
+type cutReader struct{ storedReader }
+
+func (r cutReader) Read(p []byte) (int, error) {
+	if n, err := r.storedReader.Read(p); err == nil {
+		return n, nil
+	}
+	return 0, ofStorage(io.ErrUnexpectedEOF)
+}
+
+type cutFile struct{ storedFile }
+
+func (f cutFile) Open(context.Context) (kopiafs.Reader, error) {
+	return cutReader{storedReader{bytes.NewReader([]byte(f.content))}}, nil
+}
+
+// TestWriteFileThatIsCutOff: what the storage fails to deliver is no end of the file.
+func TestWriteFileThatIsCutOff(t *testing.T) {
+	t.Parallel()
+	target, _ := newTestTarget(t)
+	err := target.WriteFile(t.Context(), "file", cutFile{storedFile{content: "hello", size: 8, mode: 0o600}}, nil)
+	if _, ok := errors.AsType[*storageError](err); !ok || target.unwritten.counts().errors != 0 {
+		t.Errorf("%v, %+v", err, target.unwritten.counts())
+	}
+}
+
 // TestWriteFileBesideItsNamesake: kopia removes what is called like its placeholder.
 func TestWriteFileBesideItsNamesake(t *testing.T) {
 	t.Parallel()
