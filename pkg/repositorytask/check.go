@@ -346,7 +346,7 @@ func damageMessage(c *uploader.CheckResult) string {
 // writeRepository records what became of a repository. found is what was found if it is well.
 func (r *run) writeRepository(ctx context.Context, i int, entry v1alpha1.RepositoryTaskRepository, found string) error {
 	entry.CompletionTimestamp = new(metav1.NewTime(r.cfg.Now()))
-	if err := r.write(ctx, func(s *v1alpha1.RepositoryTaskStatus) { s.Repositories[i] = entry }); err != nil {
+	if err := r.write(ctx, func(s *v1alpha1.RepositoryTaskStatus) { s.Repositories[i], s.Reason = entry, "" }); err != nil {
 		return fmt.Errorf("write the result of repository %s: %w", nameOf(&entry), err)
 	}
 	r.log.Info("Repository is done", "location", entry.BackupStorageLocation, "namespace", entry.VolumeNamespace, "result", entry.Result, "snapshots", entry.Snapshots, "packs", entry.Packs,

@@ -160,7 +160,7 @@ func (c *Controller) reconcile(ctx context.Context, req reconcile.Request) (reco
 		}
 		if r.parked != nil && !task.Status.Phase.Terminal() {
 			c.resume[task.UID] = r.parked.until
-			return reconcile.Result{RequeueAfter: time.Until(r.parked.until)}, nil
+			return reconcile.Result{RequeueAfter: max(time.Until(r.parked.until), 1)}, nil
 		}
 	}
 	if task.Status.Phase.Terminal() && (ended || task.Labels[v1alpha1.LabelDamaged] != "") {
