@@ -82,7 +82,7 @@ func (t *target) copy(file *os.File, content io.Reader, progress restore.FileWri
 			}
 		}
 		switch {
-		case err == io.EOF, err == io.ErrUnexpectedEOF: //nolint:errorlint // what wraps them is an error of the storage, in the middle of a file
+		case err == io.EOF, err == io.ErrUnexpectedEOF: // what wraps them is an error of the storage, in the middle of a file
 			return written, nil
 		case err != nil:
 			return written, fmt.Errorf("read a file of the snapshot: %w", err)
