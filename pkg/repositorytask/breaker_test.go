@@ -94,24 +94,31 @@ func TestParked(t *testing.T) {
 	}
 }
 
-// TestParkedPastItsTime: a volume whose repository did not open has failed when the task's time is over. It was tried, and is no volume that is left
-// to later tasks.
+// TestParkedPastItsTime: a volume whose repository did not open has failed when the task's time is over, beside others and alone. It was tried, and is no
+// volume that is left to later tasks.
 func TestParkedPastItsTime(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
-	b := s.backup("nightly")
-	s.record(b, "restic", "shop", "a", "a", velerov1.PodVolumeBackupPhaseCompleted)
-	s.record(b, "kopia", "shop", "d", "d", velerov1.PodVolumeBackupPhaseCompleted)
-	cfg := s.config()
-	cfg.Verifiers = map[string]uploader.Verifier{"restic": &away{}, "kopia": looks{"d": {{Files: 1}}}}
-	cfg.ParkDelay = time.Millisecond
-	s.start(cfg)
-	task := &v1alpha1.RepositoryTask{ObjectMeta: s.Meta("verify"), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskVerify, Latest: true}}
-	task.Spec.MaxDuration = &metav1.Duration{Duration: time.Second}
-	s.Create(task)
-	status := s.awaitEnd(task)
-	if v := status.Volumes[0]; status.Phase != v1alpha1.PhaseFailed || status.Postponed != 0 || v.Result != v1alpha1.VolumeFailed || v.Reason != v1alpha1.ReasonRepositoryUnavailable || v.CompletionTimestamp == nil {
-		t.Errorf("%+v", status)
+	for name, beside := range map[string]bool{"beside another": true, "alone": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			b := s.backup("nightly")
+			s.record(b, "restic", "shop", "a", "a", velerov1.PodVolumeBackupPhaseCompleted)
+			if beside {
+				s.record(b, "kopia", "shop", "d", "d", velerov1.PodVolumeBackupPhaseCompleted)
+			}
+			cfg := s.config()
+			cfg.Verifiers = map[string]uploader.Verifier{"restic": &away{}, "kopia": looks{"d": {{Files: 1}}}}
+			cfg.ParkDelay = time.Millisecond
+			s.start(cfg)
+			task := &v1alpha1.RepositoryTask{ObjectMeta: s.Meta("verify"), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskVerify, Latest: true}}
+			task.Spec.MaxDuration = &metav1.Duration{Duration: time.Second}
+			s.Create(task)
+			status := s.awaitEnd(task)
+			if v := status.Volumes[0]; status.Phase != v1alpha1.PhaseFailed || status.Postponed != 0 || v.Result != v1alpha1.VolumeFailed || v.Reason != v1alpha1.ReasonRepositoryUnavailable || v.CompletionTimestamp == nil {
+				t.Errorf("%+v", status)
+			}
+		})
 	}
 }
 
@@ -143,6 +150,24 @@ func TestParkedTogether(t *testing.T) {
 		if status.Phase != v1alpha1.PhaseFailed || status.Volumes[0].Reason != v1alpha1.ReasonRepositoryUnavailable || status.Attempts != 1 {
 			t.Errorf("%+v", status)
 		}
+	}
+}
+
+// TestGivenUpIsNotDone: a task of many volumes that has waited long enough gives up all of them, and not one after another.
+func TestGivenUpIsNotDone(t *testing.T) {
+	t.Parallel()
+	began, now := metav1.NewTime(time.Now().Add(-25*time.Hour)), metav1.Now()
+	task := &v1alpha1.RepositoryTask{}
+	task.Status.StartTimestamp = &began
+	task.Status.Volumes = []v1alpha1.RepositoryTaskVolume{{Result: v1alpha1.VolumeFailed, Reason: v1alpha1.ReasonRepositoryUnavailable, CompletionTimestamp: &now}}
+	r := &run{Controller: &Controller{cfg: Config{Now: time.Now, ParkLimit: 24 * time.Hour}}, task: task}
+	closed := &closedError{outage{err: errors.New("connection refused")}}
+	if r.parks(closed) {
+		t.Error("what was given up counts as done")
+	}
+	task.Status.Volumes[0].Result, task.Status.Volumes[0].Reason = v1alpha1.VolumeVerified, ""
+	if !r.parks(closed) {
+		t.Error("what was done does not count")
 	}
 }
 

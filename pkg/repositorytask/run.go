@@ -190,10 +190,10 @@ func (r *run) verifyVolumes(ctx context.Context) error {
 // isTimeOver reports whether the task begins with no further volume.
 func (r *run) isTimeOver() bool {
 	limit, status := r.object.Spec.MaxDuration, r.status()
-	isDone := func(v v1alpha1.RepositoryTaskVolume) bool {
-		return v.Result != v1alpha1.VolumePending && v.Result != v1alpha1.VolumeSkipped
+	wasTried := func(v v1alpha1.RepositoryTaskVolume) bool {
+		return v.Result != v1alpha1.VolumePending && v.Result != v1alpha1.VolumeSkipped || v.Reason == v1alpha1.ReasonRepositoryUnavailable
 	}
-	return limit != nil && time.Since(status.StartTimestamp.Time) > limit.Duration && slices.ContainsFunc(status.Volumes, isDone)
+	return limit != nil && time.Since(status.StartTimestamp.Time) > limit.Duration && slices.ContainsFunc(status.Volumes, wasTried)
 }
 
 // writeLeft records that a volume is left for when its repository opens.

@@ -11,7 +11,7 @@ import (
 const (
 	// keptPacks is how many packs are in memory: files are read at the same time, and some of them are in the next pack already.
 	keptPacks = 2
-	// maxKeptPack bounds the size of each, in bytes. kopia begins a new pack after 20 MB.
+	// maxKeptPack bounds the size of each, in bytes. kopia begins a new pack after 20 MB, unless the repository has another limit.
 	maxKeptPack = 32 << 20
 )
 
@@ -44,7 +44,7 @@ func (m *packMemory) read(ctx context.Context, storage *metered, id blob.ID, off
 	}
 	m.fetching.Lock()
 	defer m.fetching.Unlock()
-	if m.copy(id, offset, length, output) { // somebody else has fetched it meanwhile
+	if m.copy(id, offset, length, output) { // another reader was first
 		return true
 	}
 	metadata, err := storage.GetMetadata(ctx, id)

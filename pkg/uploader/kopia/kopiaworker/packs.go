@@ -72,5 +72,9 @@ func (f *packFetcher) expect(ctx context.Context, id object.ID) {
 	}
 	f.fetching.Lock()
 	defer f.fetching.Unlock()
+	// kopia holds it in memory twice while it writes it to its cache.
+	if pack, err := f.repository.BlobReader().GetMetadata(ctx, info.PackBlobID); err != nil || pack.Length > maxKeptPack {
+		return
+	}
 	f.repository.PrefetchContents(ctx, []content.ID{name}, "blobs")
 }
