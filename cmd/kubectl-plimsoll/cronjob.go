@@ -28,7 +28,15 @@ type cronJob struct {
 	image     image
 	args      []string      // of the plugin
 	timeout   time.Duration // of a Job; 0: jobTimeout
+	retried   bool          // the args have runIDVariable, so that a second pod of a Job goes on with what the first has created
 }
+
+// runIDVariable is the variable of the container with the id of its Job.
+const runIDVariable = "RUN_ID"
+
+// maxRetries is how often a Job starts another pod, in about half an hour with Kubernetes' backoff: as long as an upgrade of the API server, a
+// restart of the backed up pod or the loss of a node may take.
+const maxRetries = 8
 
 // jobTimeout is how long a Job waits where --timeout does not say. What it waits for goes on.
 const jobTimeout = 24 * time.Hour
@@ -69,18 +77,37 @@ func rule(group, resource string, names []string, verbs ...string) rbacv1.Policy
 }
 
 func (j *cronJob) object() client.Object {
-	return &batchv1.CronJob{
+	cronJob := &batchv1.CronJob{
 		TypeMeta: metav1.TypeMeta{APIVersion: batchv1.SchemeGroupVersion.String(), Kind: "CronJob"}, ObjectMeta: j.meta(j.namespace),
 		Spec: batchv1.CronJobSpec{
 			Schedule: j.schedule, ConcurrencyPolicy: batchv1.ForbidConcurrent,
 			JobTemplate: batchv1.JobTemplateSpec{Spec: batchv1.JobSpec{
-				BackoffLimit: new(int32(0)), // what it waits for is tried again in the cluster; a second Job would be a second one
+				BackoffLimit: new(int32(0)), // what it waits for is tried again in the cluster; a second pod would create a second one
 				// A Job that waits forever for a missing agent would block later ones.
 				ActiveDeadlineSeconds: new(int64(cmp.Or(j.timeout, jobTimeout) / time.Second)),
 				Template:              corev1.PodTemplateSpec{Spec: j.podSpec()},
 			}},
 		},
 	}
+	if j.retried {
+		j.retry(&cronJob.Spec.JobTemplate.Spec)
+	}
+	return cronJob
+}
+
+// retry lets a Job start pods until one has seen the end of what it waits for: that has been tried again in the cluster.
+func (*cronJob) retry(job *batchv1.JobSpec) {
+	job.BackoffLimit = new(int32(maxRetries))
+	job.PodFailurePolicy = &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{
+		Action: batchv1.PodFailurePolicyActionFailJob,
+		OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{
+			Operator: batchv1.PodFailurePolicyOnExitCodesOpIn, Values: []int32{exitMisused, exitFailed, exitTimeout},
+		},
+	}}}
+	container := &job.Template.Spec.Containers[0]
+	container.Env = append(container.Env, corev1.EnvVar{Name: runIDVariable, ValueFrom: &corev1.EnvVarSource{
+		FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels['" + batchv1.ControllerUidLabel + "']"},
+	}})
 }
 
 func (j *cronJob) podSpec() corev1.PodSpec {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -118,10 +119,25 @@ func (v *volumes) location(ctx context.Context, name string) (*velerov1.BackupSt
 	} else if err := v.get(ctx, reference{"BackupStorageLocation", name}, location); err != nil {
 		return nil, err
 	}
-	if location.Status.Phase == velerov1.BackupStorageLocationPhaseUnavailable {
-		return nil, fmt.Errorf("BackupStorageLocation %s is Unavailable: %s", location.Name, describe.Clean(location.Status.Message))
-	}
 	return location, nil
+}
+
+// statusWarnings say what is recorded of a location and its repositories. They are no reason to refuse: only a Velero server or a
+// controller writes that, so it stays as it is where none runs, and the node agent tries for itself.
+func statusWarnings(location *velerov1.BackupStorageLocation, repositories []velerov1.BackupRepository) (warnings []string) {
+	warn := func(kind, name, status, message string) {
+		warnings = append(warnings, fmt.Sprintf("%s %s was last recorded as %s: %s. The node agent tries it all the same.",
+			kind, name, status, describe.Clean(cmp.Or(message, "no reason is recorded"))))
+	}
+	if s := location.Status; s.Phase == velerov1.BackupStorageLocationPhaseUnavailable {
+		warn("BackupStorageLocation", location.Name, string(s.Phase), s.Message)
+	}
+	for i := range repositories {
+		if s := repositories[i].Status; s.Phase == velerov1.BackupRepositoryPhaseNotReady {
+			warn("BackupRepository", repositories[i].Name, string(s.Phase), s.Message)
+		}
+	}
+	return warnings
 }
 
 // repositories lists the BackupRepositories of a namespace at a location. A Velero server makes them; without one there are none.

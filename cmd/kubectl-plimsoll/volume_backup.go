@@ -2,16 +2,20 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
@@ -28,6 +32,7 @@ type volumeBackup struct {
 	keep     keepFlags
 	schedule string
 	image    string
+	runID    string // empty: each call creates a PodVolumeBackup
 }
 
 func volumeBackupCommand(c *connection) *cobra.Command {
@@ -70,6 +75,7 @@ With --schedule it creates nothing, but prints a CronJob that makes this backup,
 	f.StringVar(&o.uploader, "uploader", uploaderRestic, "restic or kopia")
 	o.keep.addFlags(f)
 	f.StringVar(&o.schedule, "schedule", "", "print a CronJob with this schedule instead of backing up")
+	f.StringVar(&o.runID, "run-id", "", "follow the PodVolumeBackup that an earlier call with the same id has created, if there is one: the CronJob gives each Job its own")
 	f.StringVar(&o.image, "image", "", "image of the CronJob, which must contain kubectl-plimsoll (default: the node agent's)")
 	return cmd
 }
@@ -86,6 +92,8 @@ func (o *volumeBackup) validate() error {
 		return program.Misused(errors.New("--schedule prints YAML only"))
 	case o.schedule == "" && o.image != "":
 		return program.Misused(errors.New("--image needs --schedule"))
+	case o.schedule != "" && o.runID != "":
+		return program.Misused(errors.New("--schedule cannot be combined with --run-id: each Job has its own"))
 	}
 	if err := o.waitOptions.validate(); err != nil {
 		return err
@@ -116,10 +124,12 @@ func (o *volumeBackup) run(cmd *cobra.Command, v *volumes) error {
 	if !p.ours && o.uploader == uploaderRestic {
 		fmt.Fprintf(cmd.ErrOrStderr(), "The node agent of node %s is not Plimsoll's: Velero's own, from 1.17 on, backs nothing up with restic.\n", describe.Clean(pvb.Spec.Node))
 	}
-	if err := v.client.Create(ctx, pvb); err != nil {
-		return fmt.Errorf("create the PodVolumeBackup: %w", err)
+	for _, warning := range p.warnings {
+		fmt.Fprintln(cmd.ErrOrStderr(), warning)
 	}
-	o.announce(cmd, o.format, "podvolumebackup", pvb.Name)
+	if err := o.create(cmd, v, pvb); err != nil {
+		return err
+	}
 	if o.noWait {
 		return o.report(cmd, describe.OfPodVolumeBackup(pvb))
 	}
@@ -131,6 +141,35 @@ func (o *volumeBackup) run(cmd *cobra.Command, v *volumes) error {
 		return err
 	}
 	return o.forget(cmd, v, pvb.Spec.BackupStorageLocation)
+}
+
+// create creates the PodVolumeBackup. With --run-id it takes the one that an earlier try of the same run has created.
+func (o *volumeBackup) create(cmd *cobra.Command, v *volumes, pvb *velerov1.PodVolumeBackup) error {
+	if o.runID != "" {
+		o.nameByRun(pvb)
+	}
+	err := v.client.Create(cmd.Context(), pvb)
+	switch {
+	case o.runID != "" && apierrors.IsAlreadyExists(err):
+		fmt.Fprintf(cmd.ErrOrStderr(), "PodVolumeBackup %s of this run exists.\n", describe.Clean(pvb.Name))
+		if err := v.api.Get(cmd.Context(), client.ObjectKeyFromObject(pvb), pvb); err != nil {
+			return fmt.Errorf("read the PodVolumeBackup of this run: %w", err)
+		}
+		return nil
+	case err != nil:
+		return fmt.Errorf("create the PodVolumeBackup: %w", err)
+	}
+	o.announce(cmd, o.format, "podvolumebackup", pvb.Name)
+	return nil
+}
+
+// nameByRun gives a PodVolumeBackup a name that another run, volume, location or uploader does not have.
+func (o *volumeBackup) nameByRun(pvb *velerov1.PodVolumeBackup) {
+	what := []string{o.runID, pvb.Spec.Pod.Namespace, pvb.Spec.Pod.Name, pvb.Spec.Volume, pvb.Spec.BackupStorageLocation, pvb.Spec.UploaderType}
+	sum := sha256.Sum256([]byte(strings.Join(what, "/")))
+	suffix := "-" + hex.EncodeToString(sum[:8])
+	prefix := pvb.GenerateName[:min(len(pvb.GenerateName), validation.DNS1123LabelMaxLength-len(suffix))]
+	pvb.Name, pvb.GenerateName = strings.TrimRight(prefix, "-.")+suffix, ""
 }
 
 // forget forgets the backups of the volume that the flags do not keep, if there are any such flags.
@@ -168,9 +207,10 @@ func (o *volumeBackup) report(cmd *cobra.Command, backed describe.Volume) error 
 
 // prepared is a backup that is not yet created.
 type prepared struct {
-	pvb   *velerov1.PodVolumeBackup
-	claim string // of the volume, a generic ephemeral one among them; empty: it has none
-	ours  bool   // the agent that will see it is Plimsoll's
+	pvb      *velerov1.PodVolumeBackup
+	claim    string // of the volume, a generic ephemeral one among them; empty: it has none
+	ours     bool   // the agent that will see it is Plimsoll's
+	warnings []string
 }
 
 // prepare makes the PodVolumeBackup as a Velero server does (docs/contracts/velero-node-agent.md 2.1), but without a Backup: there
@@ -202,7 +242,7 @@ func (o *volumeBackup) prepare(ctx context.Context, v *volumes) (prepared, error
 	if why := describe.CannotBackUp(in, pod, vol); why != "" {
 		return prepared{}, errors.New(describe.Clean(why))
 	}
-	p := prepared{pvb: newPodVolumeBackup(v.namespace, pod, vol, in)}
+	p := prepared{pvb: newPodVolumeBackup(v.namespace, pod, vol, in), warnings: statusWarnings(location, in.Repositories)}
 	p.claim, _ = describe.ClaimOf(pod, vol)
 	p.ours = slices.ContainsFunc(in.Agents, func(a corev1.Pod) bool { return a.Spec.NodeName == pod.Spec.NodeName && oursIs(a.Labels) })
 	return p, nil

@@ -143,6 +143,9 @@ func (o *volumeRestore) run(cmd *cobra.Command, v *volumes) error {
 	if from.remark != "" {
 		fmt.Fprintln(cmd.ErrOrStderr(), describe.Clean(from.remark))
 	}
+	for _, warning := range from.warnings {
+		fmt.Fprintln(cmd.ErrOrStderr(), warning)
+	}
 	if o.claim != "" {
 		return o.intoClaim(cmd, v, from)
 	}

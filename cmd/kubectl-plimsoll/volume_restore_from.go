@@ -25,6 +25,7 @@ type snapshot struct {
 	namespace    string // that was backed up: each has its own repository
 	repositoryID string
 	remark       string // what people should know of it: which it is, or why it may not be complete
+	warnings     []string
 }
 
 // snapshotID is what ids look like: of restic, where the first characters are enough, and of kopia.
@@ -64,7 +65,7 @@ func (o *volumeRestore) snapshot(ctx context.Context, v *volumes) (snapshot, err
 	}
 	s.location = location.Name
 	repositories, err := v.repositories(ctx, s.namespace, s.location, s.uploader)
-	s.repositoryID = identifier(repositories, s.uploader)
+	s.repositoryID, s.warnings = identifier(repositories, s.uploader), statusWarnings(location, repositories)
 	return s, err
 }
 

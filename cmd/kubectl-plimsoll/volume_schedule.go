@@ -64,7 +64,7 @@ func (s *scheduled) objects() []client.Object {
 	if s.claim != "" {
 		app = append(app, rule("", "persistentvolumeclaims", []string{s.claim}, "get"))
 	}
-	job := cronJob{namespace: s.namespace, name: s.name(), schedule: s.schedule, image: s.image, args: append(s.args(), keep...), timeout: s.timeout}
+	job := cronJob{namespace: s.namespace, name: s.name(), schedule: s.schedule, image: s.image, args: append(s.args(), keep...), timeout: s.timeout, retried: true}
 	if s.target.namespace == s.namespace {
 		return append(append(job.account(), job.role(s.namespace, append(velero, app...))...), job.object())
 	}
@@ -76,5 +76,6 @@ func (s *scheduled) args() []string {
 	return []string{
 		s.command[0], s.command[1], s.target.namespace + "/" + s.target.pod, s.target.volume,
 		"--to=" + s.location, "--uploader=" + s.uploader, "--namespace=" + s.namespace,
+		"--run-id=$(" + runIDVariable + ")",
 	}
 }

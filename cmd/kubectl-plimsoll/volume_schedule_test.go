@@ -100,7 +100,13 @@ func TestVolumeSchedule(t *testing.T) {
 	if err := strict.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: strictest.Name, Name: "job"}, Spec: job}, client.DryRunAll); err != nil {
 		t.Error(err)
 	}
-	args := job.Containers[0].Args
+	if r := p.cronJob.Spec.JobTemplate.Spec; *r.BackoffLimit != maxRetries || !slices.Equal(r.PodFailurePolicy.Rules[0].OnExitCodes.Values, []int32{2, 3, 4}) {
+		t.Errorf("the Job is %+v", r)
+	}
+	if env := job.Containers[0].Env; len(env) != 1 || env[0].Name != "RUN_ID" || env[0].ValueFrom.FieldRef.FieldPath != "metadata.labels['batch.kubernetes.io/controller-uid']" {
+		t.Errorf("the environment is %+v", env)
+	}
+	args := argsOfJob(t, &p, "job-1")
 
 	kubeconfig := c.grant(&p, "all", -1)
 	var jobOut, jobErr bytes.Buffer
@@ -124,6 +130,92 @@ func TestVolumeSchedule(t *testing.T) {
 				t.Errorf("code %d, %s%s", code, &out, &errOut)
 			}
 		})
+	}
+}
+
+// argsOfJob are the arguments that the pod of a Job with this UID gets.
+func argsOfJob(t *testing.T, p *printed, uid string) []string {
+	t.Helper()
+	args := slices.Clone(p.cronJob.Spec.JobTemplate.Spec.Template.Spec.Containers[0].Args)
+	i := slices.Index(args, "--run-id=$(RUN_ID)")
+	if i < 0 {
+		t.Fatalf("the arguments have no id of the run: %q", args)
+	}
+	args[i] = "--run-id=" + uid
+	return args
+}
+
+// TestVolumeBackupOfARun calls the command again as a second pod of a Job would: it follows what the first has created, also if that has
+// ended, and another Job creates its own.
+func TestVolumeBackupOfARun(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.agentPod()
+	pod, _ := c.source(true)
+	backup := func(id string, flags ...string) (out, errOut string, code int) {
+		return c.run(append([]string{"volume", "backup", c.Namespace + "/" + pod.Name, "data", "--run-id=" + id}, flags...)...)
+	}
+	made := func(want int) *velerov1.PodVolumeBackup {
+		t.Helper()
+		var list velerov1.PodVolumeBackupList
+		if err := c.Client.List(t.Context(), &list, client.InNamespace(c.Namespace)); err != nil || len(list.Items) != want {
+			t.Fatalf("%d PodVolumeBackups, want %d, %v", len(list.Items), want, err)
+		}
+		return &list.Items[0]
+	}
+	for range 2 {
+		if _, errOut, code := backup("monday", "--no-wait"); code != 0 {
+			t.Fatalf("code %d: %s", code, errOut)
+		}
+	}
+	first := made(1)
+	c.Change(first, func() { first.Status.Phase, first.Status.Message = velerov1.PodVolumeBackupPhaseFailed, "no space" })
+	if _, errOut, code := backup("monday"); code != exitFailed || !strings.Contains(errOut, "of this run exists") || !strings.Contains(errOut, "no space") {
+		t.Errorf("code %d: %s", code, errOut)
+	}
+	made(1)
+	for i, other := range [][]string{{"monday", "--uploader=kopia"}, {"tuesday"}} {
+		if _, errOut, code := backup(other[0], append(other[1:], "--no-wait")...); code != 0 {
+			t.Errorf("%q: code %d: %s", other, code, errOut)
+		}
+		made(2 + i)
+	}
+}
+
+// TestStaleStatus backs up to a location that was recorded as Unavailable when a server still ran, with a repository recorded as NotReady.
+func TestStaleStatus(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.agentPod()
+	pod, _ := c.source(true)
+	c.Create(&velerov1.BackupStorageLocation{
+		ObjectMeta: c.Meta("away"),
+		Spec: velerov1.BackupStorageLocationSpec{
+			Provider: "aws", StorageType: velerov1.StorageType{ObjectStorage: &velerov1.ObjectStorageLocation{Bucket: "bucket"}},
+		},
+		Status: velerov1.BackupStorageLocationStatus{Phase: velerov1.BackupStorageLocationPhaseUnavailable, Message: "no\x1b[2J bucket"},
+	})
+	repository := &velerov1.BackupRepository{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "shop-away-restic", Labels: map[string]string{
+			velerov1.VolumeNamespaceLabel: c.Namespace, velerov1.StorageLocationLabel: "away", velerov1.RepositoryTypeLabel: "restic",
+		}},
+		Spec:   velerov1.BackupRepositorySpec{VolumeNamespace: c.Namespace, BackupStorageLocation: "away", RepositoryType: "restic", MaintenanceFrequency: metav1.Duration{Duration: time.Hour}},
+		Status: velerov1.BackupRepositoryStatus{Phase: velerov1.BackupRepositoryPhaseNotReady, Message: "stale lock"},
+	}
+	c.Create(repository)
+	for name, args := range map[string][]string{
+		"backup":  {"backup", c.Namespace + "/" + pod.Name, "data", "--to=away", "--no-wait"},
+		"restore": {"restore", c.Namespace + "/" + pod.Name, "data", "--from=" + strings.Repeat("a", 8), "--location=away", "--path=a", "--no-wait"},
+	} {
+		out, errOut, code := c.run(append([]string{"volume"}, args...)...)
+		if code != 0 || !strings.Contains(out, " created") {
+			t.Errorf("%s: code %d: %s%s", name, code, out, errOut)
+		}
+		for _, want := range []string{`away was last recorded as Unavailable: no\x1b[2J bucket.`, "shop-away-restic was last recorded as NotReady: stale lock."} {
+			if !strings.Contains(errOut, want) {
+				t.Errorf("%s does not say %q: %s", name, want, errOut)
+			}
+		}
 	}
 }
 
@@ -252,10 +344,10 @@ func TestVolumeBackupKeeps(t *testing.T) {
 		t.Fatalf("code %d: %s", code, errOut)
 	}
 	p := readPrinted(t, out)
-	args := append([]string{"--kubeconfig", c.grant(&p, "keep", -1)}, p.cronJob.Spec.JobTemplate.Spec.Template.Spec.Containers[0].Args...)
-	job := func() (out, errOut string, code int) {
+	kubeconfig := c.grant(&p, "keep", -1)
+	job := func(id string) (out, errOut string, code int) {
 		var stdout, stderr bytes.Buffer
-		code = run(t.Context(), strings.NewReader(""), &stdout, &stderr, args)
+		code = run(t.Context(), strings.NewReader(""), &stdout, &stderr, append([]string{"--kubeconfig", kubeconfig}, argsOfJob(t, &p, id)...))
 		return stdout.String(), stderr.String(), code
 	}
 	data, err := restic.New(t.Context(), parts.Restic(t, parts.DefaultRestic), restic.Options{TempDir: t.TempDir(), Logger: c.Logger()})
@@ -268,14 +360,14 @@ func TestVolumeBackupKeeps(t *testing.T) {
 			Namespace: c.Namespace, Forgetters: map[string]uploader.Forgetter{"restic": data}, ProgressInterval: 200 * time.Millisecond, Logger: c.Logger(),
 		})
 	})
-	if out, errOut, code := job(); code != 0 || !strings.Contains(out, "kept    Last") {
+	if out, errOut, code := job("monday"); code != 0 || !strings.Contains(out, "kept    Last") {
 		t.Fatalf("first: code %d: %s%s", code, out, errOut)
 	}
 	var first velerov1.PodVolumeBackupList
 	if err := c.Client.List(t.Context(), &first, client.InNamespace(c.Namespace)); err != nil || len(first.Items) != 1 {
 		t.Fatalf("%d backups, %v", len(first.Items), err)
 	}
-	if out, errOut, code := job(); code != 0 || !strings.Contains(out, "1 snapshot forgotten, 1 kept, of 1 volume") {
+	if out, errOut, code := job("tuesday"); code != 0 || !strings.Contains(out, "1 snapshot forgotten, 1 kept, of 1 volume") {
 		t.Fatalf("second: code %d: %s%s", code, out, errOut)
 	}
 	var left velerov1.PodVolumeBackupList

@@ -572,13 +572,6 @@ func TestVolumeRefuses(t *testing.T) {
 			StorageType: velerov1.StorageType{ObjectStorage: &velerov1.ObjectStorageLocation{Bucket: "bucket"}},
 		},
 	})
-	c.Create(&velerov1.BackupStorageLocation{
-		ObjectMeta: c.Meta("away"),
-		Spec: velerov1.BackupStorageLocationSpec{
-			Provider: "aws", StorageType: velerov1.StorageType{ObjectStorage: &velerov1.ObjectStorageLocation{Bucket: "bucket"}},
-		},
-		Status: velerov1.BackupStorageLocationStatus{Phase: velerov1.BackupStorageLocationPhaseUnavailable, Message: "no\x1b[2J bucket"},
-	})
 	c.Create(&velerov1.PodVolumeBackup{
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "failed", Labels: map[string]string{"theirs": "yes"}},
 		Spec:       velerov1.PodVolumeBackupSpec{Node: c.node.Name, Pod: corev1.ObjectReference{Namespace: c.Namespace, Name: "db-0"}, Volume: "data", BackupStorageLocation: "default"},
@@ -602,7 +595,6 @@ func TestVolumeRefuses(t *testing.T) {
 		"hostPath":                    {[]string{"backup", c.Namespace + "/plain", "host"}, 1, "node agents back up no hostPath volumes"},
 		"no location":                 {[]string{"backup", c.Namespace + "/db-0", "data", "--to=tape"}, 1, `there is no BackupStorageLocation "tape"`},
 		"read-only location":          {[]string{"backup", c.Namespace + "/db-0", "data", "--to=old"}, 1, "BackupStorageLocation old is read-only"},
-		"unavailable location":        {[]string{"backup", c.Namespace + "/db-0", "data", "--to=away"}, 1, `BackupStorageLocation away is Unavailable: no\x1b[2J bucket`},
 		"uploader":                    {[]string{"backup", c.Namespace + "/db-0", "data", "--uploader=rsync"}, 2, "neither restic nor kopia"},
 		"schedule":                    {[]string{"backup", c.Namespace + "/db-0", "data", "--schedule=daily"}, 2, "want five fields"},
 		"no namespace":                {[]string{"backup", "db-0", "data"}, 2, `"db-0" is not NAMESPACE/NAME`},

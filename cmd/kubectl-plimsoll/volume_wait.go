@@ -85,7 +85,7 @@ func (w *waitOptions) follow(cmd *cobra.Command, v *volumes, object client.Objec
 		case ctx.Err() != nil:
 			return last, w.interrupted(ctx, v, object)
 		case apierrors.IsNotFound(err):
-			return last, fmt.Errorf("%s %s: %w", last.Kind, last.Name, errGone)
+			return last, &program.ExitError{Code: exitFailed, Err: fmt.Errorf("%s %s: %w", last.Kind, last.Name, errGone)}
 		case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 			return last, fmt.Errorf("%s %s continues, but you may not read its progress: %w", last.Kind, last.Name, err)
 		case err != nil: // the operation continues; wait until the API server answers again

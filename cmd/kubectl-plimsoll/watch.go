@@ -20,6 +20,7 @@ import (
 
 // Exit codes, from docs/kubectl.md.
 const (
+	exitMisused     = 2 // of a program.UsageError
 	exitFailed      = 3
 	exitTimeout     = 4
 	exitInterrupted = 130 // the convention of shells for SIGINT

@@ -97,7 +97,11 @@ func (p *planner) decide(pod *corev1.Pod, v *corev1.Volume, named, excluded bool
 			return DecisionLeave, fmt.Sprintf("PersistentVolumeClaim %s is backed up once, with pod %s", claim.Name, other)
 		}
 	}
-	if why, quiet := p.hindrance(pod, v); why != "" {
+	why, quiet := p.hindrance(pod, v)
+	if why == "" {
+		why = p.repositoryHindrance(pod.Namespace)
+	}
+	if why != "" {
 		if quiet && !named {
 			return DecisionLeave, why
 		}
@@ -184,9 +188,6 @@ func (p *planner) hindrance(pod *corev1.Pod, v *corev1.Volume) (why string, quie
 		return why, quiet
 	}
 	if why := p.agentHindrance(pod); why != "" {
-		return why, false
-	}
-	if why := p.repositoryHindrance(pod.Namespace); why != "" {
 		return why, false
 	}
 	if why, quiet := p.claimHindrance(pod, v); why != "" {
@@ -307,10 +308,9 @@ func podReady(pod *corev1.Pod) bool {
 }
 
 // CannotBackUp says why the files of a pod's volume cannot be backed up, whoever asks for them; empty: they can be. Of the input
-// it takes the location, the uploader, agents, nodes, repositories, and the volume's claim and PersistentVolume.
+// it takes agents, nodes, and the volume's claim and PersistentVolume.
 func CannotBackUp(in *BackupInput, pod *corev1.Pod, v *corev1.Volume) string {
 	p := &planner{in: in}
-	p.StorageLocation, p.Uploader = in.Spec.StorageLocation, in.Server.Uploader
 	p.index()
 	if kind := leftOutKind(v); kind != "" {
 		return "node agents back up no " + kind
