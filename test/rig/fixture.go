@@ -136,15 +136,15 @@ func (f *Fixture) NewBackup(pod *corev1.Pod, volume, uploader string) *velerov1.
 
 // NewRestore returns a PodVolumeRestore as a Velero server makes it, of what s says.
 func (f *Fixture) NewRestore(pod *corev1.Pod, volume string, s Snapshot) *velerov1.PodVolumeRestore {
-	pvr := velero.PodVolumeRestore(f.restore, pod, volume, s.uploader, s.ID, s.namespace)
-	pvr.Spec.SnapshotSize = s.bytes
+	pvr := velero.PodVolumeRestore(f.restore, pod, volume, s.Uploader, s.ID, s.Namespace)
+	pvr.Spec.SnapshotSize = s.Bytes
 	return pvr
 }
 
 // Snapshot is what a backup has stored.
 type Snapshot struct {
-	uploader, ID, namespace string
-	bytes                   int64
+	Uploader, ID, Namespace string
+	Bytes                   int64
 }
 
 // SnapshotOf returns what a PodVolumeBackup that has completed has stored.
