@@ -128,7 +128,7 @@ type RetentionSnapshot struct {
 	BackupTimestamp metav1.Time     `json:"backupTimestamp"`
 	Result          RetentionResult `json:"result"`
 	// Rules are the rules that keep it: the names of the policy's fields, or one of Newest, NewestWhole, Keep, InFuture, InUse,
-	// Shared, Damaged, Interrupted and Another.
+	// Shared, Damaged, Interrupted, Another and Lost.
 	//
 	// +optional
 	// +listType=atomic

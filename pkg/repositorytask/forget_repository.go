@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -32,6 +33,7 @@ type forgetting struct {
 	repository uploader.Repository
 	sink       progress.Sink
 	open       []*openSnapshot
+	kept       []*openSnapshot // what is to stay of the volumes of which something is to go
 }
 
 // openSnapshot is a snapshot of the plan, and its record.
@@ -73,9 +75,13 @@ func (f *forgetting) readOpen(ctx context.Context) error {
 		if v.BackupStorageLocation != f.entry.BackupStorageLocation || v.Namespace != f.entry.VolumeNamespace || v.Uploader != f.entry.Uploader {
 			continue
 		}
+		someGo := slices.ContainsFunc(v.Snapshots, func(s v1alpha1.RetentionSnapshot) bool { return s.Result == v1alpha1.RetentionPending })
 		for j := range v.Snapshots {
 			s := &openSnapshot{RetentionSnapshot: v.Snapshots[j], volume: i, at: j, record: byName[v.Snapshots[j].PodVolumeBackup]}
 			if !isOpen(&s.RetentionSnapshot) {
+				if someGo && isKept(&s.RetentionSnapshot) {
+					f.kept = append(f.kept, s)
+				}
 				continue
 			}
 			if s.record != nil {
@@ -85,6 +91,11 @@ func (f *forgetting) readOpen(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// isKept reports whether the plan keeps a snapshot that the repository must have then. Of one that an earlier try has refused that is not known.
+func isKept(s *v1alpha1.RetentionSnapshot) bool {
+	return s.Result == v1alpha1.RetentionKept && !slices.Contains(s.Rules, retention.RuleAnother)
 }
 
 // work looks which snapshots are there, marks the records, and removes the snapshots.
@@ -130,12 +141,13 @@ func (f *forgetting) address(ctx context.Context) (uploader.Repository, error) {
 const (
 	deletedMeanwhile = "its PodVolumeBackup was deleted meanwhile, and not by this task: the snapshot is left in the repository"
 	changedMeanwhile = "its PodVolumeBackup was changed meanwhile"
+	keptIsLost       = "the repository does not have the snapshot, which is to be kept, so nothing of the volume is forgotten: 'kubectl plimsoll repository check' says more. If it is given up, delete this PodVolumeBackup"
 )
 
 // look finds out which snapshots are there, with the repository's password and without any change. Records of snapshots that this or an
 // earlier task has removed are deleted.
 func (f *forgetting) look(ctx context.Context) error {
-	outcomes, err := f.forget(ctx, f.open, true)
+	outcomes, err := f.forget(ctx, slices.Concat(f.open, f.kept), true)
 	if err != nil {
 		return err
 	}
@@ -160,6 +172,33 @@ func (f *forgetting) look(ctx context.Context) error {
 			}
 			s.Message = "an earlier task has begun to forget it, and it is there: the next task decides by its policy"
 		}
+	}
+	return f.lookAtKept(ctx, outcomes[len(f.open):])
+}
+
+// lookAtKept keeps all snapshots of a volume that lacks one of those that are to be kept: what was to go may be all that is left of it.
+func (f *forgetting) lookAtKept(ctx context.Context, outcomes []uploader.ForgetOutcome) error {
+	lacks := map[int]string{} // PodVolumeBackups by volume
+	for i, s := range f.kept {
+		if outcomes[i].State == uploader.ForgetPresent {
+			continue
+		}
+		s.fail(strings.TrimPrefix(outcomes[i].Why+": "+keptIsLost, ": "))
+		if lacks[s.volume] == "" {
+			lacks[s.volume] = s.PodVolumeBackup
+		}
+	}
+	for _, s := range f.open {
+		lost := lacks[s.volume]
+		if lost == "" || s.Result != v1alpha1.RetentionPending {
+			continue
+		}
+		if s.marked { // by an earlier try
+			if err := f.unmark(ctx, s); err != nil {
+				return err
+			}
+		}
+		s.keep(retention.RuleLost, "the snapshot of PodVolumeBackup "+lost+" is to be kept, and the repository does not have it")
 	}
 	return nil
 }
@@ -351,7 +390,7 @@ func (f *forgetting) writeResults(ctx context.Context) error {
 		return nil
 	}
 	err := f.write(ctx, func(s *v1alpha1.RepositoryTaskStatus) {
-		for _, x := range f.open {
+		for _, x := range slices.Concat(f.open, f.kept) {
 			s.Retention.Volumes[x.volume].Snapshots[x.at] = x.RetentionSnapshot
 		}
 	})

@@ -431,6 +431,61 @@ func TestForgetInterrupted(t *testing.T) {
 	}
 }
 
+// lose removes a snapshot from its repository, and leaves its PodVolumeBackup.
+func (s *site) lose(pvb *velerov1.PodVolumeBackup) {
+	s.t.Helper()
+	var data uploader.Forgetter = s.kopia
+	if pvb.Spec.UploaderType == "restic" {
+		data = s.restic
+	}
+	result, err := data.Forget(s.t.Context(), uploader.ForgetRequest{Repository: s.repository(pvb.Spec.UploaderType, pvb.Spec.Pod.Namespace), Snapshots: []uploader.ForgetSnapshot{{
+		ID: pvb.Status.SnapshotID, Volume: uploader.SnapshotVolume{Namespace: pvb.Spec.Pod.Namespace, Pod: pvb.Spec.Pod.Name, Name: pvb.Spec.Volume},
+	}}}, nil)
+	if err != nil || result.Snapshots[0].State != uploader.ForgetRemoved {
+		s.t.Fatal(result, err)
+	}
+}
+
+// TestForgetKeptIsLost: where the snapshot that the policy keeps is gone, the older ones of its volume are all that is left, and stay.
+func TestForgetKeptIsLost(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"restic", "kopia"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			s.newRepository(kind, "shop")
+			for _, days := range []int{2, 1} {
+				s.own(kind, "shop", "db-0", days)
+				s.own(kind, "shop", "web-0", days)
+			}
+			s.lose(s.own(kind, "shop", "db-0", 0))
+			s.start(s.forgetting())
+			task := s.forgetTask("task", 1, "")
+			task.Spec.Acknowledge = s.waveOf(task)
+			task = s.ended(task)
+			if task.Status.Phase != v1alpha1.PhaseFailed || task.Status.Reason != v1alpha1.ReasonSnapshotNotFound ||
+				!strings.Contains(task.Status.Message, kind+"-db-0-0: the repository does not have the snapshot, which is to be kept") {
+				t.Errorf("%+v", task.Status)
+			}
+			if lost := becomes(task, kind+"-db-0-0"); lost.Result != v1alpha1.RetentionFailed {
+				t.Errorf("%+v", lost)
+			}
+			for _, days := range []string{"2", "1"} {
+				left := becomes(task, kind+"-db-0-"+days)
+				if left.Result != v1alpha1.RetentionKept || !slices.Equal(left.Rules, []string{retention.RuleLost}) || !strings.Contains(left.Message, kind+"-db-0-0") {
+					t.Errorf("%+v", left)
+				}
+			}
+			if gone := becomes(task, kind+"-web-0-2"); gone.Result != v1alpha1.RetentionForgotten {
+				t.Errorf("of another volume: %+v", gone)
+			}
+			if names, marked := s.records(); len(names) != 4 || len(marked) > 0 || s.snapshots(kind, "shop") != 3 {
+				t.Errorf("%v, %v", names, marked)
+			}
+		})
+	}
+}
+
 // TestForgetNeeded: what begins to need a snapshot after the plan keeps it.
 func TestForgetNeeded(t *testing.T) {
 	t.Parallel()
