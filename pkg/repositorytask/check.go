@@ -3,7 +3,6 @@ package repositorytask
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -237,54 +236,16 @@ func (r *run) checkOnce(ctx context.Context, i, n int, backups []*velerov1.PodVo
 	}
 	entry.Address = messageOf(repository.Hider()(repository.URL))
 	sink := progress.SinkFunc(func(reading progress.Reading) { r.tracker.Report(inSteps(reading, i, n)) })
-	req := uploader.CheckRequest{Repository: repository, ReadData: r.object.Spec.ReadData}
-	if req.Snapshots, err = r.recordedSnapshots(ctx, entry, backups); err != nil {
-		return err
-	}
-	for {
+	return r.withRecorded(ctx, entry, backups, func(recorded []velerov1.PodVolumeBackup) error {
+		req := uploader.CheckRequest{Repository: repository, ReadData: r.object.Spec.ReadData, Snapshots: snapshotsOf(recorded)}
 		result, err := checker.Check(ctx, req, sink)
-		if err == nil {
-			r.touched = result.TouchedSnapshots
-			*entry = withCheck(*entry, &result)
-			return nil
-		}
-		if !errors.Is(err, uploader.ErrSnapshotNotFound) {
+		if err != nil {
 			return err
 		}
-		// One that Velero has deleted meanwhile, with its record, is not lost.
-		recorded, listErr := r.recordedSnapshots(ctx, entry, backups)
-		if listErr != nil {
-			return listErr
-		}
-		if !slices.ContainsFunc(req.Snapshots, func(id string) bool { return !slices.Contains(recorded, id) }) {
-			return err
-		}
-		req.Snapshots = recorded
-	}
-}
-
-// recordedSnapshots returns the snapshots that must be in a repository: those of the selected backups, and of all that have completed. A check of one
-// backup that did not look for the others would end what is known of the damage: that another one is lost.
-func (r *run) recordedSnapshots(ctx context.Context, entry *v1alpha1.RepositoryTaskRepository, selected []*velerov1.PodVolumeBackup) ([]string, error) {
-	inside, err := r.backupsIn(ctx, entry)
-	if err != nil {
-		return nil, err
-	}
-	var ids []string
-	for i := range inside {
-		pvb := &inside[i]
-		isSelected := slices.ContainsFunc(selected, func(s *velerov1.PodVolumeBackup) bool { return s.Name == pvb.Name })
-		if isSelected || pvb.Status.Phase == velerov1.PodVolumeBackupPhaseCompleted && pvb.Annotations[v1alpha1.AnnotationForgetting] == "" {
-			ids = append(ids, pvb.Status.SnapshotID)
-		}
-	}
-	for _, pvb := range selected {
-		if pvb.Status.Phase == phaseUnsynced {
-			ids = append(ids, pvb.Status.SnapshotID)
-		}
-	}
-	slices.Sort(ids)
-	return slices.Compact(ids), nil
+		r.touched = result.TouchedSnapshots
+		*entry = withCheck(*entry, &result)
+		return nil
+	})
 }
 
 // inSteps makes a reading of repository i of n one of the task. The time left is known in the last repository only: nobody knows

@@ -47,7 +47,15 @@ func (r *run) pruneOnce(ctx context.Context, i, n int, backups []*velerov1.PodVo
 	first := entry.Prune == nil
 	req.Measured = func(size *uploader.StorageSize) error { return r.writeSizeBefore(ctx, i, size, entry) }
 	sink := progress.SinkFunc(func(reading progress.Reading) { r.tracker.Report(inSteps(reading, i, n)) })
-	result, err := pruner.Prune(ctx, req, sink)
+	var result uploader.PruneResult
+	err = r.withRecorded(ctx, entry, backups, func(recorded []velerov1.PodVolumeBackup) (err error) {
+		req.Snapshots = snapshotsOf(recorded)
+		if result, err = pruner.Prune(ctx, req, sink); err == nil && len(result.Missing) > 0 {
+			err = fmt.Errorf("%w. Nothing is pruned, since the data of these may be there still: 'kubectl plimsoll repository check' says more. Where they are given up, delete their Backups, or the PodVolumeBackups that belong to none",
+				missingError(recorded, result.Missing))
+		}
+		return err
+	})
 	if first && errors.Is(err, uploader.ErrRepositoryLocked) {
 		entry.Prune = nil // nothing was begun, so what another one frees from now on is not ours
 		err = errors.Join(err, r.write(ctx, func(s *v1alpha1.RepositoryTaskStatus) { s.Repositories[i].Prune = nil }))

@@ -316,3 +316,48 @@ func TestPruneKopia(t *testing.T) {
 		t.Errorf("after a verification has found damage: %+v", got)
 	}
 }
+
+// TestPruneLost: a prune would make final that a snapshot is lost which a PodVolumeBackup names, so nothing is pruned. One that
+// a task forgets is not lost.
+func TestPruneLost(t *testing.T) {
+	t.Parallel()
+	const completed = velerov1.PodVolumeBackupPhaseCompleted
+	for kind, length := range map[string]int{"restic": 64, "kopia": 32} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			s.store(s.backup("nightly"), kind, "shop", "web-0")
+			forgotten := s.record(&velerov1.Backup{ObjectMeta: s.Meta("own")}, kind, "shop", "old-0", strings.Repeat("f", length), completed)
+			s.Patch(forgotten, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationForgetting+`":"a task"}}}`)
+			lost := s.backup("lost")
+			s.record(lost, kind, "shop", "db-0", strings.Repeat("a", length), completed)
+			cfg := s.pruning()
+			cfg.Pruners["kopia"], cfg.Checkers["kopia"] = s.kopia, s.kopia
+			s.start(cfg)
+			prune := func(name string, apply bool) v1alpha1.RepositoryTaskStatus {
+				task := s.pruneTask(name, apply)
+				task.Spec.Full = kind == "kopia"
+				if task.Spec.Full {
+					task.Spec.MaxUnused = ""
+				}
+				return s.ended(task).Status
+			}
+			dir := s.repository(kind, "shop").URL
+			files, had := filesIn(t, dir, "")
+			for name, apply := range map[string]bool{"plan": false, "apply": true} {
+				got := prune(name, apply)
+				if got.Phase != v1alpha1.PhaseFailed || got.Reason != v1alpha1.ReasonSnapshotNotFound || got.Repositories[0].Prune != nil ||
+					!strings.Contains(got.Message, "1 snapshot is missing that PodVolumeBackups name: lost-db-0 of Backup lost. Nothing is pruned") {
+					t.Errorf("%s: %+v", name, got)
+				}
+			}
+			if left, has := filesIn(t, dir, ""); left != files || has != had {
+				t.Errorf("%d files of %d bytes have become %d of %d", files, had, left, has)
+			}
+			s.Delete(lost) // the server of a test deletes no dependents: nobody knows what became of the snapshot
+			if got := prune("orphan", true); got.Reason != v1alpha1.ReasonSnapshotNotFound {
+				t.Errorf("without the Backup: %+v", got)
+			}
+		})
+	}
+}

@@ -20,6 +20,8 @@ type PruneRequest struct {
 	Repository Repository
 	Apply      bool // else only find out what would be removed
 
+	Snapshots []string // must be there, or nothing is begun: PruneResult.Missing
+
 	MaxUnused     string // restic: what may stay in packs, as its flag of this name takes it; empty: its default
 	MaxRepackSize string // restic: how much may be repacked; empty: all
 
@@ -38,6 +40,8 @@ type PruneResult struct {
 	Plan *PrunePlan // nil: the data path does not say it
 	// Left is how many objects were to be removed and are left, since the storage refused: the next prune removes them.
 	Left int64
+	// Missing are those of PruneRequest.Snapshots that are not there. Nothing was pruned then, nor Measured called: a prune would make final that they are lost.
+	Missing []string
 	// Lost are snapshots that were there before and are gone afterwards, although a prune removes none: another client removed them
 	// meanwhile, or the prune did. At most MaxExamples of them.
 	Lost []string

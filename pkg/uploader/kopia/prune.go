@@ -3,6 +3,7 @@ package kopia
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
@@ -28,6 +29,11 @@ func (u *Uploader) Prune(ctx context.Context, req uploader.PruneRequest, p progr
 	if err != nil {
 		return uploader.PruneResult{}, err
 	}
+	had := idsOf(before.Snapshots)
+	missing := slices.DeleteFunc(slices.Clone(req.Snapshots), func(id string) bool { return had[id] })
+	if len(missing) > 0 {
+		return uploader.PruneResult{Snapshots: int64(len(before.Snapshots)), Missing: missing}, nil
+	}
 	if req.Measured != nil {
 		if err := req.Measured(before.Storage); err != nil {
 			return uploader.PruneResult{}, err
@@ -45,10 +51,7 @@ func (u *Uploader) Prune(ctx context.Context, req uploader.PruneRequest, p progr
 	if err != nil {
 		return uploader.PruneResult{}, fmt.Errorf("look at the repository again: %w", err)
 	}
-	left := map[string]bool{}
-	for i := range after.Snapshots {
-		left[after.Snapshots[i].ID] = true
-	}
+	left := idsOf(after.Snapshots)
 	for i := range before.Snapshots {
 		if id := before.Snapshots[i].ID; !left[id] && len(result.Lost) < uploader.MaxExamples {
 			result.Lost = append(result.Lost, id)
@@ -56,4 +59,12 @@ func (u *Uploader) Prune(ctx context.Context, req uploader.PruneRequest, p progr
 	}
 	result.Snapshots, result.After = int64(len(after.Snapshots)), after.Storage
 	return result, nil
+}
+
+func idsOf(snapshots []uploader.SnapshotSize) map[string]bool {
+	ids := make(map[string]bool, len(snapshots))
+	for i := range snapshots {
+		ids[snapshots[i].ID] = true
+	}
+	return ids
 }

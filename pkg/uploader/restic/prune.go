@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
@@ -44,6 +45,9 @@ func (u *Uploader) prune(ctx context.Context, w *workspace, req *uploader.PruneR
 	if err != nil {
 		return uploader.PruneResult{}, err
 	}
+	if missing := missingFrom(before, req.Snapshots); len(missing) > 0 {
+		return uploader.PruneResult{Snapshots: int64(len(before)), Missing: missing}, nil
+	}
 	m := u.unlocked(w)
 	var measured uploader.UsageResult
 	if err := m.addStorage(ctx, &measured); err != nil {
@@ -82,6 +86,13 @@ func (u *Uploader) prune(ctx context.Context, w *workspace, req *uploader.PruneR
 		result.After = measured.Storage
 	}
 	return result, nil
+}
+
+// missingFrom returns the wanted snapshots that are not listed.
+func missingFrom(listed []listedSnapshot, wanted []string) []string {
+	return slices.DeleteFunc(slices.Clone(wanted), func(id string) bool {
+		return id != "" && slices.ContainsFunc(listed, func(s listedSnapshot) bool { return strings.HasPrefix(s.ID, id) })
+	})
 }
 
 // runPrune runs restic prune, past locks of dead owners.

@@ -1,0 +1,84 @@
+package repositorytask
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+)
+
+// withRecorded calls look with the PodVolumeBackups whose snapshots must be in a repository. If look returns uploader.ErrSnapshotNotFound, and some of
+// them were deleted meanwhile, it calls look again: what Velero deletes is not lost.
+func (r *run) withRecorded(ctx context.Context, entry *v1alpha1.RepositoryTaskRepository, selected []*velerov1.PodVolumeBackup, look func(recorded []velerov1.PodVolumeBackup) error) error {
+	recorded, err := r.recorded(ctx, entry, selected)
+	for err == nil {
+		lost := look(recorded)
+		if !errors.Is(lost, uploader.ErrSnapshotNotFound) {
+			return lost
+		}
+		before := snapshotsOf(recorded)
+		if recorded, err = r.recorded(ctx, entry, selected); err != nil {
+			return err
+		}
+		now := snapshotsOf(recorded)
+		if !slices.ContainsFunc(before, func(id string) bool { return !slices.Contains(now, id) }) {
+			return lost
+		}
+	}
+	return err
+}
+
+// recorded returns the PodVolumeBackups whose snapshots must be in a repository: those that are selected, and all that have completed. A check of one
+// backup that did not look for the others would end what is known of the damage: that another one is lost. What a task forgets may be gone.
+func (r *run) recorded(ctx context.Context, entry *v1alpha1.RepositoryTaskRepository, selected []*velerov1.PodVolumeBackup) ([]velerov1.PodVolumeBackup, error) {
+	inside, err := r.backupsIn(ctx, entry)
+	if err != nil {
+		return nil, err
+	}
+	recorded := slices.DeleteFunc(inside, func(pvb velerov1.PodVolumeBackup) bool {
+		isSelected := slices.ContainsFunc(selected, func(s *velerov1.PodVolumeBackup) bool { return s.Name == pvb.Name })
+		return pvb.Annotations[v1alpha1.AnnotationForgetting] != "" || !isSelected && pvb.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted
+	})
+	for _, pvb := range selected {
+		if pvb.Status.Phase == phaseUnsynced {
+			recorded = append(recorded, *pvb)
+		}
+	}
+	return recorded, nil
+}
+
+// snapshotsOf returns the ids of the snapshots of backups, each once, sorted.
+func snapshotsOf(backups []velerov1.PodVolumeBackup) []string {
+	ids := make([]string, len(backups))
+	for i := range backups {
+		ids[i] = backups[i].Status.SnapshotID
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// maxNamed is how many PodVolumeBackups the message about missing snapshots names.
+const maxNamed = 5
+
+// missingError says which PodVolumeBackups name snapshots that are not in their repository. It wraps uploader.ErrSnapshotNotFound.
+func missingError(recorded []velerov1.PodVolumeBackup, missing []string) error {
+	var named []string
+	for i := range recorded {
+		pvb := &recorded[i]
+		switch owner := backupOf(pvb); {
+		case len(named) == maxNamed || !slices.Contains(missing, pvb.Status.SnapshotID):
+		case owner == "":
+			named = append(named, pvb.Name)
+		default:
+			named = append(named, pvb.Name+" of Backup "+owner)
+		}
+	}
+	return fmt.Errorf("%w: %s that PodVolumeBackups name: %s", uploader.ErrSnapshotNotFound, text.Count(len(missing), "snapshot is missing", "snapshots are missing"), strings.Join(named, ", "))
+}
