@@ -317,8 +317,8 @@ func TestPruneKopia(t *testing.T) {
 	}
 }
 
-// TestPruneLost: a prune would make final that a snapshot is lost which a PodVolumeBackup names, so nothing is pruned. One that
-// a task forgets is not lost.
+// TestPruneLost: a prune would make final that a snapshot is lost which a PodVolumeBackup names, so nothing is pruned. One that Velero deletes, or that
+// a task forgets, is not lost.
 func TestPruneLost(t *testing.T) {
 	t.Parallel()
 	const completed = velerov1.PodVolumeBackupPhaseCompleted
@@ -353,6 +353,13 @@ func TestPruneLost(t *testing.T) {
 			}
 			if left, has := filesIn(t, dir, ""); left != files || has != had {
 				t.Errorf("%d files of %d bytes have become %d of %d", files, had, left, has)
+			}
+			s.Patch(lost, `{"status":{"phase":"Deleting"}}`)
+			if got := prune("deleting", true); got.Phase != v1alpha1.PhaseCompleted || got.Repositories[0].Snapshots != 1 {
+				t.Errorf("beside a deletion: %+v", got)
+			}
+			if got := s.ended(s.checkTask("check", "nightly", false)).Status; got.Phase != v1alpha1.PhaseCompleted {
+				t.Errorf("a check beside a deletion: %+v", got)
 			}
 			s.Delete(lost) // the server of a test deletes no dependents: nobody knows what became of the snapshot
 			if got := prune("orphan", true); got.Reason != v1alpha1.ReasonSnapshotNotFound {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/text"
@@ -15,7 +16,7 @@ import (
 )
 
 // withRecorded calls look with the PodVolumeBackups whose snapshots must be in a repository. If look returns uploader.ErrSnapshotNotFound, and some of
-// them were deleted meanwhile, it calls look again: what Velero deletes is not lost.
+// them were deleted meanwhile, or are about to be, it calls look again: what Velero deletes is not lost.
 func (r *run) withRecorded(ctx context.Context, entry *v1alpha1.RepositoryTaskRepository, selected []*velerov1.PodVolumeBackup, look func(recorded []velerov1.PodVolumeBackup) error) error {
 	recorded, err := r.recorded(ctx, entry, selected)
 	for err == nil {
@@ -36,7 +37,8 @@ func (r *run) withRecorded(ctx context.Context, entry *v1alpha1.RepositoryTaskRe
 }
 
 // recorded returns the PodVolumeBackups whose snapshots must be in a repository: those that are selected, and all that have completed. A check of one
-// backup that did not look for the others would end what is known of the damage: that another one is lost. What a task forgets may be gone.
+// backup that did not look for the others would end what is known of the damage: that another one is lost. What a task forgets, and what Velero deletes,
+// may be gone.
 func (r *run) recorded(ctx context.Context, entry *v1alpha1.RepositoryTaskRepository, selected []*velerov1.PodVolumeBackup) ([]velerov1.PodVolumeBackup, error) {
 	inside, err := r.backupsIn(ctx, entry)
 	if err != nil {
@@ -51,7 +53,23 @@ func (r *run) recorded(ctx context.Context, entry *v1alpha1.RepositoryTaskReposi
 			recorded = append(recorded, *pvb)
 		}
 	}
-	return recorded, nil
+	return r.withoutDeleted(ctx, recorded)
+}
+
+// withoutDeleted leaves out what belongs to Backups that Velero is deleting: it deletes the snapshots one by one, and the PodVolumeBackups with the
+// Backup at the end. Those of a Backup that is not in the cluster stay: nothing says that their snapshots are to go.
+func (r *run) withoutDeleted(ctx context.Context, backups []velerov1.PodVolumeBackup) ([]velerov1.PodVolumeBackup, error) {
+	var owners velerov1.BackupList
+	if err := r.api.List(ctx, &owners, client.InNamespace(r.cfg.Namespace)); err != nil {
+		return nil, fmt.Errorf("look for Backups that are being deleted: %w", err)
+	}
+	deleting := map[string]bool{}
+	for i := range owners.Items {
+		if owners.Items[i].Status.Phase == velerov1.BackupPhaseDeleting {
+			deleting[owners.Items[i].Name] = true
+		}
+	}
+	return slices.DeleteFunc(backups, func(pvb velerov1.PodVolumeBackup) bool { return deleting[backupOf(&pvb)] }), nil
 }
 
 // snapshotsOf returns the ids of the snapshots of backups, each once, sorted.
