@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/proof"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
@@ -83,7 +84,7 @@ func isAway(err error) bool {
 }
 
 func repositoryKey(pvb *velerov1.PodVolumeBackup) v1alpha1.RepositoryKey {
-	return keyOf(new(repositoryOf(pvb)))
+	return proof.RepositoryIn(new(repositoryOf(pvb)))
 }
 
 // open returns why a repository that the work on a volume needs does not open. One that is locked, or is not there, has answered.

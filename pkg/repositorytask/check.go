@@ -15,6 +15,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/proof"
 	"github.com/plimsoll-io/plimsoll/pkg/text"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
@@ -111,7 +112,9 @@ func repositoryOf(pvb *velerov1.PodVolumeBackup) v1alpha1.RepositoryTaskReposito
 	}
 }
 
-func sameRepository(a, b *v1alpha1.RepositoryTaskRepository) bool { return keyOf(a) == keyOf(b) }
+func sameRepository(a, b *v1alpha1.RepositoryTaskRepository) bool {
+	return proof.RepositoryIn(a) == proof.RepositoryIn(b)
+}
 
 // doRepository does the work for one repository. If a snapshot was lost meanwhile it has failed, whatever came after that. The error is that of
 // ctx.

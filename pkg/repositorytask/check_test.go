@@ -275,25 +275,3 @@ func TestRepositoriesOf(t *testing.T) {
 		t.Errorf("%+v", repositories)
 	}
 }
-
-// TestDamageNeedsALookAsDeep: a check that reads no data does not see that what one with --read-data has found is gone.
-func TestDamageNeedsALookAsDeep(t *testing.T) {
-	t.Parallel()
-	at := func(second int64) time.Time { return time.Unix(second, 0) }
-	for name, test := range map[string]struct {
-		results checkResults
-		want    bool
-	}{
-		"whole":                         {checkResults{{at: at(1), whole: true}}, false},
-		"damaged":                       {checkResults{{at: at(1), whole: true, deep: true}, {at: at(2)}}, true},
-		"whole again":                   {checkResults{{at: at(2)}, {at: at(3), whole: true}}, false},
-		"deep damage, a look without":   {checkResults{{at: at(2), deep: true}, {at: at(3), whole: true}}, true},
-		"deep damage, a deep look":      {checkResults{{at: at(3), whole: true, deep: true}, {at: at(2), deep: true}}, false},
-		"damage, a deep look before it": {checkResults{{at: at(3)}, {at: at(2), whole: true, deep: true}}, true},
-		"in one moment":                 {checkResults{{at: at(2)}, {at: at(2), whole: true}}, true},
-	} {
-		if got := test.results.damaged(); got != test.want {
-			t.Errorf("%s: damaged is %v", name, got)
-		}
-	}
-}

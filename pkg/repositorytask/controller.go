@@ -213,11 +213,11 @@ func (c *Controller) isEvidence(ctx context.Context, task *v1alpha1.RepositoryTa
 	if task.Spec.Type != v1alpha1.TaskCheck {
 		return false, nil
 	}
-	checks, otherChecks := checksOf(tasks.Items), checksOf(others)
+	checks, otherChecks := proof.ChecksOf(tasks.Items), proof.ChecksOf(others)
 	for i := range task.Status.Repositories {
 		entry := &task.Status.Repositories[i]
-		repository := keyOf(entry)
-		if damaged := checks[repository].damaged(); damaged && repositoryDamage(entry) || !damaged && otherChecks[repository].damaged() {
+		repository := proof.RepositoryIn(entry)
+		if damaged := checks[repository].Damaged(); damaged && proof.RepositoryDamage(entry) || !damaged && otherChecks[repository].Damaged() {
 			return true, nil
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -23,7 +22,7 @@ const yes = "true"
 
 // noteDamagedRepository notes on the task that it has found damage in a repository. The error is that the API server has not answered.
 func (r *run) noteDamagedRepository(ctx context.Context, entry *v1alpha1.RepositoryTaskRepository) error {
-	damaged := keyOf(entry)
+	damaged := proof.RepositoryIn(entry)
 	noted := v1alpha1.DamagedRepositories(r.object)
 	if slices.Contains(noted, damaged) {
 		return nil
@@ -79,7 +78,7 @@ func (c *Controller) reviewDamage(ctx context.Context) error {
 	if err := c.api.List(ctx, &all, client.InNamespace(c.cfg.Namespace)); err != nil {
 		return fmt.Errorf("list the RepositoryTasks: %w", err)
 	}
-	checks := checksOf(all.Items)
+	checks := proof.ChecksOf(all.Items)
 	for i := range noted.Items {
 		task := &noted.Items[i]
 		if !task.Status.Phase.Terminal() {
@@ -105,7 +104,7 @@ func (c *Controller) reviewDamage(ctx context.Context) error {
 
 // stands reports whether damage that a task has found in a repository is there still, as far as all tasks know. What is lost may be reused by any volume of
 // the repository, so a newer backup of one that is whole says nothing: only all data of the repository does, or the same snapshot.
-func stands(task *v1alpha1.RepositoryTask, in v1alpha1.RepositoryKey, all []v1alpha1.RepositoryTask, checks checkResults) bool {
+func stands(task *v1alpha1.RepositoryTask, in v1alpha1.RepositoryKey, all []v1alpha1.RepositoryTask, checks proof.Checks) bool {
 	found := false
 	for i := range task.Status.Volumes {
 		v := &task.Status.Volumes[i]
@@ -118,20 +117,20 @@ func stands(task *v1alpha1.RepositoryTask, in v1alpha1.RepositoryKey, all []v1al
 	}
 	for i := range task.Status.Repositories {
 		entry := &task.Status.Repositories[i]
-		if keyOf(entry) != in || entry.Result != v1alpha1.RepositoryDamaged {
+		if proof.RepositoryIn(entry) != in || entry.Result != v1alpha1.RepositoryDamaged {
 			continue
 		}
-		if found = true; !checks.provenSince(entry.CompletionTimestamp) {
+		if found = true; !checks.ProvenSince(entry.CompletionTimestamp) {
 			return true
 		}
 	}
 	// Without a result, an earlier process has ended between the note and the result, and the next one could not look again.
-	return !found && !checks.provenSince(task.Status.CompletionTimestamp)
+	return !found && !checks.ProvenSince(task.Status.CompletionTimestamp)
 }
 
 // volumeStands reports whether damage of a volume is there still.
-func volumeStands(v *v1alpha1.RepositoryTaskVolume, all []v1alpha1.RepositoryTask, checks checkResults) bool {
-	return !checks.provenSince(v.CompletionTimestamp) && !isProvenSince(v, all)
+func volumeStands(v *v1alpha1.RepositoryTaskVolume, all []v1alpha1.RepositoryTask, checks proof.Checks) bool {
+	return !checks.ProvenSince(v.CompletionTimestamp) && !isProvenSince(v, all)
 }
 
 func repositoryOfVolume(v *v1alpha1.RepositoryTaskVolume) v1alpha1.RepositoryKey {
@@ -151,9 +150,4 @@ func isProvenSince(damage *v1alpha1.RepositoryTaskVolume, all []v1alpha1.Reposit
 		}
 	}
 	return false
-}
-
-// provenSince reports whether a check has read all data of the repository after a time, and found it whole.
-func (c checkResults) provenSince(at *metav1.Time) bool {
-	return at != nil && slices.ContainsFunc(c, func(r checkResult) bool { return r.whole && r.deep && r.at.After(at.Time) })
 }

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/proof"
 	"github.com/plimsoll-io/plimsoll/pkg/retention"
 	"github.com/plimsoll-io/plimsoll/pkg/text"
 )
@@ -101,11 +102,11 @@ func (r *run) records(ctx context.Context) (*retention.Records, error) {
 		}
 	}
 	others := slices.DeleteFunc(tasks.Items, func(t v1alpha1.RepositoryTask) bool { return t.UID == r.object.UID })
-	checks := checksOf(others)
+	checks := proof.ChecksOf(others)
 	return &retention.Records{
 		Backups: backups.Items, Restores: restores.Items, Tasks: others, Files: files.Items,
 		DamagedRepository: func(pvb *velerov1.PodVolumeBackup) bool {
-			return checks[v1alpha1.RepositoryKey{BackupStorageLocation: pvb.Spec.BackupStorageLocation, VolumeNamespace: pvb.Spec.Pod.Namespace, Uploader: uploaderOf(pvb)}].damaged()
+			return checks[v1alpha1.RepositoryKey{BackupStorageLocation: pvb.Spec.BackupStorageLocation, VolumeNamespace: pvb.Spec.Pod.Namespace, Uploader: uploaderOf(pvb)}].Damaged()
 		},
 	}, nil
 }

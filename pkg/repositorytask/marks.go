@@ -277,7 +277,7 @@ func (r *run) payMarks(ctx context.Context) (done bool, err error) {
 	if err := r.api.List(ctx, &all, client.InNamespace(r.cfg.Namespace)); err != nil {
 		return false, fmt.Errorf("list the RepositoryTasks: %w", err)
 	}
-	checks := checksOf(all.Items)
+	checks := proof.ChecksOf(all.Items)
 	// As the documentation has people do it. A note that an admission policy has refused has neither.
 	if r.object.Labels[v1alpha1.LabelDamaged] == "" && r.object.Annotations[v1alpha1.AnnotationDamagedRepositories] != "" {
 		return true, client.IgnoreNotFound(r.annotateTask(ctx, nil))
@@ -302,7 +302,7 @@ func (r *run) payMarks(ctx context.Context) (done bool, err error) {
 	}
 	for i := range status.Repositories {
 		entry := &status.Repositories[i]
-		if entry.Result != v1alpha1.RepositoryDamaged || entry.CompletionTimestamp == nil || checks[keyOf(entry)].provenSince(entry.CompletionTimestamp) {
+		if entry.Result != v1alpha1.RepositoryDamaged || entry.CompletionTimestamp == nil || checks[proof.RepositoryIn(entry)].ProvenSince(entry.CompletionTimestamp) {
 			continue
 		}
 		r.touched = entry.SnapshotIDs

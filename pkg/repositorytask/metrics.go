@@ -128,11 +128,11 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(m.failed, prometheus.GaugeValue, float64(at), string(kind))
 	}
 	m.collectProofs(ch, list.Items)
-	for r, results := range checksOf(list.Items) {
-		if whole := results.lastWhole(); !whole.IsZero() {
+	for r, results := range proof.ChecksOf(list.Items) {
+		if whole := results.LastWhole(); !whole.IsZero() {
 			ch <- prometheus.MustNewConstMetric(m.checked, prometheus.GaugeValue, float64(whole.Unix()), r.BackupStorageLocation, r.VolumeNamespace, r.Uploader)
 		}
-		ch <- prometheus.MustNewConstMetric(m.broken, prometheus.GaugeValue, gauge(results.damaged()), r.BackupStorageLocation, r.VolumeNamespace, r.Uploader)
+		ch <- prometheus.MustNewConstMetric(m.broken, prometheus.GaugeValue, gauge(results.Damaged()), r.BackupStorageLocation, r.VolumeNamespace, r.Uploader)
 	}
 	m.usage.collect(ch, list.Items)
 	for key, n := range phases {
@@ -245,64 +245,6 @@ func (m *Metrics) collectProofs(ch chan<- prometheus.Metric, tasks []v1alpha1.Re
 			ch <- prometheus.MustNewConstMetric(m.damaged, prometheus.GaugeValue, gauge(p.Damaged), v.Namespace, v.Pod, v.Name, v.StorageLocation)
 		}
 	}
-}
-
-// checkResult is what one check has found in a repository.
-type checkResult struct {
-	at    time.Time
-	whole bool // else it is damaged
-	deep  bool // it has read all data
-}
-
-// checkResults are what the checks of a repository have found, those that came to a result.
-type checkResults []checkResult
-
-// lastWhole returns when the repository was last found whole; zero: never.
-func (c checkResults) lastWhole() time.Time {
-	var last time.Time
-	for _, r := range c {
-		if r.whole && r.at.After(last) {
-			last = r.at
-		}
-	}
-	return last
-}
-
-// damaged reports whether damage was found, and no check that looked as deep has found the repository whole since: one that reads no data
-// does not see what one that reads it has found.
-func (c checkResults) damaged() bool {
-	return slices.ContainsFunc(c, func(damage checkResult) bool {
-		return !damage.whole && !slices.ContainsFunc(c, func(r checkResult) bool { return r.whole && r.at.After(damage.at) && (r.deep || !damage.deep) })
-	})
-}
-
-// checksOf returns the results of all checks by repository.
-func checksOf(tasks []v1alpha1.RepositoryTask) map[v1alpha1.RepositoryKey]checkResults {
-	checks := map[v1alpha1.RepositoryKey]checkResults{}
-	for i := range tasks {
-		if tasks[i].Spec.Type != v1alpha1.TaskCheck {
-			continue
-		}
-		for j := range tasks[i].Status.Repositories {
-			entry := &tasks[i].Status.Repositories[j]
-			whole := entry.Result == v1alpha1.RepositoryWhole
-			if (whole || repositoryDamage(entry)) && entry.CompletionTimestamp != nil {
-				checked := keyOf(entry)
-				deep := tasks[i].Spec.ReadData && entry.Result != v1alpha1.RepositoryFailed // what is lost any check sees
-				checks[checked] = append(checks[checked], checkResult{entry.CompletionTimestamp.Time, whole, deep})
-			}
-		}
-	}
-	return checks
-}
-
-// repositoryDamage reports whether a check has found damage, or that the repository or a snapshot is gone.
-func repositoryDamage(entry *v1alpha1.RepositoryTaskRepository) bool {
-	return entry.Result == v1alpha1.RepositoryDamaged || entry.Result == v1alpha1.RepositoryFailed && proof.Lost(entry.Reason)
-}
-
-func keyOf(entry *v1alpha1.RepositoryTaskRepository) v1alpha1.RepositoryKey {
-	return v1alpha1.RepositoryKey{BackupStorageLocation: entry.BackupStorageLocation, VolumeNamespace: entry.VolumeNamespace, Uploader: entry.Uploader}
 }
 
 // gauge returns 1 for true.

@@ -88,7 +88,7 @@ func (r *run) refuseDamaged(ctx context.Context, entry *v1alpha1.RepositoryTaskR
 	if err := r.api.List(ctx, &tasks, client.InNamespace(r.cfg.Namespace)); err != nil {
 		return fmt.Errorf("list the RepositoryTasks: %w", err)
 	}
-	if checksOf(tasks.Items)[keyOf(entry)].damaged() {
+	if proof.ChecksOf(tasks.Items)[proof.RepositoryIn(entry)].Damaged() {
 		return fmt.Errorf("%w, a check has found: nothing is pruned before a check that looks as deep has found the repository whole", uploader.ErrRepositoryDamaged)
 	}
 	for volume, found := range proof.Of(tasks.Items) {

@@ -161,11 +161,11 @@ func valueOr(p *int64, otherwise int64) int64 {
 // addHistory adds what other tasks have found out about a repository and its volumes: the last proofs, and how large they were before.
 func addHistory(entry *v1alpha1.RepositoryTaskRepository, tasks []v1alpha1.RepositoryTask) {
 	u := entry.Usage
-	checks := checksOf(tasks)[keyOf(entry)]
-	u.CheckedTimestamp, u.Damaged = timeOrNil(checks.lastWhole()), checks.damaged()
+	checks := proof.ChecksOf(tasks)[proof.RepositoryIn(entry)]
+	u.CheckedTimestamp, u.Damaged = timeOrNil(checks.LastWhole()), checks.Damaged()
 	proofs := proof.Of(tasks)
 	var volumesBefore []v1alpha1.VolumeUsage
-	if last := usagesOf(tasks)[keyOf(entry)]; last != nil {
+	if last := usagesOf(tasks)[proof.RepositoryIn(entry)]; last != nil {
 		u.GrowthSince = last.CompletionTimestamp
 		u.GrowthBytes = growth(last.Usage.StoredBytes, u.StoredBytes)
 		volumesBefore = last.Usage.Volumes
@@ -205,8 +205,8 @@ func usagesOf(tasks []v1alpha1.RepositoryTask) map[v1alpha1.RepositoryKey]*v1alp
 			if entry.Result != v1alpha1.RepositoryMeasured || entry.Usage == nil || entry.CompletionTimestamp == nil {
 				continue
 			}
-			if known := last[keyOf(entry)]; known == nil || known.CompletionTimestamp.Before(entry.CompletionTimestamp) {
-				last[keyOf(entry)] = entry
+			if known := last[proof.RepositoryIn(entry)]; known == nil || known.CompletionTimestamp.Before(entry.CompletionTimestamp) {
+				last[proof.RepositoryIn(entry)] = entry
 			}
 		}
 	}
