@@ -427,6 +427,26 @@ func TestExistingClaimKeepsItsVolume(t *testing.T) {
 	}
 }
 
+// TestVolumeWithoutItsDataIsAnError: the claim is there, and the Restore does not end as Completed.
+func TestVolumeWithoutItsDataIsAnError(t *testing.T) {
+	t.Parallel()
+	a := newAttempt(t)
+	_, shop := a.inNamespaces()
+	a.backup(of("persistentvolumeclaims", `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: data, namespace: shop},
+		spec: {volumeName: pv-`+a.id+`, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}`))
+	a.input.VolumeInfos = []volumeinfo.BackupVolume{{
+		PVName: "pv-" + a.id, PVCName: "data", PVCNamespace: "shop", BackupMethod: volumeinfo.MethodCSISnapshot, SnapshotDataMoved: true,
+	}}
+	outcome := a.run()
+	want := "error " + shop + ": error restoring persistentvolumeclaims/" + shop + `/data: volume "pv-` + a.id + `": its new volume is empty: the data was moved`
+	if said := resultsText(outcome); !strings.HasPrefix(said, want) || strings.Contains(said, "\n") {
+		t.Errorf("want %q, got:\n%s", want, said)
+	}
+	if a.get("persistentvolumeclaims", shop, "data") == nil || outcome.Progress.Counts.Created != 2 || len(outcome.Unfilled) != 1 {
+		t.Errorf("%+v, unfilled are %+v", outcome.Progress.Counts, outcome.Unfilled)
+	}
+}
+
 // TestClaimWaitsForItsVolume restores a claim whose PersistentVolume the backup has, but no data: it is said if the claim does
 // not get that.
 func TestClaimWaitsForItsVolume(t *testing.T) {
@@ -548,9 +568,9 @@ func TestFinalize(t *testing.T) {
 	}
 	lines := strings.Split(resultsText(outcome), "\n")
 	want := []string{
+		"error " + shop + ": persistentvolumeclaims/unfilled: its new volume is empty: it would be filled through pod web",
 		"error " + shop + ": persistentvolumeclaims/wrong: reclaim policy and labels of its old volume: patch volume wrong-" + a.id,
 		"warning " + shop + ": persistentvolumeclaims/late: reclaim policy and labels of its old volume: its storage class waits until a pod that uses it is scheduled, and no pod uses it",
-		"warning " + shop + ": persistentvolumeclaims/unfilled: its new volume is empty: it would be filled through pod web",
 	}
 	if !slices.EqualFunc(lines, want, strings.HasPrefix) {
 		t.Errorf("results (-want +got):\n%s", cmp.Diff(want, lines))

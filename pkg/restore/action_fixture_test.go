@@ -108,6 +108,7 @@ func prepareItem(tb testing.TB, s *scope, resource string, original *unstructure
 		}
 		all.additional = append(all.additional, out.additional...)
 		all.warnings = append(all.warnings, out.warnings...)
+		all.errors = append(all.errors, out.errors...)
 		if out.unfilled != nil {
 			all.unfilled = out.unfilled
 		}
@@ -128,6 +129,7 @@ type expectation struct {
 	skip       string   // part of it
 	additional []string // such as "persistentvolumeclaims shop/data"
 	warnings   []string // parts of them, one for each
+	errors     []string // as warnings, of an item that is restored all the same
 	err        string   // part of it
 	unfilled   volumeinfo.Outcome
 }
@@ -156,6 +158,14 @@ func (e expectation) check(tb testing.TB, item *unstructured.Unstructured, out a
 	}
 	if unfilled != e.unfilled {
 		tb.Errorf("unfilled: got %q, want %q", unfilled, e.unfilled)
+	}
+	if len(out.errors) != len(e.errors) {
+		tb.Fatalf("errors: got %q, want %q", out.errors, e.errors)
+	}
+	for i, part := range e.errors {
+		if !strings.Contains(out.errors[i], part) {
+			tb.Errorf("error %d: got %q, want %q", i, out.errors[i], part)
+		}
 	}
 	for i, part := range e.warnings {
 		if !strings.Contains(out.warnings[i], part) {

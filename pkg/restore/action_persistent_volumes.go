@@ -106,8 +106,9 @@ func (s *scope) ephemeralOwner(claim *unstructured.Unstructured) string {
 	return ""
 }
 
-// prepareClaimVolume lets a claim get its data from where the backup has it, and warns of claims that do not get any. A claim
-// that exists, and is not being deleted, keeps what it has.
+// prepareClaimVolume lets a claim get its data from where the backup has it. A claim that does not get data that the backup should
+// have is an error (docs/decisions/0044-volume-without-data-is-an-error.md), one without for another reason a warning. A claim that exists, and is not
+// being deleted, keeps what it has.
 func prepareClaimVolume(ctx context.Context, s *scope, in *actionInput) (actionOutput, error) {
 	volume := textOf(in.original.Object, "spec", "volumeName")
 	if volume == "" {
@@ -156,6 +157,9 @@ func (s *scope) whyWithheld(ctx context.Context, volume string, claim types.Name
 	}
 }
 
+// otherBackup is advice on a volume that comes without its data.
+const otherBackup = "Delete the claim, with the pods that use it, and restore it from another backup"
+
 func (s *scope) fill(in *actionInput, claim types.NamespacedName, from source) actionOutput {
 	if from.provisioned() {
 		releaseVolume(in.item)
@@ -176,12 +180,18 @@ func (s *scope) fill(in *actionInput, claim types.NamespacedName, from source) a
 		out.warnings = []string{reason}
 		return out
 	}
+	fail := func(outcome volumeinfo.Outcome, format string, args ...any) actionOutput {
+		reason := fmt.Sprintf(format, args...)
+		out := unfilled(outcome, reason)
+		out.errors = []string{fmt.Sprintf("volume %q: %s", volume, reason)}
+		return out
+	}
 	switch from.dataFrom {
 	case fromCSISnapshot:
 		return s.fillFromSnapshot(in, claim, from.snapshot)
 	case fromPodVolume:
 		if reason := s.noPodVolumeData(claim); reason != "" {
-			return warn(volumeinfo.OutcomeEmpty, "its new volume stays empty: %s", reason)
+			return fail(volumeinfo.OutcomeEmpty, "its new volume stays empty: %s. %s", reason, otherBackup)
 		}
 	case fromSameVolume:
 		if from.reason != "" {
@@ -193,11 +203,15 @@ func (s *scope) fill(in *actionInput, claim types.NamespacedName, from source) a
 		}
 		return unfilled(volumeinfo.OutcomeKept, "the backup has no data of it, and its PersistentVolume leads to the same storage as before")
 	case fromNative:
-		return warn(volumeinfo.OutcomeUnsupported, "it waits for PersistentVolume %q, which is not restored, because its data is in %s, and %v: %s",
+		return fail(volumeinfo.OutcomeUnsupported, "it waits for PersistentVolume %q, which is not restored, because its data is in %s, and %v: %s",
 			volume, from.snapshot, errNativeSnapshot, whatToDo(volume))
 	case fromDataMover:
-		return warn(volumeinfo.OutcomeUnsupported, "its new volume is empty: the data was moved by Velero's data mover, and only a Velero server, 1.12 or later, can restore it from there")
+		return fail(volumeinfo.OutcomeUnsupported, "its new volume is empty: the data was moved by Velero's data mover, and only a Velero server, 1.12 or later, can restore it from there. "+
+			"Delete the claim, and restore it with that")
 	case fromNowhere:
+		if from.lost {
+			return fail(volumeinfo.OutcomeEmpty, "its new volume is empty: %s. %s", from.reason, otherBackup)
+		}
 		return warn(volumeinfo.OutcomeEmpty, "its new volume is empty: %s", from.reason)
 	default:
 	}
@@ -237,7 +251,7 @@ func (s *scope) noPodVolumeData(claim types.NamespacedName) string {
 		if pvb.Status.SnapshotID != "" || pvb.Status.Phase == velerov1.PodVolumeBackupPhaseCompleted {
 			return ""
 		}
-		reason = fmt.Sprintf("its backup %s (PodVolumeBackup %s): %s", pvb.Status.Phase, pvb.Name, pvb.Status.Message)
+		reason = whyNotStored(pvb)
 	}
 	return reason
 }

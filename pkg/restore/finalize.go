@@ -36,7 +36,7 @@ var (
 	errUnused = fmt.Errorf("%w, and no pod uses it", errUnbound)
 )
 
-// finalizeClaims completes the new volumes of created claims, and warns of those that stay empty.
+// finalizeClaims completes the new volumes of created claims. Those that stay empty are errors.
 func (r *run) finalizeClaims(ctx context.Context, outcome *Outcome) error {
 	created := createdClaims(outcome.Resources)
 	problems := r.patchVolumes(ctx, r.volumesToPatch(created))
@@ -53,7 +53,7 @@ func (r *run) finalizeClaims(ctx context.Context, outcome *Outcome) error {
 	}
 	unfilled := r.unfilledClaims(created, outcome.PodVolumes)
 	for _, claim := range slices.SortedFunc(maps.Keys(unfilled), compareNames) {
-		outcome.Results.Warnings.Add(claim.Namespace, fmt.Errorf("persistentvolumeclaims/%s: %s", claim.Name, unfilled[claim]))
+		outcome.Results.Errors.Add(claim.Namespace, fmt.Errorf("persistentvolumeclaims/%s: %s", claim.Name, unfilled[claim]))
 	}
 	return nil
 }
@@ -199,7 +199,7 @@ func (r *run) volumesToPatch(created map[types.NamespacedName]bool) map[types.Na
 }
 
 // unfilledClaims returns the claims whose new volume stays empty, though the backup has their data: their pods were not
-// created.
+// created, or get no data.
 func (r *run) unfilledClaims(created map[types.NamespacedName]bool, filled []velerov1.PodVolumeRestore) map[types.NamespacedName]string {
 	type podVolume struct{ namespace, pod, volume string }
 	restored := map[podVolume]bool{}
@@ -215,7 +215,8 @@ func (r *run) unfilledClaims(created map[types.NamespacedName]bool, filled []vel
 		}) {
 			continue
 		}
-		unfilled[target] = fmt.Sprintf("its new volume is empty: it would be filled through pod %s, from which it was backed up, and the restore did not create that", withData[0].Spec.Pod.Name)
+		unfilled[target] = fmt.Sprintf("its new volume is empty: it would be filled through pod %s, from which it was backed up, and the restore has not created that, or not restored its volumes. "+
+			"Delete the claim, and restore it together with its pod", withData[0].Spec.Pod.Name)
 	}
 	return unfilled
 }

@@ -144,6 +144,7 @@ func (r *run) applyActions(ctx context.Context, i *item, chain *dependencyChain)
 			return err
 		})
 		i.warnings = append(i.warnings, out.warnings...)
+		i.errors = append(i.errors, out.errors...)
 		if out.unfilled != nil {
 			i.unfilled = out.unfilled
 		}

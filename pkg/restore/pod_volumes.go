@@ -52,10 +52,10 @@ func (s *scope) podSnapshots(pod *unstructured.Unstructured) ([]podSnapshot, []s
 	if len(found) == 0 {
 		return nil, nil
 	}
-	names := strings.Join(slices.Sorted(maps.Keys(found)), ", ")
 	if runsWindows(pod.Object) {
-		return nil, []string{"its volumes are not restored, because the node agent does not run on Windows: " + names}
+		return nil, nil // see emptyVolumes
 	}
+	names := strings.Join(slices.Sorted(maps.Keys(found)), ", ")
 	if s.selection != nil && (!s.selection.takesResource(claimResource) || !s.selection.takesResource(volumeResource)) {
 		return nil, []string{"its volumes are not restored, because the Restore leaves out claims or volumes: " + names}
 	}
@@ -84,18 +84,22 @@ func (s *scope) podSnapshots(pod *unstructured.Unstructured) ([]podSnapshot, []s
 	return slices.SortedFunc(maps.Values(found), func(a, b podSnapshot) int { return cmp.Compare(a.volume, b.volume) }), warnings
 }
 
-// emptyVolumes says which of a pod's volumes stay empty because their backup failed. Claims have a warning of their own (noPodVolumeData).
+// emptyVolumes says which of a pod's volumes stay empty because their backup failed, or because no node agent runs where the pod
+// does. Claims whose backup failed have an error of their own (noPodVolumeData).
 func (s *scope) emptyVolumes(pod *unstructured.Unstructured) []string {
-	var warnings []string
+	var problems []string
+	if found := s.recordedSnapshots(pod); len(found) > 0 && runsWindows(pod.Object) {
+		problems = append(problems, "its volumes are not restored, because the node agent does not run on Windows: "+strings.Join(slices.Sorted(maps.Keys(found)), ", "))
+	}
 	for _, pvb := range s.notStored[podKey{pod.GetNamespace(), pod.GetName()}] {
 		for volume := range objectsOf(pod.Object, "spec", "volumes") {
 			if textOf(volume, "name") == pvb.Spec.Volume && volume["persistentVolumeClaim"] == nil {
-				warnings = append(warnings, fmt.Sprintf("its volume %q stays empty: its backup %s (PodVolumeBackup %s): %s", pvb.Spec.Volume, pvb.Status.Phase, pvb.Name, pvb.Status.Message))
+				problems = append(problems, fmt.Sprintf("its volume %q stays empty: %s", pvb.Spec.Volume, whyNotStored(pvb)))
 			}
 		}
 	}
-	slices.Sort(warnings)
-	return warnings
+	slices.Sort(problems)
+	return problems
 }
 
 // recordedSnapshots are the snapshots of a pod, by volume, from the records or, where Velero 1.0 and before made none, from
@@ -134,7 +138,7 @@ func waitForVolumes(_ context.Context, s *scope, in *actionInput) (actionOutput,
 		initContainers, _ := spec["initContainers"].([]any)
 		spec["initContainers"] = append([]any{s.waitContainer(spec, snapshots)}, initContainers...)
 	}
-	return actionOutput{warnings: append(warnings, s.emptyVolumes(in.original)...)}, nil
+	return actionOutput{warnings: warnings, errors: s.emptyVolumes(in.original)}, nil
 }
 
 // isWait reports whether an init container, or its status, is that of one that waits for volumes.

@@ -6,6 +6,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+
+	"github.com/plimsoll-io/plimsoll/pkg/volumeinfo"
 )
 
 // waitYAML is the init container that waits for volume "data", with a place for its security context.
@@ -93,12 +95,12 @@ func TestPodsWaitForTheirVolumes(t *testing.T) {
 		item:    `{metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a}]}}`,
 		want:    expectation{item: `{metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a}]}}`},
 	}, {
-		name:    "not for a volume whose backup failed, with a warning",
+		name:    "not for a volume whose backup failed, which is an error",
 		records: notStored,
 		item:    `{metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a}]}}`,
 		want: expectation{
-			item:     `{metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a}]}}`,
-			warnings: []string{`its volume "data" stays empty: its backup Failed`},
+			item:   `{metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a}]}}`,
+			errors: []string{`its volume "data" stays empty: its backup Failed`},
 		},
 	}, {
 		name:    "not for what the API server fills",
@@ -114,12 +116,12 @@ func TestPodsWaitForTheirVolumes(t *testing.T) {
 			warnings: []string{`its volume "data", which the pod does not have`},
 		},
 	}, {
-		name:    "not on Windows",
+		name:    "not on Windows, which is an error",
 		records: record,
 		item:    `{metadata: {name: web, namespace: shop}, spec: {os: {name: windows}, volumes: [{name: data, emptyDir: {}}], containers: [{name: a}]}}`,
 		want: expectation{
-			item:     `{metadata: {name: web, namespace: shop}, spec: {os: {name: windows}, volumes: [{name: data, emptyDir: {}}], containers: [{name: a}]}}`,
-			warnings: []string{"does not run on Windows: data"},
+			item:   `{metadata: {name: web, namespace: shop}, spec: {os: {name: windows}, volumes: [{name: data, emptyDir: {}}], containers: [{name: a}]}}`,
+			errors: []string{"does not run on Windows: data"},
 		},
 	}, {
 		name:      "not without claims",
@@ -143,6 +145,35 @@ func TestPodsWaitForTheirVolumes(t *testing.T) {
 			item, out, err := prepareItem(t, s, "pods", decodeItem(t, test.item))
 			test.want.check(t, item, out, err)
 		})
+	}
+}
+
+// TestPodVolumeOfTheListOfVolumes: Velero 1.14.0 to 1.18.2 store no PodVolumeBackup when one volume is not done in time. The list of
+// volumes has what the others have stored.
+func TestPodVolumeOfTheListOfVolumes(t *testing.T) {
+	t.Parallel()
+	info := func(volume, snapshot string) volumeinfo.BackupVolume {
+		return volumeinfo.BackupVolume{BackupMethod: volumeinfo.MethodPodVolumeBackup, PodVolume: &volumeinfo.PodVolumeInfo{
+			SnapshotHandle: snapshot, Size: 512, UploaderType: "restic", VolumeName: volume, PodName: "web", PodNamespace: "shop", Phase: "Completed",
+		}}
+	}
+	late := info("late", "")
+	late.PodVolume.Phase = velerov1.PodVolumeBackupPhaseInProgress
+	records := []velerov1.PodVolumeBackup{podVolumeBackup("known", "", "s1")}
+	s := scopeWith(nil, Input{PodVolumeBackups: records, VolumeInfos: []volumeinfo.BackupVolume{info("known", "s9"), info("data", "s2"), info("none", ""), late}})
+	pod := decodeItem(t, `{metadata: {name: web, namespace: shop}, spec: {containers: [{name: a}],
+		volumes: [{name: known, emptyDir: {}}, {name: data, emptyDir: {}}, {name: none, emptyDir: {}}, {name: late, emptyDir: {}}]}}`)
+	got, warnings := s.podSnapshots(pod)
+	want := []podSnapshot{{volume: "data", id: "s2", uploaderType: "restic", bytes: 512}, {volume: "known", id: "s1", uploaderType: "kopia", bytes: 4096}}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(podSnapshot{})); diff != "" || len(warnings) > 0 {
+		t.Errorf("warnings %q; snapshots (-want +got):\n%s", warnings, diff)
+	}
+	problems := s.emptyVolumes(pod)
+	if len(problems) != 1 || !strings.HasPrefix(problems[0], `its volume "late" stays empty: its backup InProgress (its PodVolumeBackup is missing)`) {
+		t.Errorf("got %q", problems)
+	}
+	if len(records) != 1 {
+		t.Errorf("the records that were given are %v now", records)
 	}
 }
 

@@ -51,7 +51,7 @@ type Input struct {
 	Restore *velerov1.Restore
 	Backup  *velerov1.Backup
 	Archive *backupstore.Archive
-	// PodVolumeBackups are the records of what restic and kopia have stored; those without a snapshot are left alone.
+	// PodVolumeBackups are the records of what restic and kopia have stored. Those that are missing are made of VolumeInfos.
 	PodVolumeBackups []velerov1.PodVolumeBackup
 	VolumeInfos      []volumeinfo.BackupVolume    // nil before Velero 1.13
 	NativeSnapshots  []backupstore.NativeSnapshot // nil if there are none

@@ -23,8 +23,8 @@ type Run interface {
 	// the API server was away for longer than ResourceTimeout; the outcome is what was done until then.
 	RestoreItems(ctx context.Context, report func(Progress)) (*Outcome, error)
 	// Finalize does what has to wait for the PodVolumeRestores. It waits until the claims that were created are bound, up to
-	// Config.ResourceTimeout for all of them, and gives their new volumes the reclaim policy and the labels of the old ones; it warns
-	// of claims whose data was not restored; and it waits as long for the hooks that RestoreItems has started. Errors of single claims and
+	// Config.ResourceTimeout for all of them, and gives their new volumes the reclaim policy and the labels of the old ones; claims
+	// whose data was not restored are errors; and it waits as long for the hooks that RestoreItems has started. Errors of single claims and
 	// hooks go into the outcome's results. The error says that ctx has ended. The outcome may be that of another process.
 	Finalize(ctx context.Context, outcome *Outcome) error
 }

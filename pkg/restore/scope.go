@@ -23,6 +23,7 @@ type scope struct {
 }
 
 func newScope(e *Engine, input Input) *scope {
+	input.PodVolumeBackups = addListedBackups(&input)
 	s := &scope{Input: input, engine: e, volumes: newVolumeRecords(&input), podVolumes: map[podKey]map[string]*velerov1.PodVolumeBackup{}, notStored: map[podKey][]*velerov1.PodVolumeBackup{}}
 	s.plugins = foreignPlugins(input.Operations)
 	s.wait, s.warnings = parseWaitSettings(input.WaitContainer, e.config.HelperImage)

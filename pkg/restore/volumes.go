@@ -1,6 +1,7 @@
 package restore
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -32,6 +33,7 @@ type source struct {
 	dataFrom
 	snapshot string // which
 	reason   string // why from nowhere, or why not even from the same volume
+	lost     bool   // from nowhere, although the backup says that it has the data
 }
 
 // provisioned reports whether the claim gets a new volume.
@@ -73,6 +75,40 @@ func newVolumeRecords(input *Input) *volumeRecords {
 	}
 	r.readAnnotatedPods(input.Archive)
 	return r
+}
+
+// addListedBackups returns the PodVolumeBackups of the backup, and those that only its list of volumes knows.
+func addListedBackups(input *Input) []velerov1.PodVolumeBackup {
+	type podVolume struct{ namespace, pod, volume string }
+	of := func(pvb *velerov1.PodVolumeBackup) podVolume {
+		return podVolume{pvb.Spec.Pod.Namespace, pvb.Spec.Pod.Name, pvb.Spec.Volume}
+	}
+	all, known := slices.Clip(input.PodVolumeBackups), map[podVolume]bool{}
+	for i := range all {
+		known[of(&all[i])] = true
+	}
+	for i := range input.VolumeInfos {
+		pvb := input.VolumeInfos[i].PodVolumeBackup()
+		if pvb == nil || known[of(pvb)] {
+			continue
+		}
+		if pvb.Status.SnapshotID == "" {
+			pvb.Status.Message = "the backup's list of volumes has no snapshot of it"
+		}
+		input.Log.Warn("The backup's list of volumes has a pod volume without a PodVolumeBackup", "namespace", pvb.Spec.Pod.Namespace, "pod", pvb.Spec.Pod.Name,
+			"volume", pvb.Spec.Volume, "snapshot", pvb.Status.SnapshotID, "phase", string(pvb.Status.Phase))
+		known[of(pvb)], all = true, append(all, *pvb)
+	}
+	return all
+}
+
+// whyNotStored is what the record of a volume says that has no snapshot.
+func whyNotStored(pvb *velerov1.PodVolumeBackup) string {
+	record := "PodVolumeBackup " + pvb.Name
+	if pvb.Name == "" {
+		record = "its PodVolumeBackup is missing"
+	}
+	return fmt.Sprintf("its backup %s (%s): %s", cmp.Or(string(pvb.Status.Phase), "of unknown end"), record, pvb.Status.Message)
 }
 
 // claimOf returns the claim behind the volume of a pod that was backed up; its name is empty for a volume that is none.
@@ -213,7 +249,7 @@ func (s *scope) csiSource(claim types.NamespacedName) source {
 	object := findItem(s.Archive, key{claimResource, claim.Namespace, claim.Name})
 	snapshot := textOf(object, "metadata", "annotations", velerov1.VolumeSnapshotLabel)
 	if snapshot == "" {
-		return source{dataFrom: fromNowhere, reason: "the backup does not name the claim's VolumeSnapshot"}
+		return source{dataFrom: fromNowhere, reason: "the backup does not name the claim's VolumeSnapshot", lost: true}
 	}
 	return source{dataFrom: fromCSISnapshot, snapshot: snapshot}
 }

@@ -30,6 +30,12 @@ func TestVolumeDecisions(t *testing.T) {
 	info := func(method string, moved bool) []volumeinfo.BackupVolume {
 		return []volumeinfo.BackupVolume{{PVName: ""}, {PVName: "pv-1", PVCName: "data", PVCNamespace: "shop", BackupMethod: method, SnapshotDataMoved: moved}}
 	}
+	listed := func(pvb volumeinfo.PodVolumeInfo, result string) []volumeinfo.BackupVolume {
+		list := info(volumeinfo.MethodPodVolumeBackup, false)
+		pvb.UploaderType, pvb.VolumeName, pvb.PodName, pvb.PodNamespace = "kopia", "v", "web", "shop"
+		list[1].PodVolume, list[1].Result = &pvb, result
+		return list
+	}
 	native := []backupstore.NativeSnapshot{{
 		Spec:   backupstore.NativeSnapshotSpec{PersistentVolumeName: "pv-1", ProviderVolumeID: "vol-1", Location: "aws"},
 		Status: backupstore.NativeSnapshotStatus{ProviderSnapshotID: "snap-1"},
@@ -55,13 +61,13 @@ func TestVolumeDecisions(t *testing.T) {
 		name:   "native snapshot: neither the old disk nor an empty one",
 		input:  Input{VolumeInfos: info(volumeinfo.MethodNativeSnapshot, false), NativeSnapshots: native},
 		volume: expectation{err: `native snapshot "snap-1" of "vol-1" (VolumeSnapshotLocation "aws"): only a snapshot plugin`},
-		claim:  expectation{item: waitingClaim, warnings: []string{`it waits for PersistentVolume "pv-1", which is not restored`}, unfilled: volumeinfo.OutcomeUnsupported},
+		claim:  expectation{item: waitingClaim, errors: []string{`it waits for PersistentVolume "pv-1", which is not restored`}, unfilled: volumeinfo.OutcomeUnsupported},
 	}, {
 		name:   "native snapshot before Velero 1.13",
 		policy: "Retain",
 		input:  Input{NativeSnapshots: native},
 		volume: expectation{err: `make a volume of the snapshot`},
-		claim:  expectation{item: waitingClaim, warnings: []string{"plimsoll.io/keep-native-volumes=true"}, unfilled: volumeinfo.OutcomeUnsupported},
+		claim:  expectation{item: waitingClaim, errors: []string{"plimsoll.io/keep-native-volumes=true"}, unfilled: volumeinfo.OutcomeUnsupported},
 	}, {
 		name:  "native snapshot, and the old disk is asked for",
 		input: Input{NativeSnapshots: native},
@@ -121,12 +127,31 @@ func TestVolumeDecisions(t *testing.T) {
 		name:   "pod volume whose backup failed",
 		input:  Input{VolumeInfos: info(volumeinfo.MethodPodVolumeBackup, false), PodVolumeBackups: []velerov1.PodVolumeBackup{failedRecord}},
 		volume: expectation{skip: "claim shop/data gets a new volume"},
-		claim:  expectation{item: newClaim, warnings: []string{"its new volume stays empty: its backup Failed (PodVolumeBackup nightly-data): no space"}, unfilled: volumeinfo.OutcomeEmpty},
+		claim:  expectation{item: newClaim, errors: []string{"its new volume stays empty: its backup Failed (PodVolumeBackup nightly-data): no space"}, unfilled: volumeinfo.OutcomeEmpty},
 	}, {
 		name:   "pod volume whose record is missing",
 		input:  Input{VolumeInfos: info(volumeinfo.MethodPodVolumeBackup, false)},
 		volume: expectation{skip: "claim shop/data gets a new volume"},
-		claim:  expectation{item: newClaim, warnings: []string{"the record of that (PodVolumeBackup) is missing"}, unfilled: volumeinfo.OutcomeEmpty},
+		claim:  expectation{item: newClaim, errors: []string{"the record of that (PodVolumeBackup) is missing"}, unfilled: volumeinfo.OutcomeEmpty},
+	}, {
+		name:   "pod volume whose record is missing, and the list of volumes has its snapshot",
+		input:  Input{VolumeInfos: listed(volumeinfo.PodVolumeInfo{SnapshotHandle: "s1", Phase: "Completed"}, volumeinfo.ResultSucceeded)},
+		volume: expectation{skip: "claim shop/data gets a new volume"},
+		claim:  expectation{item: newClaim},
+	}, {
+		name:   "pod volume whose record is missing, and the list of volumes says that it was empty",
+		input:  Input{VolumeInfos: listed(volumeinfo.PodVolumeInfo{Phase: "Completed"}, volumeinfo.ResultSucceeded)},
+		volume: expectation{skip: "claim shop/data gets a new volume"},
+		claim:  expectation{item: newClaim},
+	}, {
+		name:   "pod volume whose record is missing, and the list of volumes has no snapshot",
+		input:  Input{VolumeInfos: listed(volumeinfo.PodVolumeInfo{Phase: "InProgress"}, volumeinfo.ResultFailed)},
+		volume: expectation{skip: "claim shop/data gets a new volume"},
+		claim: expectation{
+			item:     newClaim,
+			errors:   []string{`volume "pv-1": its new volume stays empty: its backup InProgress (its PodVolumeBackup is missing): the backup's list of volumes has no snapshot of it. Delete the claim`},
+			unfilled: volumeinfo.OutcomeEmpty,
+		},
 	}, {
 		name:   "pod volume before Velero 1.13 whose backup failed with a snapshot",
 		policy: "Retain",
@@ -165,18 +190,18 @@ func TestVolumeDecisions(t *testing.T) {
 		name:   "CSI snapshot that the claim does not name",
 		input:  Input{VolumeInfos: info(volumeinfo.MethodCSISnapshot, false)},
 		volume: expectation{skip: "claim shop/data gets a new volume"},
-		claim:  expectation{item: newClaim, warnings: []string{"its new volume is empty: the backup does not name the claim's VolumeSnapshot"}, unfilled: volumeinfo.OutcomeEmpty},
+		claim:  expectation{item: newClaim, errors: []string{"its new volume is empty: the backup does not name the claim's VolumeSnapshot"}, unfilled: volumeinfo.OutcomeEmpty},
 	}, {
 		name:   "data mover",
 		input:  Input{VolumeInfos: info(volumeinfo.MethodCSISnapshot, true)},
 		volume: expectation{skip: "claim shop/data gets a new volume"},
-		claim:  expectation{item: newClaim, warnings: []string{"its new volume is empty: the data was moved by Velero's data mover"}, unfilled: volumeinfo.OutcomeUnsupported},
+		claim:  expectation{item: newClaim, errors: []string{"its new volume is empty: the data was moved by Velero's data mover"}, unfilled: volumeinfo.OutcomeUnsupported},
 	}, {
 		name:        "data mover before Velero 1.13",
 		policy:      "Retain",
 		annotations: moverAnnotation,
 		volume:      expectation{skip: "claim shop/data gets a new volume"},
-		claim:       expectation{item: newClaim, warnings: []string{"data mover"}, unfilled: volumeinfo.OutcomeUnsupported},
+		claim:       expectation{item: newClaim, errors: []string{"data mover"}, unfilled: volumeinfo.OutcomeUnsupported},
 	}, {
 		name:   "no data, Delete: empty, and it says so",
 		input:  Input{VolumeInfos: []volumeinfo.BackupVolume{{PVName: "pv-1", Skipped: true, SkippedReason: "opted out"}}},
@@ -290,8 +315,8 @@ func TestVolumesWithoutTheOtherHalf(t *testing.T) {
 		resource: "persistentvolumeclaims", path: "persistentvolumeclaims/namespaces/shop/data", infos: infos,
 		item: `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: data, namespace: shop}, spec: {volumeName: pv-1}}`,
 		want: expectation{
-			item:     `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: data, namespace: shop}, spec: {}}`,
-			warnings: []string{"PodVolumeBackup) is missing"}, unfilled: volumeinfo.OutcomeEmpty,
+			item:   `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: data, namespace: shop}, spec: {}}`,
+			errors: []string{"PodVolumeBackup) is missing"}, unfilled: volumeinfo.OutcomeEmpty,
 		},
 	}, {
 		name:     "a claim of whose volume nothing is known asks for it",
