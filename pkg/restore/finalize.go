@@ -39,13 +39,20 @@ var (
 // finalizeClaims completes the new volumes of created claims. Those that stay empty are errors.
 func (r *run) finalizeClaims(ctx context.Context, outcome *Outcome) error {
 	created := createdClaims(outcome.Resources)
+	ofSnapshots, end := r.claimsOfSnapshots(created), time.Now().Add(r.engine.config.ResourceTimeout)
 	problems := r.patchVolumes(ctx, r.volumesToPatch(created))
+	failedSnapshots := r.failedSnapshots(ctx, ofSnapshots, end)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	for _, claim := range slices.SortedFunc(maps.Keys(failedSnapshots), compareNames) {
+		outcome.Results.Errors.Add(claim.Namespace, fmt.Errorf("persistentvolumeclaims/%s: it gets no data: %w. %s", claim.Name, failedSnapshots[claim], otherBackup))
+	}
 	for _, claim := range slices.SortedFunc(maps.Keys(problems), compareNames) {
 		err := fmt.Errorf("persistentvolumeclaims/%s: reclaim policy and labels of its old volume: %w", claim.Name, problems[claim])
-		if errors.Is(err, errUnbound) {
+		// A pod uses it, but no volume was made of the snapshot: the storage may not have that any more.
+		failed := ofSnapshots[claim] && !errors.Is(err, errUnused)
+		if errors.Is(err, errUnbound) && !failed {
 			outcome.Results.Warnings.Add(claim.Namespace, err)
 		} else {
 			outcome.Results.Errors.Add(claim.Namespace, err)
