@@ -427,6 +427,27 @@ func TestExistingClaimKeepsItsVolume(t *testing.T) {
 	}
 }
 
+// TestUpdateKeepsTheBindingOfAClaim: a claim that waits for a volume to be made is not made to wait for that of the backup.
+func TestUpdateKeepsTheBindingOfAClaim(t *testing.T) {
+	t.Parallel()
+	a := newAttempt(t)
+	_, shop := a.inNamespaces()
+	a.createNamespace(shop)
+	a.input.Restore.Spec.ExistingResourcePolicy = velerov1.PolicyTypeUpdate
+	a.create("persistentvolumeclaims", `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: data, namespace: `+shop+`, annotations: {volume.kubernetes.io/selected-node: n1}},
+		spec: {storageClassName: fast, accessModes: [ReadWriteOnce], volumeMode: Filesystem, resources: {requests: {storage: 1Gi}}}}`)
+	a.backup(of("persistentvolumeclaims", `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: data, namespace: shop, labels: {team: a}, annotations: {pv.kubernetes.io/bind-completed: "yes"}},
+		spec: {volumeName: gone-`+a.id+`, storageClassName: fast, accessModes: [ReadWriteOnce], volumeMode: Filesystem, resources: {requests: {storage: 1Gi}}}, status: {phase: Bound}}`))
+	outcome := a.run()
+	claim := a.get("persistentvolumeclaims", shop, "data")
+	if volume, node := textOf(claim.Object, "spec", "volumeName"), claim.GetAnnotations()[selectedNode]; volume != "" || node != "n1" {
+		t.Errorf("it waits for volume %q, with node %q\n%s", volume, node, resultsText(outcome))
+	}
+	if claim.GetLabels()["team"] != "a" || outcome.Progress.Counts.Updated != 1 || len(claim.GetAnnotations()) != 1 {
+		t.Errorf("%+v: %v\n%s", outcome.Progress.Counts, claim.Object["metadata"], resultsText(outcome))
+	}
+}
+
 // TestVolumeWithoutItsDataIsAnError: the claim is there, and the Restore does not end as Completed.
 func TestVolumeWithoutItsDataIsAnError(t *testing.T) {
 	t.Parallel()

@@ -117,6 +117,9 @@ func (r *run) reconcile(ctx context.Context, i *item, existing *unstructured.Uns
 		update = !own
 	}
 	present, wanted := existing.DeepCopy(), i.object.DeepCopy()
+	if update && i.resource == claimResource {
+		keepBinding(existing, wanted)
+	}
 	reset(present)
 	reset(wanted)
 	unlabelled := present.DeepCopy()
@@ -165,6 +168,34 @@ func keepClaim(present, wanted *unstructured.Unstructured) bool {
 		spec["claimRef"] = claim
 	}
 	return ok
+}
+
+// keepBinding leaves an existing claim bound, or unbound, as it is. The volume that the backup has it on need not be there: a claim that
+// waits for one to be made would wait for that for ever.
+func keepBinding(present, wanted *unstructured.Unstructured) {
+	spec, ok := fieldOf[map[string]any](wanted.Object, "spec")
+	if !ok {
+		return
+	}
+	delete(spec, "volumeName")
+	if volume := textOf(present.Object, "spec", "volumeName"); volume != "" {
+		spec["volumeName"] = volume
+	}
+	ofBinding := func(name, _ string) bool {
+		return strings.HasPrefix(name, "pv.kubernetes.io/") || slices.Contains([]string{selectedNode, provisioner, betaProvisioner}, name)
+	}
+	annotations := addMissing(nil, wanted.GetAnnotations())
+	maps.DeleteFunc(annotations, ofBinding)
+	for name, value := range present.GetAnnotations() {
+		if ofBinding(name, value) {
+			annotations[name] = value
+		}
+	}
+	if len(annotations) > 0 {
+		wanted.SetAnnotations(annotations)
+	} else {
+		wanted.SetAnnotations(nil)
+	}
 }
 
 // claimedBy is the claim that a PersistentVolume says it belongs to.

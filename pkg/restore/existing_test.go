@@ -104,6 +104,39 @@ func TestEstablished(t *testing.T) {
 	}
 }
 
+// TestKeepBinding: a claim that exists is bound, or not, as the cluster has it.
+func TestKeepBinding(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ present, wanted, want string }{
+		"pending, and was bound in the backup": {
+			present: `{metadata: {annotations: {volume.kubernetes.io/selected-node: n1, volume.kubernetes.io/storage-provisioner: p, team: a}}, spec: {storageClassName: fast}}`,
+			wanted:  `{metadata: {annotations: {team: b}}, spec: {storageClassName: fast, volumeName: old}}`,
+			want:    `{metadata: {annotations: {volume.kubernetes.io/selected-node: n1, volume.kubernetes.io/storage-provisioner: p, team: b}}, spec: {storageClassName: fast}}`,
+		},
+		"bound to another volume": {
+			present: `{metadata: {annotations: {pv.kubernetes.io/bind-completed: "yes", pv.kubernetes.io/bound-by-controller: "yes"}}, spec: {volumeName: new}}`,
+			wanted:  `{metadata: {annotations: {volume.beta.kubernetes.io/storage-provisioner: q}}, spec: {volumeName: old}}`,
+			want:    `{metadata: {annotations: {pv.kubernetes.io/bind-completed: "yes", pv.kubernetes.io/bound-by-controller: "yes"}}, spec: {volumeName: new}}`,
+		},
+		"bound, and not in the backup": {
+			present: `{metadata: {annotations: {pv.kubernetes.io/bind-completed: "yes"}}, spec: {volumeName: new}}`,
+			wanted:  `{metadata: {}, spec: {}}`,
+			want:    `{metadata: {annotations: {pv.kubernetes.io/bind-completed: "yes"}}, spec: {volumeName: new}}`,
+		},
+		"nothing to keep": {present: `{metadata: {}, spec: {}}`, wanted: `{metadata: {}, spec: {}}`, want: `{metadata: {}, spec: {}}`},
+		"no claim":        {present: `{metadata: {annotations: {pv.kubernetes.io/x: 1}}, spec: 1}`, wanted: `{metadata: {}, spec: [1]}`, want: `{metadata: {}, spec: [1]}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			wanted := decodeItem(t, test.wanted)
+			keepBinding(decodeItem(t, test.present), wanted)
+			if diff := cmp.Diff(decodeItem(t, test.want).Object, wanted.Object); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
 // TestKeepClaim: a PersistentVolume that exists stays with the claim that it belongs to.
 func TestKeepClaim(t *testing.T) {
 	t.Parallel()
