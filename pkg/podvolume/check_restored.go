@@ -31,7 +31,7 @@ func (op *Operation) checkRestored(ctx context.Context, dir *os.File, restored u
 	if restored.Errors > 0 {
 		result.message = fmt.Sprintf("snapshot %s was restored without %s", op.Object.(*velerov1.PodVolumeRestore).Spec.SnapshotID, describeFiles("that could not be written", restored.Errors, restored.FailedPaths))
 	}
-	check, err := checkSizes(ctx, dir, restored.SizesOnDisk, max(minCheckTime, took/checkShare))
+	check, err := checkSizes(ctx, dir, restored.SizesOnDisk, max(minCheckTime, took/checkShare), op.tracker.Step)
 	switch {
 	case err != nil:
 		return attemptResult{}, err
@@ -67,17 +67,17 @@ type sizeCheck struct {
 }
 
 // checkSizes compares the sizes of the files in a volume with the bytes that a restore has written, want (0: not known), for at
-// most limit.
+// most limit. step is that of volume.Sizes.
 //
 // It compares sizes, not data extents: a file system may store zeros as holes (ZFS, NFS servers), and a snapshot may be all
 // zeros. Files that were in the volume before can hide a loss, but cannot feign one.
-func checkSizes(ctx context.Context, dir *os.File, want int64, limit time.Duration) (sizeCheck, error) {
+func checkSizes(ctx context.Context, dir *os.File, want int64, limit time.Duration, step func()) (sizeCheck, error) {
 	if want <= 0 {
 		return sizeCheck{}, nil
 	}
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	usage, err := volume.Sizes(limited, dir)
+	usage, err := volume.Sizes(limited, dir, step)
 	switch {
 	case stopCause(ctx) != nil:
 		return sizeCheck{}, stopCause(ctx)

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -65,7 +66,11 @@ func TestCheckSizes(t *testing.T) {
 			if tc.limit == 0 {
 				tc.limit = time.Minute
 			}
-			found, err := checkSizes(t.Context(), dir, tc.want, tc.limit)
+			var steps atomic.Int64
+			found, err := checkSizes(t.Context(), dir, tc.want, tc.limit, func() { steps.Add(1) })
+			if looked := tc.want > 0 && tc.limit > 0; looked != (steps.Load() > 0) {
+				t.Errorf("%d steps", steps.Load())
+			}
 			if err != nil || found.missingBytes != tc.lacks || !strings.Contains(found.doubt, tc.doubt) || (found.doubt == "") != (tc.doubt == "") {
 				t.Errorf("got %+v, %v", found, err)
 			}

@@ -92,6 +92,7 @@ func (op *Operation) readBack(ctx context.Context, up uploader.Uploader, req upl
 			Stage: progress.StageFinishing, BytesDone: uploaded.TotalBytes + r.BytesDone, TotalBytes: uploaded.TotalBytes, TotalFinal: true,
 			FilesDone: uploaded.TotalFiles, FilesTotal: uploaded.TotalFiles, CurrentItem: r.CurrentItem,
 			BytesUploaded: uploaded.BytesUploaded, Errors: uploaded.Errors, Vanished: uploaded.Vanished,
+			Steps: r.Steps,
 		})
 	})
 	var found uploader.VerifyResult

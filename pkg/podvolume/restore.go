@@ -3,13 +3,14 @@ package podvolume
 import (
 	"context"
 	"fmt"
+	"os"
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	"golang.org/x/sys/unix"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/volume"
 )
 
 // Keys of uploaderSettings (docs/contracts/velero-node-agent.md 2.2).
@@ -67,8 +68,8 @@ func (op *Operation) restore(ctx context.Context) (attemptResult, error) {
 		return attemptResult{}, err
 	}
 	// restic leaves that to the kernel: a file system that is full or broken reports it only now, and the node may lose power.
-	if err := unix.Syncfs(int(req.Volume.Fd())); err != nil {
-		return attemptResult{}, fmt.Errorf("flush the volume: %w: %w", uploader.ErrFlush, err)
+	if err := op.flush(ctx, req.Volume); err != nil {
+		return attemptResult{}, err
 	}
 	if err := stopCause(ctx); err != nil { // Run may have left this goroutine behind meanwhile
 		return attemptResult{}, err
@@ -88,6 +89,14 @@ func (op *Operation) restore(ctx context.Context) (attemptResult, error) {
 		return attemptResult{}, fmt.Errorf("tell the pod's init container that the data is there: %w", err)
 	}
 	return result, nil
+}
+
+// flush makes sure that what was restored is on the volume's storage. It can take hours, and can hang.
+func (op *Operation) flush(ctx context.Context, dir *os.File) error {
+	if err := volume.Flush(ctx, dir, op.tracker.Step); err != nil {
+		return fmt.Errorf("flush the volume: %w: %w", uploader.ErrFlush, err)
+	}
+	return nil
 }
 
 // restoredBefore reports that an earlier agent or attempt has restored the volume, with what it had to say.

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	"golang.org/x/sys/unix"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/donefile"
@@ -82,6 +81,7 @@ func (op *Operation) restorePaths(ctx context.Context, up uploader.Uploader, req
 	if err != nil {
 		return attemptResult{}, fmt.Errorf("make a directory for the restored files in the volume: %w", err)
 	}
+	stage.Step = op.tracker.Step
 	result, err := op.restoreThrough(ctx, up, req, stage, wanted)
 	err = errors.Join(err, stage.Close())
 	if cause := stopCause(ctx); err == nil || errors.Is(cause, ErrPodGone) { // the volume cannot be opened again
@@ -137,7 +137,7 @@ func (op *Operation) restoreThrough(ctx context.Context, up uploader.Uploader, r
 	if err != nil {
 		return attemptResult{}, err
 	}
-	if err := syncfs(stage); err != nil {
+	if err := op.flush(ctx, stage.Files()); err != nil {
 		return attemptResult{}, err
 	}
 	if err := op.acceptUnwritten(ctx, restored); err != nil {
@@ -154,7 +154,7 @@ func (op *Operation) restoreThrough(ctx context.Context, up uploader.Uploader, r
 	if err != nil {
 		return attemptResult{}, err
 	}
-	if err := syncfs(stage); err != nil {
+	if err := op.flush(ctx, stage.Files()); err != nil {
 		return attemptResult{}, err
 	}
 	result := attemptResult{totalBytes: restored.TotalBytes, errors: restored.Errors, message: describeMoved(moved, wanted.Overwrite)}
@@ -162,13 +162,6 @@ func (op *Operation) restoreThrough(ctx context.Context, up uploader.Uploader, r
 		result.message = joinMessages("the paths were restored without "+describeFiles("that could not be written", restored.Errors, restored.FailedPaths), result.message)
 	}
 	return result, nil
-}
-
-func syncfs(stage *volume.Stage) error {
-	if err := unix.Syncfs(int(stage.Files().Fd())); err != nil {
-		return fmt.Errorf("flush the volume: %w: %w", uploader.ErrFlush, err)
-	}
-	return nil
 }
 
 // checkStage compares what lies in the stage with what the snapshot has at the paths. It cannot tell where files could not be written, which

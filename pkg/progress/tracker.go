@@ -16,6 +16,10 @@ const (
 	// printed as 100.00 % is a lie as long as the snapshot is not stored.
 	successShare = 10_000
 
+	// minUpload is how many bytes must be sent for the upload alone to be a movement, until all is read. kopia's checkpoints send some
+	// kilobytes each minute, also of a volume that hangs.
+	minUpload = 1 << 20
+
 	maxText = 200 // bytes of each free text in a Snapshot, so that a patch stays small
 	maxItem = 120
 	maxWord = 40
@@ -39,7 +43,8 @@ type Tracker struct {
 	rate        rateEstimator
 	snap        Snapshot  // what was shown last: the base that must not fall
 	begun       bool      // an attempt runs or ran
-	aliveSince  time.Time // since when a byte should have moved: the last movement, or the begin of the attempt
+	aliveSince  time.Time // since when something should have moved: the last movement, or the begin of the attempt
+	uploaded    int64     // Reading.BytesUploaded at the last movement
 	blindUntil  time.Time // when the next reading is due that could show a movement
 	knownClosed bool
 }
@@ -74,7 +79,7 @@ func (t *Tracker) Begin(n int) {
 	defer t.mu.Unlock()
 	now := time.Now()
 	t.begun, t.aliveSince = true, now
-	t.latest, t.readAt, t.rate = Reading{}, now, rateEstimator{}
+	t.latest, t.readAt, t.rate, t.uploaded = Reading{}, now, rateEstimator{}, 0
 	t.snap.Attempt, t.snap.Uncounted, t.snap.QueuePosition = n, false, 0
 	t.snap.Errors, t.snap.Vanished, t.snap.LastError = 0, 0, ""
 	t.snap.TotalFinal = false
@@ -101,12 +106,28 @@ func (t *Tracker) Report(r Reading) {
 		return
 	}
 	now := time.Now()
-	t.move(now, r)
-	t.latest, t.readAt, t.blindUntil = r, now, now.Add(r.Next)
+	t.take(now, r)
 	if r.TotalFinal && r.TotalBytes > 0 && !t.knownClosed {
 		t.knownClosed = true
 		close(t.known)
 	}
+}
+
+// Step counts a step of work that no data path reports, such as the check of a restored volume. See Reading.Steps.
+func (t *Tracker) Step() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.snap.State.Terminal() {
+		return
+	}
+	r := t.latest
+	r.Steps, r.Next = r.Steps+1, 0
+	t.take(time.Now(), r)
+}
+
+func (t *Tracker) take(now time.Time, r Reading) {
+	t.move(now, r)
+	t.latest, t.readAt, t.blindUntil = r, now, now.Add(r.Next)
 }
 
 // move notes whether r says that anything moved. Lines alone are no sign of life: restic goes on printing the same numbers
@@ -115,16 +136,26 @@ func (t *Tracker) move(now time.Time, r Reading) {
 	if delta := r.BytesDone - t.latest.BytesDone; delta > 0 {
 		t.rate.record(t.readAt, now, delta)
 	}
-	moved := r.BytesDone > t.latest.BytesDone || r.BytesUploaded > t.latest.BytesUploaded
+	moved := r.BytesDone > t.latest.BytesDone || t.uploads(r)
+	worked := r.Steps > t.latest.Steps
 	scanned := r.TotalBytes > t.latest.TotalBytes || r.FilesTotal > t.latest.FilesTotal || r.FilesDone > t.latest.FilesDone
 	if moved {
 		t.snap.LastProgressTime = now.UTC()
 	}
 	waited := r.Stage == StageWaiting || t.latest.Stage == StageWaiting // what comes after a wait has only just begun
-	if moved || scanned || waited {
-		t.aliveSince = now
+	if moved || worked || scanned || waited {
+		t.aliveSince, t.uploaded = now, r.BytesUploaded
 	}
 }
+
+// uploads reports whether so much was sent since the last movement that it is one.
+func (t *Tracker) uploads(r Reading) bool {
+	sent := r.BytesUploaded - t.uploaded
+	return sent >= minUpload || sent > 0 && (r.Stage == StageFinishing || isRead(r))
+}
+
+// isRead reports whether all of a volume is read, or of a snapshot.
+func isRead(r Reading) bool { return r.TotalFinal && r.TotalBytes > 0 && r.BytesDone >= r.TotalBytes }
 
 // Snapshot returns what is true now.
 func (t *Tracker) Snapshot() Snapshot {
@@ -241,8 +272,7 @@ func (t *Tracker) count(r Reading) {
 func share(total int64) int64 { return total/successShare + 1 }
 
 func (t *Tracker) state(now time.Time, r Reading) (_ State, _ v1alpha1.Reason, message string) {
-	read := r.TotalFinal && r.TotalBytes > 0 && r.BytesDone >= r.TotalBytes
-	finishing := r.Stage == StageFinishing || read
+	finishing := r.Stage == StageFinishing || isRead(r)
 	scanning := r.Stage == StageScanning || (r.BytesDone == 0 && !r.TotalFinal)
 	stalled := now.Sub(t.aliveSince) >= t.stallAfter && !now.Before(t.blindUntil)
 	switch {

@@ -107,6 +107,68 @@ func TestTrackerStallClockStartsAfterTheWait(t *testing.T) {
 	})
 }
 
+// Work that moves no byte keeps an operation from counting as stalled, and changes nothing else that is shown.
+func TestTrackerTakesStepsForMovement(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		tr := NewTracker(Options{StallAfter: time.Minute})
+		tr.Begin(1)
+		r := Reading{Stage: StageFinishing, BytesDone: mib, TotalBytes: 9 * mib, TotalFinal: true, FilesDone: 3, FilesTotal: 7}
+		tr.Report(r)
+		before := tr.Snapshot()
+		for range 60 {
+			<-time.After(59 * time.Second)
+			r.Steps++
+			tr.Report(r)
+		}
+		for range 60 {
+			<-time.After(59 * time.Second)
+			tr.Step()
+		}
+		s := tr.Snapshot()
+		if idle := tr.IdleFor(); idle != 0 || s.State != StateFinishing {
+			t.Errorf("idle for %v, %s while steps are made", idle, s.State)
+		}
+		if s.Heartbeat = before.Heartbeat; !same(s, before) || !s.LastProgressTime.Equal(before.LastProgressTime) {
+			t.Errorf("shown was %+v, and is %+v", before, s)
+		}
+		<-time.After(time.Minute)
+		if idle, s := tr.IdleFor(), tr.Snapshot(); idle != time.Minute || s.State != StateStalled {
+			t.Errorf("idle for %v, %s a minute after the last step", idle, s.State)
+		}
+	})
+}
+
+// kopia sends a checkpoint each minute, also while the volume hangs and nothing is read.
+func TestTrackerTakesNoCheckpointForMovement(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		tr := NewTracker(Options{})
+		tr.Begin(1)
+		r := Reading{Stage: StageTransferring, BytesDone: 5 * mib, TotalBytes: 100 * mib, TotalFinal: true, BytesUploaded: 4 * mib}
+		tr.Report(r)
+		for range 30 {
+			<-time.After(time.Minute)
+			r.BytesUploaded += 8 << 10
+			tr.Report(r)
+		}
+		if idle := tr.IdleFor(); idle != 30*time.Minute {
+			t.Errorf("idle for %v after 30 minutes of checkpoints", idle)
+		}
+		for name, more := range map[string]func(){
+			"a pack is sent": func() { r.BytesUploaded += mib },
+			"the last bytes": func() { r.Stage, r.BytesUploaded = StageFinishing, r.BytesUploaded+1 },
+		} {
+			<-time.After(time.Minute)
+			more()
+			tr.Report(r)
+			if idle := tr.IdleFor(); idle != 0 {
+				t.Errorf("%s: idle for %v", name, idle)
+			}
+		}
+	})
+}
+
 // Nothing that counts as movement comes with the end of a wait, and nobody reports while a repository is created.
 // A volume queues again for its next attempt.
 func TestTrackerQueuesAgain(t *testing.T) {

@@ -12,13 +12,14 @@ import (
 )
 
 // RequireRoom returns ErrNoSpace if a file system has no room for so many bytes in a directory, less what lies there already: a restore into a
-// volume in use must not fill it first. Where the file system does not tell its size there is room.
-func RequireRoom(ctx context.Context, dir *os.File, bytes int64) error {
+// volume in use must not fill it first. Where the file system does not tell its size there is room. step is that
+// of volume.Sizes.
+func RequireRoom(ctx context.Context, dir *os.File, bytes int64, step func()) error {
 	var stat unix.Statfs_t
 	if err := unix.Fstatfs(int(dir.Fd()), &stat); err != nil {
 		return fmt.Errorf("look how much room the volume has: %w", err)
 	}
-	there, err := volume.Sizes(ctx, dir)
+	there, err := volume.Sizes(ctx, dir, step)
 	if err != nil {
 		return fmt.Errorf("measure what an earlier attempt has restored: %w", err)
 	}

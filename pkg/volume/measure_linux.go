@@ -27,17 +27,18 @@ const maxWorkers = 4
 
 // Sizes adds up the sizes of the regular files in a directory, with holes and preallocated space. The directory stays open and
 // where it was. Links are not followed, other mounts not entered but counted in Usage.Skipped, and nothing but directories
-// opened. The error is that of the directory itself, or wraps context.Cause(ctx): then Usage is what was seen until then.
-func Sizes(ctx context.Context, dir *os.File) (Usage, error) {
-	w := &walk{done: ctx.Done(), sizes: true}
+// opened. The error is that of the directory itself, or wraps context.Cause(ctx): then Usage is what was seen until then. step, nil or safe for
+// concurrent use, is called as the walk advances.
+func Sizes(ctx context.Context, dir *os.File, step func()) (Usage, error) {
+	w := &walk{done: ctx.Done(), sizes: true, step: step}
 	sum, err := w.measure(ctx, dir)
 	return sum.Usage, err
 }
 
 // measure adds up the data in a directory, big files by their data extents, and what changed after since. It opens nothing but
-// directories and big regular files, and errs as Sizes does.
-func measure(ctx context.Context, dir *os.File, since int64) (usage, error) {
-	w := &walk{done: ctx.Done(), since: since}
+// directories and big regular files, and errs and steps as Sizes does.
+func measure(ctx context.Context, dir *os.File, since int64, step func()) (usage, error) {
+	w := &walk{done: ctx.Done(), since: since, step: step}
 	sum, err := w.measure(ctx, dir)
 	if err != nil {
 		return usage{}, err

@@ -480,7 +480,7 @@ func TestMeasureErrors(t *testing.T) {
 
 // usageOf measures everything, whenever it changed.
 func usageOf(ctx context.Context, dir *os.File) (Usage, error) {
-	sum, err := measure(ctx, dir, 0)
+	sum, err := measure(ctx, dir, 0, nil)
 	return sum.Usage, err
 }
 

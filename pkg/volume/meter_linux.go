@@ -20,9 +20,9 @@ type Meter struct {
 }
 
 // NewMeter measures what is in a volume before a restore. Nothing may write into the volume until it returns. The directory
-// must stay open as long as the Meter is used.
-func NewMeter(ctx context.Context, dir *os.File) (*Meter, error) {
-	base, err := measure(ctx, dir, 0)
+// must stay open as long as the Meter is used. step is that of Sizes.
+func NewMeter(ctx context.Context, dir *os.File, step func()) (*Meter, error) {
+	base, err := measure(ctx, dir, 0, step)
 	if err != nil {
 		return nil, err
 	}
@@ -31,7 +31,7 @@ func NewMeter(ctx context.Context, dir *os.File) (*Meter, error) {
 
 // Written returns how many bytes the restore has written so far. It can fall. Errors are those of Sizes.
 func (m *Meter) Written(ctx context.Context) (int64, error) {
-	now, err := measure(ctx, m.dir, m.base.newest)
+	now, err := measure(ctx, m.dir, m.base.newest, nil)
 	if err != nil {
 		return 0, err
 	}

@@ -17,7 +17,7 @@ func TestMeterCountsWhatChanged(t *testing.T) {
 	old, kept := filepath.Join(dir, "old"), filepath.Join(dir, "kept")
 	write(t, old, 3<<20)
 	write(t, kept, 1<<20)
-	m, err := NewMeter(t.Context(), open(t, dir))
+	m, err := NewMeter(t.Context(), open(t, dir), nil)
 	must(t, err)
 	checkWritten(t, m, 0)
 
@@ -38,7 +38,7 @@ func TestMeterWithoutChangeTimes(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "old"), 100)
-	m, err := NewMeter(t.Context(), open(t, dir))
+	m, err := NewMeter(t.Context(), open(t, dir), nil)
 	must(t, err)
 	m.base.newest = math.MaxInt64
 	write(t, filepath.Join(dir, "new"), 7)
@@ -48,7 +48,7 @@ func TestMeterWithoutChangeTimes(t *testing.T) {
 func TestMeterErrors(t *testing.T) {
 	t.Parallel()
 	volume := open(t, t.TempDir())
-	m, err := NewMeter(t.Context(), volume)
+	m, err := NewMeter(t.Context(), volume, nil)
 	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -59,7 +59,7 @@ func TestMeterErrors(t *testing.T) {
 	if _, err := m.Written(t.Context()); err == nil {
 		t.Error("measured in a closed directory")
 	}
-	if _, err := NewMeter(t.Context(), volume); err == nil {
+	if _, err := NewMeter(t.Context(), volume, nil); err == nil {
 		t.Error("took the baseline of a closed directory")
 	}
 }

@@ -74,6 +74,7 @@ func (m *mover) directory(ctx context.Context, from, to *os.File, at string, lev
 		return fmt.Errorf("read the restored directory %s: %w", at, err)
 	}
 	for _, name := range names {
+		m.stage.step()
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -184,7 +185,7 @@ func (m *mover) existing(ctx context.Context, from, to *os.File, name, at string
 		m.changed.Add(1)
 		return nil
 	}
-	same, err := isSame(ctx, from, to, name, restored, existing)
+	same, err := m.isSame(ctx, from, to, name, restored, existing)
 	switch {
 	case err != nil:
 		return fmt.Errorf("compare %s with the snapshot's: %w", at, err)
@@ -202,6 +203,7 @@ func (m *mover) existing(ctx context.Context, from, to *os.File, name, at string
 // countBelow counts a directory of the stage and all entries in it.
 func (s *Stage) countBelow(at string) (count int64, err error) {
 	err = fs.WalkDir(s.root.FS(), at, func(_ string, _ fs.DirEntry, err error) error {
+		s.step()
 		count++
 		return err
 	})
@@ -209,7 +211,7 @@ func (s *Stage) countBelow(at string) (count int64, err error) {
 }
 
 // isSame reports whether two entries have the same content, owner, mode and time. What cannot be compared, such as a device, is not the same.
-func isSame(ctx context.Context, from, to *os.File, name string, a, b *unix.Stat_t) (bool, error) {
+func (m *mover) isSame(ctx context.Context, from, to *os.File, name string, a, b *unix.Stat_t) (bool, error) {
 	switch {
 	case a.Mode != b.Mode || a.Uid != b.Uid || a.Gid != b.Gid || a.Size != b.Size || a.Mtim != b.Mtim:
 		return false, nil
@@ -233,7 +235,7 @@ func isSame(ctx context.Context, from, to *os.File, name string, a, b *unix.Stat
 		return false, err
 	}
 	defer other.Close()
-	return sameContent(ctx, one, other)
+	return sameContent(ctx, io.TeeReader(one, counter(func(int) { m.stage.step() })), other)
 }
 
 // compareStep is how many bytes are compared at a time.

@@ -40,6 +40,9 @@ func (c *Contents) Add(mode fs.FileMode, size int64) {
 // Stage is a directory of a volume in which files are restored that are then moved to their places: so a file appears whole or not at all,
 // and nothing is written through what a running pod has put in its way.
 type Stage struct {
+	// Step, if not nil, is called for each entry that Count and Move look at.
+	Step func()
+
 	volume *os.File
 	name   string
 	files  *os.File
@@ -110,6 +113,7 @@ func RemoveStage(volume *os.File, id string) error {
 func (s *Stage) Count() (Contents, error) {
 	var c Contents
 	err := fs.WalkDir(s.root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		s.step()
 		if err != nil || name == "." {
 			return err
 		}
@@ -123,6 +127,12 @@ func (s *Stage) Count() (Contents, error) {
 		return Contents{}, fmt.Errorf("count the restored files: %w", err)
 	}
 	return c, nil
+}
+
+func (s *Stage) step() {
+	if s.Step != nil {
+		s.Step()
+	}
 }
 
 // Has reports whether the stage has an entry at a path.

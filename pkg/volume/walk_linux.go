@@ -41,6 +41,7 @@ type walk struct {
 	idle    atomic.Int32 // workers that wait for a part and have not been promised one
 	parts   chan part    // has room for one for each worker, so that sending what was promised never blocks
 	links   linkSet
+	step    func()            // nil or called for each part of a directory that is read; safe for concurrent use
 	onEntry func(name string) // nil but in tests: called before an entry is looked at
 }
 
@@ -254,6 +255,9 @@ func (w *worker) read(dir *level) error {
 		}
 		if n == 0 {
 			return nil
+		}
+		if w.step != nil {
+			w.step()
 		}
 		if n < direntBuffer/2 || !w.shareEntries(dir, w.buf[:n]) {
 			w.visitAll(dir, w.buf[:n])

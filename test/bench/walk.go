@@ -31,7 +31,7 @@ func (s *sizes) begin(context.Context, string) (func(context.Context, string) er
 			return err
 		}
 		defer dir.Close()
-		usage, err := volume.Sizes(ctx, dir)
+		usage, err := volume.Sizes(ctx, dir, nil)
 		if err == nil && usage.Files != s.files {
 			err = fmt.Errorf("counted %d files instead of %d", usage.Files, s.files)
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia/internal/protocol"
+	"github.com/plimsoll-io/plimsoll/pkg/volume"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
 )
 
@@ -74,6 +75,9 @@ func (u *Uploader) run(ctx context.Context, r run) (protocol.Result, error) {
 func (u *Uploader) work(ctx context.Context, w *workspace, r run) (protocol.Result, error) {
 	r.request.Form = protocol.Form()
 	w.access.Volume = r.mode
+	if r.mode == worker.Write { // its flush watches them
+		w.access.ReadOnly = append(w.access.ReadOnly, volume.FlushCounters(r.volume)...)
+	}
 	runCtx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	stdin, err := newInput(runCtx, &r)

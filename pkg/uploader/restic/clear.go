@@ -28,6 +28,7 @@ type obstacles struct {
 	err    error               // what removing them gave
 	bytes  int64               // how much the files have that lie in the volume, maxPresent at most
 	reread bool                // restic will compare the files that are there
+	step   func()              // called for each entry that was looked at, or that restic has listed
 }
 
 // maxPresent bounds what is counted: files without data may have any size.
@@ -43,13 +44,13 @@ const clockTick = 10 * time.Millisecond
 // to directories, changes owner, mode and time of what they lead to, and fails where an earlier try has made a link; every
 // restic waits for a reader of the FIFO that lies where it wants to write a file. Without such things in the volume it
 // does nothing. It returns how many bytes lie in the volume.
-func (u *Uploader) clear(ctx context.Context, w *workspace, req uploader.RestoreRequest) (present int64, err error) {
+func (u *Uploader) clear(ctx context.Context, w *workspace, req uploader.RestoreRequest, step func()) (present int64, err error) {
 	volume, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", req.Volume.Fd()))
 	if err != nil {
 		return 0, fmt.Errorf("open volume: %w", err)
 	}
 	defer volume.Close()
-	o := &obstacles{volume: volume, since: time.Now().Add(-clockTick), odd: map[string][]string{}, reread: u.version.comparesContent()}
+	o := &obstacles{volume: volume, since: time.Now().Add(-clockTick), odd: map[string][]string{}, reread: u.version.comparesContent(), step: step}
 	if err := o.find(ctx); err != nil {
 		return 0, fmt.Errorf("look for links in the volume: %w", err)
 	}
@@ -67,6 +68,7 @@ func (u *Uploader) clear(ctx context.Context, w *workspace, req uploader.Restore
 // find looks through the volume. Directories that cannot be read may hold anything.
 func (o *obstacles) find(ctx context.Context) error {
 	return fs.WalkDir(o.volume.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		o.step()
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
@@ -135,6 +137,7 @@ func (o *obstacles) isObstacle(info fs.FileInfo) bool {
 
 // removeListed removes the obstacle at the path of an entry of the snapshot. Parents come before what is in them.
 func (o *obstacles) removeListed(line []byte) {
+	o.step()
 	var node struct {
 		Path string `json:"path"` // from the snapshot's root
 	}

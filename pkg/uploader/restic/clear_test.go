@@ -3,13 +3,43 @@ package restic
 import (
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/test/tree"
 )
+
+// TestRestoreCountsWhatItLooksAt: what an earlier attempt has left may be millions of files, and the agent ends what does not move.
+func TestRestoreCountsWhatItLooksAt(t *testing.T) {
+	t.Parallel()
+	const files = 50
+	dir := t.TempDir()
+	for i := range files {
+		if err := os.Symlink("nowhere", filepath.Join(dir, strconv.Itoa(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	u, _ := newFake(t, Options{})
+	listed := `out {"id":"1234567890abcdef","struct_type":"snapshot"}` + strings.Repeat("\n"+`out {"path":"/other","type":"file"}`, 30)
+	repository := scripted()
+	repository.Env["SCRIPT_ls"], repository.Env["SCRIPT_restore"] = uploader.Secret(listed), "exit 1"
+	var steps int64
+	_, err := u.Restore(t.Context(), uploader.RestoreRequest{Repository: repository, Volume: open(t, dir), SnapshotID: "1234567890abcdef"},
+		progress.SinkFunc(func(r progress.Reading) {
+			steps = r.Steps
+			if r.BytesDone > 0 || r.FilesDone > 0 {
+				t.Errorf("%+v before anything was restored", r)
+			}
+		}))
+	if err == nil || steps < files+30 {
+		t.Errorf("%d steps for %d entries and a list of 30, %v", steps, files, err)
+	}
+}
 
 // A restore removes what an earlier try, or somebody else, has left in its way, and nothing else.
 func TestClear(t *testing.T) {

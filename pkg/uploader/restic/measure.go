@@ -15,7 +15,7 @@ func (u *Uploader) measure(ctx context.Context, dir *os.File, out *stream) (stop
 	if u.version.reportsRestore() {
 		return func() {}, nil
 	}
-	meter, err := volume.NewMeter(ctx, dir)
+	meter, err := volume.NewMeter(ctx, dir, out.step)
 	if err != nil {
 		return nil, fmt.Errorf("measure the volume before the restore: %w", err)
 	}

@@ -34,7 +34,7 @@ func TestMeterTellsTheTruthOfASlowRestore(t *testing.T) {
 		t.Fatal(err)
 	}
 	target := open(t, t.TempDir())
-	meter, err := volume.NewMeter(t.Context(), target)
+	meter, err := volume.NewMeter(t.Context(), target, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

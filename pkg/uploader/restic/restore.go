@@ -50,11 +50,12 @@ func (u *Uploader) Restore(ctx context.Context, req uploader.RestoreRequest, p p
 func (u *Uploader) restore(ctx context.Context, w *workspace, req uploader.RestoreRequest, paths *volume.Contents, sink progress.Sink) (uploader.RestoreResult, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	sink.Report(progress.Reading{Stage: progress.StageScanning, TotalBytes: max(req.TotalBytes, 0)})
 	out := newRestoreStream(sink, pathOf(req.Volume))
+	out.reading.TotalBytes = max(req.TotalBytes, 0)
+	out.report()
 	size := u.startSizing(ctx, w, req, paths, out)
 	defer size.end()
-	present, err := u.clear(ctx, w, req)
+	present, err := u.clear(ctx, w, req, out.step)
 	if err != nil {
 		return uploader.RestoreResult{}, err
 	}

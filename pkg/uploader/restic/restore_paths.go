@@ -18,16 +18,17 @@ import (
 // restorePaths restores RestoreRequest.Paths. restic itself takes paths that the snapshot does not have for restored, so it lists them first.
 func (u *Uploader) restorePaths(ctx context.Context, w *workspace, req uploader.RestoreRequest, sink progress.Sink) (result uploader.RestoreResult, err error) {
 	var contents volume.Contents
+	scan := &stream{sink: sink, reading: progress.Reading{Stage: progress.StageScanning}}
 	err = u.pastDeadLocks(ctx, w, func() error {
-		sink.Report(progress.Reading{Stage: progress.StageScanning})
-		contents, err = u.contents(ctx, w, req)
+		scan.report()
+		contents, err = u.contents(ctx, w, req, scan.step)
 		return err
 	})
 	if err != nil {
 		return result, err
 	}
 	if !req.Sparse {
-		if err := uploader.RequireRoom(ctx, req.Volume, contents.Bytes); err != nil {
+		if err := uploader.RequireRoom(ctx, req.Volume, contents.Bytes, scan.step); err != nil {
 			return result, err
 		}
 	}
@@ -42,13 +43,15 @@ func (u *Uploader) restorePaths(ctx context.Context, w *workspace, req uploader.
 	return result, err
 }
 
-// contents counts what the snapshot has at and beneath the paths, and returns ErrPathNotFound for those that it does not have.
-func (u *Uploader) contents(ctx context.Context, w *workspace, req uploader.RestoreRequest) (volume.Contents, error) {
+// contents counts what the snapshot has at and beneath the paths, and returns ErrPathNotFound for those that it does not have. step is called for
+// each entry.
+func (u *Uploader) contents(ctx context.Context, w *workspace, req uploader.RestoreRequest, step func()) (volume.Contents, error) {
 	var c volume.Contents
 	missing := req.InnerPaths()
 	err := u.listPaths(ctx, w, req, append([]string{"--recursive"}, lockArgs(req.Repository)...), missing, func(e uploader.Entry) error {
 		missing = slices.DeleteFunc(missing, func(p string) bool { return p == e.Path })
 		c.Add(e.Mode, e.Size)
+		step()
 		return nil
 	})
 	if err == nil && len(missing) > 0 {

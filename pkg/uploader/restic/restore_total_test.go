@@ -133,7 +133,7 @@ func TestSizeOfOneSnapshot(t *testing.T) {
 			want, err := u.restoreSize(t.Context(), w, req, true)
 			for _, state := range []string{"empty", "full"} {
 				out := newRestoreStream(progress.Discard, pathOf(req.Volume))
-				_, clearErr := u.clear(t.Context(), w, req)
+				_, clearErr := u.clear(t.Context(), w, req, out.step)
 				err = errors.Join(err, clearErr, u.run(t.Context(), w, invocation{
 					command: "restore", args: u.restoreArgs(req), volume: req.Volume, mode: worker.Write, stdout: func(line []byte) {
 						out.stdout(line)

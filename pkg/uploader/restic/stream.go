@@ -243,6 +243,14 @@ func (s *stream) inVolume(text string) string {
 	return printable(text)
 }
 
+// step counts work that is neither bytes nor files, see progress.Reading.Steps.
+func (s *stream) step() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reading.Steps++
+	s.report()
+}
+
 // close ends the reports: what restic still prints is not true any more.
 func (s *stream) close() {
 	s.mu.Lock()

@@ -118,6 +118,8 @@ func (v *verification) list(line []byte) {
 	case node.Type == "file":
 		v.listed.add(node.Size)
 	}
+	v.reading.Steps++
+	v.sink.Report(v.reading)
 }
 
 // begin reports that the size is known.

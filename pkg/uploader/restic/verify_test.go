@@ -93,6 +93,24 @@ func largestPack(t *testing.T, repository uploader.Repository) (path string) {
 	return path
 }
 
+// TestVerifyCountsWhatIsListed: restic ls of a large snapshot takes hours, in which no byte is compared.
+func TestVerifyCountsWhatIsListed(t *testing.T) {
+	t.Parallel()
+	u, _ := newFake(t, Options{})
+	repository := scripted()
+	repository.Env["SCRIPT_ls"] = uploader.Secret(`out {"id":"1234567890abcdef","struct_type":"snapshot"}` + strings.Repeat("\n"+`out {"path":"/a","type":"dir"}`, 100))
+	repository.Env["SCRIPT_dump"] = "exit 0"
+	var steps int64
+	_, err := u.Verify(t.Context(), uploader.VerifyRequest{Repository: repository, SnapshotID: "1234567890abcdef"}, progress.SinkFunc(func(r progress.Reading) {
+		if r.Stage == progress.StageScanning {
+			steps = r.Steps
+		}
+	}))
+	if steps < 100 {
+		t.Errorf("%d steps in a list of 100 entries, %v", steps, err)
+	}
+}
+
 // TestVerifyTellsDamageFromOutage: what restic says when the storage does not answer is no damage, and nothing is proven.
 func TestVerifyTellsDamageFromOutage(t *testing.T) {
 	t.Parallel()

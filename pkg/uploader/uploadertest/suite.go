@@ -163,7 +163,7 @@ func (s *suite) restoreAndCompare(t *testing.T, u uploader.Uploader, snapshot up
 	}
 	checkReadings(t, &seen, result.TotalBytes)
 	compare(t, want, target, tree.Options{Plain: s.Plain, Sparse: s.Sparse})
-	found, err := volume.Sizes(t.Context(), open(t, target))
+	found, err := volume.Sizes(t.Context(), open(t, target), nil)
 	if _, isFake := u.(*Fake); err != nil || found.Bytes != result.SizesOnDisk && !isFake {
 		t.Errorf("the files have %d bytes, want the %d that the restore says; %v", found.Bytes, result.SizesOnDisk, err)
 	}

@@ -31,7 +31,7 @@ func TestFailuresKeepTheirCause(t *testing.T) {
 // TestFailedFlush: what a disk did not take is not what a full one did not take, a quota's end included.
 func TestFailedFlush(t *testing.T) {
 	t.Parallel()
-	err := syncVolume(-1)
+	err := syncVolume(t.Context(), nil, nil)
 	if !errors.Is(failureOf(err).Cause.Err(), uploader.ErrFlush) || !errors.Is(err, syscall.EBADF) {
 		t.Errorf("no disk gives %v", err)
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/kopia/kopia/snapshot"
 	"github.com/kopia/kopia/snapshot/restore"
 	"github.com/kopia/kopia/snapshot/snapshotfs"
-	"golang.org/x/sys/unix"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/text"
@@ -54,7 +53,7 @@ func (j *job) restore(ctx context.Context) (_ protocol.Result, err error) {
 	}
 	defer dir.Close()
 	if len(j.Paths) > 0 && !j.Sparse {
-		if err := uploader.RequireRoom(ctx, dir, contents.Bytes); err != nil {
+		if err := uploader.RequireRoom(ctx, dir, contents.Bytes, nil); err != nil {
 			return protocol.Result{}, err
 		}
 	}
@@ -76,7 +75,7 @@ func (j *job) restore(ctx context.Context) (_ protocol.Result, err error) {
 	if err != nil {
 		return protocol.Result{}, fmt.Errorf("restore: %w", err)
 	}
-	if err := syncVolume(int(dir.Fd())); err != nil {
+	if err := syncVolume(ctx, dir, func() { p.steps.Add(1) }); err != nil {
 		return protocol.Result{}, err
 	}
 	if n := target.foreign.Load(); n > 0 {
@@ -96,8 +95,8 @@ func (j *job) restore(ctx context.Context) (_ protocol.Result, err error) {
 
 // syncVolume makes sure that the files are on the volume, as Velero does since 1.18. It also finds the errors that a file
 // system keeps until then, a full volume among them, and those of all writes since dir was opened (Linux 5.8).
-func syncVolume(dir int) error {
-	if err := unix.Syncfs(dir); err != nil {
+func syncVolume(ctx context.Context, dir *os.File, step func()) error {
+	if err := volume.Flush(ctx, dir, step); err != nil {
 		return fmt.Errorf("flush the volume: %w: %w", uploader.ErrFlush, err)
 	}
 	return nil
@@ -112,6 +111,7 @@ type restoreProgress struct {
 	same         *atomic.Int64 // bytes that the volume had already
 	current      atomic.Pointer[string]
 	unwritten    *unwritten
+	steps        atomic.Int64 // of the flush at the end
 }
 
 func newRestoreProgress(man *snapshot.Manifest, expected int64) *restoreProgress {
@@ -145,7 +145,7 @@ func (p *restoreProgress) reading() progress.Reading {
 		Stage: progress.StageTransferring, TotalFinal: p.known,
 		BytesDone: max(p.done()-lost.bytes, 0), TotalBytes: p.total, Errors: lost.errors, LastError: lost.last,
 		FilesDone: int64(s.RestoredFileCount) + int64(s.SkippedCount), FilesTotal: p.files,
-		CurrentItem: protocol.Printable(load(&p.current)),
+		CurrentItem: protocol.Printable(load(&p.current)), Steps: p.steps.Load(),
 	}
 	if p.total > 0 && r.BytesDone >= p.total {
 		r.Stage, r.CurrentItem = progress.StageFinishing, ""

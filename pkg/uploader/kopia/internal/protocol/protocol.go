@@ -286,7 +286,7 @@ func checkReading(r progress.Reading) error {
 	if err := checkText(string(r.Reason), r.Message, r.LastError, r.CurrentItem); err != nil {
 		return err
 	}
-	return checkCounts(r.BytesDone, r.TotalBytes, r.FilesDone, r.FilesTotal, r.BytesUploaded, r.Errors, r.Vanished)
+	return checkCounts(r.BytesDone, r.TotalBytes, r.FilesDone, r.FilesTotal, r.BytesUploaded, r.Errors, r.Vanished, r.Steps)
 }
 
 func (r *Result) check() error {

@@ -1,0 +1,82 @@
+package volume
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestFlushCountsWhatIsWritten: a flush that writes makes steps, one that hangs makes none, and nobody looks once it is given up.
+func TestFlushCountsWhatIsWritten(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		moves, looks, steps := true, 0, 0
+		ctx, giveUp := context.WithCancel(t.Context())
+		stop := watchWrites(ctx, func() bool { looks++; return moves }, func() { steps++ })
+		expect := func(wantLooks, wantSteps int) {
+			<-time.After(time.Minute + flushLook/2)
+			synctest.Wait()
+			if looks != wantLooks || steps != wantSteps {
+				t.Errorf("%d looks and %d steps, want %d and %d", looks, steps, wantLooks, wantSteps)
+			}
+			looks, steps = 0, 0
+		}
+		expect(60, 60)
+		moves = false
+		expect(61, 0)
+		giveUp()
+		synctest.Wait()
+		expect(0, 0)
+		stop()
+	})
+}
+
+// TestFlushTakesNoOtherWritesForItsOwn: the node goes on to write while a file server hangs.
+func TestFlushTakesNoOtherWritesForItsOwn(t *testing.T) {
+	t.Parallel()
+	waiting := int64(100)
+	moved := newLow(func() (int64, bool) { return waiting, true })
+	for _, step := range []struct {
+		bytes int64
+		moved bool
+	}{{100, false}, {90, true}, {90, false}, {200, false}, {150, false}, {91, false}, {89, true}} {
+		if waiting = step.bytes; moved() != step.moved {
+			t.Errorf("%d bytes: moved is %v", step.bytes, !step.moved)
+		}
+	}
+	if newLow(func() (int64, bool) { return 0, false })() {
+		t.Error("a number that is not known has moved")
+	}
+}
+
+func TestFlushReadsTheKernelsCounters(t *testing.T) {
+	t.Parallel()
+	counters := filepath.Join(t.TempDir(), "stat")
+	for content, want := range map[string]uint64{
+		"       1 2 3 4 5 6 4711 8 0 10 11 0 0 0 0 16 17\n": 4711,
+		"       0 0 0 0 0 0 0 0 0 0 0\n":                    0, // it does not count
+		"1 2 3":                                             0,
+	} {
+		if err := os.WriteFile(counters, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, known := sectorsWritten(counters); got != want || known != (want > 0) {
+			t.Errorf("%q: %d, %v", content, got, known)
+		}
+	}
+	if _, known := unwrittenBytes(); !known {
+		t.Error("nothing waits to be written, on any machine")
+	}
+	dir := open(t, t.TempDir())
+	for _, path := range FlushCounters(dir) {
+		if _, err := os.ReadFile(path); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := Flush(t.Context(), dir, func() {}); err != nil {
+		t.Error(err)
+	}
+}
