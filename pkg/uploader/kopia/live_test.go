@@ -46,6 +46,7 @@ func TestOnOneRepository(t *testing.T) {
 		"a restore after lost writes":          restoreAfterLostWrites,
 		"a restore over wrong content":         restoreOverWrongContent,
 		"a restore into a full volume":         restoreIntoFullVolume,
+		"a restore onto a volume without case": restoreOntoCase,
 		"FIFOs are no errors, lost names are":  specialFiles,
 		"without a cache":                      withoutCache,
 		"with a full cache":                    withFullCache,

@@ -17,8 +17,8 @@ import (
 	"github.com/kopia/kopia/snapshot/restore"
 )
 
-// target is the volume that a restore writes into: the working directory. What is in the way of a file, a directory or a
-// symbolic link is replaced, and no link is followed out of the volume. kopia's own output would write through a symbolic link that happens to
+// target is the volume that a restore writes into: the working directory. What was in the way of a file, a directory or a
+// symbolic link before the restore is replaced, what the restore has written is not, and no link is followed out of the volume. kopia's own output would write through a symbolic link that happens to
 // be there, fails where a file has become a directory or the other way round, and removes NAME.kopia-entry when it has written NAME.
 type target struct {
 	*comparison
@@ -30,6 +30,7 @@ type target struct {
 	foreign   atomic.Int64 // entries that do not have their owner
 	current   *atomic.Pointer[string]
 	times     sync.Map // of directories that are not finished: the time, by path
+	existing  sync.Map // of directories that are not finished: those that had entries before (existing), by path in the root
 	unwritten unwritten
 }
 
@@ -61,13 +62,13 @@ func inRoot(path string) string { return filepath.Join(".", path) }
 // all its bytes are the snapshot's. Size and time prove nothing: after a power loss files have both, and zeros in them.
 func (t *target) FileExists(ctx context.Context, path string, e kopiafs.File) bool {
 	t.current.Store(&path)
-	return t.isSame(ctx, path, e)
+	return t.wasThere(path) && t.isSame(ctx, path, e)
 }
 
 // SymlinkExists makes kopia write every link: it would not look where an existing one leads.
 func (t *target) SymlinkExists(context.Context, string, kopiafs.Symlink) bool { return false }
 
-// BeginDirectory makes a directory, in place of whatever else has its name.
+// BeginDirectory makes a directory, in place of whatever else had its name before.
 func (t *target) BeginDirectory(ctx context.Context, path string, e kopiafs.Directory) error {
 	if t.unwritten.covers(path) {
 		return t.unwritten.add(path, 0, errParent)
@@ -81,22 +82,41 @@ func (t *target) BeginDirectory(ctx context.Context, path string, e kopiafs.Dire
 }
 
 func (t *target) beginDirectory(ctx context.Context, path string, e kopiafs.Directory) error {
-	info, err := t.root.Lstat(inRoot(path))
-	switch {
-	case errors.Is(err, os.ErrNotExist):
-		err = t.root.Mkdir(path, ownerOnly)
-	case err != nil:
-	case !info.IsDir():
-		if err = t.root.Remove(path); err == nil {
-			err = t.root.Mkdir(path, ownerOnly)
-		}
-	case info.Mode()&ownerOnly != ownerOnly: // an earlier attempt has finished it, and who is not root could not write into it
-		err = permitted(t.root.Chmod(inRoot(path), info.Mode()&kopiafs.ModBits|ownerOnly))
-	}
+	existed, err := t.makeDirectory(path)
 	if err != nil {
 		return err
 	}
-	return t.learn(ctx, path, e)
+	entries, err := t.learn(ctx, path, e)
+	if err != nil || !existed {
+		return err
+	}
+	return t.noteExisting(path, entries)
+}
+
+// makeDirectory makes a directory, unless it existed. The root always does.
+func (t *target) makeDirectory(path string) (existed bool, err error) {
+	if path != "" {
+		replace := t.mayReplace(path)
+		if err := t.root.Mkdir(path, ownerOnly); !errors.Is(err, os.ErrExist) {
+			return false, err
+		}
+		if !replace {
+			return false, errNamesake
+		}
+	}
+	info, err := t.root.Lstat(inRoot(path))
+	switch {
+	case err != nil:
+		return false, err
+	case !info.IsDir():
+		if err := t.root.Remove(path); err != nil {
+			return false, err
+		}
+		return false, t.root.Mkdir(path, ownerOnly)
+	case info.Mode()&ownerOnly != ownerOnly: // an earlier attempt has finished it, and who is not root could not write into it
+		return true, permitted(t.root.Chmod(inRoot(path), info.Mode()&kopiafs.ModBits|ownerOnly))
+	}
+	return true, nil
 }
 
 // ownerOnly is the mode of a directory that is not finished.
@@ -106,15 +126,15 @@ const ownerOnly = 0o700
 var errSameName = errors.New("another entry has its name, since kopia does not store names that are no UTF-8 as they were: 'repository get' of the directory brings all")
 
 // learn finds out the times of a directory's directories, which kopia stores, but in their place hands out the time of the newest entry in
-// each, and which of its entries kopia does not hand out.
-func (t *target) learn(ctx context.Context, path string, e kopiafs.Directory) error {
+// each, and which of its entries kopia does not hand out. It returns the entries.
+func (t *target) learn(ctx context.Context, path string, e kopiafs.Directory) ([]*snapshot.DirEntry, error) {
 	o, ok := e.(object.HasObjectID)
 	if !ok {
-		return nil
+		return nil, nil
 	}
 	entries, err := readDirectory(ctx, t.repository, &snapshot.DirEntry{ObjectID: o.ObjectID()})
 	if err != nil {
-		return fmt.Errorf("read directory: %w", err)
+		return nil, fmt.Errorf("read directory: %w", err)
 	}
 	for i, entry := range entries {
 		at := filepath.Join(path, entry.Name)
@@ -125,7 +145,7 @@ func (t *target) learn(ctx context.Context, path string, e kopiafs.Directory) er
 			_ = t.unwritten.add(at, storedBytes(entry), errSameName)
 		}
 	}
-	return nil
+	return entries, nil
 }
 
 // storedBytes is the size of a file, or of all files in a directory.
@@ -153,6 +173,7 @@ func (t *target) FinishDirectory(ctx context.Context, path string, e kopiafs.Dir
 }
 
 func (t *target) finishDirectory(_ context.Context, path string, e kopiafs.Directory) error {
+	t.existing.Delete(inRoot(path))
 	modified := e.ModTime()
 	if stored, ok := t.times.LoadAndDelete(path); ok {
 		modified = stored.(time.Time)
@@ -160,7 +181,7 @@ func (t *target) finishDirectory(_ context.Context, path string, e kopiafs.Direc
 	return t.setAttributes(path, e, modified)
 }
 
-// WriteFile writes a file, in place of whatever else has its name. The old one is removed and not overwritten, because
+// WriteFile writes a file, in place of whatever else had its name before. The old one is removed and not overwritten, because
 // other names, here or elsewhere, may lead to it.
 func (t *target) WriteFile(ctx context.Context, path string, e kopiafs.File, progress restore.FileWriteProgress) error {
 	t.current.Store(&path)
@@ -169,7 +190,6 @@ func (t *target) WriteFile(ctx context.Context, path string, e kopiafs.File, pro
 	}
 	err := t.writeContent(ctx, path, e, progress)
 	if isUnwritable(err) {
-		_ = t.root.Remove(path) // what there is of it would be taken for the file
 		return t.unwritten.add(path, e.Size(), err)
 	}
 	if err == nil {
@@ -181,7 +201,7 @@ func (t *target) WriteFile(ctx context.Context, path string, e kopiafs.File, pro
 	return err
 }
 
-// CreateSymlink makes a symbolic link, in place of whatever else has its name.
+// CreateSymlink makes a symbolic link, in place of whatever else had its name before.
 func (t *target) CreateSymlink(ctx context.Context, path string, e kopiafs.Symlink) error {
 	if t.unwritten.covers(path) {
 		return t.unwritten.add(path, 0, errParent)
@@ -198,10 +218,7 @@ func (t *target) createSymlink(ctx context.Context, path string, e kopiafs.Symli
 	if err != nil {
 		return fmt.Errorf("read where a link leads: %w", err)
 	}
-	if err := t.remove(path); err != nil {
-		return err
-	}
-	if err := t.root.Symlink(leadsTo, path); err != nil {
+	if err := t.make(path, func() error { return t.root.Symlink(leadsTo, path) }); err != nil {
 		return err
 	}
 	owner := e.Owner()
@@ -214,10 +231,18 @@ func (t *target) createSymlink(ctx context.Context, path string, e kopiafs.Symli
 	return setLinkTime(path, e.ModTime())
 }
 
-// remove removes a file or an empty directory, if there is one.
-func (t *target) remove(path string) error {
+// make makes a file or link, in place of what had its name before.
+func (t *target) make(path string, attempt func() error) error {
+	replace := t.mayReplace(path)
+	err := attempt()
+	if !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	if !replace {
+		return errNamesake
+	}
 	if err := t.root.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	return nil
+	return attempt()
 }

@@ -28,7 +28,12 @@ func (t *target) writeContent(ctx context.Context, path string, e kopiafs.File, 
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, file.Close()) }()
+	defer func() {
+		err = errors.Join(err, file.Close())
+		if isUnwritable(err) {
+			_ = t.root.Remove(path) // what there is of it would be taken for the file
+		}
+	}()
 	// As kopia: ext4 then has less to write to its journal while it stores the bytes. On a disk that was full beneath it the journal failed
 	// without, and with it the file system.
 	if err := file.Truncate(e.Size()); err != nil {
@@ -44,17 +49,13 @@ func (t *target) writeContent(ctx context.Context, path string, e kopiafs.File, 
 	return err
 }
 
-// create makes a file, in place of whatever else has its name.
-func (t *target) create(path string) (*os.File, error) {
-	const flags, mode = os.O_WRONLY | os.O_CREATE | os.O_EXCL, 0o600
-	file, err := t.root.OpenFile(path, flags, mode)
-	if !errors.Is(err, os.ErrExist) {
-		return file, err
-	}
-	if err := t.remove(path); err != nil {
-		return nil, err
-	}
-	return t.root.OpenFile(path, flags, mode)
+// create makes a file, in place of what had its name before.
+func (t *target) create(path string) (file *os.File, err error) {
+	err = t.make(path, func() (err error) {
+		file, err = t.root.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		return err
+	})
+	return file, err
 }
 
 // copyBuffer is what content passes through. They are kept: to make one for each file takes longer than to write a small one.

@@ -59,7 +59,10 @@ func TestWriteFileAttributes(t *testing.T) {
 	target, dir := newTestTarget(t)
 	const mode = os.ModeSetuid | 0o751
 	file := storedFile{content: "hello", size: 5, mode: mode}
-	for range 2 { // the second time in place of the first
+	for range 2 { // the second attempt in place of the first
+		if err := target.BeginDirectory(t.Context(), "", storedDirectory{}); err != nil {
+			t.Fatal(err)
+		}
 		if err := target.WriteFile(t.Context(), "file", file, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -86,8 +89,10 @@ func TestDirectoryThatCannotBeRead(t *testing.T) {
 	target, dir := newTestTarget(t)
 	t.Cleanup(func() { os.Chmod(filepath.Join(dir, "sub"), 0o700) }) // or nobody but root could remove it
 	for range 2 {
-		if err := target.BeginDirectory(t.Context(), "sub", storedDirectory{}); err != nil {
-			t.Fatal(err)
+		for _, path := range []string{"", "sub"} {
+			if err := target.BeginDirectory(t.Context(), path, storedDirectory{}); err != nil {
+				t.Fatal(err)
+			}
 		}
 		if err := target.WriteFile(t.Context(), "sub/file", storedFile{content: "hello", size: 5, mode: 0o400}, nil); err != nil {
 			t.Fatal(err)

@@ -103,6 +103,9 @@ var unwritableErrnos = []syscall.Errno{
 
 // isUnwritable reports whether err is the fault of one path of the volume, whose paths are relative.
 func isUnwritable(err error) bool {
+	if errors.Is(err, errNamesake) {
+		return true
+	}
 	errno, ok := errors.AsType[syscall.Errno](err)
 	if !ok || !slices.Contains(unwritableErrnos, errno) {
 		return false
