@@ -9,6 +9,7 @@ package donefile
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -17,6 +18,8 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-io/plimsoll/pkg/volume"
 )
 
 // Dir is the directory of the markers in a volume.
@@ -172,31 +175,58 @@ func makeMarkerDir(volume *os.File) error {
 	}
 	dir := os.NewFile(uintptr(fd), filepath.Join(volume.Name(), Dir))
 	defer dir.Close()
-	left, err := removeStale(dir)
+	others, err := removeStale(dir)
 	if err != nil {
 		return err
 	}
-	return admitInitContainer(volume, dir, left == 0)
+	return admitInitContainer(volume, dir, !others)
 }
 
-// removeStale removes the markers of other Restores from the directory, and returns how many other files it holds.
-func removeStale(dir *os.File) (left int, err error) {
-	entries, err := dir.ReadDir(-1)
-	if err != nil {
-		return 0, err
-	}
-	for _, e := range entries {
-		info, err := e.Info()
-		if err == nil && info.Mode().IsRegular() && info.Size() <= maxNote && staleMarker.MatchString(e.Name()) {
-			err = unix.Unlinkat(int(dir.Fd()), e.Name(), 0)
-		} else if err == nil {
-			left++
+// stalePasses bounds how often a directory is read for markers while somebody goes on to make some.
+const stalePasses = 10
+
+// removeStale removes the markers of other Restores from the directory, and reports whether it holds other files. It reads the directory
+// again until nothing is left to remove: file systems may leave entries out of a directory that changes.
+func removeStale(dir *os.File) (others bool, err error) {
+	for range stalePasses {
+		removed := false
+		for name, err := range volume.Names(dir) {
+			stale := false
+			if err == nil {
+				stale, err = removeIfStale(dir, name)
+			}
+			if err != nil {
+				return others, err
+			}
+			removed, others = removed || stale, others || !stale
 		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return left, fmt.Errorf("remove the marker %s of an earlier restore: %w", e.Name(), err)
+		if !removed {
+			break
+		}
+		if _, err := dir.Seek(0, io.SeekStart); err != nil {
+			return others, err
 		}
 	}
-	return left, nil
+	return others, nil
+}
+
+// removeIfStale removes a marker of another Restore, and reports whether it was one.
+func removeIfStale(dir *os.File, name string) (bool, error) {
+	if !staleMarker.MatchString(name) {
+		return false, nil
+	}
+	var stat unix.Stat_t
+	err := unix.Fstatat(int(dir.Fd()), name, &stat, unix.AT_SYMLINK_NOFOLLOW)
+	if err == nil && (stat.Mode&unix.S_IFMT != unix.S_IFREG || stat.Size > maxNote) {
+		return false, nil
+	}
+	if err == nil {
+		err = unix.Unlinkat(int(dir.Fd()), name, 0)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, fmt.Errorf("remove the marker %s of an earlier restore: %w", name, err)
+	}
+	return true, nil
 }
 
 // admitInitContainer makes the markers visible to the init container, whichever user it runs as. If the directory holds only

@@ -2,15 +2,20 @@ package donefile
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-io/plimsoll/pkg/volume"
 )
 
 const restoreID = "5f0c7a52-0000-4000-8000-000000000001"
@@ -182,6 +187,52 @@ func TestMarkersAmongTheBackupsOwn(t *testing.T) {
 }
 
 // Whoever may write into the volume may remove the markers, other users may only see them.
+// TestMarkersInACrowdedDirectory: whoever writes into a volume decides how many names .velero has. A list of these takes 20 MB at least, and
+// the node's agent falls for one after the other.
+func TestMarkersInACrowdedDirectory(t *testing.T) { //nolint:paralleltest // it measures the heap
+	const others, stale = 200_000, 1_000
+	path, err := os.MkdirTemp("/dev/shm", "volume")
+	if err != nil {
+		path = t.TempDir()
+	}
+	t.Cleanup(func() { os.RemoveAll(path) })
+	mkdir(t, filepath.Join(path, Dir))
+	dir := openDir(t, filepath.Join(path, Dir))
+	for i := range others + stale {
+		name := fmt.Sprintf("a-name-of-some-length-%d", i)
+		if i%(others/stale) == 0 {
+			name = fmt.Sprintf("%08x-0000-4000-8000-000000000001", i)
+		}
+		if err := unix.Mknodat(int(dir.Fd()), name, unix.S_IFREG|0o600, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := heapSize()
+	if err := Write(openDir(t, path), restoreID, ""); err != nil || !marked(t, path, restoreID) {
+		t.Errorf("no marker: %v", err)
+	}
+	if grown := heapSize() - before; grown > 12<<20 {
+		t.Errorf("the heap has grown by %d bytes", grown)
+	}
+	left := 0
+	for name, err := range volume.Names(dir) {
+		if left++; err != nil || staleMarker.MatchString(name) && name != restoreID {
+			t.Fatalf("%s is left, %v", name, err)
+		}
+	}
+	if left != others+stale-1_005+1 {
+		t.Errorf("%d entries are left", left)
+	}
+}
+
+// heapSize returns how much the heap has had at most.
+func heapSize() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapSys)
+}
+
 func TestMarkersCanBeRemovedByTheVolumesUsers(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ top, want fs.FileMode }{

@@ -290,10 +290,11 @@ func (c *Comparison) attributes(e Recorded, stat *unix.Stat_t, precision time.Du
 	}
 }
 
-// underOtherNames finds what a directory has under another name only: a file system that does not tell A from a finds one file for both.
-func (c *Comparison) underOtherNames(at string, level *descended, listed []string) {
+// underOtherNames finds what a directory has under another name only: a file system that does not tell A from a finds one file for both. What was
+// listed is no longer in level.names as found.
+func (c *Comparison) underOtherNames(at string, level *descended) {
 	for _, name := range slices.Sorted(maps.Keys(level.names)) {
-		if _, ok := slices.BinarySearch(listed, name); level.names[name] && !ok {
+		if level.names[name] {
 			c.differs(path.Join(at, name), differsMissing, "is missing: the file system took another entry for it")
 		}
 	}
@@ -307,14 +308,12 @@ func (c *Comparison) unexpected(at string, level *descended) error {
 	if _, err := level.dir.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
-	names, err := level.dir.Readdirnames(-1)
-	if err != nil {
-		return fmt.Errorf("read the restored directory %s: %w", at, err)
-	}
-	slices.Sort(names)
-	c.underOtherNames(at, level, names)
-	for _, name := range names {
+	for name, err := range Names(level.dir) {
+		if err != nil {
+			return fmt.Errorf("read the restored directory %s: %w", at, err)
+		}
 		if _, recorded := level.names[name]; recorded {
+			level.names[name] = false
 			continue
 		}
 		var stat unix.Stat_t
@@ -335,6 +334,7 @@ func (c *Comparison) unexpected(at string, level *descended) error {
 		}
 		c.differs(path.Join(at, name), differsUnexpected, "is not in the backup")
 	}
+	c.underOtherNames(at, level)
 	return nil
 }
 

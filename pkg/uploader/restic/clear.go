@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/volume"
 )
 
 // obstacles are what lies in a volume and must not be written through: links, FIFOs, devices, sockets, and files that have
@@ -45,13 +46,13 @@ const clockTick = 10 * time.Millisecond
 // restic waits for a reader of the FIFO that lies where it wants to write a file. Without such things in the volume it
 // does nothing. It returns how many bytes lie in the volume.
 func (u *Uploader) clear(ctx context.Context, w *workspace, req uploader.RestoreRequest, step func()) (present int64, err error) {
-	volume, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", req.Volume.Fd()))
+	root, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", req.Volume.Fd()))
 	if err != nil {
 		return 0, fmt.Errorf("open volume: %w", err)
 	}
-	defer volume.Close()
-	o := &obstacles{volume: volume, since: time.Now().Add(-clockTick), odd: map[string][]string{}, reread: u.version.comparesContent(), step: step}
-	if err := o.find(ctx); err != nil {
+	defer root.Close()
+	o := &obstacles{volume: root, since: time.Now().Add(-clockTick), odd: map[string][]string{}, reread: u.version.comparesContent(), step: step}
+	if err := o.find(ctx, req.Volume); err != nil {
 		return 0, fmt.Errorf("look for links in the volume: %w", err)
 	}
 	if !o.found || o.err != nil {
@@ -66,16 +67,14 @@ func (u *Uploader) clear(ctx context.Context, w *workspace, req uploader.Restore
 }
 
 // find looks through the volume. Directories that cannot be read may hold anything.
-func (o *obstacles) find(ctx context.Context) error {
-	return fs.WalkDir(o.volume.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+func (o *obstacles) find(ctx context.Context, dir *os.File) error {
+	return volume.WalkDir(ctx, dir, func(e volume.Walked) error {
 		o.step()
 		switch {
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case err != nil:
+		case e.Err != nil:
 			o.found = true
-		case !d.IsDir():
-			o.note(name, d)
+		case e.Stat.Mode&unix.S_IFMT != unix.S_IFDIR:
+			o.note(e.Path, &e.Stat)
 		}
 		if o.odds > maxOdd {
 			return errors.New("too many of them have names that are not UTF-8")
@@ -84,16 +83,16 @@ func (o *obstacles) find(ctx context.Context) error {
 	})
 }
 
-// note counts a file, and keeps in mind that an entry is an obstacle, if it is one. If it has vanished it is none.
-func (o *obstacles) note(name string, d fs.DirEntry) {
-	info, err := d.Info()
-	if err == nil && info.Mode().IsRegular() {
-		o.bytes = min(o.bytes+min(info.Size(), maxPresent), maxPresent)
+// note counts a file, and keeps in mind that an entry is an obstacle, if it is one.
+func (o *obstacles) note(name string, entry *unix.Stat_t) {
+	regular := entry.Mode&unix.S_IFMT == unix.S_IFREG
+	if regular {
+		o.bytes = min(o.bytes+min(entry.Size, maxPresent), maxPresent)
 		if o.reread {
 			o.dropPages(name)
 		}
 	}
-	if err != nil || !o.isObstacle(info) {
+	if regular && !o.isLinked(uint64(entry.Nlink), time.Unix(entry.Ctim.Unix())) {
 		return
 	}
 	o.found = true
@@ -125,14 +124,19 @@ func oddKey(name string) string {
 	return name
 }
 
-// isObstacle holds a file for one that has changed since we began, too: it is what we have left of hard links. restic
-// before 0.17 removes a file in the place of a hard link, and does not make the link then.
+// isObstacle reports whether an entry must not be written through.
 func (o *obstacles) isObstacle(info fs.FileInfo) bool {
 	if info.IsDir() {
 		return false
 	}
 	inode, ok := info.Sys().(*syscall.Stat_t)
-	return !info.Mode().IsRegular() || ok && (inode.Nlink > 1 || time.Unix(inode.Ctim.Unix()).After(o.since))
+	return !info.Mode().IsRegular() || ok && o.isLinked(uint64(inode.Nlink), time.Unix(inode.Ctim.Unix()))
+}
+
+// isLinked holds a file that has changed since we began for one with several names, too: it is what we have left of hard links. restic
+// before 0.17 removes a file in the place of a hard link, and does not make the link then.
+func (o *obstacles) isLinked(names uint64, changed time.Time) bool {
+	return names > 1 || changed.After(o.since)
 }
 
 // removeListed removes the obstacle at the path of an entry of the snapshot. Parents come before what is in them.

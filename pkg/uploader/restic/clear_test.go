@@ -1,11 +1,14 @@
 package restic
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -38,6 +41,38 @@ func TestRestoreCountsWhatItLooksAt(t *testing.T) {
 		}))
 	if err == nil || steps < files+30 {
 		t.Errorf("%d steps for %d entries and a list of 30, %v", steps, files, err)
+	}
+}
+
+// TestRestoreTakesNoMemoryForNames: whoever writes into a volume decides how many names a directory has. A whole list of these takes
+// 10 MB at least.
+func TestRestoreTakesNoMemoryForNames(t *testing.T) { //nolint:paralleltest // it measures the heap
+	const entries = 200_000
+	at, err := os.MkdirTemp("/dev/shm", "volume")
+	if err != nil {
+		at = t.TempDir()
+	}
+	t.Cleanup(func() { os.RemoveAll(at) })
+	dir := open(t, at)
+	for i := range entries {
+		if err := unix.Mknodat(int(dir.Fd()), fmt.Sprintf("a-name-of-some-length-%d", i), unix.S_IFREG|0o600, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	live := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before, most, seen := live(), int64(0), 0
+	o := &obstacles{since: time.Now().Add(time.Hour), step: func() {
+		if seen++; seen%(entries/5) == 1 {
+			most = max(most, live()-before)
+		}
+	}}
+	if err := o.find(t.Context(), dir); err != nil || o.found || seen != entries || most > 1<<20 {
+		t.Errorf("%d of %d entries with %d bytes of memory, found %v, %v", seen, entries, most, o.found, err)
 	}
 }
 

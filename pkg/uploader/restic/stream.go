@@ -13,6 +13,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/volume"
 )
 
 // idleLines is after how many equal status lines "everything known is read" counts as "everything is read".
@@ -220,8 +221,12 @@ func look(root *os.Root, item string) error {
 	}
 	defer f.Close()
 	if info.IsDir() {
-		_, err = f.Readdirnames(-1)
-		return err
+		for _, err := range volume.Names(f) {
+			if err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	_, err = f.Read(make([]byte, 1))
 	return err
