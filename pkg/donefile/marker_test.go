@@ -191,7 +191,7 @@ func TestMarkersAmongTheBackupsOwn(t *testing.T) {
 // the node's agent falls for one after the other.
 func TestMarkersInACrowdedDirectory(t *testing.T) { //nolint:paralleltest // it measures the heap
 	const others, stale = 200_000, 1_000
-	path, err := os.MkdirTemp("/dev/shm", "volume")
+	path, err := os.MkdirTemp("/dev/shm", "volume") //nolint:usetesting // a file system in memory
 	if err != nil {
 		path = t.TempDir()
 	}

@@ -16,7 +16,7 @@ import (
 // crowd makes a directory with as many entries, in memory if there is a file system for that.
 func crowd(t *testing.T, entries int) *os.File {
 	t.Helper()
-	at, err := os.MkdirTemp("/dev/shm", "crowd")
+	at, err := os.MkdirTemp("/dev/shm", "crowd") //nolint:usetesting // a file system in memory
 	if err != nil {
 		at = t.TempDir()
 	}

@@ -92,7 +92,7 @@ func (o *obstacles) note(name string, entry *unix.Stat_t) {
 			o.dropPages(name)
 		}
 	}
-	if regular && !o.isLinked(uint64(entry.Nlink), time.Unix(entry.Ctim.Unix())) {
+	if regular && !o.isLinked(entry.Nlink > 1, time.Unix(entry.Ctim.Unix())) {
 		return
 	}
 	o.found = true
@@ -130,13 +130,13 @@ func (o *obstacles) isObstacle(info fs.FileInfo) bool {
 		return false
 	}
 	inode, ok := info.Sys().(*syscall.Stat_t)
-	return !info.Mode().IsRegular() || ok && o.isLinked(uint64(inode.Nlink), time.Unix(inode.Ctim.Unix()))
+	return !info.Mode().IsRegular() || ok && o.isLinked(inode.Nlink > 1, time.Unix(inode.Ctim.Unix()))
 }
 
 // isLinked holds a file that has changed since we began for one with several names, too: it is what we have left of hard links. restic
 // before 0.17 removes a file in the place of a hard link, and does not make the link then.
-func (o *obstacles) isLinked(names uint64, changed time.Time) bool {
-	return names > 1 || changed.After(o.since)
+func (o *obstacles) isLinked(hasNames bool, changed time.Time) bool {
+	return hasNames || changed.After(o.since)
 }
 
 // removeListed removes the obstacle at the path of an entry of the snapshot. Parents come before what is in them.

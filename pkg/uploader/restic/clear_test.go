@@ -48,7 +48,7 @@ func TestRestoreCountsWhatItLooksAt(t *testing.T) {
 // 10 MB at least.
 func TestRestoreTakesNoMemoryForNames(t *testing.T) { //nolint:paralleltest // it measures the heap
 	const entries = 200_000
-	at, err := os.MkdirTemp("/dev/shm", "volume")
+	at, err := os.MkdirTemp("/dev/shm", "volume") //nolint:usetesting // a file system in memory
 	if err != nil {
 		at = t.TempDir()
 	}
