@@ -15,13 +15,13 @@ func (r *run) restoreNamespace(ctx context.Context, original string) result {
 	i := &item{key: key{resource: namespaces, name: original}}
 	i.client = r.engine.cluster.Resource(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"})
 	i.kind = "v1/Namespace"
-	var err error
-	if i.object, err = r.newNamespace(original); err != nil {
-		i.fail("%v", err)
-		return i.result
-	}
+	var unreadable error
+	i.object, unreadable = r.newNamespace(original)
 	i.result.name = i.object.GetName()
 	r.ensure(ctx, i)
+	if unreadable != nil && i.action == created {
+		i.addError("it was made without the labels and annotations that it had: %v", unreadable)
+	}
 	return i.result
 }
 
@@ -52,14 +52,16 @@ func (r *run) ensure(ctx context.Context, i *item) {
 }
 
 // newNamespace is the namespace as the backup has it, if it has it, under the name that it gets here. Like Velero's it has
-// no labels of the restore.
-func (r *run) newNamespace(original string) (*unstructured.Unstructured, error) {
-	namespace := &unstructured.Unstructured{Object: map[string]any{}}
-	if archived, ok := r.Archive.Find(namespaces.String(), "", original); ok {
-		backedUp, err := r.Archive.Object(archived)
-		if err != nil {
-			return nil, err
-		}
+// no labels of the restore. If it cannot be read, it is made plain, as one that the backup does not have, and the error says so: what
+// was in it can come all the same.
+func (r *run) newNamespace(original string) (namespace *unstructured.Unstructured, unreadable error) {
+	namespace = &unstructured.Unstructured{Object: map[string]any{}}
+	archived, ok := r.Archive.Find(namespaces.String(), "", original)
+	var backedUp *unstructured.Unstructured
+	if ok {
+		backedUp, unreadable = r.Archive.Object(archived)
+	}
+	if ok && unreadable == nil {
 		namespace.SetLabels(backedUp.GetLabels())
 		namespace.SetAnnotations(backedUp.GetAnnotations())
 		if spec, ok := backedUp.Object["spec"]; ok {
@@ -69,5 +71,5 @@ func (r *run) newNamespace(original string) (*unstructured.Unstructured, error) 
 	namespace.SetAPIVersion("v1")
 	namespace.SetKind("Namespace")
 	namespace.SetName(r.targetNamespace(original))
-	return namespace, nil
+	return namespace, unreadable
 }

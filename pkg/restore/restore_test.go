@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/volumeinfo"
 )
 
@@ -969,5 +970,28 @@ func TestRestoreDefinitions(t *testing.T) {
 	}
 	if got := resultsText(outcome); !strings.Contains(got, "error : error restoring customresourcedefinitions.apiextensions.k8s.io/gadgets."+taken+": the API server has not established it: ") {
 		t.Error(got)
+	}
+}
+
+// TestUnreadableNamespaceHoldsBackNothing: what was in a namespace comes into a plain one, and that is an error.
+func TestUnreadableNamespaceHoldsBackNothing(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"", v1alpha1.ProgressModeOnePhase} {
+		t.Run("mode "+mode, func(t *testing.T) {
+			t.Parallel()
+			a := newAttempt(t)
+			a.input.Restore.Annotations = map[string]string{v1alpha1.AnnotationProgressMode: mode}
+			a.backup(archived{"resources/namespaces/cluster/" + a.id + ".json", `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"` + a.id},
+				configMap(a.id, "one", "1"), configMap(a.id, "two", "2"))
+			outcome := a.run()
+			for _, name := range []string{"one", "two"} {
+				if a.get("configmaps", a.id, name) == nil {
+					t.Errorf("%s was not restored", name)
+				}
+			}
+			if said := resultsText(outcome); !strings.Contains(said, "error : error restoring namespaces/"+a.id+": it was made without the labels") {
+				t.Errorf("%+v\n%s", outcome.Progress.Counts, said)
+			}
+		})
 	}
 }
