@@ -42,6 +42,7 @@ type operation struct {
 	stop     context.CancelCauseFunc
 	volumes  chan struct{} // holds one entry when PodVolumeRestores have changed
 	progress *reporter
+	began    time.Time    // the step that begin repeats
 	claimed  *execution   // what this process has asked the API server for, whether or not it has heard that it was given
 	log      *slog.Logger // the controller's
 }
@@ -158,6 +159,7 @@ func (c *Controller) runOperation(ctx context.Context, op *operation) error {
 
 // begin reads the Restore afresh and calls step, until that succeeds or fails for good.
 func (c *Controller) begin(ctx context.Context, op *operation, step func(context.Context, *operation, *velerov1.Restore) (*execution, error)) (e *execution, err error) {
+	op.began = time.Now()
 	err = c.retry(ctx, op, func() error {
 		restore, err := c.getFresh(ctx, op)
 		if err != nil {

@@ -40,7 +40,7 @@ func (c *Controller) adopt(ctx context.Context, op *operation, r *velerov1.Resto
 		e.cannotResume = errNothingRestored
 	case !e.canBeResumed():
 		e.cannotResume = errInterrupted
-	case problem != "" && time.Now().Before(e.volumeDeadline()):
+	case problem != "" && time.Now().Before(e.originDeadline(op.began)):
 		return nil, errors.New(problem) // which may pass, and until then there is nothing to lose
 	case problem != "":
 		e.cannotResume = errors.New(problem)
@@ -96,13 +96,27 @@ func (e *execution) resume(ctx context.Context) error {
 // storePatience is how long a restore that is taken over waits for its store at least, however late it is.
 const storePatience = 15 * time.Minute
 
+// originDeadline is until when a restore that is taken over waits for its backup and location, if it has waited since then. A store
+// that is away is waited for, however late it is; a Backup that is gone is not.
+func (e *execution) originDeadline(since time.Time) time.Time {
+	if e.location != nil {
+		return e.storeDeadline(since)
+	}
+	return e.volumeDeadline()
+}
+
+// storeDeadline is until when a restore that is taken over waits for its store, if it has waited since then.
+func (e *execution) storeDeadline(since time.Time) time.Time {
+	if volumes := e.volumeDeadline(); volumes.After(since.Add(storePatience)) {
+		return volumes
+	}
+	return since.Add(storePatience)
+}
+
 // retryUntilDeadline calls do with the location's store until it succeeds, or until the restore's time for volumes is over: a store that
 // is away for a while must not cost what was done. The Restore says meanwhile what it waits for.
 func (e *execution) retryUntilDeadline(ctx context.Context, do func(context.Context, *backupstore.Store) error) error {
-	deadline := time.Now().Add(storePatience)
-	if volumes := e.volumeDeadline(); volumes.After(deadline) {
-		deadline = volumes
-	}
+	deadline := e.storeDeadline(time.Now())
 	defer e.op.progress.update(func(p *Progress) { p.Message = "" })
 	policy := apiretry.Policy{
 		Patience: time.Until(deadline),

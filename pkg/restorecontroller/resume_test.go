@@ -3,6 +3,8 @@ package restorecontroller
 import (
 	"context"
 	"maps"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -72,6 +74,32 @@ func TestNextControllerKnowsTheStep(t *testing.T) {
 				t.Errorf("%+v", r.Status)
 			}
 		})
+	}
+}
+
+// TestLateTakeoverWaitsForTheLocation: that a restore's time for volumes is over when it is taken over is no reason to give up at once
+// because its location cannot be used at that moment. A controller and the storage often come back together.
+func TestLateTakeoverWaitsForTheLocation(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	_, stop := restorable(c, withVolumes(c), nil)
+	r := c.created("r1")
+	c.waitForItems(r)
+	stop()
+	for _, pod := range []string{"a", "b"} {
+		c.Patch(c.volume(pod), `{"status":{"phase":"Completed"}}`)
+	}
+	c.Patch(r, `{"status":{"startTimestamp":"2026-01-01T00:00:00Z"}}`)
+	c.put("photos/cat.jpg", nil) // a directory that is no backup store's
+	c.Patch(c.location, `{"status":{"phase":"Unavailable"}}`)
+	waits := &logCounter{want: "is unavailable, cannot retrieve the backup"}
+	c.start(func(cfg *Config) { cfg.Logger = waits.logger() })
+	c.Eventually("the restore has met its location unavailable", func() bool { return waits.count.Load() > 0 })
+	if err := os.RemoveAll(filepath.Join(c.dir, "photos")); err != nil {
+		t.Fatal(err)
+	}
+	if c.ended(r); r.Status.Phase != velerov1.RestorePhaseCompleted {
+		t.Errorf("%+v", r.Status)
 	}
 }
 
