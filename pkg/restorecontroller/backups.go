@@ -45,17 +45,19 @@ func (c *Controller) reconcileBackups(ctx context.Context, req reconcile.Request
 	}
 	period := periodOf(location.Spec.BackupSyncPeriod, c.cfg.SyncPeriod)
 	if period == 0 {
+		c.metrics.syncFails.DeleteLabelValues(location.Name) // no round will tell again
 		return reconcile.Result{}, nil
 	}
 	if wait := c.synced.due(&location, period); wait != 0 {
 		return after(wait), nil
 	}
 	log := c.cfg.Logger.With("location", location.Name)
-	if err := c.syncLocation(ctx, &location, log); err != nil {
-		if ctx.Err() != nil {
-			return reconcile.Result{}, ctx.Err()
-		}
-		c.metrics.syncErrors.WithLabelValues(location.Name).Inc()
+	failed, err := c.syncLocation(ctx, &location, log)
+	if err != nil && ctx.Err() != nil {
+		return reconcile.Result{}, ctx.Err()
+	}
+	c.metrics.countSync(location.Name, failed, err != nil)
+	if err != nil {
 		log.Warn("Backups were not synced; retrying", "error", err, "after", period)
 		c.synced.done(&location)
 		return after(period), nil
@@ -70,23 +72,23 @@ func (c *Controller) reconcileBackups(ctx context.Context, req reconcile.Request
 	return after(period), nil
 }
 
-// syncLocation does one round. What goes wrong with one backup is logged and holds up no other; the error says that the
-// store or the API server could not be asked.
-func (c *Controller) syncLocation(ctx context.Context, location *velerov1.BackupStorageLocation, log *slog.Logger) (err error) {
+// syncLocation does one round. What goes wrong with one backup is logged and holds up no other, and failed counts those; the error
+// says that the store or the API server could not be asked.
+func (c *Controller) syncLocation(ctx context.Context, location *velerov1.BackupStorageLocation, log *slog.Logger) (failed int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
 	store, err := c.openStore(ctx, location)
 	if err != nil {
-		return err
+		return failed, err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
 	names, err := store.Backups(ctx)
 	if err != nil {
-		return err
+		return failed, err
 	}
 	var list velerov1.BackupList
 	if err := c.client.List(ctx, &list); err != nil {
-		return fmt.Errorf("list backups: %w", err)
+		return failed, fmt.Errorf("list backups: %w", err)
 	}
 	known := map[string]*velerov1.Backup{}
 	for i := range list.Items {
@@ -94,19 +96,19 @@ func (c *Controller) syncLocation(ctx context.Context, location *velerov1.Backup
 	}
 	present, err := c.countRecords(ctx)
 	if err != nil {
-		return err
+		return failed, err
 	}
 	for _, name := range names {
 		err := c.syncBackup(ctx, store, location, name, known[name], present)
 		if ctx.Err() != nil {
-			return ctx.Err()
+			return failed, ctx.Err()
 		}
 		if err != nil {
-			c.metrics.syncErrors.WithLabelValues(location.Name).Inc()
+			failed++
 			log.Warn("Backup was not synced; retrying in the next round", "backup", name, "error", err)
 		}
 	}
-	return c.removeOrphans(ctx, store, location, names, known, log)
+	return failed, c.removeOrphans(ctx, store, location, names, known, log)
 }
 
 // syncBackup makes a backup and its records, as far as they are not there. backup is nil if the cluster does not have it;

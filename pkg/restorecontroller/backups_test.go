@@ -5,11 +5,13 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -117,6 +119,33 @@ func TestUnfinishedAndForeignStaysAway(t *testing.T) {
 	if after := testenv.EventuallyGet(c.Env, own, "there", func(_ *velerov1.Backup, err error) bool { return err == nil }); after.Annotations[v1alpha1.AnnotationSynced] != "" {
 		t.Error("a backup of another location was taken for this one's")
 	}
+}
+
+// TestFailingSyncIsShown: a metric says how the last round went, however seldom there is one.
+func TestFailingSyncIsShown(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	m := NewMetrics()
+	c.backUp("b1", nil)
+	c.put("backups/b2/velero-backup.json", []byte("{"))
+	c.start(func(cfg *Config) { cfg.Metrics = m })
+	shows := func(what, want string) {
+		c.t.Helper()
+		if want != "" {
+			want = "# HELP plimsoll_restore_backup_sync_failing 1 if the last sync of a location's backups has failed, for one of them or all, else 0.\n" +
+				"# TYPE plimsoll_restore_backup_sync_failing gauge\nplimsoll_restore_backup_sync_failing{location=\"default\"} " + want + "\n"
+		}
+		c.Eventually(what, func() bool {
+			return testutil.CollectAndCompare(m, strings.NewReader(want), "plimsoll_restore_backup_sync_failing") == nil
+		})
+	}
+	shows("one backup fails", "1")
+	if err := os.RemoveAll(filepath.Join(c.dir, "backups", "b2")); err != nil {
+		t.Fatal(err)
+	}
+	shows("none fails", "0")
+	c.Patch(c.location, `{"spec":{"backupSyncPeriod":"0s"}}`)
+	shows("no sync any more", "")
 }
 
 func TestOrphansAreRemoved(t *testing.T) {

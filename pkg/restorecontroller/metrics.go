@@ -19,6 +19,7 @@ type Metrics struct {
 
 	syncTime   *prometheus.GaugeVec
 	syncErrors *prometheus.CounterVec
+	syncFails  *prometheus.GaugeVec
 	ended      *prometheus.CounterVec
 	items      *prometheus.CounterVec
 
@@ -35,6 +36,9 @@ func NewMetrics() *Metrics {
 		}, []string{"location"}),
 		syncErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "plimsoll_restore_backup_sync_errors_total", Help: "Total number of backups, and of whole rounds, that could not be synced.",
+		}, []string{"location"}),
+		syncFails: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "plimsoll_restore_backup_sync_failing", Help: "1 if the last sync of a location's backups has failed, for one of them or all, else 0.",
 		}, []string{"location"}),
 		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "plimsoll_restore_ended_total", Help: "Total number of Restores that have ended, by phase.",
@@ -65,6 +69,20 @@ func (m *Metrics) watch(c *Controller) { m.controller.Store(c) }
 func (m *Metrics) forgetLocation(name string) {
 	m.syncTime.DeleteLabelValues(name)
 	m.syncErrors.DeleteLabelValues(name)
+	m.syncFails.DeleteLabelValues(name)
+}
+
+// countSync counts a round, with the backups that it could not sync; whole says that it has not come to an end.
+func (m *Metrics) countSync(location string, failed int, whole bool) {
+	if whole {
+		failed++
+	}
+	m.syncErrors.WithLabelValues(location).Add(float64(failed))
+	failing := 0.0
+	if failed > 0 {
+		failing = 1
+	}
+	m.syncFails.WithLabelValues(location).Set(failing)
 }
 
 // countItems adds what a Restore has done.
@@ -105,7 +123,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 }
 
 func (m *Metrics) vectors() []prometheus.Collector {
-	return []prometheus.Collector{m.syncTime, m.syncErrors, m.ended, m.items}
+	return []prometheus.Collector{m.syncTime, m.syncErrors, m.syncFails, m.ended, m.items}
 }
 
 // collectRunning shows how far the running restores are.
