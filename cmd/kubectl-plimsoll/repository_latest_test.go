@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/proof"
 	"github.com/plimsoll-io/plimsoll/pkg/repositorytask"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
@@ -146,4 +150,82 @@ func TestProofState(t *testing.T) {
 			t.Errorf("%s: %s, want %s", name, got, test.want)
 		}
 	}
+}
+
+// TestProofsKnowChecks: damage that a check has found in the repository of the newest backup is shown, whatever was found later in that of the other
+// uploader, until the volume is proven.
+func TestProofsKnowChecks(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	at := func(minutes int) *metav1.Time {
+		return new(metav1.NewTime(time.Now().Add(time.Duration(minutes-60) * time.Minute)))
+	}
+	backup := func(name, pod, uploader string) *velerov1.PodVolumeBackup {
+		return &velerov1.PodVolumeBackup{
+			ObjectMeta: c.Meta(name),
+			Spec:       velerov1.PodVolumeBackupSpec{Pod: corev1.ObjectReference{Namespace: "shop", Name: pod}, Volume: "data", BackupStorageLocation: "default", UploaderType: uploader},
+			Status:     velerov1.PodVolumeBackupStatus{Phase: velerov1.PodVolumeBackupPhaseCompleted, SnapshotID: "aa11", StartTimestamp: at(0)},
+		}
+	}
+	task := func(kind v1alpha1.RepositoryTaskType, minutes int) *v1alpha1.RepositoryTask {
+		task := &v1alpha1.RepositoryTask{ObjectMeta: c.Meta(strings.ToLower(string(kind)) + "-" + strconv.Itoa(minutes)), Spec: v1alpha1.RepositoryTaskSpec{Type: kind, Latest: true}}
+		task.Status.Phase, task.Status.CompletionTimestamp = v1alpha1.PhaseCompleted, at(minutes)
+		return task
+	}
+	create := func(task *v1alpha1.RepositoryTask) {
+		t.Helper()
+		status := task.Status
+		c.Create(task)
+		task.Status = status
+		if err := c.Client.Status().Update(t.Context(), task); err != nil {
+			t.Fatal(err)
+		}
+	}
+	verified := func(minutes int, pod, uploader string) {
+		task := task(v1alpha1.TaskVerify, minutes)
+		task.Status.Volumes = []v1alpha1.RepositoryTaskVolume{{
+			PodVolumeBackup: pod, Namespace: "shop", Pod: pod, Volume: "data", BackupStorageLocation: "default", Uploader: uploader,
+			Result: v1alpha1.VolumeVerified, BackupTimestamp: at(0), CompletionTimestamp: at(minutes),
+		}}
+		create(task)
+	}
+	checked := func(minutes int, uploader string, result v1alpha1.RepositoryResult) {
+		task := task(v1alpha1.TaskCheck, minutes)
+		task.Status.Repositories = []v1alpha1.RepositoryTaskRepository{{
+			BackupStorageLocation: "default", VolumeNamespace: "shop", Uploader: uploader, Result: result, CompletionTimestamp: at(minutes),
+		}}
+		create(task)
+	}
+	states := func(want ...proofState) {
+		t.Helper()
+		out, errOut, _ := c.run("repository", "proofs", "-o", "json")
+		var shown []volumeProof
+		if err := json.Unmarshal([]byte(out), &shown); err != nil {
+			t.Fatal(err, out, errOut)
+		}
+		var got []proofState
+		for _, p := range shown {
+			got = append(got, p.State)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("the volumes of db-0 and web-0 are %v, want %v", got, want)
+		}
+	}
+	c.Create(backup("db-0", "db-0", "kopia"))
+	web := backup("web-0", "web-0", "restic")
+	c.Create(web)
+	verified(1, "db-0", "kopia")
+	verified(2, "web-0", "restic")
+	states(proofProven, proofProven)
+	checked(3, "restic", v1alpha1.RepositoryDamaged)
+	states(proofProven, proofDamaged)
+	checked(4, "kopia", v1alpha1.RepositoryWhole)
+	states(proofProven, proofDamaged)
+	checked(5, "kopia", v1alpha1.RepositoryDamaged)
+	verified(6, "web-0", "restic")
+	states(proofDamaged, proofProven)
+	checked(7, "kopia", v1alpha1.RepositoryWhole)
+	states(proofProven, proofProven)
+	c.Patch(web, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationDamaged+`":"`+at(8).UTC().Format(time.RFC3339)+`"}}}`)
+	states(proofProven, proofDamaged)
 }

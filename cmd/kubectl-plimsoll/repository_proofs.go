@@ -46,7 +46,7 @@ const (
 	proofOld     proofState = "Old"     // proven longer ago than --within
 	proofMissing proofState = "Missing" // no task that exists has proven it, nor have samples read all of it
 	proofFailed  proofState = "Failed"  // the last task could not read it
-	proofDamaged proofState = "Damaged" // or lost, and no backup as new was proven since
+	proofDamaged proofState = "Damaged" // or lost, and no backup as new was proven since; or its repository is
 )
 
 func repositoryProofsCommand(c *connection) *cobra.Command {
@@ -59,7 +59,8 @@ func repositoryProofsCommand(c *connection) *cobra.Command {
 		Short: "Show when a backup of each volume was last proven to be restorable",
 		Long: `Show each volume that has a completed backup, its newest backup, and when one of its backups was last proven by
 'kubectl plimsoll repository verify'. What was proven is read from the RepositoryTasks that exist: a proof ends with the TTL of its task. SAMPLED is the share of a volume's content that samples
-have read. When they have read all of it, it counts as proven since the oldest of these samples.
+have read. When they have read all of it, it counts as proven since the oldest of these samples. A volume is Damaged, too, where a check has found damage in the repository of its newest backup, until the volume is proven
+or a check that looks as deep finds the repository whole.
 
 The exit code is 3 unless each volume was proven within --within, with no damage and no failure since, or if no volume is selected.`,
 		Example: `  kubectl plimsoll repository proofs
@@ -103,12 +104,13 @@ func (o *repositoryProofs) run(ctx context.Context, api client.Reader, namespace
 	if len(newest) == 0 {
 		return &program.ExitError{Code: exitFailed, Err: fmt.Errorf("nothing is proven: no completed PodVolumeBackup of namespace %s is selected", namespace)}
 	}
-	found, now := proof.Of(tasks.Items), time.Now()
+	found, checks, now := proof.Of(tasks.Items), proof.ChecksOf(tasks.Items), time.Now()
 	proofs := make([]volumeProof, 0, len(newest))
 	missing := 0
 	for i := range newest {
 		pvb := &newest[i]
 		last := found[proof.VolumeOf(pvb)]
+		last.Damaged = last.Damaged || pvb.Status.SnapshotID != "" && (checks[proof.RepositoryOf(pvb)].DamagedSince(last.Verified) || isNotedDamaged(pvb, backups.Items))
 		p := volumeProof{
 			Volume: pvb.Spec.Pod.Namespace + "/" + pvb.Spec.Pod.Name + ":" + pvb.Spec.Volume, StorageLocation: pvb.Spec.BackupStorageLocation,
 			PodVolumeBackup: pvb.Name, BackedUp: proof.BackupTime(pvb).UTC(), Verified: known(last.Verified), Tried: known(last.Tried),
@@ -127,6 +129,13 @@ func (o *repositoryProofs) run(ctx context.Context, api client.Reader, namespace
 	}
 	return &program.ExitError{Code: exitFailed, Err: fmt.Errorf("%s not proven within %s, of %d: 'kubectl plimsoll repository verify --latest' proves them",
 		text.Count(missing, "volume was", "volumes were"), describe.Duration(o.within), len(newest))}
+}
+
+// isNotedDamaged reports whether damage is noted on a backup of the same volume in the same repository: the task that has found it may be deleted.
+func isNotedDamaged(pvb *velerov1.PodVolumeBackup, all []velerov1.PodVolumeBackup) bool {
+	return slices.ContainsFunc(all, func(other velerov1.PodVolumeBackup) bool {
+		return proof.SameSource(&other, pvb) && proof.IsMarkedDamaged(&other, all)
+	})
 }
 
 // state says what is known of a volume whose newest backup is empty or not.

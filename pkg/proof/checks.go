@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
@@ -12,6 +13,12 @@ import (
 // RepositoryIn returns the repository of an entry of a task.
 func RepositoryIn(entry *v1alpha1.RepositoryTaskRepository) v1alpha1.RepositoryKey {
 	return v1alpha1.RepositoryKey{BackupStorageLocation: entry.BackupStorageLocation, VolumeNamespace: entry.VolumeNamespace, Uploader: entry.Uploader}
+}
+
+// RepositoryOf returns the repository of a backup.
+func RepositoryOf(pvb *velerov1.PodVolumeBackup) v1alpha1.RepositoryKey {
+	v := VolumeOf(pvb)
+	return v1alpha1.RepositoryKey{BackupStorageLocation: v.StorageLocation, VolumeNamespace: v.Namespace, Uploader: v.Uploader}
 }
 
 // Check is what one check has found in a repository.
@@ -37,9 +44,12 @@ func (c Checks) LastWhole() time.Time {
 
 // Damaged reports whether damage was found, and no check that looked as deep has found the repository whole since: one that reads no data
 // does not see what one that reads it has found.
-func (c Checks) Damaged() bool {
+func (c Checks) Damaged() bool { return c.DamagedSince(time.Time{}) }
+
+// DamagedSince is Damaged for what was found at a time or later. In objects a second is one moment: damage counts then.
+func (c Checks) DamagedSince(at time.Time) bool {
 	return slices.ContainsFunc(c, func(damage Check) bool {
-		return !damage.Whole && !slices.ContainsFunc(c, func(r Check) bool { return r.Whole && r.At.After(damage.At) && (r.Deep || !damage.Deep) })
+		return !damage.Whole && !damage.At.Before(at) && !slices.ContainsFunc(c, func(r Check) bool { return r.Whole && r.At.After(damage.At) && (r.Deep || !damage.Deep) })
 	})
 }
 

@@ -106,7 +106,7 @@ func (r *run) records(ctx context.Context) (*retention.Records, error) {
 	return &retention.Records{
 		Backups: backups.Items, Restores: restores.Items, Tasks: others, Files: files.Items,
 		DamagedRepository: func(pvb *velerov1.PodVolumeBackup) bool {
-			return checks[v1alpha1.RepositoryKey{BackupStorageLocation: pvb.Spec.BackupStorageLocation, VolumeNamespace: pvb.Spec.Pod.Namespace, Uploader: uploaderOf(pvb)}].Damaged()
+			return checks[proof.RepositoryOf(pvb)].Damaged()
 		},
 	}, nil
 }
