@@ -87,6 +87,7 @@ func classify(err error) *attemptError {
 		{v1alpha1.ReasonVolumeIO, false, uploader.ErrVolumeIO},
 		{v1alpha1.ReasonUnreadableFiles, true, uploader.ErrNothingRead},
 		{v1alpha1.ReasonUnsupported, true, uploader.ErrUnsupported},
+		{v1alpha1.ReasonUnsupported, true, errors.ErrUnsupported}, // package volume's, and the kernel's
 	} {
 		if errors.Is(err, known.err) {
 			return &attemptError{reason: known.reason, final: known.final, err: err}

@@ -2,6 +2,8 @@ package repositorytask
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
 // TestMigrateOutcome: a migration that leaves snapshots to later tasks is not complete, unless it was to say only what it would do.
@@ -112,5 +115,15 @@ plimsoll_repository_task_total_bytes{name="silent",type="Verify"} 100
 	}
 	if err := testutil.CollectAndCompare(alone, strings.NewReader(want), names...); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestLimitsArePermanent: what exceeds a limit exceeds it the next time, too.
+func TestLimitsArePermanent(t *testing.T) {
+	t.Parallel()
+	for _, limit := range []error{uploader.ErrUnsupported, errors.ErrUnsupported} {
+		if reason, mayPass := classify(fmt.Errorf("compare: it lies too deep: %w", limit)); reason != v1alpha1.ReasonUnsupported || mayPass {
+			t.Errorf("%v: reason %s, may pass %t", limit, reason, mayPass)
+		}
 	}
 }

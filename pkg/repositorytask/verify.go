@@ -177,6 +177,7 @@ func classify(err error) (reason v1alpha1.Reason, mayPass bool) {
 		{uploader.ErrRepositoryDamaged, v1alpha1.ReasonDamaged},
 		{uploader.ErrMaintenanceOwner, v1alpha1.ReasonMaintenanceOwner},
 		{uploader.ErrUnsupported, v1alpha1.ReasonUnsupported},
+		{errors.ErrUnsupported, v1alpha1.ReasonUnsupported},
 	} {
 		if errors.Is(err, known.err) {
 			return known.reason, false
