@@ -80,14 +80,20 @@ func (r *run) findUnsyncedBackups(ctx context.Context) error {
 		if isKnown[name] || !hasEnded(&backups.Items[i]) {
 			continue
 		}
-		unsynced, err := r.repositories.Unsynced(ctx, name, nil, r.object.Spec.Volume)
+		listed, err := r.listedInBucket(ctx, name)
+		if errors.Is(err, backupstore.ErrNotFound) {
+			continue
+		}
 		if refused, ok := errors.AsType[*RefusedError](err); ok {
-			r.unlisted = refused
+			if r.unlisted = refused; refused.Reason == v1alpha1.ReasonDataPath { // of the next ones, too, each try would fail
+				break
+			}
 			continue
 		}
 		if err != nil {
 			return err
 		}
+		unsynced := unknown(listed, nil, r.object.Spec.Volume)
 		if slices.ContainsFunc(unsynced, isResticSnapshot) {
 			missed = append(missed, name)
 		}

@@ -1,12 +1,16 @@
 package repositorytask
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
@@ -96,5 +100,33 @@ func TestUnreadableList(t *testing.T) {
 	}
 	if status := s.ended(s.task("without", "nightly")).Status; !strings.Contains(status.Conditions[0].Message, "has no list of the volumes of Backup nightly") {
 		t.Errorf("%+v", status)
+	}
+}
+
+// TestUnsyncedBackupsAreReadAgain: one error of a location does not end a task about all.
+func TestUnsyncedBackupsAreReadAgain(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.backup("without-list")
+	unsynced := s.backup("unsynced")
+	pvb := s.store(unsynced, "restic", "shop", "db-0")
+	s.storeBackup(unsynced, pvb)
+	s.Delete(pvb)
+	failures := 0
+	flaky := interceptor.NewClient(s.Client, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+		if _, isLocation := o.(*velerov1.BackupStorageLocation); isLocation && failures > 0 {
+			failures--
+			return errors.New("read tcp: connection reset by peer")
+		}
+		return c.Get(ctx, key, o, opts...)
+	}})
+	for tries, want := range map[int]v1alpha1.Reason{1: v1alpha1.ReasonPodVolumeBackupNotFound, 3: v1alpha1.ReasonDataPath} {
+		failures = tries
+		c := s.controller(s.config(), s.Client)
+		c.repositories = NewRepositories(flaky, s.Namespace)
+		r := &run{Controller: c, object: &v1alpha1.RepositoryTask{ObjectMeta: s.Meta("task"), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskMigrate, All: true}}}
+		if err := r.findUnsyncedBackups(t.Context()); err != nil || r.unlisted == nil || r.unlisted.Reason != want || failures > 0 {
+			t.Errorf("after %d failures: %v, %v, and %d are left", tries, r.unlisted, err, failures)
+		}
 	}
 }
