@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -28,25 +29,54 @@ type outage struct {
 	failures int
 	until    time.Time // then somebody looks again
 	err      error
+	alone    bool // another repository of the location has answered since
+}
+
+// silentRepositories is how many repositories of a location do not open before none of it is tried: one alone may be at fault itself.
+const silentRepositories = 2
+
+// besides returns the other repositories of a location that do not open, unless one has answered since.
+func (b breaker) besides(key v1alpha1.RepositoryKey) []*outage {
+	var others []*outage
+	for other, known := range b {
+		if other != key && other.BackupStorageLocation == key.BackupStorageLocation && !known.alone && time.Now().Before(known.until) {
+			others = append(others, known)
+		}
+	}
+	return others
 }
 
 // closedError comes of the work on a repository that is not tried, since it did not open. It may pass.
-type closedError struct{ outage }
+type closedError struct {
+	outage
 
-func (e *closedError) Error() string { return "the repository does not open: " + e.err.Error() }
+	location string // whose repositories do not open, so that this one was not tried; empty: it was
+}
+
+func (e *closedError) Error() string {
+	if e.location != "" {
+		return "other repositories of BackupStorageLocation " + e.location + " do not open: " + e.err.Error()
+	}
+	return "the repository does not open: " + e.err.Error()
+}
 
 func (e *closedError) Unwrap() error { return e.err }
 
-// admit returns a *closedError if a repository did not open a while ago, or does not yet.
+// admit returns a *closedError if a repository did not open a while ago, or does not yet, or its location does not answer: each of its repositories would
+// else hold the only slot for as long as restic is patient.
 func (r *run) admit(ctx context.Context, pvb *velerov1.PodVolumeBackup) error {
-	known := r.breaker[repositoryKey(pvb)]
-	if known == nil {
-		return nil
+	key := repositoryKey(pvb)
+	known, others := r.breaker[key], r.breaker.besides(key)
+	switch {
+	case known != nil && time.Now().Before(known.until):
+		return &closedError{outage: *known}
+	case len(others) >= silentRepositories:
+		first := slices.MinFunc(others, func(a, b *outage) int { return a.until.Compare(b.until) })
+		return &closedError{*first, key.BackupStorageLocation}
+	case known != nil || len(others) > 0:
+		return r.lookWhetherOpen(ctx, pvb)
 	}
-	if time.Now().Before(known.until) {
-		return &closedError{*known}
-	}
-	return r.lookWhetherOpen(ctx, pvb)
+	return nil
 }
 
 // learn finds out whether the work on a repository has failed because it does not open, and returns a *closedError then. An error of a volume
@@ -63,15 +93,20 @@ func (r *run) lookWhetherOpen(ctx context.Context, pvb *velerov1.PodVolumeBackup
 	err := r.open(ctx, pvb)
 	if ctx.Err() != nil || !isAway(err) {
 		delete(r.breaker, key)
+		if ctx.Err() == nil {
+			for _, other := range r.breaker.besides(key) {
+				other.alone = true
+			}
+		}
 		return nil //nolint:nilerr // when ctx has ended the work itself says so
 	}
 	known := cmp.Or(r.breaker[key], &outage{})
 	known.failures++
 	pause := min(r.cfg.ParkDelay<<min(known.failures-1, 10), 10*r.cfg.ParkDelay)
-	known.until, known.err = time.Now().Add(pause), err
+	known.until, known.err, known.alone = time.Now().Add(pause), err, false
 	r.breaker[key] = known
 	r.log.Warn("The repository does not open: nothing in it is tried", "location", key.BackupStorageLocation, "namespace", key.VolumeNamespace, "for", pause, "error", err)
-	return &closedError{*known}
+	return &closedError{outage: *known}
 }
 
 // isAway reports whether an error of opening a repository may pass by itself: a wrong password does not.

@@ -153,6 +153,58 @@ func TestParkedTogether(t *testing.T) {
 	}
 }
 
+// TestLocationAway: when two repositories of a location do not open, the others are not tried, also not by other tasks, and all are done when it is back.
+func TestLocationAway(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	nightly, late := s.backup("nightly"), s.backup("late")
+	found := looks{}
+	for _, namespace := range []string{"a", "b", "c", "d"} {
+		s.record(nightly, "restic", namespace, namespace, namespace, velerov1.PodVolumeBackupPhaseCompleted)
+		found[namespace] = []uploader.VerifyResult{{Files: 1}}
+	}
+	s.record(late, "restic", "e", "e", "e", velerov1.PodVolumeBackupPhaseCompleted)
+	found["e"] = []uploader.VerifyResult{{Files: 1}}
+	cfg := s.config()
+	a := &away{looks: found}
+	cfg.Verifiers = map[string]uploader.Verifier{"restic": a}
+	cfg.ParkDelay = time.Hour
+	stop := s.start(cfg)
+	first, second := s.task("first", "nightly"), s.task("second", "late")
+	s.Create(first)
+	s.awaitParked(first)
+	s.Create(second)
+	status := s.awaitParked(second).Status
+	if a.tries.Load() != 3 || a.opened.Load() != 2 || !strings.Contains(status.Message, "other repositories of BackupStorageLocation default do not open: connection refused") {
+		t.Errorf("%d tries, opened %d times: %s", a.tries.Load(), a.opened.Load(), status.Message)
+	}
+	stop()
+	a.back.Store(true)
+	s.start(cfg)
+	for _, task := range []*v1alpha1.RepositoryTask{first, second} {
+		if status := s.awaitEnd(task); status.Phase != v1alpha1.PhaseCompleted {
+			t.Errorf("%+v", status)
+		}
+	}
+}
+
+// TestBesides: those of the location count that do not open now, unless another one has answered since.
+func TestBesides(t *testing.T) {
+	t.Parallel()
+	key := func(location, namespace string) v1alpha1.RepositoryKey {
+		return v1alpha1.RepositoryKey{BackupStorageLocation: location, VolumeNamespace: namespace, Uploader: "restic"}
+	}
+	later := time.Now().Add(time.Hour)
+	known := breaker{
+		key("near", "a"): {until: later}, key("near", "b"): {until: later}, key("near", "c"): {until: time.Now().Add(-time.Hour)}, key("near", "d"): {until: later, alone: true},
+	}
+	for asked, want := range map[v1alpha1.RepositoryKey]int{key("near", "z"): 2, key("near", "a"): 1, key("far", "a"): 0} {
+		if got := len(known.besides(asked)); got != want {
+			t.Errorf("besides %v %d do not open, want %d", asked, got, want)
+		}
+	}
+}
+
 // TestGivenUpIsNotDone: a task of many volumes that has waited long enough gives up all of them, and not one after another.
 func TestGivenUpIsNotDone(t *testing.T) {
 	t.Parallel()
@@ -161,7 +213,7 @@ func TestGivenUpIsNotDone(t *testing.T) {
 	task.Status.StartTimestamp = &began
 	task.Status.Volumes = []v1alpha1.RepositoryTaskVolume{{Result: v1alpha1.VolumeFailed, Reason: v1alpha1.ReasonRepositoryUnavailable, CompletionTimestamp: &now}}
 	r := &run{Controller: &Controller{cfg: Config{Now: time.Now, ParkLimit: 24 * time.Hour}}, task: task}
-	closed := &closedError{outage{err: errors.New("connection refused")}}
+	closed := &closedError{outage: outage{err: errors.New("connection refused")}}
 	if r.parks(closed) {
 		t.Error("what was given up counts as done")
 	}
