@@ -241,6 +241,11 @@ func volumeFailures() []ReasonInfo {
 			Reason: ReasonRestoreMismatch, Meaning: "the restored volume is not what the snapshot says", Detail: "a scratch volume was compared with its snapshot after the restore, and files are missing or too many, or differ in content, mode, owner, time or target (`repository verify --restore-to`)",
 			Retried: retriedNo, Remedy: "all data was read from the repository, so look at the storage class: a volume of it does not keep what is written, or not the owners, modes and times", Page: pageScratch,
 		},
+		{
+			Reason: ReasonRefusedAttributes, Meaning: "the volume did not take all owners, modes or times",
+			Detail: "never a failure: the reason of result `partial` when a restore by kopia is complete but for owners, modes or times that the volume did not take",
+			Remedy: "the data is there: check that the application can use it, or restore to a volume that keeps them; FAT, SMB and NFS with root_squash do not", Page: pageLacks,
+		},
 		{Reason: ReasonVanishedFiles, Meaning: "many files vanished while the volume was read", Detail: "never a failure: the reason of result `partial` when many files vanished while the volume was read", Page: pageLacks},
 		{
 			Reason: ReasonIdle, Meaning: "no byte moved for `--idle-timeout`", Retried: retriedYes,

@@ -11,7 +11,7 @@ import (
 // The results that an operation can have.
 const (
 	Completed = "completed"
-	Partial   = "partial" // completed without the files that could not be read
+	Partial   = "partial" // completed without some files or attributes
 	Failed    = "failed"
 	Canceled  = "canceled"
 )

@@ -112,6 +112,29 @@ func TestVanishedFilesAreTold(t *testing.T) {
 	c.event(pvb, v1alpha1.EventPartial)
 }
 
+// TestRefusedAttributesAreTold: the data is there, and the application may not be able to use it.
+func TestRefusedAttributesAreTold(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, controlplane.LatestVelero)
+	data := uploadertest.NewFake(t.TempDir())
+	data.OnRestore = func(context.Context, uploader.RestoreRequest, progress.Sink) (uploader.RestoreResult, error) {
+		return uploader.RestoreResult{TotalBytes: 7, TotalFiles: 30, Refused: uploader.Refused{Owners: 12, Times: 1, Example: "pgdata/base"}}, nil
+	}
+	c.startAgent(data, nil)
+	target := c.pod("target", "data")
+	pvr := c.newRestore(target, "data", "1234abcd")
+	c.Create(pvr)
+	c.setInitContainer(target, running)
+	end := c.end(pvr)
+	if end.Phase != podvolume.PhaseCompleted || message(end) != "the volume did not take the owner of 12 entries, the time of 1 entry, such as pgdata/base" {
+		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
+	}
+	if reason := annotated(t, end).Reason; reason != v1alpha1.ReasonRefusedAttributes {
+		t.Errorf("reason %q", reason)
+	}
+	c.event(pvr, v1alpha1.EventRefusedAttributes)
+}
+
 // TestVolumeThatFails: on a real file system that fails for good, no data path brings a Completed backup, nor a snapshot that a
 // server would restore.
 func TestVolumeThatFails(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -31,6 +32,7 @@ func (op *Operation) checkRestored(ctx context.Context, dir *os.File, restored u
 	if restored.Errors > 0 {
 		result.message = fmt.Sprintf("snapshot %s was restored without %s", op.Object.(*velerov1.PodVolumeRestore).Spec.SnapshotID, describeFiles("that could not be written", restored.Errors, restored.FailedPaths))
 	}
+	result.addRefused(restored.Refused)
 	check, err := checkSizes(ctx, dir, restored.SizesOnDisk, max(minCheckTime, took/checkShare), op.tracker.Step)
 	switch {
 	case err != nil:
@@ -47,6 +49,27 @@ func (op *Operation) checkRestored(ctx context.Context, dir *os.File, restored u
 		result.message = joinMessages(result.message, lack)
 	}
 	return result, nil
+}
+
+// addRefused says what the volume did not take.
+func (r *attemptResult) addRefused(refused uploader.Refused) {
+	if refused != (uploader.Refused{}) {
+		r.refused, r.message = true, joinMessages(r.message, describeRefused(refused))
+	}
+}
+
+// describeRefused returns which attributes a volume did not take, and the name of one entry.
+func describeRefused(r uploader.Refused) string {
+	var lacks []string
+	for _, attribute := range []struct {
+		name  string
+		count int64
+	}{{"owner", r.Owners}, {"mode", r.Modes}, {"time", r.Times}} {
+		if attribute.count > 0 {
+			lacks = append(lacks, "the "+attribute.name+" of "+text.Count(attribute.count, "entry", "entries"))
+		}
+	}
+	return "the volume did not take " + strings.Join(lacks, ", ") + ", such as " + text.ShortPath(r.Example)
 }
 
 func joinMessages(first, second string) string {

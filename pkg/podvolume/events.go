@@ -97,6 +97,9 @@ func (op *Operation) emitEnd(status terminalStatus) {
 	case status.phase == PhaseFailed:
 		log.Error("Operation failed", "reason", status.reason, "message", status.message)
 		op.emit(warning, v1alpha1.EventFailed, "%s", status.message)
+	case status.reason == v1alpha1.ReasonRefusedAttributes:
+		log.Warn("Restore completed without some attributes", "message", status.message)
+		op.emit(warning, v1alpha1.EventRefusedAttributes, "%s", status.message)
 	case status.reason != "":
 		log.Warn("Operation completed without some files", "message", status.message)
 		op.emit(warning, v1alpha1.EventPartial, "%s", status.message)

@@ -8,6 +8,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
@@ -32,6 +33,22 @@ func TestUnreadable(t *testing.T) {
 		if got := backupMessage(test.result); got != test.want {
 			t.Errorf("%s: got %q, want %q", name, got, test.want)
 		}
+	}
+}
+
+// TestRefused holds what people are told of attributes that a volume did not take.
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	var result attemptResult
+	result.addRefused(uploader.Refused{})
+	if result.refused || result.message != "" {
+		t.Errorf("of nothing it says %q", result.message)
+	}
+	result.message = "first"
+	result.addRefused(uploader.Refused{Owners: 12, Modes: 1, Times: 2, Example: "a"})
+	const want = "first; the volume did not take the owner of 12 entries, the mode of 1 entry, the time of 2 entries, such as a"
+	if !result.refused || result.message != want || result.partialReason(Restore) != v1alpha1.ReasonRefusedAttributes {
+		t.Errorf("got %+v, want %q", result, want)
 	}
 }
 

@@ -102,7 +102,7 @@ func (op *Operation) restorePaths(ctx context.Context, up uploader.Uploader, req
 // rememberPaths saves that the paths are there, before the end is written: the next agent, should this one end meanwhile, would replace what the pod has
 // written since.
 func (op *Operation) rememberPaths(rec donefile.Record, result attemptResult) {
-	rec.Used, rec.Errors, rec.Message = true, result.errors, result.message
+	rec.Used, rec.Errors, rec.Refused, rec.Message = true, result.errors, result.refused, result.message
 	if err := op.env.Records.Save(op.foundPodUID, rec); err != nil {
 		op.log.Warn("It cannot be remembered that the paths are restored: an agent that takes over before the end is written restores them again", "error", err)
 	}
@@ -161,6 +161,7 @@ func (op *Operation) restoreThrough(ctx context.Context, up uploader.Uploader, r
 	if restored.Errors > 0 {
 		result.message = joinMessages("the paths were restored without "+describeFiles("that could not be written", restored.Errors, restored.FailedPaths), result.message)
 	}
+	result.addRefused(restored.Refused)
 	return result, nil
 }
 

@@ -32,6 +32,7 @@ type attemptResult struct {
 	totalBytes   int64
 	newBytes     int64     // bytes that were not in the repository before
 	errors       int64     // files that could not be read or written
+	refused      bool      // the volume did not take all owners, modes or times
 	manyVanished bool      // so many entries vanished that people should look
 	verified     time.Time // when the snapshot was proven to be restorable; zero if it was not
 	message      string
@@ -44,6 +45,8 @@ func (r attemptResult) partialReason(kind Kind) v1alpha1.Reason {
 		return v1alpha1.ReasonUnwrittenFiles
 	case r.errors > 0:
 		return v1alpha1.ReasonUnreadableFiles
+	case r.refused:
+		return v1alpha1.ReasonRefusedAttributes
 	case r.manyVanished:
 		return v1alpha1.ReasonVanishedFiles
 	default:

@@ -222,9 +222,19 @@ type RestoreResult struct {
 	Errors      int64 // files and directories that could not be written, or not with all their attributes
 	FailedPaths []string
 	LastError   string // what was wrong with one of them
+	// Refused is what the volume did not take of entries that are whole otherwise (kopia: restic counts such entries as Errors).
+	Refused Refused
 
 	// Contents is what the snapshot has at and beneath RestoreRequest.Paths. Nothing without Paths.
 	Contents volume.Contents
+}
+
+// Refused counts the restored entries that lack an attribute of the backup: FAT, SMB, and NFS with root_squash do not take all of them.
+type Refused struct {
+	Owners  int64  `json:"owners,omitempty"`
+	Modes   int64  `json:"modes,omitempty"`
+	Times   int64  `json:"times,omitempty"`
+	Example string `json:"example,omitempty"` // the first of the entries, by name; empty: nothing was refused
 }
 
 // Verifier is a data path that can prove that a snapshot can be restored. Every Uploader of ours is one.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
@@ -38,6 +39,28 @@ func TestFailingVolume(t *testing.T) {
 		again := backup(t, u, uploader.BackupRequest{Repository: repository, Volume: v.Root}, nil)
 		if again.TotalFiles != 9 || again.BytesUploaded > 28*mib {
 			t.Errorf("the next attempt: %+v, want 9 files and not all of 32 MiB sent again", again)
+		}
+	})
+	t.Run("attributes that the volume does not take are counted", func(t *testing.T) {
+		t.Parallel()
+		source := uploadertest.NewFailing(t, 3)
+		past := time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC)
+		for i := range 3 {
+			if err := os.Chtimes(filepath.Join(source.Backing, "dir", strconv.Itoa(i)), past, past); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Chown(filepath.Join(source.Backing, "dir/1"), 1234, 1234); err != nil {
+			t.Fatal(err)
+		}
+		u := newUploader(t, kopia.Options{})
+		stored := backup(t, u, uploader.BackupRequest{Repository: repository, Volume: source.Root}, nil)
+		target := uploadertest.NewFailing(t, 0)
+		target.FS.Inject(faultfs.Fault{Op: faultfs.Setattr, Path: "dir/*", Errno: syscall.EPERM})
+		result, err := u.Restore(t.Context(), uploader.RestoreRequest{Repository: repository, Volume: target.Root, SnapshotID: stored.SnapshotID}, nil)
+		want := uploader.Refused{Owners: 1, Modes: 3, Times: 3, Example: "dir/0"}
+		if err != nil || result.Errors != 0 || result.Refused != want {
+			t.Errorf("got %+v, %v, want %+v", result, err, want)
 		}
 	})
 	t.Run("a directory that cannot be made costs what is below it", func(t *testing.T) {

@@ -183,7 +183,7 @@ func (u *Uploader) Restore(ctx context.Context, req uploader.RestoreRequest, p p
 	}
 	return uploader.RestoreResult{
 		TotalBytes: r.TotalBytes, TotalFiles: r.TotalFiles, SizesOnDisk: r.SizesOnDisk,
-		Errors: r.Errors, FailedPaths: r.FailedPaths, LastError: r.LastError, Contents: r.Contents,
+		Errors: r.Errors, FailedPaths: r.FailedPaths, LastError: r.LastError, Refused: r.Refused, Contents: r.Contents,
 	}, nil
 }
 

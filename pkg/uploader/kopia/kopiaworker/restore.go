@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"os"
 	"sync/atomic"
@@ -14,7 +13,6 @@ import (
 	"github.com/kopia/kopia/snapshot/snapshotfs"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
-	"github.com/plimsoll-io/plimsoll/pkg/text"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia/internal/protocol"
 	"github.com/plimsoll-io/plimsoll/pkg/volume"
@@ -78,9 +76,6 @@ func (j *job) restore(ctx context.Context) (_ protocol.Result, err error) {
 	if err := syncVolume(ctx, dir, func() { p.steps.Add(1) }); err != nil {
 		return protocol.Result{}, err
 	}
-	if n := target.foreign.Load(); n > 0 {
-		j.note(slog.LevelWarn, "the volume does not permit to set owners: "+text.Count(n, "file or directory does", "files and directories do")+" not have the one of the backup")
-	}
 	lost := target.unwritten.counts()
 	total, onDisk := max(p.size()-lost.bytes, 0), int64(0)
 	if p.known && len(j.Paths) == 0 {
@@ -89,7 +84,7 @@ func (j *job) restore(ctx context.Context) (_ protocol.Result, err error) {
 	return protocol.Result{
 		TotalBytes: total, TotalFiles: p.files, SizesOnDisk: onDisk,
 		Errors: lost.errors, FailedPaths: target.unwritten.named(), LastError: lost.last,
-		Contents: contents,
+		Refused: target.refused.counts(), Contents: contents,
 	}, nil
 }
 

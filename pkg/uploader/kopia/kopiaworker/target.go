@@ -27,7 +27,7 @@ type target struct {
 	zeros     [hole]byte // never written
 	packs     *packFetcher
 	buffers   sync.Pool
-	foreign   atomic.Int64 // entries that do not have their owner
+	refused   refused
 	current   *atomic.Pointer[string]
 	times     sync.Map // of directories that are not finished: the time, by path
 	existing  sync.Map // of directories that are not finished: those that had entries before (existing), by path in the root
@@ -225,10 +225,15 @@ func (t *target) createSymlink(ctx context.Context, path string, e kopiafs.Symli
 	if err := permitted(t.root.Lchown(path, int(owner.UserID), int(owner.GroupID))); err != nil {
 		return err
 	}
-	if info, err := t.root.Lstat(path); err == nil {
-		t.checkOwner(info, owner)
+	if err := setLinkTime(path, e.ModTime()); err != nil {
+		return err
 	}
-	return setLinkTime(path, e.ModTime())
+	info, err := t.root.Lstat(path)
+	if err != nil {
+		return err
+	}
+	t.refused.check(path, info, e, e.ModTime())
+	return nil
 }
 
 // make makes a file or link, in place of what had its name before.

@@ -22,13 +22,21 @@ func (t *target) setAttributes(path string, e kopiafs.Entry, modified time.Time)
 		return err
 	}
 	defer file.Close()
-	if err := t.setOwner(file, e.Owner()); err != nil {
+	if err := setOwner(file, e.Owner()); err != nil {
 		return err
 	}
 	if err := permitted(file.Chmod(e.Mode() & kopiafs.ModBits)); err != nil { // after the owner, whose change takes setuid away
 		return err
 	}
-	return permitted(setTime(file, modified))
+	if err := permitted(setTime(file, modified)); err != nil {
+		return err
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	t.refused.check(path, info, e, modified)
+	return nil
 }
 
 // setAttributesByName sets what may be set of what may not be opened.
@@ -37,17 +45,22 @@ func (t *target) setAttributesByName(path string, e kopiafs.Entry, modified time
 	if err := permitted(t.root.Lchown(path, int(owner.UserID), int(owner.GroupID))); err != nil {
 		return err
 	}
-	if info, err := t.root.Lstat(path); err == nil {
-		t.checkOwner(info, owner)
-	}
 	if err := permitted(t.root.Chmod(path, e.Mode()&kopiafs.ModBits)); err != nil {
 		return err
 	}
-	return permitted(t.root.Chtimes(path, time.Time{}, modified))
+	if err := permitted(t.root.Chtimes(path, time.Time{}, modified)); err != nil {
+		return err
+	}
+	info, err := t.root.Lstat(path)
+	if err != nil {
+		return err
+	}
+	t.refused.check(path, info, e, modified)
+	return nil
 }
 
-// permitted drops the error of what a volume forbids, as Velero does: on NFS often nobody may give files away. Entries without their owner are
-// counted.
+// permitted drops the error of what a volume forbids, as Velero does: on NFS often nobody may give files away. What an entry lacks is counted
+// (refused).
 func permitted(err error) error {
 	if errors.Is(err, os.ErrPermission) {
 		return nil
@@ -55,26 +68,12 @@ func permitted(err error) error {
 	return err
 }
 
-func (t *target) setOwner(file *os.File, owner kopiafs.OwnerInfo) error {
+func setOwner(file *os.File, owner kopiafs.OwnerInfo) error {
 	info, err := file.Stat()
 	if err != nil || hasOwner(info, owner) {
 		return err
 	}
-	if err := permitted(file.Chown(int(owner.UserID), int(owner.GroupID))); err != nil {
-		return err
-	}
-	if info, err = file.Stat(); err != nil {
-		return err
-	}
-	t.checkOwner(info, owner)
-	return nil
-}
-
-// checkOwner counts entries that root could not give their owner. Others than root cannot be expected to.
-func (t *target) checkOwner(info os.FileInfo, owner kopiafs.OwnerInfo) {
-	if os.Geteuid() == 0 && !hasOwner(info, owner) {
-		t.foreign.Add(1)
-	}
+	return permitted(file.Chown(int(owner.UserID), int(owner.GroupID)))
 }
 
 func hasOwner(info os.FileInfo, owner kopiafs.OwnerInfo) bool {

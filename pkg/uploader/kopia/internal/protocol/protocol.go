@@ -211,7 +211,8 @@ type Result struct {
 	Reused      int64 `json:"reused,omitempty"`      // import: those of TotalFiles whose content is that of Previous
 	ReusedBytes int64 `json:"reusedBytes,omitempty"` // import
 
-	Contents volume.Contents `json:"contents,omitzero"` // restore
+	Contents volume.Contents  `json:"contents,omitzero"` // restore
+	Refused  uploader.Refused `json:"refused,omitzero"`  // restore
 
 	Check *uploader.CheckResult `json:"check,omitempty"` // check
 
@@ -293,7 +294,7 @@ func (r *Result) check() error {
 	if len(r.FailedPaths) > MaxFailedPaths || len(r.Lost) > uploader.MaxExamples {
 		return fmt.Errorf("%d failed paths, %d lost snapshots", len(r.FailedPaths), len(r.Lost))
 	}
-	if err := checkText(append(append(slices.Clone(r.FailedPaths), r.SnapshotID, r.LastError), r.Lost...)...); err != nil {
+	if err := checkText(append(append(slices.Clone(r.FailedPaths), r.SnapshotID, r.LastError, r.Refused.Example), r.Lost...)...); err != nil {
 		return err
 	}
 	if r.Check != nil {
@@ -302,6 +303,7 @@ func (r *Result) check() error {
 		}
 	}
 	return checkCounts(r.TotalBytes, r.TotalFiles, r.SizesOnDisk, r.BytesUploaded, r.Errors, r.UnreadableDirectories, r.Vanished, r.VanishedDirectories, r.Excluded, r.NotCompared, r.Absent, r.SameNames, r.Special, r.Attributes,
+		r.Refused.Owners, r.Refused.Modes, r.Refused.Times,
 		r.Contents.Directories, r.Contents.Links, r.Contents.Files, r.Contents.Bytes,
 		r.Usage.Unfinished, r.Usage.Pieces, r.Usage.DataBytes, r.Usage.RawBytes, r.Usage.Storage.Objects, r.Usage.Storage.Bytes, r.Usage.Storage.Packs, r.Usage.Storage.PackBytes)
 }
