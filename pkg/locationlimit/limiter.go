@@ -93,13 +93,10 @@ func (l *Limiter) Take(ctx context.Context, location, holder string, places int)
 	return p, nil
 }
 
-// HasRoom returns a *BusyError unless a location that has so many places has a free one, or an error of the API server.
-func (l *Limiter) HasRoom(ctx context.Context, location string, places int) error {
+// Free returns how many places of a location are free, of which there are so many. It is negative if more are held. The error is that of the API server.
+func (l *Limiter) Free(ctx context.Context, location string, places int) (int, error) {
 	_, _, holders, err := l.read(ctx, location)
-	if err == nil && len(holders) >= places {
-		err = busy(location, places, holders)
-	}
-	return err
+	return places - len(holders), err
 }
 
 // Leave gives the place back, and returns when that is done or could not be done: then it expires.

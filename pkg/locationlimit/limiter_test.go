@@ -67,8 +67,8 @@ func TestPlaces(t *testing.T) {
 		t.Errorf("at most %d had a place at the same time", most.Load())
 	}
 	l := New(client.Leases(env.Namespace))
-	if err := l.HasRoom(t.Context(), "default", 1); err != nil {
-		t.Errorf("after all have left: %v", err)
+	if free, err := l.Free(t.Context(), "default", 1); err != nil || free != 1 {
+		t.Errorf("after all have left: %d, %v", free, err)
 	}
 }
 
@@ -130,8 +130,8 @@ func TestDeadHolder(t *testing.T) {
 		if took := time.Since(waited); took < expiry || took > expiry+30*time.Second {
 			t.Errorf("the place of a dead process was free after %s", took)
 		}
-		if err := l.HasRoom(t.Context(), "default", 2); !isBusy(err) {
-			t.Errorf("beside one that lives and the new one: %v", err)
+		if free, err := l.Free(t.Context(), "default", 2); err != nil || free != 0 {
+			t.Errorf("beside one that lives and the new one: %d, %v", free, err)
 		}
 	})
 }
@@ -141,8 +141,8 @@ func TestStrangeLease(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"?", "null", `["a"]`} {
 		server := &leases{lease: &coordination.Lease{ObjectMeta: metav1.ObjectMeta{Name: leaseName("default"), Annotations: map[string]string{annotationHolders: text}}}}
-		if err := New(server).HasRoom(t.Context(), "default", 1); err != nil {
-			t.Errorf("%s: %v", text, err)
+		if free, err := New(server).Free(t.Context(), "default", 1); err != nil || free != 1 {
+			t.Errorf("%s: %d, %v", text, free, err)
 		}
 	}
 	l := New(&leases{lease: &coordination.Lease{ObjectMeta: metav1.ObjectMeta{Name: leaseName("default"), Annotations: map[string]string{annotationHolders: "null"}}}})

@@ -127,6 +127,7 @@ type Environment struct {
 	resolver   *repository.Resolver
 	breakers   breakers
 	limiter    func() (*locationlimit.Limiter, error)
+	waiters    *locationlimit.Waiters
 
 	directories directories
 }
@@ -151,6 +152,9 @@ func NewEnvironment(mgr cluster.Cluster, cfg Config, slots Slots) *Environment {
 			return nil, fmt.Errorf("make a client for Leases: %w", err)
 		}
 		return locationlimit.New(leases.Leases(cfg.Namespace)), nil
+	})
+	env.waiters = locationlimit.NewWaiters(env.freePlaces, func(location string) time.Duration {
+		return env.RetryDelay + env.Stagger(types.UID(location), env.RetryDelay) // nodes that wait for the same do not look together
 	})
 	env.resolver = &repository.Resolver{
 		Secrets:      repository.SecretReaderFunc(env.secret),

@@ -3,6 +3,8 @@ package podvolume
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math"
 	"strconv"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -10,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
-	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
 	"github.com/plimsoll-io/plimsoll/pkg/locationlimit"
 )
 
@@ -22,14 +23,14 @@ func isBusy(err error) bool {
 
 // maxOperations returns how many volumes of the cluster may move to and from a location at the same time; 0: any number. What nobody can read limits
 // nothing: backups that do not run would be worse.
-func (op *Operation) maxOperations(location *velerov1.BackupStorageLocation) int {
+func (e *Environment) maxOperations(location *velerov1.BackupStorageLocation) int {
 	text, ok := location.Annotations[v1alpha1.AnnotationMaxOperations]
 	if !ok {
 		return 0
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 {
-		op.log.Warn("The limit of a location is no positive number, and is not kept", "location", location.Name, "annotation", v1alpha1.AnnotationMaxOperations, "value", text)
+		e.Logger.Warn("The limit of a location is no positive number, and is not kept", "location", location.Name, "annotation", v1alpha1.AnnotationMaxOperations, "value", text)
 		return 0
 	}
 	return n
@@ -48,6 +49,7 @@ func (op *Operation) takePlace(ctx context.Context) error {
 	switch {
 	case err == nil:
 		op.place.Store(place)
+		op.turn = 0
 		return nil
 	case isBusy(err), stopCause(ctx) != nil:
 		return err
@@ -69,39 +71,44 @@ func (op *Operation) leavePlace() {
 // waitForPlace waits, without a slot, until the location has a free place: volumes of other locations go on meanwhile. It takes none, as the slot may
 // be long in coming. The error is that of ctx.
 func (op *Operation) waitForPlace(ctx context.Context, why error) error {
-	limiter, err := op.env.limiter()
-	if err != nil {
-		return err
-	}
 	op.sameAttempt = true
 	op.tracker.Report(waitFor(v1alpha1.ReasonLocationBusy, why.Error()))
 	op.tracker.Uncount()
 	heartbeat := op.env.QueueHeartbeat()
 	heartbeat -= op.env.Stagger(op.Object.GetUID(), heartbeat/4)
-	defer op.startReporter(ctx, 6*op.env.ProgressInterval, heartbeat)()                // as for a slot: many may wait for long
-	pause := op.env.RetryDelay + op.env.Stagger(op.Object.GetUID(), op.env.RetryDelay) // nodes that wait for the same do not look together
-	for {
-		if err := apiretry.Sleep(ctx, pause); err != nil {
-			return err
-		}
-		op.readLimit(ctx)
-		if op.places > 0 {
-			err = limiter.HasRoom(ctx, op.Location, op.places)
-		}
-		if op.places == 0 || err == nil {
-			op.tracker.Report(waitFor("", "")) // for a slot
-			return nil
-		}
-		if !isBusy(err) && stopCause(ctx) == nil {
-			op.log.Debug("It is not known whether the location has room", "location", op.Location, "error", err)
-		}
+	defer op.startReporter(ctx, 6*op.env.ProgressInterval, heartbeat)() // as for a slot: many may wait for long
+	if err := op.env.waiters.Wait(ctx, op.Location, &op.turn); err != nil {
+		return err
 	}
+	op.tracker.Report(waitFor("", "")) // for a slot
+	return nil
 }
 
-// readLimit reads the limit of the location again, which somebody may have raised. What cannot be read stays as it was.
-func (op *Operation) readLimit(ctx context.Context) {
-	var location velerov1.BackupStorageLocation
-	if err := op.env.API.Get(ctx, types.NamespacedName{Namespace: op.env.Namespace, Name: op.Location}, &location); err == nil {
-		op.places = op.maxOperations(&location)
+// freePlaces returns how many volumes may go on that wait for a location. It reads the limit again, which somebody may have raised. Where the API server
+// refuses an answer for good, all go on: their attempts say what that means.
+func (e *Environment) freePlaces(ctx context.Context, name string) (int, error) {
+	free, err := e.countFreePlaces(ctx, name)
+	switch {
+	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsNotFound(err):
+		return math.MaxInt, nil
+	case err != nil:
+		e.Logger.Debug("It is not known whether the location has room", "location", name, "error", err)
 	}
+	return free, err
+}
+
+func (e *Environment) countFreePlaces(ctx context.Context, name string) (int, error) {
+	var location velerov1.BackupStorageLocation
+	if err := e.API.Get(ctx, types.NamespacedName{Namespace: e.Namespace, Name: name}, &location); err != nil {
+		return 0, fmt.Errorf("get BackupStorageLocation %s: %w", name, err)
+	}
+	places := e.maxOperations(&location)
+	if places == 0 {
+		return math.MaxInt, nil
+	}
+	limiter, err := e.limiter()
+	if err != nil {
+		return 0, err
+	}
+	return limiter.Free(ctx, name, places)
 }

@@ -51,6 +51,7 @@ type Operation struct {
 
 	places int                                 // of the location in the cluster; 0: no limit
 	place  atomic.Pointer[locationlimit.Place] // held while an attempt runs; nil: none
+	turn   locationlimit.Turn                  // among those who wait for a place
 
 	repositoryKey repositoryKey // of the attempt; zero until it uses the repository
 	parkedFor     time.Duration // how long the operation has waited for a repository that does not open

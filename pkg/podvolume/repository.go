@@ -28,7 +28,7 @@ func (op *Operation) repository(ctx context.Context) (uploader.Repository, error
 	if err != nil {
 		return uploader.Repository{}, fmt.Errorf("get BackupStorageLocation %s: %w", op.Location, err)
 	}
-	op.places = op.maxOperations(&location)
+	op.places = op.env.maxOperations(&location)
 	repo, err := op.env.resolver.Resolve(ctx, &location, repository.Request{
 		UploaderType: op.UploaderType, Identifier: op.RepoIdentifier, Namespace: op.RepoNamespace, Config: op.repositoryConfig(ctx),
 	})
