@@ -38,7 +38,11 @@ func (d *watchedDirectory) Iterate(context.Context) (kopiafs.DirectoryIterator, 
 	if err != nil {
 		return nil, err
 	}
-	return &watchedIterator{directory: d, handle: handle}, nil
+	prefix := d.path + "/"
+	if d.path == "." {
+		prefix = ""
+	}
+	return &watchedIterator{directory: d, handle: handle, prefix: prefix}, nil
 }
 
 // Child returns one entry. The ignore file of a directory is none if it is a link: kopia would follow it out of the volume, and leave
@@ -71,6 +75,7 @@ const ignoreFile = ".kopiaignore"
 type watchedIterator struct {
 	directory *watchedDirectory
 	handle    *os.File
+	prefix    string // of the paths of its entries: path.Join would make a second string for each
 	batch     []string
 }
 
@@ -95,7 +100,7 @@ func (i *watchedIterator) Next(context.Context) (kopiafs.Entry, error) {
 		if strings.HasSuffix(name, localfs.ShallowEntrySuffix) {
 			return unreadableEntry{name: name, err: errPlaceholder}, nil
 		}
-		at := path.Join(i.directory.path, name)
+		at := i.prefix + name
 		entry, err := localfs.NewEntry(at)
 		switch {
 		case err == nil:

@@ -1,10 +1,12 @@
 package kopiaworker
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	kopiafs "github.com/kopia/kopia/fs"
@@ -41,5 +43,34 @@ func TestVanishedDirectory(t *testing.T) {
 	}
 	if _, err := moved.(kopiafs.Directory).Iterate(t.Context()); !errors.Is(err, fs.ErrNotExist) || directories != 1 {
 		t.Errorf("%v, %d directories have vanished", err, directories)
+	}
+}
+
+// BenchmarkDirectory lists a directory, as an unchanged backup does twice, for the scan and for the upload, and as kopia's own does.
+func BenchmarkDirectory(b *testing.B) {
+	volume := b.TempDir()
+	const files = 500
+	for i := range files {
+		if err := os.WriteFile(filepath.Join(volume, "file-"+strconv.Itoa(i)), nil, 0o600); err != nil {
+			b.Fatal(err)
+		}
+	}
+	entry, err := localfs.NewEntry(volume)
+	if err != nil {
+		b.Fatal(err)
+	}
+	kopias := entry.(kopiafs.Directory)
+	for name, dir := range map[string]kopiafs.Directory{
+		"watched": &watchedDirectory{Directory: kopias, path: volume, vanished: func(string) {}, vanishedDirectory: func() {}}, "kopia's": kopias,
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				n := 0
+				if err := kopiafs.IterateEntries(b.Context(), dir, func(context.Context, kopiafs.Entry) error { n++; return nil }); err != nil || n != files {
+					b.Fatal(n, err)
+				}
+			}
+		})
 	}
 }
