@@ -11,6 +11,6 @@ import (
 
 func main() {
 	worker.Main()
-	fmt.Fprintln(os.Stderr, "This is a part of the node agent and cannot be run by hand.")
+	fmt.Fprintln(os.Stderr, "This is a part of the node agent and cannot be run by hand. If an agent has started it, the two are of different versions: take both from one image.")
 	os.Exit(2)
 }

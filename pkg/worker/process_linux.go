@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"sync"
 	"syscall"
@@ -45,7 +44,7 @@ func start(c *Command) (_ *process, err error) {
 			return nil, fmt.Errorf("find the running program: %w", err)
 		}
 	}
-	ask, err := sendRequest(request{Path: path, Args: c.Args, Env: env, Access: c.Access, Guarded: guarded})
+	ask, err := sendRequest(request{Path: path, Args: c.Args, Env: env, Dir: c.Dir.Name(), Access: c.Access, Guarded: guarded})
 	if err != nil {
 		return nil, fmt.Errorf("write request: %w", err)
 	}
@@ -61,7 +60,7 @@ func start(c *Command) (_ *process, err error) {
 		defer workerEnds[i].Close()
 	}
 
-	files := []*os.File{ask, workerEnds[2]} // requestFD, failureFD
+	files := []*os.File{ask, workerEnds[2], c.Dir} // requestFD, failureFD, dirFD
 	if guarded {
 		g, shimEnd, err := newGuard(c)
 		if err != nil {
@@ -75,7 +74,6 @@ func start(c *Command) (_ *process, err error) {
 		Path:       shim,
 		Args:       []string{filepath.Base(os.Args[0]), shimArg, filepath.Base(c.Path)},
 		Env:        []string{}, // not nil, which would mean the agent's own; the worker's comes with the request
-		Dir:        fmt.Sprintf("/proc/self/fd/%d", c.Dir.Fd()),
 		Stdin:      c.Stdin,
 		Stdout:     workerEnds[0],
 		Stderr:     workerEnds[1],
@@ -89,14 +87,12 @@ func start(c *Command) (_ *process, err error) {
 			Pdeathsig: syscall.SIGKILL,
 		},
 	}
-	err = p.cmd.Start()
-	runtime.KeepAlive(c.Dir)
-	if err != nil {
+	if err := p.cmd.Start(); err != nil {
 		p.closePipes()
 		if p.guard != nil {
 			p.guard.release()
 		}
-		return nil, fmt.Errorf("in directory %s: %w", c.Dir.Name(), err)
+		return nil, err
 	}
 	p.pid = p.cmd.Process.Pid
 	return p, nil

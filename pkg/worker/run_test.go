@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -18,6 +19,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/plimsoll-io/plimsoll/test/faultfs"
 )
 
 func TestRunDeliversOutput(t *testing.T) {
@@ -80,6 +83,56 @@ func TestRunExit(t *testing.T) {
 				t.Errorf("exit (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestRunBesideAVolumeThatHangs: a worker that enters a volume which does not answer holds up neither another worker of the agent nor its garbage
+// collector.
+func TestRunBesideAVolumeThatHangs(t *testing.T) {
+	t.Parallel()
+	volume, dir, _ := faultfs.ForTest(t)
+	agent := exec.CommandContext(t.Context(), executable(t), "script-beside", dir)
+	input, inErr := agent.StdinPipe()
+	output, outErr := agent.StdoutPipe()
+	if err := errors.Join(inErr, outErr, agent.Start()); err != nil {
+		t.Fatal(err)
+	}
+	says := bufio.NewScanner(output)
+	expect := func(want string) {
+		t.Helper()
+		if !says.Scan() || says.Text() != want {
+			t.Errorf("the agent says %q, want %q", says.Text(), want)
+		}
+	}
+	goOn := func() {
+		if _, err := input.Write([]byte("\n")); err != nil {
+			t.Error(err)
+		}
+	}
+	expect("opened")
+	volume.Inject(faultfs.Fault{Op: faultfs.Stat, Hang: true})
+	goOn()
+	for changed := volume.Changed(); volume.Hanging() == 0; changed = volume.Changed() {
+		<-changed
+	}
+	held := time.AfterFunc(patience, volume.Clear)
+	goOn()
+	expect("free")
+	if !held.Stop() {
+		t.Errorf("no other worker has started for %s", patience)
+	}
+	volume.Clear()
+	expect("entered")
+	if err := agent.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRunWithAnotherVersionsShim: an older worker-exec would not enter the volume, and an older agent hands no directory over.
+func TestRunWithAnotherVersionsShim(t *testing.T) {
+	t.Parallel()
+	if isShim([]string{"worker-exec", "worker-exec", "restic"}) || !isShim([]string{"worker-exec", shimArg, "restic"}) {
+		t.Error("the shim of this version does what an agent of the first asks for")
 	}
 }
 

@@ -28,6 +28,7 @@ var scripts = map[string]func(args []string) int{
 	"script-hold":     hold,
 	"script-longline": writeLongLine,
 	"script-agent":    runAgent,
+	"script-beside":   runBeside,
 	"script-try":      tryAccess,
 	"script-memory":   printMemory,
 	"script-restore":  restoreEverything,
@@ -89,6 +90,37 @@ func writeLongLine(args []string) int {
 	}
 	w.WriteString("\nafter")
 	w.Flush()
+	return 0
+}
+
+// runBeside runs a worker in a directory, which it opens, and another one elsewhere. It waits for a line before each.
+func runBeside(args []string) int {
+	ctx := context.Background() //nolint:forbidigo // the main function of a process
+	dir, err := os.Open(args[0])
+	elsewhere, otherErr := os.Open("/")
+	if err := errors.Join(err, otherErr); err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	input := bufio.NewScanner(os.Stdin)
+	fmt.Println("opened")
+	input.Scan()
+	entered := make(chan error, 1)
+	go func() {
+		entered <- Run(ctx, Command{Path: "/bin/true", Dir: dir, Logger: discard})
+	}()
+	input.Scan()
+	runtime.GC() // waits for all threads that run, such as one that waits in fork for the child
+	if err := Run(ctx, Command{Path: "/bin/true", Dir: elsewhere, Logger: discard}); err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	fmt.Println("free")
+	if err := <-entered; err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	fmt.Println("entered")
 	return 0
 }
 

@@ -14,8 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shimArg is the first argument of a program that is to become a worker.
-const shimArg = "worker-exec"
+// shimArg is the first argument of a program that is to become a worker. It changes with what the shim is handed: an agent and a worker-exec of
+// different versions must fail, and not run a worker in another directory than its volume.
+const shimArg = "worker-exec-2"
 
 // self is the running program, also when its file was replaced.
 const self = "/proc/self/exe"
@@ -31,6 +32,7 @@ func UseShim(path string) { shim = path }
 const (
 	requestFD = 3 + iota // a memfd with a request
 	failureFD            // a pipe for a failure; execve closes it
+	dirFD                // the working directory
 	guardFD              // a socket to the guard, if the worker has one
 )
 
@@ -40,6 +42,7 @@ type request struct {
 	Path    string
 	Args    []string
 	Env     []string
+	Dir     string // the name of the working directory, for errors
 	Access  Access
 	Guarded bool // there is a guardFD
 }
@@ -76,6 +79,7 @@ func isShim(args []string) bool { return len(args) > 1 && args[1] == shimArg }
 func becomeWorker() error {
 	unix.CloseOnExec(requestFD)
 	unix.CloseOnExec(failureFD)
+	unix.CloseOnExec(dirFD)
 	unix.CloseOnExec(guardFD)
 	// Whatever the agent itself was given by its parent is not the worker's either: an open file is beyond Landlock. Kernels
 	// before 5.11 cannot do it.
@@ -90,6 +94,11 @@ func becomeWorker() error {
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
 	heedInterrupt()
 	dieWithAgent()
+	// Not exec.Cmd.Dir: between clone and execve the agent can start no other process (syscall.ForkLock), nor collect garbage, and a volume that
+	// hangs does not let a process in.
+	if err := unix.Fchdir(dirFD); err != nil {
+		return fmt.Errorf("in directory %s: %w", r.Dir, err)
+	}
 	if err := confine(r.Path, r.Access); err != nil {
 		return fmt.Errorf("confine %s: %w", filepath.Base(r.Path), err)
 	}

@@ -4,6 +4,9 @@
 // cached: each call of a program reaches the file system, and so the faults. It needs root and /dev/fuse. Permissions are
 // not checked, as the server does everything as root; a Fault with EACCES takes their place.
 //
+// A process must not start programs with exec.Cmd.Dir in a volume that it serves itself, only with worker.Run: until such a program runs Go's
+// runtime may wait for it, and the program waits for the server's answer to its chdir(2).
+//
 //	volume, err := faultfs.Mount(filepath.Join(podDir, "volumes/kubernetes.io~csi/pv-1/mount"), backing)
 //	defer volume.Unmount()
 //	volume.Inject(
@@ -35,7 +38,7 @@ type Op string
 // The kinds of calls. A path is looked up name by name, and each name is a Stat.
 const (
 	Any     Op = ""        // all of them
-	Stat    Op = "stat"    // lookup, getattr, statx: an entry that a listing has, and that fails with ENOENT here, has vanished
+	Stat    Op = "stat"    // lookup, getattr, statx, access, chdir: an entry that a listing has, and that fails with ENOENT here, has vanished
 	List    Op = "list"    // opening a directory and reading it; After is a number of entries
 	Open    Op = "open"    // opening a file
 	Read    Op = "read"    // reading a file or a symbolic link
@@ -142,9 +145,6 @@ func Mount(dir, backing string) (*FS, error) {
 	})
 	if err != nil {
 		return nil, fmt.Errorf("mount a file system that fails on command: %w", err)
-	}
-	if err := unix.Access(dir, unix.X_OK); err != nil { // see node.Access
-		return nil, errors.Join(fmt.Errorf("mount a file system that fails on command: %w", err), f.Unmount())
 	}
 	return f, nil
 }

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"sync"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // write makes a file of this many bytes.
@@ -72,12 +72,14 @@ func TestFails(t *testing.T) {
 	create := func(dir string) error {
 		return os.WriteFile(filepath.Join(dir, "sub/new"), make([]byte, 500_000), 0o600)
 	}
+	access := func(dir string) error { return unix.Access(filepath.Join(dir, "sub"), unix.X_OK) } // chdir asks the same
 	cases := map[string]struct {
 		fault  Fault
 		action func(dir string) error
 		want   error
 	}{
 		"stat":          {Fault{Op: Stat, Path: "sub/*", Errno: syscall.ENOENT}, stat, syscall.ENOENT},
+		"access":        {Fault{Op: Stat, Path: "sub", From: 2, Errno: syscall.EIO}, access, syscall.EIO}, // the first one looks it up
 		"open":          {Fault{Op: Open, Path: "sub/file", Errno: syscall.EACCES}, read, syscall.EACCES},
 		"read":          {Fault{Op: Read, Path: "**", Errno: syscall.EIO}, read, nil}, // ** alone is a pattern of path.Match: one name
 		"read below":    {Fault{Op: Read, Path: "sub/**", Errno: syscall.EIO}, read, syscall.EIO},
@@ -218,30 +220,4 @@ func TestIsSafeForConcurrentUse(t *testing.T) {
 		})
 	}
 	wg.Wait()
-}
-
-// Programs that the process of the server starts in the volume get by without it until they run.
-//
-// Other tests must not run meanwhile. A program begins with copies of this process's open files and closes them. To close a file of a
-// mounted file system takes an answer of its server, here, and none comes while Go's garbage collector waits for the program's start.
-func TestStartsPrograms(t *testing.T) {
-	volume, dir, _ := ForTest(t)
-	before := volume.Calls(Any)
-	var wg sync.WaitGroup
-	for range 4 {
-		wg.Go(func() {
-			for range 20 {
-				program := exec.CommandContext(t.Context(), "/bin/true")
-				program.Dir = dir
-				if err := program.Run(); err != nil {
-					t.Error(err)
-				}
-				runtime.GC()
-			}
-		})
-	}
-	wg.Wait()
-	if calls := volume.Calls(Any) - before; calls > 80 {
-		t.Errorf("%d calls for 80 programs", calls)
-	}
 }

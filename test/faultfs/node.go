@@ -51,10 +51,8 @@ func (n *node) callChild(op Op, name string) syscall.Errno {
 // maxOffset is beyond what any Fault.After lets pass: calls without an offset fail as a whole.
 const maxOffset = 1<<63 - 1
 
-// Access has the kernel never ask again, which it would for each chdir(2). A process that this one starts in the volume does
-// that before it is a process of its own: Go's runtime waits for it with a thread that it cannot stop, and so does the server,
-// should a garbage collection begin meanwhile.
-func (n *node) Access(context.Context, uint32) syscall.Errno { return syscall.ENOSYS }
+// Access is asked for access(2) and chdir(2), and checks no permission.
+func (n *node) Access(context.Context, uint32) syscall.Errno { return n.call(Stat) }
 
 func (n *node) Statfs(ctx context.Context, out *fuse.StatfsOut) syscall.Errno {
 	if errno := n.call(Stat); errno != 0 {
