@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,19 +14,20 @@ import (
 func TestFlushCountsWhatIsWritten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		moves, looks, steps := true, 0, 0
+		var moves atomic.Bool
+		var looks, steps atomic.Int64
+		moves.Store(true)
 		ctx, giveUp := context.WithCancel(t.Context())
-		stop := watchWrites(ctx, func() bool { looks++; return moves }, func() { steps++ })
-		expect := func(wantLooks, wantSteps int) {
+		stop := watchWrites(ctx, func() bool { looks.Add(1); return moves.Load() }, func() { steps.Add(1) })
+		expect := func(wantLooks, wantSteps int64) {
 			<-time.After(time.Minute + flushLook/2)
 			synctest.Wait()
-			if looks != wantLooks || steps != wantSteps {
-				t.Errorf("%d looks and %d steps, want %d and %d", looks, steps, wantLooks, wantSteps)
+			if l, s := looks.Swap(0), steps.Swap(0); l != wantLooks || s != wantSteps {
+				t.Errorf("%d looks and %d steps, want %d and %d", l, s, wantLooks, wantSteps)
 			}
-			looks, steps = 0, 0
 		}
 		expect(60, 60)
-		moves = false
+		moves.Store(false)
 		expect(61, 0)
 		giveUp()
 		synctest.Wait()
