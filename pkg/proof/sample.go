@@ -10,12 +10,12 @@ import (
 // part is what is known of a part of a volume's content.
 type part struct {
 	tried time.Time // when it was last read, and found to be what it should be or damaged
-	read  time.Time // the same time, if it was what it should be
+	read  time.Time // of which time it is known to be what it should be: when the backup was made that it was read from
 }
 
 // partsOf returns what is known of each part of a volume's content up to a backup; of a zero time: of all backups. A result of an older
 // backup than that of a result before counts for nothing: it says nothing of what came between the two. With those that count, what was in the
-// volume when a part was read, and has been since, was in all backups that parts were read of later.
+// volume when the backup was made that a part was read from, and has been since, was in all backups that parts were read of later.
 func partsOf(results []*v1alpha1.RepositoryTaskVolume, parts int32, upTo time.Time) []part {
 	known := make([]part, parts)
 	var newest time.Time
@@ -32,7 +32,7 @@ func partsOf(results []*v1alpha1.RepositoryTaskVolume, parts int32, upTo time.Ti
 			}
 			known[i] = part{tried: v.CompletionTimestamp.Time}
 			if !damage {
-				known[i].read = known[i].tried
+				known[i].read = backup
 			}
 		}
 	}

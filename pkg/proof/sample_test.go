@@ -38,8 +38,8 @@ func TestSamples(t *testing.T) {
 		"none":                           {nil, nil, 0, 0, 1, 1},
 		"the first":                      {[]found{{2, 1, sampled, 1}}, nil, 1, 0, 1, 2},
 		"two of three":                   {[]found{{3, 2, sampled, 2}, {2, 1, sampled, 1}}, nil, 2, 0, 3, 3},
-		"all":                            {[]found{{4, 3, sampled, 3}, {3, 2, sampled, 2}, {2, 1, sampled, 1}}, nil, 3, 2, 4, 1},
-		"all, and the first again":       {[]found{{4, 3, sampled, 3}, {3, 2, sampled, 2}, {2, 1, sampled, 1}, {5, 4, sampled, 1}}, nil, 3, 3, 5, 2},
+		"all":                            {[]found{{4, 3, sampled, 3}, {3, 2, sampled, 2}, {2, 1, sampled, 1}}, nil, 3, 1, 4, 1},
+		"all, and the first again":       {[]found{{4, 3, sampled, 3}, {3, 2, sampled, 2}, {2, 1, sampled, 1}, {5, 4, sampled, 1}}, nil, 3, 2, 5, 2},
 		"no answer is no turn":           {[]found{{2, 1, sampled, 1}, {3, 2, failed, 2}}, nil, 1, 0, 3, 2},
 		"damage is a turn, and no proof": {[]found{{2, 1, sampled, 1}, {3, 2, mismatched, 2}}, nil, 1, 0, 3, 3},
 		"damage after all":               {[]found{{4, 3, sampled, 3}, {3, 2, sampled, 2}, {2, 1, sampled, 1}, {5, 4, mismatched, 1}}, nil, 2, 0, 5, 2},
@@ -47,6 +47,7 @@ func TestSamples(t *testing.T) {
 		"a damaged whole one":            {[]found{{2, 1, sampled, 1}, {3, 2, sampled, 2}, {4, 3, mismatched, 0}}, nil, 0, 0, 4, 1},
 		"an older backup proves nothing": {[]found{{2, 1, sampled, 1}, {4, 3, sampled, 2}, {5, 2, sampled, 3}}, nil, 2, 0, 5, 3},
 		"the next of an older backup":    {[]found{{2, 1, sampled, 1}, {4, 3, sampled, 2}, {5, 2, sampled, 2}}, nil, 2, 0, 2, 3},
+		"an older backup was read first": {[]found{{5, 1, sampled, 2}, {6, 5, sampled, 1}, {7, 6, sampled, 3}}, nil, 3, 1, 7, 2},
 		"other parts":                    {[]found{{5, 4, sampled, 1}}, []found{{2, 1, sampled, 1}, {3, 1, sampled, 2}}, 1, 0, 5, 2},
 	} {
 		t.Run(name, func(t *testing.T) {

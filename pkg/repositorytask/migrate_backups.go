@@ -40,6 +40,7 @@ func (r *run) backupsToCopy() []v1alpha1.MigratedBackup {
 // migrateBackups stores a copy of each Backup of the task's volumes whose volumes are all migrated, by whichever task.
 func (r *run) migrateBackups(ctx context.Context) error {
 	backups := r.backupsToCopy()
+	r.imported = nil // the volumes took hours, and somebody may have deleted snapshots meanwhile
 	for i := range backups {
 		entry, err := r.migrateBackup(ctx, backups[i])
 		if err != nil {

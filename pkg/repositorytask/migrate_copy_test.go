@@ -7,11 +7,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
@@ -205,4 +207,49 @@ func contents(t *testing.T, dir string) map[string]string {
 		t.Fatal(err)
 	}
 	return files
+}
+
+// emptiedImporter deletes something after the repository was first asked what it has.
+type emptiedImporter struct {
+	Importer
+	deletion func()
+	once     sync.Once
+}
+
+func (d *emptiedImporter) Imported(ctx context.Context, repo uploader.Repository) (map[string]string, error) {
+	found, err := d.Importer.Imported(ctx, repo)
+	d.once.Do(d.deletion)
+	return found, err
+}
+
+// TestMigratedSnapshotIsDeletedMeanwhile: no copy of a Backup leads to a snapshot that was there when the task began, hours before, and is gone.
+func TestMigratedSnapshotIsDeletedMeanwhile(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	resticrepo.Create(t, s.repository("restic", "shop").URL)
+	night := s.nightlyBackup("night", rareVolume(t), 1)
+	stop := s.start(s.migrating())
+	first := s.ended(s.migration("first")).Status
+	if first.Phase != v1alpha1.PhaseCompleted {
+		t.Fatalf("%+v", first)
+	}
+	stop()
+	copied := filepath.Join(s.dir, "backups", night.Name+"-kopia")
+	cfg := s.migrating()
+	cfg.Importer = &emptiedImporter{Importer: s.kopia, deletion: func() { // as a Velero server does with an expired Backup
+		gone, err := s.kopia.Forget(t.Context(), uploader.ForgetRequest{Repository: s.repository("kopia", "shop"), Snapshots: []uploader.ForgetSnapshot{{
+			ID: first.Volumes[0].MigratedSnapshotID, Volume: uploader.SnapshotVolume{Namespace: "shop", Pod: "db-0", Name: "data", Claim: "orders"},
+		}}}, nil)
+		if err := errors.Join(err, os.RemoveAll(copied)); err != nil || gone.Snapshots[0].State != uploader.ForgetRemoved {
+			t.Errorf("%+v, %v", gone, err)
+		}
+	}}
+	s.start(cfg)
+	status := s.ended(s.migration("second")).Status
+	if status.Phase != v1alpha1.PhaseFailed || status.Reason != v1alpha1.ReasonNotMigrated || status.Backups[0].Result != v1alpha1.VolumeFailed {
+		t.Errorf("%+v", status)
+	}
+	if _, err := os.Stat(copied); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the Backup was copied: %v", err)
+	}
 }

@@ -81,7 +81,7 @@ func TestSample(t *testing.T) {
 	if bytes != 3<<20 {
 		t.Errorf("both have read %d bytes", bytes)
 	}
-	if p := proof.Of(s.tasks())[proof.VolumeOf(db)]; !p.Verified.Equal(halves[0].Status.Volumes[0].CompletionTimestamp.Time) {
+	if p := proof.Of(s.tasks())[proof.VolumeOf(db)]; !p.Verified.Equal(halves[0].Status.Volumes[0].BackupTimestamp.Time) {
 		t.Errorf("%+v", p)
 	}
 	if verified, damaged := s.marks(db); verified || damaged {

@@ -62,7 +62,8 @@ func (r *run) addUnsynced(ctx context.Context) error {
 	return nil
 }
 
-// findUnsyncedBackups takes up that Backups with restic snapshots have no PodVolumeBackup in the cluster at all: the task is not about all then.
+// findUnsyncedBackups takes up that restic snapshots of Backups of which the task migrates nothing have no PodVolumeBackup in the cluster: the task is
+// not about all then. Of the Backups that it migrates copyBackup knows, and one with a snapshot of kopia has none of restic.
 func (r *run) findUnsyncedBackups(ctx context.Context) error {
 	var records velerov1.PodVolumeBackupList
 	var backups velerov1.BackupList
@@ -70,9 +71,14 @@ func (r *run) findUnsyncedBackups(ctx context.Context) error {
 	if err := errors.Join(r.api.List(ctx, &records, inNamespace), r.api.List(ctx, &backups, inNamespace)); err != nil {
 		return fmt.Errorf("look for Backups without PodVolumeBackups: %w", err)
 	}
-	isKnown := map[string]bool{}
+	isKnown, synced := map[string]bool{}, map[string][]velerov1.PodVolumeBackup{}
 	for i := range records.Items {
-		isKnown[backupOf(&records.Items[i])] = true
+		pvb := &records.Items[i]
+		name := backupOf(pvb)
+		synced[name] = append(synced[name], *pvb)
+		if pvb.Spec.UploaderType == uploaderKopia || isResticSnapshot(*pvb) && r.object.Spec.Volume.Selects(&pvb.Spec.Pod, pvb.Spec.Volume) {
+			isKnown[name] = true
+		}
 	}
 	var missed []string
 	for i := range backups.Items {
@@ -93,14 +99,14 @@ func (r *run) findUnsyncedBackups(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		unsynced := unknown(listed, nil, r.object.Spec.Volume)
+		unsynced := unknown(listed, synced[name], r.object.Spec.Volume)
 		if slices.ContainsFunc(unsynced, isResticSnapshot) {
 			missed = append(missed, name)
 		}
 	}
 	if len(missed) > 0 {
 		r.unlisted = &RefusedError{Reason: v1alpha1.ReasonPodVolumeBackupNotFound, Message: fmt.Sprintf(
-			"%s restic snapshots by the list in the location, and no PodVolumeBackup in the cluster, and was not migrated, such as %s",
+			"%s restic snapshots by the list in the location, without a PodVolumeBackup in the cluster, and was not migrated, such as %s",
 			text.Count(int64(len(missed)), "Backup has", "Backups have"), missed[0])}
 	}
 	return nil

@@ -14,6 +14,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/test/resticrepo"
 )
 
 // TestUnsynced: a volume that the bucket lists for a Backup, and of which the cluster has no PodVolumeBackup, is not proven by the others.
@@ -127,6 +128,31 @@ func TestUnsyncedBackupsAreReadAgain(t *testing.T) {
 		r := &run{Controller: c, object: &v1alpha1.RepositoryTask{ObjectMeta: s.Meta("task"), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskMigrate, All: true}}}
 		if err := r.findUnsyncedBackups(t.Context()); err != nil || r.unlisted == nil || r.unlisted.Reason != want || failures > 0 {
 			t.Errorf("after %d failures: %v, %v, and %d are left", tries, r.unlisted, err, failures)
+		}
+	}
+}
+
+// TestMigrateOfAPartlySyncedBackup: a sync that was interrupted may have brought one volume of a Backup, which has no snapshot, and not the other.
+func TestMigrateOfAPartlySyncedBackup(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	resticrepo.Create(t, s.repository("restic", "shop").URL)
+	volume := rareVolume(t)
+	s.nightlyBackup("whole", volume, 1)
+	partly := s.nightlyBackup("partly", volume, 2)
+	empty := s.record(partly.Backup, "restic", "shop", "zero-0", "", velerov1.PodVolumeBackupPhaseCompleted)
+	s.storeBackup(partly.Backup, empty, partly.pvb)
+	s.Delete(partly.pvb)
+	s.start(s.migrating())
+	of := s.migration("of-one-volume")
+	of.Spec.All, of.Spec.Volume = true, &v1alpha1.PodVolumeSelector{Namespace: "shop", Pod: "db-0"}
+	for _, task := range []*v1alpha1.RepositoryTask{s.migration("all"), of} {
+		status := s.ended(task).Status
+		if status.Phase != v1alpha1.PhaseFailed || status.Reason != v1alpha1.ReasonPodVolumeBackupNotFound || !strings.HasSuffix(status.Message, "such as partly") {
+			t.Errorf("%s: %+v", task.Name, status)
+		}
+		if len(status.Volumes) != 1 || status.Volumes[0].Result != v1alpha1.VolumeMigrated {
+			t.Errorf("%s: %+v", task.Name, status.Volumes)
 		}
 	}
 }
