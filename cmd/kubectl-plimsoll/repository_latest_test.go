@@ -160,14 +160,14 @@ func TestProofsKnowChecks(t *testing.T) {
 	at := func(minutes int) *metav1.Time {
 		return new(metav1.NewTime(time.Now().Add(time.Duration(minutes-60) * time.Minute)))
 	}
-	backup := func(name, pod, uploader string) *velerov1.PodVolumeBackup {
+	backup := func(pod, path string) *velerov1.PodVolumeBackup {
 		return &velerov1.PodVolumeBackup{
-			ObjectMeta: c.Meta(name),
-			Spec:       velerov1.PodVolumeBackupSpec{Pod: corev1.ObjectReference{Namespace: "shop", Name: pod}, Volume: "data", BackupStorageLocation: "default", UploaderType: uploader},
+			ObjectMeta: c.Meta(pod),
+			Spec:       velerov1.PodVolumeBackupSpec{Pod: corev1.ObjectReference{Namespace: "shop", Name: pod}, Volume: "data", BackupStorageLocation: "default", UploaderType: path},
 			Status:     velerov1.PodVolumeBackupStatus{Phase: velerov1.PodVolumeBackupPhaseCompleted, SnapshotID: "aa11", StartTimestamp: at(0)},
 		}
 	}
-	task := func(kind v1alpha1.RepositoryTaskType, minutes int) *v1alpha1.RepositoryTask {
+	ended := func(kind v1alpha1.RepositoryTaskType, minutes int) *v1alpha1.RepositoryTask {
 		task := &v1alpha1.RepositoryTask{ObjectMeta: c.Meta(strings.ToLower(string(kind)) + "-" + strconv.Itoa(minutes)), Spec: v1alpha1.RepositoryTaskSpec{Type: kind, Latest: true}}
 		task.Status.Phase, task.Status.CompletionTimestamp = v1alpha1.PhaseCompleted, at(minutes)
 		return task
@@ -181,18 +181,18 @@ func TestProofsKnowChecks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	verified := func(minutes int, pod, uploader string) {
-		task := task(v1alpha1.TaskVerify, minutes)
+	verified := func(minutes int, pod, path string) {
+		task := ended(v1alpha1.TaskVerify, minutes)
 		task.Status.Volumes = []v1alpha1.RepositoryTaskVolume{{
-			PodVolumeBackup: pod, Namespace: "shop", Pod: pod, Volume: "data", BackupStorageLocation: "default", Uploader: uploader,
+			PodVolumeBackup: pod, Namespace: "shop", Pod: pod, Volume: "data", BackupStorageLocation: "default", Uploader: path,
 			Result: v1alpha1.VolumeVerified, BackupTimestamp: at(0), CompletionTimestamp: at(minutes),
 		}}
 		create(task)
 	}
-	checked := func(minutes int, uploader string, result v1alpha1.RepositoryResult) {
-		task := task(v1alpha1.TaskCheck, minutes)
+	checked := func(minutes int, path string, result v1alpha1.RepositoryResult) {
+		task := ended(v1alpha1.TaskCheck, minutes)
 		task.Status.Repositories = []v1alpha1.RepositoryTaskRepository{{
-			BackupStorageLocation: "default", VolumeNamespace: "shop", Uploader: uploader, Result: result, CompletionTimestamp: at(minutes),
+			BackupStorageLocation: "default", VolumeNamespace: "shop", Uploader: path, Result: result, CompletionTimestamp: at(minutes),
 		}}
 		create(task)
 	}
@@ -211,8 +211,8 @@ func TestProofsKnowChecks(t *testing.T) {
 			t.Errorf("the volumes of db-0 and web-0 are %v, want %v", got, want)
 		}
 	}
-	c.Create(backup("db-0", "db-0", "kopia"))
-	web := backup("web-0", "web-0", "restic")
+	c.Create(backup("db-0", "kopia"))
+	web := backup("web-0", "restic")
 	c.Create(web)
 	verified(1, "db-0", "kopia")
 	verified(2, "web-0", "restic")
