@@ -186,9 +186,8 @@ func TestMarkersAmongTheBackupsOwn(t *testing.T) {
 	}
 }
 
-// Whoever may write into the volume may remove the markers, other users may only see them.
 // TestMarkersInACrowdedDirectory: whoever writes into a volume decides how many names .velero has. A list of these takes 20 MB at least, and
-// the node's agent falls for one after the other.
+// a few such volumes would take the agent's memory.
 func TestMarkersInACrowdedDirectory(t *testing.T) { //nolint:paralleltest // it measures the heap
 	const others, stale = 200_000, 1_000
 	path, err := os.MkdirTemp("/dev/shm", "volume") //nolint:usetesting // a file system in memory
@@ -233,6 +232,7 @@ func heapSize() int64 {
 	return int64(m.HeapSys)
 }
 
+// Whoever may write into the volume may remove the markers, other users may only see them.
 func TestMarkersCanBeRemovedByTheVolumesUsers(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ top, want fs.FileMode }{

@@ -93,7 +93,8 @@ func (l *Limiter) Take(ctx context.Context, location, holder string, places int)
 	return p, nil
 }
 
-// Free returns how many places of a location are free, of which there are so many. It is negative if more are held. The error is that of the API server.
+// Free returns how many of the places of a location nobody holds. It is negative if more are held than there are, as when the limit was lowered. The error is
+// that of the API server.
 func (l *Limiter) Free(ctx context.Context, location string, places int) (int, error) {
 	_, _, holders, err := l.read(ctx, location)
 	return places - len(holders), err

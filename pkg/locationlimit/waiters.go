@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Waiters are those of one process who wait until a location has a free place. One look at a location serves all who wait for it, and they go on in
+// Waiters are the volumes of one process that wait until a location has a free place. One look at a location serves all that wait for it, and they go on in
 // the order in which they have come. It is safe for concurrent use.
 type Waiters struct {
 	free  func(ctx context.Context, location string) (int, error)
@@ -25,7 +25,7 @@ type Turn uint64
 // line are those who wait for one location, in the order of their turns.
 type line struct {
 	waiting []*waiter
-	stop    context.CancelFunc // of who looks for them
+	stop    context.CancelFunc // ends look
 }
 
 type waiter struct {
@@ -33,7 +33,7 @@ type waiter struct {
 	goOn chan struct{}
 }
 
-// NewWaiters returns Waiters that call free for how many places a location has, again after each pause while somebody waits for it. An error lets nobody go on.
+// NewWaiters returns Waiters that call free, after each pause while somebody waits for a location, for how many places it has. After an error nobody goes on.
 func NewWaiters(free func(ctx context.Context, location string) (int, error), pause func(location string) time.Duration) *Waiters {
 	return &Waiters{free: free, pause: pause, lines: map[string]*line{}}
 }
@@ -78,7 +78,7 @@ func (w *Waiters) leave(location string, l *line, me *waiter) {
 	w.endEmpty(location, l)
 }
 
-// look looks for those in a line until it is empty.
+// look looks for free places, for all in a line, until the line is empty.
 func (w *Waiters) look(ctx context.Context, location string, l *line) {
 	ticks := time.NewTicker(w.pause(location))
 	defer ticks.Stop()

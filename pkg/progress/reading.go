@@ -38,8 +38,8 @@ type Reading struct {
 	LastError     string // the last of the errors, path included
 	CurrentItem   string // a path in the volume that is being worked on
 
-	// Steps counts work that is neither bytes nor files of the volume: an entry that was listed, a directory that was walked, a write that
-	// a flush has waited for. Nobody is shown it; it tells a phase that works from one that hangs.
+	// Steps counts work that is neither bytes nor files of the volume: an entry that was listed, a part of a directory that was walked, a second in
+	// which the kernel wrote for a flush. It is not shown; it tells a phase that works from one that hangs.
 	Steps int64
 
 	// Next is how long the next reading takes, where the data path knows that it is long. Nobody can see a stall before.

@@ -148,7 +148,7 @@ func (t *Tracker) move(now time.Time, r Reading) {
 	}
 }
 
-// uploads reports whether so much was sent since the last movement that it is one.
+// uploads reports whether enough was sent since the last movement to count as movement.
 func (t *Tracker) uploads(r Reading) bool {
 	sent := r.BytesUploaded - t.uploaded
 	return sent >= minUpload || sent > 0 && (r.Stage == StageFinishing || isRead(r))

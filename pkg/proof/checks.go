@@ -53,6 +53,11 @@ func (c Checks) DamagedSince(at time.Time) bool {
 	})
 }
 
+// ProvenSince reports whether a check has read all data of the repository after a time, and found it whole.
+func (c Checks) ProvenSince(at *metav1.Time) bool {
+	return at != nil && slices.ContainsFunc(c, func(r Check) bool { return r.Whole && r.Deep && r.At.After(at.Time) })
+}
+
 // ChecksOf returns the results of the checks of all tasks, by repository.
 func ChecksOf(tasks []v1alpha1.RepositoryTask) map[v1alpha1.RepositoryKey]Checks {
 	checks := map[v1alpha1.RepositoryKey]Checks{}
@@ -76,9 +81,4 @@ func ChecksOf(tasks []v1alpha1.RepositoryTask) map[v1alpha1.RepositoryKey]Checks
 // RepositoryDamage reports whether a check has found damage, or that the repository or a snapshot is gone.
 func RepositoryDamage(entry *v1alpha1.RepositoryTaskRepository) bool {
 	return entry.Result == v1alpha1.RepositoryDamaged || entry.Result == v1alpha1.RepositoryFailed && Lost(entry.Reason)
-}
-
-// ProvenSince reports whether a check has read all data of the repository after a time, and found it whole.
-func (c Checks) ProvenSince(at *metav1.Time) bool {
-	return at != nil && slices.ContainsFunc(c, func(r Check) bool { return r.Whole && r.Deep && r.At.After(at.Time) })
 }

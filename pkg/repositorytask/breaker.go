@@ -29,13 +29,13 @@ type outage struct {
 	failures int
 	until    time.Time // then somebody looks again
 	err      error
-	alone    bool // another repository of the location has answered since
+	alone    bool // another repository of the location has answered since: the fault is its own
 }
 
-// silentRepositories is how many repositories of a location do not open before none of it is tried: one alone may be at fault itself.
+// silentRepositories is how many repositories of a location must not open before the others are not tried: the fault of a single one may be its own.
 const silentRepositories = 2
 
-// besides returns the other repositories of a location that do not open, unless one has answered since.
+// besides returns the outages of other repositories of the location, but for those after which a repository of it has answered.
 func (b breaker) besides(key v1alpha1.RepositoryKey) []*outage {
 	var others []*outage
 	for other, known := range b {
@@ -65,7 +65,7 @@ func (e *closedError) Unwrap() error { return e.err }
 // admit returns a *closedError if a repository did not open a while ago, or does not yet, or its location does not answer: each of its repositories would
 // else hold the only slot for as long as restic is patient.
 func (r *run) admit(ctx context.Context, pvb *velerov1.PodVolumeBackup) error {
-	key := repositoryKey(pvb)
+	key := proof.RepositoryOf(pvb)
 	known, others := r.breaker[key], r.breaker.besides(key)
 	switch {
 	case known != nil && time.Now().Before(known.until):
@@ -89,7 +89,7 @@ func (r *run) learn(ctx context.Context, pvb *velerov1.PodVolumeBackup, reason v
 }
 
 func (r *run) lookWhetherOpen(ctx context.Context, pvb *velerov1.PodVolumeBackup) error {
-	key := repositoryKey(pvb)
+	key := proof.RepositoryOf(pvb)
 	err := r.open(ctx, pvb)
 	if ctx.Err() != nil || !isAway(err) {
 		delete(r.breaker, key)
@@ -116,10 +116,6 @@ func isAway(err error) bool {
 	}
 	reason, mayPass := classify(err)
 	return mayPass && reason == v1alpha1.ReasonDataPath
-}
-
-func repositoryKey(pvb *velerov1.PodVolumeBackup) v1alpha1.RepositoryKey {
-	return proof.RepositoryIn(new(repositoryOf(pvb)))
 }
 
 // open returns why a repository that the work on a volume needs does not open. One that is locked, or is not there, has answered.

@@ -62,8 +62,8 @@ func (r *run) addUnsynced(ctx context.Context) error {
 	return nil
 }
 
-// findUnsyncedBackups takes up that restic snapshots of Backups of which the task migrates nothing have no PodVolumeBackup in the cluster: the task is
-// not about all then. Of the Backups that it migrates copyBackup knows, and one with a snapshot of kopia has none of restic.
+// findUnsyncedBackups notes restic snapshots without a PodVolumeBackup in the cluster, of Backups of which the task migrates nothing: then the task is
+// not about all. copyBackup looks at the Backups that it migrates, and a Backup with a kopia snapshot has none of restic.
 func (r *run) findUnsyncedBackups(ctx context.Context) error {
 	var records velerov1.PodVolumeBackupList
 	var backups velerov1.BackupList

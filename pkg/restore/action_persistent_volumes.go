@@ -157,7 +157,7 @@ func (s *scope) whyWithheld(ctx context.Context, volume string, claim types.Name
 	}
 }
 
-// otherBackup is advice on a volume that comes without its data.
+// otherBackup tells people what to do about a claim whose volume got no data.
 const otherBackup = "Delete the claim, with the pods that use it, and restore it from another backup"
 
 func (s *scope) fill(in *actionInput, claim types.NamespacedName, from source) actionOutput {

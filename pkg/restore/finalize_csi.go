@@ -18,7 +18,7 @@ var (
 	snapshotContentObjects = snapshotContentResource.WithVersion("v1")
 )
 
-// errSnapshotGone comes for a VolumeSnapshot, or its content, that nobody will make.
+// errSnapshotGone is the error of a VolumeSnapshot, or its content, that does not exist and that nobody will create.
 var errSnapshotGone = errors.New("is not in the cluster")
 
 // snapshotInterval is how often failedSnapshots looks: each time it sends up to three requests for each claim.

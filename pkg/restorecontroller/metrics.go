@@ -72,9 +72,9 @@ func (m *Metrics) forgetLocation(name string) {
 	m.syncFails.DeleteLabelValues(name)
 }
 
-// countSync counts a round, with the backups that it could not sync; whole says that it has not come to an end.
-func (m *Metrics) countSync(location string, failed int, whole bool) {
-	if whole {
+// countSync counts a round in which so many backups could not be synced; aborted: it did not come to its end.
+func (m *Metrics) countSync(location string, failed int, aborted bool) {
+	if aborted {
 		failed++
 	}
 	m.syncErrors.WithLabelValues(location).Add(float64(failed))

@@ -96,7 +96,7 @@ func (e *execution) resume(ctx context.Context) error {
 // storePatience is how long a restore that is taken over waits for its store at least, however late it is.
 const storePatience = 15 * time.Minute
 
-// originDeadline is until when a restore that is taken over waits for its backup and location, if it has waited since then. A store
+// originDeadline returns until when a restore that is taken over waits for its backup and location; since is when it began to wait. A store
 // that is away is waited for, however late it is; a Backup that is gone is not.
 func (e *execution) originDeadline(since time.Time) time.Time {
 	if e.location != nil {
@@ -105,7 +105,7 @@ func (e *execution) originDeadline(since time.Time) time.Time {
 	return e.volumeDeadline()
 }
 
-// storeDeadline is until when a restore that is taken over waits for its store, if it has waited since then.
+// storeDeadline returns until when a restore that is taken over waits for its store; since is when it began to wait.
 func (e *execution) storeDeadline(since time.Time) time.Time {
 	if volumes := e.volumeDeadline(); volumes.After(since.Add(storePatience)) {
 		return volumes

@@ -16,7 +16,7 @@ import (
 const flushLook = time.Second
 
 // Flush has the kernel write what it holds of a directory's file system, as syncfs(2), and returns that call's error. step is called
-// whenever the kernel has written something since the last look, about once a second; ctx ends the looks, not the call. nil: nobody looks.
+// whenever the kernel has written something since the last look, about once a second; with a nil step nobody looks. ctx ends the looks, not the call.
 //
 // The kernel does not say for whom it writes: what else is written to the same device counts, too. Where a file system has no device (NFS,
 // FUSE, btrfs) that would be the whole node's writes, which go on while a file server hangs. There only a new low of what waits to be

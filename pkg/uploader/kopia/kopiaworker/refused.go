@@ -18,15 +18,15 @@ type refused struct {
 	count uploader.Refused
 }
 
-// timeGrain is how exact the times of a volume are at least: those of FAT count in 2 s.
+// timeGrain is the coarsest resolution of times on a volume: FAT counts in 2 s.
 const timeGrain = 2 * time.Second
 
 // check counts what a restored entry lacks. Others than root cannot be expected to give files away.
 func (r *refused) check(path string, info os.FileInfo, e kopiafs.Entry, modified time.Time) {
 	owner := os.Geteuid() == 0 && !hasOwner(info, e.Owner())
 	mode := info.Mode()&os.ModeSymlink == 0 && (info.Mode()^e.Mode())&kopiafs.ModBits != 0
-	late := info.ModTime().Sub(modified).Abs() > timeGrain
-	if !owner && !mode && !late {
+	wrongTime := info.ModTime().Sub(modified).Abs() > timeGrain
+	if !owner && !mode && !wrongTime {
 		return
 	}
 	r.mu.Lock()
@@ -37,7 +37,7 @@ func (r *refused) check(path string, info os.FileInfo, e kopiafs.Entry, modified
 	if mode {
 		r.count.Modes++
 	}
-	if late {
+	if wrongTime {
 		r.count.Times++
 	}
 	if path = inRoot(path); r.first == "" || path < r.first {

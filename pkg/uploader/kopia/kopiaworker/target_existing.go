@@ -30,7 +30,7 @@ type namesakes struct {
 }
 
 // mayReplace reports whether name may replace what is in its way. If the volume lists one of the names, what is there is that one's. If it lists
-// none, what is there has the form of neither, and the first to come replaces it.
+// none, the entry was made under another form of the name, and the first to come replaces it.
 func (n *namesakes) mayReplace(name string) bool {
 	if len(n.present) > 0 {
 		return n.present[name]
