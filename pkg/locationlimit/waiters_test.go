@@ -27,6 +27,12 @@ func (l *location) look(context.Context, string) (int, error) {
 	return l.free, l.err
 }
 
+func (l *location) looked() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.looks
+}
+
 func (l *location) set(free int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -71,14 +77,16 @@ func TestWaiters(t *testing.T) {
 		}
 		passes := func(want ...int) {
 			t.Helper()
-			before := at.looks
+			before := at.looked()
 			<-time.After(lookPause)
 			synctest.Wait()
+			if n := at.looked() - before; n != 1 {
+				t.Errorf("%d looks, want 1", n)
+			}
+			mu.Lock()
+			defer mu.Unlock()
 			if got := slices.Sorted(slices.Values(wentOn)); !slices.Equal(got, want) {
 				t.Errorf("%v went on, want %v", got, want)
-			}
-			if n := at.looks - before; n != 1 {
-				t.Errorf("%d looks, want 1", n)
 			}
 			wentOn = nil
 		}
@@ -95,10 +103,15 @@ func TestWaiters(t *testing.T) {
 		at.set(100, nil)
 		passes(5, 6, 7, 8, 9)
 		all.Wait()
-		looks := at.looks
+		looks := at.looked()
 		<-time.After(time.Hour)
-		if at.looks != looks || len(w.lines) != 0 {
-			t.Errorf("%d looks for nobody", at.looks-looks)
+		if n := at.looked() - looks; n != 0 {
+			t.Errorf("%d looks for nobody", n)
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if len(w.lines) != 0 {
+			t.Errorf("%d lines of nobody", len(w.lines))
 		}
 	})
 }

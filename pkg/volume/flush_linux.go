@@ -23,7 +23,8 @@ const flushLook = time.Second
 // written counts: a hanging flush runs out of these.
 func Flush(ctx context.Context, dir *os.File, step func()) error {
 	if step != nil {
-		defer watchWrites(ctx, writesOf(dir), step)()
+		device, _ := deviceCounters(dir)
+		defer watchWrites(ctx, writesOf(device), step)()
 	}
 	return unix.Syncfs(int(dir.Fd()))
 }
@@ -61,19 +62,18 @@ func watchWrites(ctx context.Context, moved func() bool, step func()) (stop func
 	}
 }
 
-// writesOf returns a function that reports whether anything was written since it was called last.
-func writesOf(dir *os.File) (moved func() bool) {
-	if device, ok := deviceCounters(dir); ok {
-		if last, ok := sectorsWritten(device); ok {
-			return func() bool {
-				now, ok := sectorsWritten(device)
-				before := last
-				last = now
-				return ok && now != before
-			}
-		}
+// writesOf returns a function that reports whether anything was written since it was called last, by the counters of a block device if that counts.
+func writesOf(device string) (moved func() bool) {
+	last, counts := sectorsWritten(device)
+	if !counts {
+		return newLow(unwrittenBytes)
 	}
-	return newLow(unwrittenBytes)
+	return func() bool {
+		now, ok := sectorsWritten(device)
+		before := last
+		last = now
+		return ok && now != before
+	}
 }
 
 // newLow returns a function that reports whether a number is lower than it ever was.

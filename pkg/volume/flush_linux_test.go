@@ -2,6 +2,7 @@ package volume
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -51,6 +52,33 @@ func TestFlushTakesNoOtherWritesForItsOwn(t *testing.T) {
 	}
 	if newLow(func() (int64, bool) { return 0, false })() {
 		t.Error("a number that is not known has moved")
+	}
+}
+
+// TestFlushFollowsTheDevice: what the kernel has written to the device is movement, and nothing else is.
+func TestFlushFollowsTheDevice(t *testing.T) {
+	t.Parallel()
+	counters := filepath.Join(t.TempDir(), "stat")
+	count := func(sectors int) {
+		if err := os.WriteFile(counters, fmt.Appendf(nil, "1 2 3 4 5 6 %d 8 0 10 11", sectors), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	count(100)
+	moved := writesOf(counters)
+	for _, step := range []struct {
+		sectors int
+		moved   bool
+	}{{100, false}, {101, true}, {101, false}, {3, true}} { // a counter may begin anew
+		if count(step.sectors); moved() != step.moved {
+			t.Errorf("%d sectors: moved is %v", step.sectors, !step.moved)
+		}
+	}
+	if err := os.Remove(counters); err != nil {
+		t.Fatal(err)
+	}
+	if moved() {
+		t.Error("a device that is gone has moved")
 	}
 }
 

@@ -34,6 +34,9 @@ func restoreOntoCase(t *testing.T, repository uploader.Repository) {
 	_, err := os.Lstat(filepath.Join(dir, "alone"))
 	lost := int64(4) // README or readme, Dir or dir and what is in it, new/X or new/x
 	if errors.Is(err, os.ErrNotExist) {
+		if os.Getenv("CI") != "" { // .ci/run installs what it takes
+			t.Fatal("no file system without case could be mounted")
+		}
 		t.Log("no file system without case could be mounted here")
 		lost = 0
 	}
