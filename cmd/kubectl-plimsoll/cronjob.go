@@ -28,11 +28,11 @@ type cronJob struct {
 	image     image
 	args      []string      // of the plugin
 	timeout   time.Duration // of a Job; 0: jobTimeout
-	retried   bool          // the args have runIDVariable, so that a second pod of a Job goes on with what the first has created
+	retried   bool          // the command knows runIDVariable, so that a second pod of a Job goes on with what the first has created
 }
 
-// runIDVariable is the variable of the container with the id of its Job.
-const runIDVariable = "RUN_ID"
+// runIDVariable is the variable of the container with the id of its Job. It is no flag, which an older image would not know.
+const runIDVariable = "PLIMSOLL_RUN_ID"
 
 // maxRetries is how often a Job starts another pod, in about half an hour with Kubernetes' backoff: as long as an upgrade of the API server, a
 // restart of the backed up pod or the loss of a node may take.

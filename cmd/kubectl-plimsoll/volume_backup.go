@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 
@@ -75,7 +76,7 @@ With --schedule it creates nothing, but prints a CronJob that makes this backup,
 	f.StringVar(&o.uploader, "uploader", uploaderRestic, "restic or kopia")
 	o.keep.addFlags(f)
 	f.StringVar(&o.schedule, "schedule", "", "print a CronJob with this schedule instead of backing up")
-	f.StringVar(&o.runID, "run-id", "", "follow the PodVolumeBackup that an earlier call with the same id has created, if there is one: the CronJob gives each Job its own")
+	f.StringVar(&o.runID, "run-id", os.Getenv(runIDVariable), "follow the PodVolumeBackup that an earlier call with the same id has created, if there is one (default: the variable "+runIDVariable+", in which a CronJob gives each Job its own)")
 	f.StringVar(&o.image, "image", "", "image of the CronJob, which must contain kubectl-plimsoll (default: the node agent's)")
 	return cmd
 }
@@ -92,7 +93,7 @@ func (o *volumeBackup) validate() error {
 		return program.Misused(errors.New("--schedule prints YAML only"))
 	case o.schedule == "" && o.image != "":
 		return program.Misused(errors.New("--image needs --schedule"))
-	case o.schedule != "" && o.runID != "":
+	case o.schedule != "" && o.runID != os.Getenv(runIDVariable):
 		return program.Misused(errors.New("--schedule cannot be combined with --run-id: each Job has its own"))
 	}
 	if err := o.waitOptions.validate(); err != nil {

@@ -76,6 +76,5 @@ func (s *scheduled) args() []string {
 	return []string{
 		s.command[0], s.command[1], s.target.namespace + "/" + s.target.pod, s.target.volume,
 		"--to=" + s.location, "--uploader=" + s.uploader, "--namespace=" + s.namespace,
-		"--run-id=$(" + runIDVariable + ")",
 	}
 }

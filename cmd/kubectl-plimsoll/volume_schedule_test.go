@@ -103,10 +103,10 @@ func TestVolumeSchedule(t *testing.T) {
 	if r := p.cronJob.Spec.JobTemplate.Spec; *r.BackoffLimit != maxRetries || !slices.Equal(r.PodFailurePolicy.Rules[0].OnExitCodes.Values, []int32{2, 3, 4}) {
 		t.Errorf("the Job is %+v", r)
 	}
-	if env := job.Containers[0].Env; len(env) != 1 || env[0].Name != "RUN_ID" || env[0].ValueFrom.FieldRef.FieldPath != "metadata.labels['batch.kubernetes.io/controller-uid']" {
+	if env := job.Containers[0].Env; len(env) != 1 || env[0].Name != "PLIMSOLL_RUN_ID" || env[0].ValueFrom.FieldRef.FieldPath != "metadata.labels['batch.kubernetes.io/controller-uid']" {
 		t.Errorf("the environment is %+v", env)
 	}
-	args := argsOfJob(t, &p, "job-1")
+	args := argsOfJob(&p, "job-1")
 
 	kubeconfig := c.grant(&p, "all", -1)
 	var jobOut, jobErr bytes.Buffer
@@ -133,16 +133,9 @@ func TestVolumeSchedule(t *testing.T) {
 	}
 }
 
-// argsOfJob are the arguments that the pod of a Job with this UID gets.
-func argsOfJob(t *testing.T, p *printed, uid string) []string {
-	t.Helper()
-	args := slices.Clone(p.cronJob.Spec.JobTemplate.Spec.Template.Spec.Containers[0].Args)
-	i := slices.Index(args, "--run-id=$(RUN_ID)")
-	if i < 0 {
-		t.Fatalf("the arguments have no id of the run: %q", args)
-	}
-	args[i] = "--run-id=" + uid
-	return args
+// argsOfJob are the arguments that the pod of a Job with this UID gets, and what it has in its environment.
+func argsOfJob(p *printed, uid string) []string {
+	return append(slices.Clone(p.cronJob.Spec.JobTemplate.Spec.Template.Spec.Containers[0].Args), "--run-id="+uid)
 }
 
 // TestVolumeBackupOfARun calls the command again as a second pod of a Job would: it follows what the first has created, also if that has
@@ -179,6 +172,14 @@ func TestVolumeBackupOfARun(t *testing.T) {
 			t.Errorf("%q: code %d: %s", other, code, errOut)
 		}
 		made(2 + i)
+	}
+}
+
+// The pod of a Job has the id in its environment, which an older image takes no notice of.
+func TestRunIDOfTheEnvironment(t *testing.T) {
+	t.Setenv(runIDVariable, "job-1")
+	if id := volumeBackupCommand(nil).Flags().Lookup("run-id").Value.String(); id != "job-1" {
+		t.Errorf("the id is %q", id)
 	}
 }
 
@@ -347,7 +348,7 @@ func TestVolumeBackupKeeps(t *testing.T) {
 	kubeconfig := c.grant(&p, "keep", -1)
 	job := func(id string) (out, errOut string, code int) {
 		var stdout, stderr bytes.Buffer
-		code = run(t.Context(), strings.NewReader(""), &stdout, &stderr, append([]string{"--kubeconfig", kubeconfig}, argsOfJob(t, &p, id)...))
+		code = run(t.Context(), strings.NewReader(""), &stdout, &stderr, append([]string{"--kubeconfig", kubeconfig}, argsOfJob(&p, id)...))
 		return stdout.String(), stderr.String(), code
 	}
 	data, err := restic.New(t.Context(), parts.Restic(t, parts.DefaultRestic), restic.Options{TempDir: t.TempDir(), Logger: c.Logger()})

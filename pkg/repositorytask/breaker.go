@@ -67,9 +67,13 @@ func (e *closedError) Unwrap() error { return e.err }
 func (r *run) admit(ctx context.Context, pvb *velerov1.PodVolumeBackup) error {
 	key := proof.RepositoryOf(pvb)
 	known, others := r.breaker[key], r.breaker.besides(key)
+	silent := func(o *outage) bool { return o.failures == 1 }
 	switch {
 	case known != nil && time.Now().Before(known.until):
 		return &closedError{outage: *known}
+	case known == nil && !r.ventured && len(others) > 0 && !slices.ContainsFunc(others, silent):
+		r.ventured = true // the others may be broken, and not the location
+		return r.lookWhetherOpen(ctx, pvb)
 	case len(others) >= silentRepositories:
 		first := slices.MinFunc(others, func(a, b *outage) int { return a.until.Compare(b.until) })
 		return &closedError{*first, key.BackupStorageLocation}

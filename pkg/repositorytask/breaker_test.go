@@ -3,6 +3,7 @@ package repositorytask
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -186,6 +187,52 @@ func TestLocationAway(t *testing.T) {
 			t.Errorf("%+v", status)
 		}
 	}
+}
+
+// partlyBroken has repositories that do not open, whatever the location does.
+type partlyBroken struct {
+	looks
+	broken []string // namespaces
+}
+
+func (p *partlyBroken) Open(_ context.Context, repository uploader.Repository) error {
+	if slices.ContainsFunc(p.broken, func(namespace string) bool { return strings.HasSuffix(repository.URL, "/"+namespace) }) {
+		return errors.New("an answer that nobody knows")
+	}
+	return nil
+}
+
+func (p *partlyBroken) Verify(ctx context.Context, req uploader.VerifyRequest, sink progress.Sink) (uploader.VerifyResult, error) {
+	if err := p.Open(ctx, req.Repository); err != nil {
+		return uploader.VerifyResult{}, err
+	}
+	return p.looks.Verify(ctx, req, sink)
+}
+
+// TestBrokenRepositoriesKeepNoOthersFromTheirTurn: those that come before them do not open for days, and the location answers.
+func TestBrokenRepositoriesKeepNoOthersFromTheirTurn(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	nightly := s.backup("nightly")
+	p := &partlyBroken{looks: looks{}, broken: []string{"a", "b"}}
+	for _, namespace := range []string{"a", "b", "c", "d"} {
+		s.record(nightly, "restic", namespace, namespace, namespace, velerov1.PodVolumeBackupPhaseCompleted)
+		p.looks[namespace] = []uploader.VerifyResult{{Files: 1}}
+	}
+	cfg := s.config()
+	cfg.Verifiers, cfg.ParkDelay = map[string]uploader.Verifier{"restic": p}, 500*time.Millisecond
+	s.start(cfg)
+	task := s.task("nightly", "nightly")
+	s.Create(task)
+	testenv.EventuallyGet(s.Env, task, "the volumes of the repositories that open", func(t *v1alpha1.RepositoryTask, err error) bool {
+		verified := 0
+		for _, v := range t.Status.Volumes {
+			if v.Result == v1alpha1.VolumeVerified {
+				verified++
+			}
+		}
+		return err == nil && verified == 2
+	})
 }
 
 // TestBesides: those of the location count that do not open now, unless another one has answered since.

@@ -40,6 +40,8 @@ type run struct {
 	unlisted  *RefusedError              // why nobody knows whether the task has all volumes of its Backup; nil: it is known
 	object    *v1alpha1.RepositoryTask   // as it was when the run began, for what does not change
 
+	ventured bool // into a repository of a location whose others do not open
+
 	parked *closedError // the repository that opens first, perhaps, of those for which something was left; nil: none
 
 	owesMarks bool // damage was found that is not noted yet on the PodVolumeBackup, since its Backup runs

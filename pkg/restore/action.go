@@ -30,7 +30,7 @@ type actionOutput struct {
 	skip       string // why the item is not restored; empty if it is
 	additional []key  // what must be restored before this item
 	warnings   []string
-	errors     []string                   // that do not keep the item from being restored
+	errors     []string                   // what the item lacks if it is created
 	unfilled   *volumeinfo.RestoredVolume // what is known of the volume of a claim into which no data comes
 }
 

@@ -34,6 +34,8 @@ var (
 	errUnbound = errors.New("its storage class waits until a pod that uses it is scheduled")
 	// errUnused is errUnbound where there is no such pod. Nobody knows when there will be one: it is not waited for.
 	errUnused = fmt.Errorf("%w, and no pod uses it", errUnbound)
+	// errNotMade comes for such a claim when it is its storage's turn.
+	errNotMade = errors.New("a node is chosen for the pod that uses it, and its storage has not made the volume")
 )
 
 // finalizeClaims completes the new volumes of created claims. Those that stay empty are errors.
@@ -50,9 +52,8 @@ func (r *run) finalizeClaims(ctx context.Context, outcome *Outcome) error {
 	}
 	for _, claim := range slices.SortedFunc(maps.Keys(problems), compareNames) {
 		err := fmt.Errorf("persistentvolumeclaims/%s: reclaim policy and labels of its old volume: %w", claim.Name, problems[claim])
-		// A pod uses it, but no volume was made of the snapshot: the storage may not have that any more.
-		failed := ofSnapshots[claim] && !errors.Is(err, errUnused)
-		if errors.Is(err, errUnbound) && !failed {
+		// Where no volume was made of a snapshot, the storage may not have that any more.
+		if errors.Is(err, errUnbound) || errors.Is(err, errNotMade) && !ofSnapshots[claim] {
 			outcome.Results.Warnings.Add(claim.Namespace, err)
 		} else {
 			outcome.Results.Errors.Add(claim.Namespace, err)
@@ -240,8 +241,14 @@ func (r *run) boundVolume(ctx context.Context, name types.NamespacedName) (*core
 		return nil, err
 	}
 	if claim.Status.Phase != corev1.ClaimBound || claim.Spec.VolumeName == "" {
-		if waits, err := r.waitsForConsumer(ctx, &claim); err != nil || waits {
-			return nil, cmp.Or(err, errUnbound)
+		waits, err := r.waitsForConsumer(ctx, &claim)
+		switch {
+		case err != nil:
+			return nil, err
+		case waits && claim.Annotations[selectedNode] != "":
+			return nil, errNotMade
+		case waits:
+			return nil, errUnbound
 		}
 		return nil, fmt.Errorf("the claim is %s", claim.Status.Phase)
 	}

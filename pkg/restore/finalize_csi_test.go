@@ -38,11 +38,11 @@ func TestSnapshotThatCannotBeUsed(t *testing.T) {
 		snapshot = `{"apiVersion":"snapshot.storage.k8s.io/v1","kind":"VolumeSnapshot","spec":{"source":{"volumeSnapshotContentName":"c"}},"status":{}}`
 		content  = `{"apiVersion":"snapshot.storage.k8s.io/v1","kind":"VolumeSnapshotContent","spec":{"source":{"snapshotHandle":"snap-1"}}}`
 		class    = `{"apiVersion":"storage.k8s.io/v1","kind":"StorageClass","volumeBindingMode":"WaitForFirstConsumer"}`
-		ready    = `"status":{"readyToUse":true}`
 		noPods   = `{"apiVersion":"v1","kind":"PodList","items":[]}`
 		pods     = `{"apiVersion":"v1","kind":"PodList","items":[{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web"},"spec":{"volumes":[{"name":"v","persistentVolumeClaim":{"claimName":"data"}}]}}]}`
 	)
 	failed := strings.Replace(snapshot, `"status":{}`, `"status":{"error":{"message":"no such snapshot"}}`, 1)
+	usable := strings.Replace(snapshot, `"status":{}`, `"status":{"readyToUse":true}`, 1)
 	unused := "warning shop: persistentvolumeclaims/data: reclaim policy and labels of its old volume: its storage class waits"
 	for _, test := range []struct {
 		name                  string
@@ -67,8 +67,12 @@ func TestSnapshotThatCannotBeUsed(t *testing.T) {
 		name: "ready after an error", claim: claim, snapshot: failed, content: content, pods: noPods, readyAfter: 20 * time.Second, waits: 20 * time.Second,
 		want: []string{unused},
 	}, {
-		name: "ready, and not bound though a pod uses it", claim: claim, snapshot: strings.Replace(snapshot, `"status":{}`, ready, 1), content: content, pods: pods, waits: time.Minute,
-		want: []string{`error shop: persistentvolumeclaims/data: reclaim policy and labels of its old volume: not done within 1m0s: its storage class waits`},
+		name: "ready, and the pod that uses it has no node yet", claim: claim, snapshot: usable, content: content, pods: pods, waits: time.Minute,
+		want: []string{`warning shop: persistentvolumeclaims/data: reclaim policy and labels of its old volume: not done within 1m0s: its storage class waits`},
+	}, {
+		name: "ready, and no volume though the pod has a node", claim: strings.Replace(claim, `"spec"`, `"metadata":{"annotations":{"volume.kubernetes.io/selected-node":"n1"}},"spec"`, 1),
+		snapshot: usable, content: content, pods: pods, waits: time.Minute,
+		want: []string{`error shop: persistentvolumeclaims/data: reclaim policy and labels of its old volume: not done within 1m0s: a node is chosen`},
 	}, {
 		name: "deleted since", pods: noPods, waits: time.Minute,
 		want: []string{`error shop: persistentvolumeclaims/data: reclaim policy and labels of its old volume: not done within 1m0s`},

@@ -28,6 +28,7 @@ type item struct {
 	served   served
 	client   dynamic.ResourceInterface
 	result
+	lacks []string // errors, if it is created
 	// createRetried: an earlier request to create it may have succeeded, although its answer was lost.
 	createRetried bool
 }
@@ -144,7 +145,7 @@ func (r *run) applyActions(ctx context.Context, i *item, chain *dependencyChain)
 			return err
 		})
 		i.warnings = append(i.warnings, out.warnings...)
-		i.errors = append(i.errors, out.errors...)
+		i.lacks = append(i.lacks, out.errors...)
 		if out.unfilled != nil {
 			i.unfilled = out.unfilled
 		}
@@ -262,6 +263,7 @@ func (r *run) create(ctx context.Context, i *item) (made *unstructured.Unstructu
 // afterCreate does what has to be done once an item was created.
 func (r *run) afterCreate(ctx context.Context, i *item, made *unstructured.Unstructured, withStatus bool) {
 	i.action = created
+	i.errors = append(i.errors, i.lacks...)
 	if withStatus {
 		r.restoreStatus(ctx, i, made)
 	}

@@ -191,10 +191,13 @@ func (s *scope) sourceOf(volume string, claim types.NamespacedName) source {
 		}
 		fallthrough
 	case fromCSISnapshot, fromDataMover:
-		if !restorePVs {
-			return source{dataFrom: fromNowhere, reason: "the Restore asks for no volumes of snapshots (spec.restorePVs)"}
-		}
 	default:
+		if !recorded.lost {
+			return recorded
+		}
+	}
+	if !restorePVs {
+		return source{dataFrom: fromNowhere, reason: "the Restore asks for no volumes of snapshots (spec.restorePVs)"}
 	}
 	return recorded
 }
