@@ -102,7 +102,7 @@ func (r *run) lookWhetherOpen(ctx context.Context, pvb *velerov1.PodVolumeBackup
 				other.alone = true
 			}
 		}
-		return nil //nolint:nilerr // when ctx has ended the work itself says so
+		return nil // when ctx has ended the work itself says so
 	}
 	known := cmp.Or(r.breaker[key], &outage{})
 	known.failures++

@@ -277,7 +277,7 @@ func (r *run) create(ctx context.Context, repo uploader.Repository) error {
 
 // kopiaSource is the name under which Velero from 1.17 on files the snapshots of a volume (docs/contracts/velero-node-agent.md 6.4).
 func kopiaSource(pvb *velerov1.PodVolumeBackup) string {
-	name := pvb.Annotations["velero.io/pvc-name"]
+	name := pvb.Annotations[claimAnnotation]
 	if name == "" {
 		name = pvb.Spec.Volume
 	}
