@@ -43,8 +43,9 @@ func TestRightsOfRepositoryTasks(t *testing.T) {
 	completed := velerov1.BackupStatus{Phase: velerov1.BackupPhaseCompleted}
 	c.CreateSecret("velero-repo-credentials", map[string]string{"repository-password": resticrepo.Password})
 	store := t.TempDir()
-	measured := filepath.Join(store, "restic", "bank")
+	measured, whole := filepath.Join(store, "restic", "bank"), filepath.Join(store, "restic", "vault")
 	resticrepo.Create(t, measured)
+	resticrepo.Create(t, whole)
 	c.Create(
 		c.DirectoryLocation("default", store),
 		&velerov1.Backup{ObjectMeta: c.Meta("lost"), Status: completed}, &velerov1.Backup{ObjectMeta: c.Meta("empty"), Status: completed},
@@ -67,7 +68,9 @@ func TestRightsOfRepositoryTasks(t *testing.T) {
 	inRestic.Labels = nil
 	migrated := inRestic.DeepCopy()
 	migrated.Name, migrated.Labels, migrated.Status.SnapshotID = "migrated-1", map[string]string{velerov1.BackupNameLabel: "migrated"}, backUp(t, restic, measured)
-	c.Create(pvb, inRunning, inRestic, migrated, &velerov1.Backup{ObjectMeta: c.Meta("migrated"), Status: completed})
+	pruned := inRestic.DeepCopy()
+	pruned.Name, pruned.Spec.Pod.Namespace, pruned.Spec.RepoIdentifier, pruned.Status.SnapshotID = "pruned-1", "vault", whole, backUp(t, restic, whole)
+	c.Create(pvb, inRunning, inRestic, migrated, pruned, &velerov1.Backup{ObjectMeta: c.Meta("migrated"), Status: completed})
 	stored := backUp(t, restic, measured)
 
 	// The second one fills its caches as one does whose API server is older than Kubernetes 1.34.
@@ -99,7 +102,7 @@ func TestRightsOfRepositoryTasks(t *testing.T) {
 		testenv.EventuallyGet(c.Env, usage, "the numbers of a repository that lacks a snapshot", func(task *v1alpha1.RepositoryTask, err error) bool {
 			return err == nil && task.Status.Phase == v1alpha1.PhaseCompleted && task.Status.Repositories[0].Usage.MissingSnapshots == 1
 		})
-		prune := &v1alpha1.RepositoryTask{ObjectMeta: c.Meta(name + "-prune"), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskPrune, PodVolumeBackup: "measured-1", Apply: true}}
+		prune := &v1alpha1.RepositoryTask{ObjectMeta: c.Meta(name + "-prune"), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskPrune, PodVolumeBackup: "pruned-1", Apply: true}}
 		c.Create(prune)
 		testenv.EventuallyGet(c.Env, prune, "what was freed", func(task *v1alpha1.RepositoryTask, err error) bool {
 			return err == nil && task.Status.Phase == v1alpha1.PhaseCompleted && task.Status.Repositories[0].Prune.FreedBytes != nil
