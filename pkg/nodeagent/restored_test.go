@@ -2,6 +2,7 @@ package nodeagent
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -95,5 +96,36 @@ func TestLossThatIsMadeGood(t *testing.T) {
 	c.setInitContainer(target, running)
 	if end := c.end(pvr); end.Phase != podvolume.PhaseCompleted || message(end) != "" || calls.Load() != 2 {
 		t.Errorf("ended as %s after %d calls", describe([]podvolume.PodVolume{end}), calls.Load())
+	}
+}
+
+// TestVolumeIsMountedOverARestore: what lies beneath the volume's mount is not in the volume.
+func TestVolumeIsMountedOverARestore(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, controlplane.LatestVelero)
+	target := c.pod("target", "data")
+	dir := c.dir(target, "data")
+	data := uploadertest.NewFake(t.TempDir())
+	var calls atomic.Int32
+	data.OnRestore = func(_ context.Context, req uploader.RestoreRequest, _ progress.Sink) (uploader.RestoreResult, error) {
+		if err := os.WriteFile(filepath.Join(req.Volume.Name(), "file"), []byte("data"), 0o600); err != nil {
+			return uploader.RestoreResult{}, err
+		}
+		if calls.Add(1) == 1 { // to the agent another directory, as a tmpfs is
+			if err := errors.Join(os.Rename(dir, dir+".beneath"), os.Mkdir(dir, 0o755)); err != nil {
+				t.Error(err)
+			}
+		}
+		return uploader.RestoreResult{TotalBytes: 4, SizesOnDisk: 4}, nil
+	}
+	c.startAgent(data, nil)
+	pvr := c.newRestore(target, "data", "1234abcd")
+	c.Create(pvr)
+	c.setInitContainer(target, running)
+	if end := c.end(pvr); end.Phase != podvolume.PhaseCompleted || calls.Load() != 2 {
+		t.Errorf("ended as %s after %d calls", describe([]podvolume.PodVolume{end}), calls.Load())
+	}
+	if content, err := os.ReadFile(filepath.Join(dir, "file")); err != nil || string(content) != "data" {
+		t.Errorf("the volume has %q, %v", content, err)
 	}
 }

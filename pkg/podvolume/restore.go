@@ -85,6 +85,9 @@ func (op *Operation) restore(ctx context.Context) (attemptResult, error) {
 	if err != nil {
 		return attemptResult{}, err
 	}
+	if err := op.checkSameDirectory(pod, req.Volume); err != nil { // kubelet may have mounted the volume over it meanwhile
+		return attemptResult{}, err
+	}
 	if err := op.writeDoneFile(ctx, pod, pvr, req.Volume, result); err != nil {
 		return attemptResult{}, fmt.Errorf("tell the pod's init container that the data is there: %w", err)
 	}

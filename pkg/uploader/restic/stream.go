@@ -117,7 +117,7 @@ func (s *stream) itemFailed(item, text string) {
 		if text == noReason && len(s.unknown) < maxFailedPaths {
 			s.unknown = append(s.unknown, name)
 		}
-		if uploader.HoldsFiles(s.root, name) {
+		if s.holdsFiles(name) {
 			s.dirs++
 			item += "/"
 		}
@@ -154,6 +154,11 @@ func (s *stream) hasVanished(name, text string) bool {
 		return uploader.SaysVanished(text)
 	}
 	return (uploader.SaysVanished(text) || text == noReason) && uploader.IsGone(s.root, name)
+}
+
+// holdsFiles is uploader.HoldsFiles. What has another name than restic prints, because that is not UTF-8, may be a directory.
+func (s *stream) holdsFiles(name string) bool {
+	return strings.ContainsRune(name, utf8.RuneError) || uploader.HoldsFiles(s.root, name)
 }
 
 // keepGone keeps the name of an entry that has vanished.

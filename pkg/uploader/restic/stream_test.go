@@ -236,3 +236,16 @@ func liveBytes() int64 {
 	runtime.ReadMemStats(&stats)
 	return int64(stats.HeapAlloc)
 }
+
+// TestUnreadableDirectoryOfAnotherName: of a name that is no UTF-8 restic prints another one, which nobody finds in the volume. It may be a
+// directory that holds everything.
+func TestUnreadableDirectoryOfAnotherName(t *testing.T) {
+	t.Parallel()
+	s := newBackupStream(progress.Discard, "/volume", volumeWith(t, "file"))
+	for _, item := range []string{"/volume/B\ufffdro", "/volume/B\ufffdro/data", "/volume/file"} {
+		s.itemFailed(item, "open "+item+": permission denied")
+	}
+	if s.reading.Errors != 3 || s.dirs != 2 {
+		t.Errorf("%d errors, %d directories", s.reading.Errors, s.dirs)
+	}
+}
