@@ -76,43 +76,54 @@ type watchedIterator struct {
 	directory *watchedDirectory
 	handle    *os.File
 	prefix    string // of the paths of its entries: path.Join would make a second string for each
-	batch     []string
+	batch     []kopiafs.Entry
 }
 
-// iteratorBatch is how many names are read at once.
+// iteratorBatch is how many entries are read at once.
 const iteratorBatch = 100
 
 // Next returns the next entry, nil after the last one.
 func (i *watchedIterator) Next(context.Context) (kopiafs.Entry, error) {
-	for {
-		if len(i.batch) == 0 {
-			names, err := i.handle.Readdirnames(iteratorBatch)
-			if errors.Is(err, io.EOF) {
-				return nil, nil
-			}
-			if err != nil {
-				return nil, err
-			}
-			i.batch = names
+	for len(i.batch) == 0 {
+		names, err := i.handle.Readdirnames(iteratorBatch)
+		if errors.Is(err, io.EOF) {
+			return nil, nil
 		}
-		name := i.batch[0]
-		i.batch = i.batch[1:]
+		if err != nil {
+			return nil, err
+		}
+		if err := i.look(names); err != nil {
+			return nil, err
+		}
+	}
+	entry := i.batch[0]
+	i.batch = i.batch[1:]
+	return entry, nil
+}
+
+// look looks at each of the names at once: kopia may upload for hours before it asks for the next, and of a name that is not there any more nobody
+// knows then whether it was a directory.
+func (i *watchedIterator) look(names []string) error {
+	i.batch = make([]kopiafs.Entry, 0, len(names))
+	for _, name := range names {
 		if strings.HasSuffix(name, localfs.ShallowEntrySuffix) {
-			return unreadableEntry{name: name, err: errPlaceholder}, nil
+			i.batch = append(i.batch, unreadableEntry{name: name, err: errPlaceholder})
+			continue
 		}
 		at := i.prefix + name
 		entry, err := localfs.NewEntry(at)
 		switch {
 		case err == nil:
-			return i.directory.watch(entry, at), nil
+			i.batch = append(i.batch, i.directory.watch(entry, at))
 		case uploader.IsVanished(err):
 			i.directory.vanished(at)
 		case errors.Is(err, fs.ErrPermission):
-			return unreadableEntry{name: name, err: err}, nil
+			i.batch = append(i.batch, unreadableEntry{name: name, err: err})
 		default:
-			return nil, err
+			return err
 		}
 	}
+	return nil
 }
 
 // errPlaceholder is what is wrong with an entry that kopia takes for one of its placeholders: it would store another entry by another
