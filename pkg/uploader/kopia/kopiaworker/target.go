@@ -112,7 +112,7 @@ func (t *target) makeDirectory(path string) (existed bool, err error) {
 		if err := t.root.Remove(path); err != nil {
 			return false, err
 		}
-		return false, t.root.Mkdir(path, ownerOnly)
+		return false, beforeNamesake(t.root.Mkdir(path, ownerOnly))
 	case info.Mode()&ownerOnly != ownerOnly: // an earlier attempt has finished it, and who is not root could not write into it
 		return true, permitted(t.root.Chmod(inRoot(path), info.Mode()&kopiafs.ModBits|ownerOnly))
 	}
@@ -249,5 +249,13 @@ func (t *target) make(path string, attempt func() error) error {
 	if err := t.root.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	return attempt()
+	return beforeNamesake(attempt())
+}
+
+// beforeNamesake is errNamesake if another entry of the snapshot has come into the place that was just made free.
+func beforeNamesake(err error) error {
+	if errors.Is(err, os.ErrExist) {
+		return errNamesake
+	}
+	return err
 }
