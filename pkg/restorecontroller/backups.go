@@ -72,8 +72,8 @@ func (c *Controller) reconcileBackups(ctx context.Context, req reconcile.Request
 	return after(period), nil
 }
 
-// syncLocation does one round. What goes wrong with one backup is logged and holds up no other, and failed counts those; the error
-// says that the store or the API server could not be asked.
+// syncLocation does one round. What goes wrong with one backup is logged and holds up no other, and failed counts those; it returns an
+// error if the store or the API server does not answer.
 func (c *Controller) syncLocation(ctx context.Context, location *velerov1.BackupStorageLocation, log *slog.Logger) (failed int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()

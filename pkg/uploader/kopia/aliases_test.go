@@ -14,8 +14,8 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
 )
 
-// restoreOntoCase: on a volume that ignores case one of two names is an error, in each attempt, and the other one is there. Where nothing like that can
-// be mounted, both are there.
+// restoreOntoCase: on a volume that ignores case one of two names is an error, in each attempt, and the other one is there. On a machine that
+// cannot mount such a volume both are there; with CI set that is a failure, since .ci/run installs what it takes.
 func restoreOntoCase(t *testing.T, repository uploader.Repository) {
 	t.Helper()
 	source := t.TempDir()
@@ -34,7 +34,7 @@ func restoreOntoCase(t *testing.T, repository uploader.Repository) {
 	_, err := os.Lstat(filepath.Join(dir, "alone"))
 	lost := int64(4) // README or readme, Dir or dir and what is in it, new/X or new/x
 	if errors.Is(err, os.ErrNotExist) {
-		if os.Getenv("CI") != "" { // .ci/run installs what it takes
+		if os.Getenv("CI") != "" {
 			t.Fatal("no file system without case could be mounted")
 		}
 		t.Log("no file system without case could be mounted here")
