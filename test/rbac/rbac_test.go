@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
 	"github.com/plimsoll-io/plimsoll/test/tree"
@@ -176,12 +177,16 @@ func (c *cluster) restoreAll(source *corev1.Pod, backups map[string]*velerov1.Po
 	}
 }
 
-// restoreForPodThatGoes deletes a pod before its restore can begin.
+// restoreForPodThatGoes deletes a pod before its restore can begin. The agent has taken the restore by then: of one that it first sees
+// without its pod it does not know that it is its own, and leaves it to others for minutes.
 func (c *cluster) restoreForPodThatGoes(snapshot string) {
 	c.t.Helper()
 	pod := c.pod("short-lived")
 	c.SetInitContainer(pod, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}})
 	pvr := c.newRestore(pod, "scratch", "restic", snapshot)
+	testenv.EventuallyGet(c.Env, pvr, "taken", func(_ *velerov1.PodVolumeRestore, err error) bool {
+		return err == nil && pvr.Labels[v1alpha1.LabelNode] != ""
+	})
 	if err := c.Client.Delete(c.t.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
 		c.t.Fatal(err)
 	}
