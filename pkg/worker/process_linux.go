@@ -44,7 +44,7 @@ func start(c *Command) (_ *process, err error) {
 			return nil, fmt.Errorf("find the running program: %w", err)
 		}
 	}
-	ask, err := sendRequest(request{Path: path, Args: c.Args, Env: env, Dir: c.Dir.Name(), Access: c.Access, Guarded: guarded})
+	ask, err := sendRequest(request{Path: path, Args: c.Args, Env: env, Dir: c.Dir.Name(), Access: c.Access, Guarded: guarded, Yields: c.Yields})
 	if err != nil {
 		return nil, fmt.Errorf("write request: %w", err)
 	}

@@ -28,6 +28,9 @@ var shim = self //nolint:gochecknoglobals // main sets it before the first Run
 // be called beside Run.
 func UseShim(path string) { shim = path }
 
+// lowestPriority is the nice value of a worker that yields.
+const lowestPriority = 19
+
 // The shim's file descriptors besides the three that the worker keeps.
 const (
 	requestFD = 3 + iota // a memfd with a request
@@ -45,6 +48,7 @@ type request struct {
 	Dir     string // the name of the working directory, for errors
 	Access  Access
 	Guarded bool // there is a guardFD
+	Yields  bool
 }
 
 // failure is why the shim could not become the worker.
@@ -94,6 +98,9 @@ func becomeWorker() error {
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
 	heedInterrupt()
 	dieWithAgent()
+	if r.Yields {
+		_ = unix.Setpriority(unix.PRIO_PROCESS, 0, lowestPriority) // of this thread, which becomes the worker's first; lowering it is always allowed
+	}
 	// Not exec.Cmd.Dir: between clone and execve the agent can start no other process (syscall.ForkLock), nor collect garbage, and a volume that
 	// hangs does not let a process in.
 	if err := unix.Fchdir(dirFD); err != nil {
