@@ -22,14 +22,14 @@ func TestHangingWorkIsLeftBehind(t *testing.T) {
 		tune   func(*Config)
 	}{
 		"deadline": {reason: v1alpha1.ReasonDeadline},
-		"idle":     {reason: v1alpha1.ReasonIdle, tune: func(cfg *Config) { cfg.IdleTimeout = 100 * time.Millisecond }},
+		"idle":     {reason: v1alpha1.ReasonIdle, tune: func(cfg *Config) { cfg.IdleTimeout = time.Second }},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := newCluster(t, controlplane.LatestVelero)
 			if tc.reason == v1alpha1.ReasonDeadline {
-				c.startBackup(time.Now(), "3s")
+				c.startBackup(time.Now(), "10s") // it has begun by then
 			}
 			released := make(chan struct{})
 			data := uploadertest.NewFake(t.TempDir())

@@ -114,10 +114,12 @@ func TestLostLeaseHolder(t *testing.T) {
 func TestLeaseIsGivenBack(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, controlplane.LatestVelero)
-	_, stop := c.startAgent(uploadertest.NewFake(t.TempDir()), nil)
-	c.leaseHolder()
-	stop()
+	_, stop := c.startAgent(uploadertest.NewFake(t.TempDir()), func(cfg *Config) { cfg.AbandonedAfter = 4 * time.Second })
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: lostAgentsLease}}
+	testenv.EventuallyGet(c.Env, lease, "renewed", func(l *coordinationv1.Lease, err error) bool { // so the agent knows that it holds it
+		return err == nil && l.Spec.RenewTime != nil && l.Spec.RenewTime.After(l.Spec.AcquireTime.Time)
+	})
+	stop()
 	c.Get(lease)
 	if holder := lease.Spec.HolderIdentity; holder != nil && *holder != "" {
 		t.Errorf("%s holds it", *holder)

@@ -148,7 +148,7 @@ func TestOthersProgressIsNotSent(t *testing.T) {
 		c.Create(o)
 		c.history.until(t, o, "taken", func(pv podvolume.PodVolume) bool { return pv.TakenFor(c.node) })
 		c.Eventually("the bystander has lost the object", func() bool {
-			return bystander.client.Get(t.Context(), client.ObjectKeyFromObject(o), o.DeepCopyObject().(client.Object)) != nil
+			return wire.events(o) >= 2 && bystander.client.Get(t.Context(), client.ObjectKeyFromObject(o), o.DeepCopyObject().(client.Object)) != nil
 		})
 		first[o] = wire.events(o)
 	}

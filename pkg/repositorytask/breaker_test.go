@@ -113,7 +113,7 @@ func TestParkedPastItsTime(t *testing.T) {
 			cfg.ParkDelay = time.Millisecond
 			s.start(cfg)
 			task := &v1alpha1.RepositoryTask{ObjectMeta: s.Meta("verify"), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskVerify, Latest: true}}
-			task.Spec.MaxDuration = &metav1.Duration{Duration: time.Second}
+			task.Spec.MaxDuration = &metav1.Duration{Duration: 5 * time.Second} // the other volume has its turn within it
 			s.Create(task)
 			status := s.awaitEnd(task)
 			if v := status.Volumes[0]; status.Phase != v1alpha1.PhaseFailed || status.Postponed != 0 || v.Result != v1alpha1.VolumeFailed || v.Reason != v1alpha1.ReasonRepositoryUnavailable || v.CompletionTimestamp == nil {

@@ -313,7 +313,7 @@ func TestScratchThatProvesNothing(t *testing.T) {
 	b := s.newStorage(false)
 	b.away.Store(true)
 	cfg := b.config()
-	cfg.ScratchTimeout, cfg.Tries = 5*time.Second, 1
+	cfg.ScratchTimeout, cfg.Tries = 15*time.Second, 1
 	b.start(cfg)
 	expect := func(task *v1alpha1.RepositoryTask, reason v1alpha1.Reason, says string) {
 		t.Helper()

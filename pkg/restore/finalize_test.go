@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -86,16 +87,29 @@ func (a *attempt) serviceAccount(namespace string) (config *rest.Config, mayWatc
 	if err != nil {
 		a.tb.Fatal(err)
 	}
-	for { // rules are in force a little after they are made
-		if _, err = its.Resource(podObjects).Namespace(namespace).List(a.tb.Context(), metav1.ListOptions{}); err == nil {
-			break
-		}
+	a.untilAllowed(func() error {
+		_, err := its.Resource(podObjects).Namespace(namespace).List(a.tb.Context(), metav1.ListOptions{})
+		return err
+	})
+	return config, func() {
+		grant(name+"-watch", `[{apiGroups: [""], resources: [persistentvolumeclaims], verbs: [watch]}]`)
+		a.untilAllowed(func() error {
+			w, err := its.Resource(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims")).Namespace(namespace).Watch(a.tb.Context(), metav1.ListOptions{})
+			if err == nil {
+				w.Stop()
+			}
+			return err
+		})
+	}
+}
+
+// untilAllowed repeats a request until it succeeds: rules are in force a little after they are made.
+func (a *attempt) untilAllowed(request func() error) {
+	a.tb.Helper()
+	for request() != nil {
 		if err := apiretry.Sleep(a.tb.Context(), pollInterval); err != nil {
 			a.tb.Fatal(err)
 		}
-	}
-	return config, func() {
-		grant(name+"-watch", `[{apiGroups: [""], resources: [persistentvolumeclaims], verbs: [watch]}]`)
 	}
 }
 

@@ -153,7 +153,7 @@ func TestExecHooks(t *testing.T) {
 	failing := exec("main", "exit", "3")
 	failing.Exec.OnError = velerov1.HookErrorModeFail
 	hanging := exec("main", "hang")
-	hanging.Exec.ExecTimeout = metav1.Duration{Duration: time.Second}
+	hanging.Exec.ExecTimeout = metav1.Duration{Duration: 5 * time.Second}
 	impatient := exec("main", "print")
 	impatient.Exec.WaitForReady, impatient.Exec.WaitTimeout = new(true), metav1.Duration{Duration: time.Second}
 	for name, test := range map[string]struct {
@@ -186,7 +186,7 @@ func TestExecHooks(t *testing.T) {
 		"one that hangs": {
 			hooks:  []velerov1.RestoreResourceHook{hanging},
 			status: bothRun, ran: []string{"main [hang]"}, want: Hooks{Attempted: 1, Ended: 1, Failed: 1},
-			errors: []string{"timed out after 1s; the command may still run"},
+			errors: []string{"timed out after 5s; the command may still run"},
 		},
 		"a container that is not ready in time": {
 			hooks:  []velerov1.RestoreResourceHook{impatient},

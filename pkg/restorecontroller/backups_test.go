@@ -265,10 +265,9 @@ func TestOutageOfTheAPIServerIsSurvived(t *testing.T) {
 	c.backUp("b1", nil)
 	var refused atomic.Int32
 	away := func() error {
-		if refused.Load() == 10 {
+		if refused.Add(1) > 10 {
 			return nil
 		}
-		refused.Add(1)
 		return apierrors.NewInternalError(errors.New("etcd is away"))
 	}
 	c.Intercept.Create = func(ctx context.Context, api client.WithWatch, o client.Object, opts ...client.CreateOption) error {

@@ -18,7 +18,7 @@ import (
 // A limit makes a run last long enough to be interrupted anywhere.
 const (
 	slowUpload   = "--upload-limit=10000000"
-	slowDownload = "--download-limit=10000000"
+	slowDownload = "--download-limit=5000000"
 )
 
 // baseline is what one backup and one restore without a fault take, and what they leave for others to restore.

@@ -48,7 +48,11 @@ func TestRealData(t *testing.T) {
 	checkMetrics(t, n)
 
 	for range 2 {
-		started := s.query(t, "process_start_time_seconds")
+		var started []sample
+		testenv.Eventually(t, "the agent was scraped", func() bool {
+			started = s.query(t, "process_start_time_seconds")
+			return len(started) == 1
+		})
 		n.killAgent()
 		awaitAlerts(t, s, "PlimsollAgentDown", "PlimsollMetricsAbsent")
 		n.startAgent(agentFlags...)

@@ -39,6 +39,12 @@ func TestMetricsAuth(t *testing.T) {
 	account := accountIn(t, base)
 	added := readObjects(t, filepath.Join(root, "deploy", "metrics-auth", "rbac.yaml"))
 	c.apply(append(append(base, readObjects(t, filepath.Join(root, "deploy", "node-agent", "rbac.yaml"))...), added...))
+	stranger, reader := c.user("stranger"), c.user("reader")
+	c.Create(&rbacv1.ClusterRoleBinding{ // before the agent, so that the API server knows it when the agent asks
+		ObjectMeta: metav1.ObjectMeta{Name: "reader"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: "plimsoll-metrics-reader"},
+		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: namespace, Name: "reader"}},
+	})
 
 	address := loopback.ForTest(t)
 	stop := startAgent(t, program, []string{
@@ -46,12 +52,6 @@ func TestMetricsAuth(t *testing.T) {
 		"--restic-path=" + restic, "--cache-dir=" + t.TempDir(), "--metrics-address=" + address, "--metrics-auth",
 	}, "")
 	awaitReady(t, "https://"+address+"/readyz")
-	stranger, reader := c.user("stranger"), c.user("reader")
-	c.Create(&rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "reader"},
-		RoleRef:    rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: "plimsoll-metrics-reader"},
-		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: namespace, Name: "reader"}},
-	})
 	for name, tc := range map[string]struct {
 		url, token string
 		code       int

@@ -159,7 +159,7 @@ func TestRightsOfPlugins(t *testing.T) {
 		&corev1.ServiceAccount{ObjectMeta: s.Meta(server.Name)},
 		&velerov1.Backup{ObjectMeta: s.Meta("nightly")},
 	)
-	s.apply(append(roles, s.read("volume-plugin/rolebinding.yaml")...))
+	s.GrantPluginRights()
 	kubeconfig := testenv.Kubeconfig(s.t, s.WithToken(server))
 	s.report(kubeconfig)
 

@@ -168,7 +168,7 @@ func TestRightsToRestore(t *testing.T) {
 		})
 	stop := startAgent(t, program, []string{
 		"repository-tasks", "--kubeconfig=" + testenv.Kubeconfig(t, c.WithToken(account)), "--namespace=" + namespace, "--metrics-address=" + loopback.ForTest(t), "--restic-path=" + restic,
-		"--scratch-timeout=3s", "--progress-interval=200ms",
+		"--scratch-timeout=15s", "--progress-interval=200ms",
 	}, "POD_NAME=tasks")
 	ends := func(name string, reason v1alpha1.Reason) {
 		task := &v1alpha1.RepositoryTask{ObjectMeta: c.Meta(name), Spec: v1alpha1.RepositoryTaskSpec{

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -132,6 +134,25 @@ func (e *Env) GrantPluginRights() {
 	e.readDeploy("volume-plugin/rolebinding.yaml", binding)
 	role.Namespace, binding.Namespace, binding.Subjects[0].Namespace = e.Namespace, e.Namespace, e.Namespace
 	e.Create(role, binding)
+	e.AwaitRules("system:serviceaccount:"+e.Namespace+":"+binding.Subjects[0].Name, role.Rules...)
+}
+
+// AwaitRules waits until the API server lets a user do what rules of a role in the namespace allow: it learns of a role and its binding a
+// moment after they were made.
+func (e *Env) AwaitRules(user string, rules ...rbacv1.PolicyRule) {
+	e.T.Helper()
+	for i := range rules {
+		rule := &rules[i]
+		asked := &authorizationv1.ResourceAttributes{Namespace: e.Namespace, Group: rule.APIGroups[0], Verb: rule.Verbs[0]}
+		asked.Resource, asked.Subresource, _ = strings.Cut(rule.Resources[0], "/")
+		if len(rule.ResourceNames) > 0 {
+			asked.Name = rule.ResourceNames[0]
+		}
+		e.Eventually(user+" may "+asked.Verb+" "+rule.Resources[0], func() bool {
+			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: asked}}
+			return e.Client.Create(e.Context(), review) == nil && review.Status.Allowed
+		})
+	}
 }
 
 // SetInitContainer reports the state of a restored pod's init container, as kubelet does.

@@ -90,6 +90,7 @@ func (c *cluster) as(user string, rules ...rbacv1.PolicyRule) *rest.Config {
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user}},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: user},
 	})
+	c.AwaitRules(user, rules...)
 	config := rest.CopyConfig(c.Config)
 	config.Impersonate = rest.ImpersonationConfig{UserName: user}
 	return config
