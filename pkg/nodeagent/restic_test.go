@@ -11,6 +11,7 @@ import (
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/donefile"
@@ -19,6 +20,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
 	"github.com/plimsoll-io/plimsoll/test/controlplane"
 	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/resticrepo"
@@ -172,6 +174,42 @@ func TestIncrementalBackupUsesTheClaimsLastSnapshot(t *testing.T) {
 	first, second := labeled(), labeled()
 	if first.Status.IncrementalBytes == 0 || second.Status.IncrementalBytes >= first.Status.IncrementalBytes {
 		t.Errorf("first backup added %d bytes, an unchanged second one %d", first.Status.IncrementalBytes, second.Status.IncrementalBytes)
+	}
+}
+
+// TestVolumeIsComparedWithItself: a claim outlives its pods and keeps its chain. Another volume gets neither its parent nor its identity, although pod
+// and volume have the same names.
+func TestVolumeIsComparedWithItself(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, controlplane.LatestVelero)
+	data := uploadertest.NewFake(t.TempDir())
+	c.startAgent(data, nil)
+	backUp := func(pod *corev1.Pod, claim string) (req uploader.BackupRequest, snapshot string) {
+		write(t, filepath.Join(c.dir(pod, "data"), "file"), "content")
+		pvb := c.newBackup(pod, "data")
+		if claim != "" {
+			pvb.Labels[velerov1.PVCUIDLabel] = claim
+		}
+		c.Create(pvb)
+		snapshot = c.end(pvb).Object.(*velerov1.PodVolumeBackup).Status.SnapshotID
+		for _, call := range data.Calls() {
+			if call.Backup != nil {
+				req = *call.Backup
+			}
+		}
+		return req, snapshot
+	}
+	pod := c.pod("web-0", "data")
+	first, snapshot := backUp(pod, "claim-1")
+	second, _ := backUp(pod, "claim-1")
+	if first.Parent != "" || second.Parent != snapshot || first.VolumeID != "claim-1" || second.VolumeID != "claim-1" {
+		t.Errorf("the claim's parents are %q and %q, want none and %q; it is called %q and %q", first.Parent, second.Parent, snapshot, first.VolumeID, second.VolumeID)
+	}
+	if anew, _ := backUp(pod, "claim-2"); anew.Parent != "" || anew.VolumeID != "claim-2" {
+		t.Errorf("a claim made anew: parent %q, called %q", anew.Parent, anew.VolumeID)
+	}
+	if without, _ := backUp(pod, ""); without.Parent != "" || without.VolumeID != string(pod.UID)+"/data" {
+		t.Errorf("without a claim: parent %q, called %q", without.Parent, without.VolumeID)
 	}
 }
 

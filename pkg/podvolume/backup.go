@@ -76,8 +76,8 @@ func (op *Operation) uploader() (uploader.Uploader, error) {
 
 // earlierBackups returns the completed backups of the same claim, location and uploader type, the oldest first; none of a volume without a claim.
 func (op *Operation) earlierBackups(ctx context.Context, pvb *velerov1.PodVolumeBackup) ([]velerov1.PodVolumeBackup, error) {
-	claim, ok := pvb.Labels[velerov1.PVCUIDLabel]
-	if !ok {
+	claim := pvb.Labels[velerov1.PVCUIDLabel]
+	if claim == "" {
 		return nil, nil
 	}
 	var list velerov1.PodVolumeBackupList

@@ -24,7 +24,7 @@ const (
 // setSnapshotSource sets the name and tags under which a snapshot is stored: restic's as in the PodVolumeBackup, kopia's as the
 // Velero version of the cluster's CRDs would set them, so that snapshots of both form one chain.
 func (op *Operation) setSnapshotSource(ctx context.Context, pvb *velerov1.PodVolumeBackup, req *uploader.BackupRequest) error {
-	req.Tags = pvb.Spec.Tags
+	req.Tags, req.VolumeID = pvb.Spec.Tags, volumeID(pvb)
 	if pvb.Spec.UploaderType != uploaderKopia {
 		return nil
 	}
@@ -48,4 +48,16 @@ func (op *Operation) setSnapshotSource(ctx context.Context, pvb *velerov1.PodVol
 	req.Source = path.Join(requesterFrom117, uploaderKopia, pvb.Spec.Pod.Namespace, pvb.Spec.Pod.Name, name)
 	req.Tags = map[string]string{requesterTag: requesterFrom117, uploaderTag: uploaderKopia}
 	return nil
+}
+
+// volumeID tells the volume of a backup from all others. Only a claim outlives its pod.
+func volumeID(pvb *velerov1.PodVolumeBackup) string {
+	switch claim, pod := pvb.Labels[velerov1.PVCUIDLabel], pvb.Spec.Pod.UID; {
+	case claim != "":
+		return claim
+	case pod != "":
+		return string(pod) + "/" + pvb.Spec.Volume
+	default:
+		return ""
+	}
 }

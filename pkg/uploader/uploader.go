@@ -165,9 +165,12 @@ const (
 type BackupRequest struct {
 	Repository Repository
 	Volume     *os.File // the volume's root directory, opened; the worker's working directory
-	// Source is the path under which kopia files the snapshot; empty: the volume's name. Snapshots of one source and the
-	// same requester and uploader tags continue each other (docs/contracts/velero-node-agent.md 6.4). restic takes no notice.
-	Source   string
+	// Source is the path under which kopia files the snapshot; empty: the volume's name (docs/contracts/velero-node-agent.md 6.4).
+	// restic takes no notice.
+	Source string
+	// VolumeID tells the volume from all others, also from one that had its Source before; empty: not known. kopia looks for a snapshot to compare
+	// with only among those of the same VolumeID and Source. restic takes no notice.
+	VolumeID string
 	Tags     map[string]string // as in the PodVolumeBackup's spec.tags; for kopia with the requester's and the uploader's
 	Parent   string            // the snapshot to compare with; empty: the data path looks for one itself
 	Parallel int               // files read at the same time; 0: the data path's default

@@ -138,7 +138,7 @@ func New(options Options) (*Uploader, error) {
 }
 
 // Backup stores the volume as one snapshot, compared with req.Parent or, without one, with the last snapshot of the same
-// source and tags, and with what unfinished backups have left since then. A parent that does not exist any more is no
+// source and req.VolumeID, and with what unfinished backups of these have left since then. A parent that does not exist any more is no
 // error. An empty volume gives no snapshot, where Velero's own agent would store an empty one: so it is the same with
 // every data path, and the server has nothing to restore.
 func (u *Uploader) Backup(ctx context.Context, req uploader.BackupRequest, p progress.Sink) (uploader.BackupResult, error) {
@@ -152,7 +152,8 @@ func (u *Uploader) Backup(ctx context.Context, req uploader.BackupRequest, p pro
 	r, err := u.run(ctx, run{
 		repository: req.Repository, volume: req.Volume, mode: worker.Read, sink: orDiscard(p),
 		request: protocol.Request{
-			Operation: protocol.OpBackup, Parallel: req.Parallel, Source: filepath.Clean(source), Parent: req.Parent, Tags: req.Tags,
+			Operation: protocol.OpBackup, Parallel: req.Parallel, Source: filepath.Clean(source), Parent: req.Parent,
+			VolumeID: req.VolumeID, Tags: req.Tags,
 		},
 	})
 	if err != nil {

@@ -133,14 +133,14 @@ func unchangedVolume(t *testing.T, repository uploader.Repository) {
 	volume := randomVolume(t, 3, mib)
 	u := newUploader(t, kopia.Options{})
 	tags := map[string]string{"snapshot-requester": "pod-volume-backup-restore", "snapshot-uploader": "kopia", "backup": "one"}
-	request := uploader.BackupRequest{Repository: repository, Volume: volume, Source: "snapshot-pod-volume/kopia/shop/web-0/data", Tags: tags}
+	request := uploader.BackupRequest{Repository: repository, Volume: volume, Source: "snapshot-pod-volume/kopia/shop/web-0/data", VolumeID: "pod-1/data", Tags: tags}
 	first := backup(t, u, request, nil)
 
 	for name, change := range map[string]func(*uploader.BackupRequest){
-		"found by source and tags":         func(r *uploader.BackupRequest) { r.Tags["backup"] = "two" },
-		"named, under another source":      func(r *uploader.BackupRequest) { r.Source, r.Parent = "/elsewhere", first.SnapshotID },
-		"named, but gone":                  func(r *uploader.BackupRequest) { r.Parent = "00000000000000000000000000000000" },
-		"without one: another requester's": func(r *uploader.BackupRequest) { r.Tags["snapshot-requester"] = "somebody" },
+		"found by source and volume":    func(r *uploader.BackupRequest) { r.Tags["backup"] = "two" },
+		"named, under another source":   func(r *uploader.BackupRequest) { r.Source, r.Parent = "/elsewhere", first.SnapshotID },
+		"named, but gone":               func(r *uploader.BackupRequest) { r.Parent = goneSnapshot },
+		"without one: another volume's": func(r *uploader.BackupRequest) { r.VolumeID = "pod-2/data" },
 	} {
 		again := request
 		again.Tags = maps.Clone(tags)

@@ -51,6 +51,7 @@ func Run(t *testing.T, subject Subject) {
 		"wrong password":                s.wrongPassword,
 		"unknown snapshot":              s.unknownSnapshot,
 		"empty volume":                  s.emptyVolume,
+		"another volume in its place":   s.anotherVolume,
 		"unreadable files":              s.unreadable,
 		"canceled before it starts":     s.canceledBefore,
 		"browse":                        s.browse,

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
+	"slices"
 
 	kopiafs "github.com/kopia/kopia/fs"
 	"github.com/kopia/kopia/fs/localfs"
@@ -26,11 +28,8 @@ const (
 	pin         = "velero-pin"
 )
 
-// Tags by which Velero tells whose snapshots continue each other.
-const (
-	requesterTag = "snapshot-requester"
-	uploaderTag  = "snapshot-uploader"
-)
+// volumeTag tells the volume of a snapshot from others that had the same source, such as the emptyDir of a replaced pod. Velero's agents do not read it.
+const volumeTag = "plimsoll-volume"
 
 // backup stores the working directory. When stop ends it stores what is there so far and fails.
 func (j *job) backup(ctx, stop context.Context, abort func()) (_ protocol.Result, err error) {
@@ -131,7 +130,7 @@ func isEmpty(name string) (bool, error) {
 // snapshot uploads the working directory and saves its manifest, an incomplete one if stop ended meanwhile: the next
 // backup then finds all that was uploaded. Ending ctx instead would lose it (docs/contracts/restic-kopia.md 9).
 func (j *job) snapshot(ctx, stop context.Context, w repo.RepositoryWriter, p *backupProgress) (*snapshot.Manifest, error) {
-	source := snapshot.SourceInfo{UserName: identity, Host: identity, Path: j.Source}
+	source, tags := snapshot.SourceInfo{UserName: identity, Host: identity, Path: j.Source}, j.snapshotTags()
 	previous, err := j.previous(ctx, w, source)
 	if err != nil {
 		return nil, fmt.Errorf("find the previous snapshot: %w", err)
@@ -156,14 +155,14 @@ func (j *job) snapshot(ctx, stop context.Context, w repo.RepositoryWriter, p *ba
 	watched := &watchedDirectory{Directory: dir, path: ".", vanished: p.hasVanished, vanishedDirectory: func() { p.vanishedDirs.Add(1) }}
 	u.Progress, u.ParallelUploads = p, j.Parallel
 	p.cancel = u.Cancel
-	u.CheckpointInterval, u.CheckpointLabels = j.CheckpointInterval, j.Tags
+	u.CheckpointInterval, u.CheckpointLabels = j.CheckpointInterval, tags
 	defer context.AfterFunc(stop, u.Cancel)()
 	man, err := u.Upload(ctx, watched, tree, source, previous...)
 	if err != nil {
 		return nil, fmt.Errorf("upload: %w", err)
 	}
 	p.checkVanished()
-	man.Tags, man.Description = j.Tags, description
+	man.Tags, man.Description = tags, description
 	if p.unusable(rootSummary(man)) != nil {
 		// It must not look complete, but the next backup finds what it has stored.
 		man.IncompleteReason = upload.IncompleteReasonCanceled
@@ -182,19 +181,32 @@ func (j *job) snapshot(ctx, stop context.Context, w repo.RepositoryWriter, p *ba
 	return man, nil
 }
 
-// previous returns the snapshots to compare the volume with: the parent if there is one, else the last complete snapshot
-// of the source with the same requester and uploader, and all incomplete ones since then.
-func (j *job) previous(ctx context.Context, r repo.Repository, source snapshot.SourceInfo) ([]*snapshot.Manifest, error) {
-	all, err := snapshot.ListSnapshots(ctx, r, source)
-	if err != nil {
-		return nil, err
+// snapshotTags returns the tags of this backup's snapshots, checkpoints included.
+func (j *job) snapshotTags() map[string]string {
+	if j.VolumeID == "" {
+		return j.Tags
 	}
+	tags := maps.Clone(j.Tags)
+	if tags == nil {
+		tags = map[string]string{}
+	}
+	tags[volumeTag] = j.VolumeID
+	return tags
+}
+
+// previous returns the snapshots to compare the volume with: the parent, or without one the last complete snapshot of this very volume, and all
+// incomplete ones of it since then. kopia takes a file for unchanged by its name, mode, owner, size and time of modification, which a file of another
+// volume may have as well.
+func (j *job) previous(ctx context.Context, r repo.Repository, source snapshot.SourceInfo) ([]*snapshot.Manifest, error) {
 	last := j.parent(ctx, r)
 	named := last != nil
 	var incomplete []*snapshot.Manifest
+	all, err := j.ofThisVolume(ctx, r, source)
+	if err != nil {
+		return nil, err
+	}
 	for _, m := range all {
 		switch {
-		case m.Tags[requesterTag] != j.Tags[requesterTag] || m.Tags[uploaderTag] != j.Tags[uploaderTag]:
 		case m.IncompleteReason != "":
 			incomplete = append(incomplete, m)
 		case !named && (last == nil || m.StartTime.After(last.StartTime)):
@@ -213,6 +225,18 @@ func (j *job) previous(ctx context.Context, r repo.Repository, source snapshot.S
 	return previous, nil
 }
 
+// ofThisVolume returns the snapshots of a source that say that they are of the volume, none if the request does not identify it.
+func (j *job) ofThisVolume(ctx context.Context, r repo.Repository, source snapshot.SourceInfo) ([]*snapshot.Manifest, error) {
+	if j.VolumeID == "" {
+		return nil, nil
+	}
+	all, err := snapshot.ListSnapshots(ctx, r, source)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(all, func(m *snapshot.Manifest) bool { return m.Tags[volumeTag] != j.VolumeID }), nil
+}
+
 // parent loads the snapshot that the request names, nil if it names none or that is gone.
 func (j *job) parent(ctx context.Context, r repo.Repository) *snapshot.Manifest {
 	if j.Parent == "" {
@@ -220,7 +244,7 @@ func (j *job) parent(ctx context.Context, r repo.Repository) *snapshot.Manifest 
 	}
 	man, err := loadSnapshot(ctx, r, j.Parent)
 	if err != nil {
-		j.note(slog.LevelWarn, "the parent cannot be used, looking for another snapshot: "+err.Error())
+		j.note(slog.LevelWarn, "the parent cannot be used: "+err.Error())
 		return nil
 	}
 	return man

@@ -68,6 +68,7 @@ type Request struct {
 	Parallel           int
 
 	Source, Parent string            // backup; import: Source
+	VolumeID       string            // backup
 	Tags           map[string]string // backup, import
 	Origin         string            // import
 	// Previous is the snapshot of another import, of PreviousOrigin, that unchanged entries are taken from; empty: none. For import.
