@@ -246,6 +246,11 @@ func volumeFailures() []ReasonInfo {
 			Detail: "never a failure: the reason of result `partial` when a restore by kopia is complete but for owners, modes or times that the volume did not take",
 			Remedy: "the data is there: check that the application can use it, or restore to a volume that keeps them; FAT, SMB and NFS with root_squash do not", Page: pageLacks,
 		},
+		{
+			Reason: ReasonUnreadableAttributes, Meaning: "extended attributes could not be read, and the backup lacks them",
+			Detail: "never a failure: the reason of result `partial` when a backup by restic is complete but for extended attributes, such as ACLs, that could not be read",
+			Remedy: "the files are in the backup: look with 'getfattr -d -m - FILE' on the node why the attributes cannot be read", Page: pageLacks,
+		},
 		{Reason: ReasonVanishedFiles, Meaning: "many files vanished while the volume was read", Detail: "never a failure: the reason of result `partial` when many files vanished while the volume was read", Page: pageLacks},
 		{
 			Reason: ReasonIdle, Meaning: "no byte moved for `--idle-timeout`", Retried: retriedYes,

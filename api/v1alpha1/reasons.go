@@ -54,6 +54,7 @@ const (
 	ReasonMissingData           Reason = "MissingData"           // the files of a restored volume are smaller than the snapshot's, without an error
 	ReasonVanishedFiles         Reason = "VanishedFiles"         // the reason of result partial: many files vanished while the volume was read
 	ReasonRefusedAttributes     Reason = "RefusedAttributes"     // the reason of result partial: the volume did not take all owners, modes or times of a restore
+	ReasonUnreadableAttributes  Reason = "UnreadableAttributes"  // the reason of result partial: extended attributes could not be read, and a backup lacks them
 	ReasonRestoreMismatch       Reason = "RestoreMismatch"       // the restored volume was compared with the snapshot, and is not the same
 	ReasonTooManyAttempts       Reason = "TooManyAttempts"       // the agent ended once too often while it ran
 	ReasonDataPath              Reason = "DataPath"              // anything else that restic or kopia says
@@ -91,16 +92,17 @@ const (
 
 // The reasons of the Events on PodVolumeBackups and PodVolumeRestores.
 const (
-	EventQueued            = "Queued"
-	EventStarted           = "Started"
-	EventProgress          = "Progress" // at 25, 50 and 75 %
-	EventStalled           = "Stalled"
-	EventResumed           = "Resumed" // bytes move again, or another agent has taken over
-	EventRetrying          = "Retrying"
-	EventWaiting           = "Waiting" // for a repository that does not open
-	EventPartial           = "Partial" // completed, without some files
-	EventCompleted         = "Completed"
-	EventRefusedAttributes = "RefusedAttributes" // completed, without some owners, modes or times
-	EventFailed            = "Failed"
-	EventCanceled          = "Canceled"
+	EventQueued               = "Queued"
+	EventStarted              = "Started"
+	EventProgress             = "Progress" // at 25, 50 and 75 %
+	EventStalled              = "Stalled"
+	EventResumed              = "Resumed" // bytes move again, or another agent has taken over
+	EventRetrying             = "Retrying"
+	EventWaiting              = "Waiting" // for a repository that does not open
+	EventPartial              = "Partial" // completed, without some files
+	EventCompleted            = "Completed"
+	EventRefusedAttributes    = "RefusedAttributes"    // completed, without some owners, modes or times
+	EventUnreadableAttributes = "UnreadableAttributes" // completed, without some extended attributes
+	EventFailed               = "Failed"
+	EventCanceled             = "Canceled"
 )

@@ -135,6 +135,28 @@ func TestRefusedAttributesAreTold(t *testing.T) {
 	c.event(pvr, v1alpha1.EventRefusedAttributes)
 }
 
+// TestUnreadableAttributesAreTold: the files are in the backup, and a restore brings them without their ACLs.
+func TestUnreadableAttributesAreTold(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, controlplane.LatestVelero)
+	data := uploadertest.NewFake(t.TempDir())
+	data.OnBackup = func(context.Context, uploader.BackupRequest, progress.Sink) (uploader.BackupResult, error) {
+		return uploader.BackupResult{SnapshotID: "1234abcd", TotalBytes: 7, TotalFiles: 30, LackAttributes: uploader.LackAttributes{Entries: 1, Example: "pgdata"}}, nil
+	}
+	c.startAgent(data, nil)
+	pvb := c.newBackup(c.pod("source", "data"), "data")
+	c.Create(pvb)
+	end := c.end(pvb)
+	const want = "extended attributes of 1 entry, such as pgdata, could not be read, and the snapshot lacks them"
+	if status := end.Object.(*velerov1.PodVolumeBackup).Status; end.Phase != podvolume.PhaseCompleted || status.SnapshotID != "1234abcd" || status.Message != want {
+		t.Errorf("ended as %+v", status)
+	}
+	if reason := annotated(t, end).Reason; reason != v1alpha1.ReasonUnreadableAttributes {
+		t.Errorf("reason %q", reason)
+	}
+	c.event(pvb, v1alpha1.EventUnreadableAttributes)
+}
+
 // TestVolumeThatFails: on a real file system that fails for good, no data path brings a Completed backup, nor a snapshot that a
 // server would restore.
 func TestVolumeThatFails(t *testing.T) {

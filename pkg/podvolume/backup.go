@@ -61,7 +61,7 @@ func (op *Operation) backup(ctx context.Context) (attemptResult, error) {
 		return result, err
 	}
 	result.snapshotID, result.totalBytes, result.newBytes, result.errors = uploaded.SnapshotID, uploaded.TotalBytes, uploaded.BytesUploaded, uploaded.Errors
-	result.manyVanished = manyVanished(&uploaded)
+	result.lackAttrs, result.manyVanished = uploaded.LackAttributes.Entries > 0, manyVanished(&uploaded)
 	result.message = joinMessages(backupMessage(uploaded), readBack)
 	return result, nil
 }
@@ -170,6 +170,9 @@ func backupMessage(uploaded uploader.BackupResult) string {
 	case uploaded.Errors > 0:
 		message = fmt.Sprintf("snapshot %s was saved without %s", uploaded.SnapshotID, describeUnreadable("that could not be read", uploaded))
 	}
+	if lack := uploaded.LackAttributes; lack.Entries > 0 {
+		message = joinMessages(message, lackAttributesText(lack))
+	}
 	if uploaded.Vanished > 0 {
 		message = joinMessages(message, vanishedText(&uploaded))
 	}
@@ -186,6 +189,12 @@ func excludedText(res *uploader.BackupResult) string {
 		said = "the snapshot has no file: " + said
 	}
 	return said
+}
+
+// lackAttributesText says which entries were stored without attributes.
+func lackAttributesText(lack uploader.LackAttributes) string {
+	return "extended attributes of " + text.Count(lack.Entries, "entry", "entries") + ", such as " + text.ShortPath(lack.Example) +
+		", could not be read, and the snapshot lacks them"
 }
 
 // vanishedText says what went away while it was read.

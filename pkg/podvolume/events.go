@@ -100,6 +100,9 @@ func (op *Operation) emitEnd(status terminalStatus) {
 	case status.reason == v1alpha1.ReasonRefusedAttributes:
 		log.Warn("Restore completed without some attributes", "message", status.message)
 		op.emit(warning, v1alpha1.EventRefusedAttributes, "%s", status.message)
+	case status.reason == v1alpha1.ReasonUnreadableAttributes:
+		log.Warn("Backup completed without some extended attributes", "message", status.message)
+		op.emit(warning, v1alpha1.EventUnreadableAttributes, "%s", status.message)
 	case status.reason != "":
 		log.Warn("Operation completed without some files", "message", status.message)
 		op.emit(warning, v1alpha1.EventPartial, "%s", status.message)

@@ -26,6 +26,10 @@ func TestUnreadable(t *testing.T) {
 		"many":         {uploader.BackupResult{Errors: 1200, FailedPaths: []string{"a", "b", "c", "d", "e", "f", "g"}}, "snapshot s was saved without 1200 files that could not be read: a, b, c, d, e and 1195 more"},
 		"left out":     {uploader.BackupResult{Excluded: 1, TotalFiles: 3}, "1 file or directory is left out, as .kopiaignore or CACHEDIR.TAG in the volume say"},
 		"nothing left": {uploader.BackupResult{Excluded: 2}, "the snapshot has no file: 2 files and directories are left out, as .kopiaignore or CACHEDIR.TAG in the volume say"},
+		"attributes": {
+			uploader.BackupResult{TotalFiles: 3, LackAttributes: uploader.LackAttributes{Entries: 2, Example: "pgdata/base"}},
+			"extended attributes of 2 entries, such as pgdata/base, could not be read, and the snapshot lacks them",
+		},
 		"a deep one":   {uploader.BackupResult{Errors: 1, FailedPaths: []string{deep + "ibdata1"}}, "snapshot s was saved without 1 file that could not be read: directory/directory/…y/directory/directory/directory/directory/directory/ibdata1"},
 		"a long space": {uploader.BackupResult{Errors: 1, FailedPaths: []string{strings.Repeat("a b", 100)}}, "snapshot s was saved without 1 file that could not be read: " + strings.Repeat("a b", 6) + "a …" + strings.Repeat("a b", 20)[1:]},
 	} {

@@ -33,6 +33,7 @@ type attemptResult struct {
 	newBytes     int64     // bytes that were not in the repository before
 	errors       int64     // files that could not be read or written
 	refused      bool      // the volume did not take all owners, modes or times
+	lackAttrs    bool      // entries were stored without all of their extended attributes
 	manyVanished bool      // so many entries vanished that people should look
 	verified     time.Time // when the snapshot was proven to be restorable; zero if it was not
 	message      string
@@ -49,6 +50,8 @@ func (r attemptResult) partialReason(kind Kind) v1alpha1.Reason {
 		return v1alpha1.ReasonRefusedAttributes
 	case r.manyVanished:
 		return v1alpha1.ReasonVanishedFiles
+	case r.lackAttrs:
+		return v1alpha1.ReasonUnreadableAttributes
 	default:
 		return ""
 	}

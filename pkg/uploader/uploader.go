@@ -195,8 +195,17 @@ type BackupResult struct {
 	// VanishedDirectories counts those of Vanished that were directories, with all that was in them, as far as that is known: with restic it
 	// is not.
 	VanishedDirectories int64
+	// LackAttributes is what was stored without all of its attributes. They are no errors.
+	LackAttributes LackAttributes
 	// Excluded counts the files and directories that the volume itself has left out, with .kopiaignore or CACHEDIR.TAG (kopia).
 	Excluded int64
+}
+
+// LackAttributes counts the entries that a backup has stored without all of their extended attributes, since these could not be read (restic: kopia
+// stores none).
+type LackAttributes struct {
+	Entries int64
+	Example string // the first of the entries, by name
 }
 
 // RestoreRequest is one snapshot to write into a volume.

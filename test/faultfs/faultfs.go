@@ -42,7 +42,8 @@ const (
 	List    Op = "list"    // opening a directory and reading it; After is a number of entries
 	Open    Op = "open"    // opening a file
 	Read    Op = "read"    // reading a file or a symbolic link
-	Xattr   Op = "xattr"   // reading extended attributes
+	Xattr   Op = "xattr"   // reading an extended attribute
+	Xattrs  Op = "xattrs"  // listing the names of extended attributes
 	Create  Op = "create"  // making a file, directory, link or device; the path is that of the new entry
 	Write   Op = "write"   // writing, truncating and allocating
 	Setattr Op = "setattr" // owner, mode, times, size and extended attributes

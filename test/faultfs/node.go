@@ -198,7 +198,7 @@ func (n *node) Getxattr(ctx context.Context, attr string, dest []byte) (uint32, 
 }
 
 func (n *node) Listxattr(ctx context.Context, dest []byte) (uint32, syscall.Errno) {
-	if errno := n.call(Xattr); errno != 0 {
+	if errno := n.call(Xattrs); errno != 0 {
 		return 0, errno
 	}
 	return n.LoopbackNode.Listxattr(ctx, dest)

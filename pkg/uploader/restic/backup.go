@@ -64,7 +64,7 @@ func (u *Uploader) backup(ctx context.Context, w *workspace, req uploader.Backup
 	out.volumeFailed = cancel
 	err = u.run(ctx, w, invocation{
 		command: "backup", args: u.backupArgs(req), volume: req.Volume, mode: worker.Read,
-		stdout: out.stdout, itemFail: out.itemFailed, itemGone: out.itemGone,
+		stdout: out.stdout, itemFail: out.itemFailed, itemGone: out.itemGone, attribute: out.attributeUnread,
 	})
 	u.logMalformed(out)
 	if failed := out.volumeError(); failed != nil {
@@ -87,9 +87,9 @@ func (u *Uploader) backup(ctx context.Context, w *workspace, req uploader.Backup
 	result := uploader.BackupResult{
 		SnapshotID: out.summary.snapshotID, TotalBytes: out.summary.bytes, TotalFiles: out.summary.files,
 		BytesUploaded: out.summary.added, Errors: out.reading.Errors, FailedPaths: out.failed, UnreadableDirectories: out.dirs,
-		Vanished: out.gone(),
+		Vanished: out.gone(), LackAttributes: uploader.LackAttributes{Entries: out.attributes.entries, Example: out.attributes.example},
 	}
-	if partial && result.Errors == 0 && result.Vanished == 0 && out.stored == 0 {
+	if partial && result.Errors == 0 && result.Vanished == 0 && out.stored == 0 && out.attributes.entries == 0 {
 		// Should restic not have named what it could not read, there is still something.
 		result.Errors, result.UnreadableDirectories = 1, 1
 	}

@@ -71,7 +71,7 @@ func (m *message) errorText() string {
 	errno, err := strconv.ParseUint(string(e.Err), 10, 16)
 	switch {
 	case e.Message != "":
-		return e.Message
+		return strings.TrimSuffix(e.Message, "\n")
 	case err == nil && e.Op != "":
 		return strings.TrimSpace(e.Op + " " + e.Path + ": " + syscall.Errno(errno).Error())
 	default:

@@ -170,7 +170,9 @@ type invocation struct {
 	itemFail func(item, text string)
 	said     func(line string) // takes each line of stderr that is no JSON, with secrets
 	itemGone func(item string) // the scan has met an entry that is not there any more
-	fullDisk func()
+	// attribute takes what restic before 0.19 says of an attribute that it could not read.
+	attribute func(said string)
+	fullDisk  func()
 }
 
 // run runs restic once. The error is an *ExitError where restic says why, and wraps context.Cause(ctx) if ctx ended.
@@ -192,7 +194,7 @@ func (u *Uploader) run(ctx context.Context, w *workspace, i invocation) error {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	said := &stderr{itemFail: w.hiding(i.itemFail), itemGone: i.itemGone, said: i.said, fullDisk: i.fullDisk, fullRepository: func(line string) {
+	said := &stderr{itemFail: w.hiding(i.itemFail), itemGone: i.itemGone, attribute: i.attribute, said: i.said, fullDisk: i.fullDisk, fullRepository: func(line string) {
 		// It ends now, as a rule: one backup by 0.18.1 hung on a full disk, with nothing to tell why.
 		end := time.AfterFunc(cmp.Or(u.options.Grace.Interrupt, 10*time.Second), func() {
 			cancel(fmt.Errorf("%s: %w", w.hide(line), uploader.ErrNoSpace))

@@ -19,6 +19,7 @@ type stderr struct {
 	diskFull       bool
 	itemFail       func(item, text string)
 	itemGone       func(item string) // may be nil
+	attribute      func(said string) // takes what follows noAttribute; may be nil
 	fullRepository func(line string) // called when a file of the repository cannot be stored for that reason; may be nil
 
 	said     func(line string) // takes each line of plain text; may be nil
@@ -78,11 +79,16 @@ func appendLine(lines []string, line string) []string {
 	return lines
 }
 
-// text takes a line that is not JSON. Before 0.17.1 restore reports the errors of single items so.
+// text takes a line that is not JSON. Before 0.17.1 restore reports the errors of single items so, and before 0.19 backup the attributes that it
+// cannot read.
 func (e *stderr) text(whole string) {
 	line := strings.TrimSpace(whole)
 	if item, text, ok := strings.Cut(strings.TrimPrefix(line, ignoring), ": "); ok && strings.HasPrefix(line, ignoring) {
 		e.failed(item, text)
+		return
+	}
+	if said, ok := strings.CutPrefix(line, noAttribute); ok && e.attribute != nil {
+		e.attribute(said)
 		return
 	}
 	if strings.HasPrefix(line, "Save(<") && isDiskFull(line) && e.fullRepository != nil {

@@ -11,6 +11,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/volume"
@@ -32,20 +34,21 @@ type stream struct {
 	volume string   // the volume's path, which restic puts before each name in it; people know only the name
 	root   *os.Root // the volume; nil in a restore
 
-	message   message // of stdout
-	reading   progress.Reading
-	idle      int
-	failed    []string
-	unknown   []string // some of those for which restic gave no reason, as they are named
-	dirs      int64    // those of the failed that may stand for any number of files
-	stored    int64    // errors of the repository, in spite of which an entry was stored
-	vanished  int64    // entries that the archiver did not find any more
-	scanned   int64    // entries that the scanner did not find any more
-	goneNames []string // some of those that have vanished
-	listed    int64    // those of the failed that are listed and do not exist
-	volumeErr error    // the first one of the volume's file system as a whole
-	malformed int64
-	closed    bool
+	message    message // of stdout
+	reading    progress.Reading
+	idle       int
+	failed     []string
+	unknown    []string // some of those for which restic gave no reason, as they are named
+	dirs       int64    // those of the failed that may stand for any number of files
+	stored     int64    // errors of the repository, in spite of which an entry was stored
+	vanished   int64    // entries that the archiver did not find any more
+	scanned    int64    // entries that the scanner did not find any more
+	goneNames  []string // some of those that have vanished
+	listed     int64    // those of the failed that are listed and do not exist
+	attributes attributes
+	volumeErr  error // the first one of the volume's file system as a whole
+	malformed  int64
+	closed     bool
 
 	// volumeFailed, if not nil, is called when the volume's file system fails as a whole.
 	volumeFailed func(error)
@@ -96,7 +99,7 @@ func (s *stream) itemFailed(item, text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	name := s.name(item)
-	again := storedAgain.MatchString(strings.TrimPrefix(text, item+": "))
+	again, stored := storedAgain.MatchString(strings.TrimPrefix(text, item+": ")), onlyAttributes(item, text)
 	item, text = s.inVolume(item), s.inVolume(text)
 	switch {
 	case uploader.SaysVolumeIO(text):
@@ -112,6 +115,9 @@ func (s *stream) itemFailed(item, text string) {
 	case s.backsUp && s.hasVanished(name, text):
 		s.vanished++
 		s.keepGone(name)
+		return
+	case s.backsUp && stored:
+		s.attributes.lack(name)
 		return
 	case s.backsUp:
 		if text == noReason && len(s.unknown) < maxFailedPaths {
@@ -199,7 +205,7 @@ func (s *stream) checkVanished() {
 }
 
 // volumeError is how the volume's file system failed, nil if it did not. Where restic gave no reason, as restic before 0.17
-// does of directories, the volume is asked.
+// does of directories and restic before 0.19 of attributes, the volume is asked.
 func (s *stream) volumeError() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -209,6 +215,11 @@ func (s *stream) volumeError() error {
 	for _, name := range s.unknown {
 		if err := look(s.root, name); uploader.IsVolumeIO(err) {
 			return fmt.Errorf("%w: %w", uploader.ErrVolumeIO, err)
+		}
+	}
+	for _, a := range s.attributes.unknown {
+		if err := a.look(s.root); uploader.IsVolumeIO(err) {
+			return fmt.Errorf("%w: extended attribute %s of %s: %w", uploader.ErrVolumeIO, printable(a.name), printable(a.entry), err)
 		}
 	}
 	return nil
@@ -225,6 +236,9 @@ func look(root *os.Root, item string) error {
 		return err
 	}
 	defer f.Close()
+	if _, err := unix.Flistxattr(int(f.Fd()), nil); uploader.IsVolumeIO(err) {
+		return err
+	}
 	if info.IsDir() {
 		for _, err := range volume.Names(f) {
 			if err != nil {

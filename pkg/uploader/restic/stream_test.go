@@ -201,7 +201,7 @@ func FuzzStream(f *testing.F) {
 		known := newRestoreStream(check, "/volume")
 		known.setTotal(100)
 		for _, s := range []*stream{newBackupStream(check, "/volume", root), newRestoreStream(check, "/volume"), known} {
-			said := &stderr{itemFail: s.itemFailed}
+			said := &stderr{itemFail: s.itemFailed, attribute: s.attributeUnread}
 			for line := range strings.SplitSeq(string(input), "\n") {
 				s.stdout([]byte(line))
 				said.line([]byte(line))
