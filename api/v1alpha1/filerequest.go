@@ -88,7 +88,8 @@ type FileRequestStatus struct {
 	// +optional
 	Port int32 `json:"port,omitempty"`
 
-	// Reason is one word for programs: why it has failed.
+	// Reason is one word for programs: why it has failed,
+	// or, if it is Ready, why volumes may be missing.
 	//
 	// +optional
 	Reason Reason `json:"reason,omitempty"`

@@ -33,6 +33,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
 	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/resticrepo"
+	"github.com/plimsoll-io/plimsoll/test/velero"
 )
 
 // longBackup is a name that Velero cuts in labels.
@@ -338,6 +339,19 @@ func (c *cluster) findFiles(t *testing.T) {
 	out, errOut, code = c.repository("find", "--name", "x", "--volume", "shop/db-7", "-o", "json")
 	if code != exitFailed || !strings.Contains(errOut, "has no PodVolumeBackup of volume shop/db-7:*. 'kubectl -n velero get podvolumebackups -L velero.io/backup-name' lists") {
 		t.Errorf("a volume that no backup has: code %d\n%s%s", code, out, errOut)
+	}
+	// What the cluster knows of a Backup without a list in its location is searched, and nobody knows whether that is all.
+	of := []string{"find", "--name", "tuesday.*", "--backup", "nightly"}
+	out, errOut, code = c.repository(of...)
+	if code != exitFailed || strings.Count(out, "nightly ") != 2 || !strings.Contains(errOut, "of Backup nightly: its location has no such list") || !strings.Contains(errOut, "may lack files") {
+		t.Errorf("without a list: code %d\n%s%s", code, out, errOut)
+	}
+	stored := velero.Stored{Version: velero.V1_14, Backup: &velerov1.Backup{ObjectMeta: c.Meta("nightly")}}
+	if err := stored.Write(c.store); err != nil {
+		t.Fatal(err)
+	}
+	if out, errOut, code = c.repository(of...); code != 0 || strings.Count(out, "nightly ") != 2 {
+		t.Errorf("with an empty list: code %d\n%s%s", code, out, errOut)
 	}
 	// One volume that cannot be searched does not hide the others.
 	b := c.endedBackup("partial")

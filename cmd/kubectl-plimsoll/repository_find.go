@@ -44,7 +44,7 @@ func repositoryFindCommand(c *connection) *cobra.Command {
 		Long: `Find the entries whose name matches a pattern, in all backups of all volumes, or in those that the flags select: the history of a
 file. A worker in the cluster lists each backup, newest first; no credential leaves the cluster.
 
-The exit code is 0 only if every selected backup was searched, and 3 if one was not or none is selected. Backups of volumes without a snapshot are named on standard error: those
+The exit code is 0 only if every selected backup was searched, and 3 if one was not, if none is selected, or if the list of the Backup's volumes is missing in its location. Backups of volumes without a snapshot are named on standard error: those
 of empty volumes have no files, those that have failed were not searched.`,
 		Example: `  kubectl plimsoll repository find --name orders.db
   kubectl plimsoll repository find --name '*.sql' --volume shop/db-0:data --latest -o json`,
@@ -122,6 +122,10 @@ func (o *repositoryFind) run(ctx context.Context, s *fileSession, out, errOut io
 		} else if err != nil {
 			return to.end(err)
 		}
+	}
+	if missing := s.request.Status.Message; missing != "" {
+		fmt.Fprintln(errOut, describe.Clean(missing))
+		return errors.Join(to.end(nil), &program.ExitError{Code: exitFailed, Err: errors.New("the list may lack files of volumes that the cluster does not know")})
 	}
 	if len(failed) > 0 {
 		err = &program.ExitError{Code: exitFailed, Err: fmt.Errorf("%s not searched to the end, of %d: the list may lack files", text.Count(len(failed), "backup of a volume was", "backups of volumes were"), len(volumes))}

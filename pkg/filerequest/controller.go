@@ -154,14 +154,17 @@ func (c *Controller) delete(ctx context.Context, r *v1alpha1.FileRequest, why st
 
 // open begins a session, and then tells the client where it is: who reads the status finds the session.
 func (c *Controller) open(ctx context.Context, r *v1alpha1.FileRequest) (reconcile.Result, error) {
-	backups, others, err := c.selectAll(ctx, &r.Spec)
-	if err == nil && !c.server.begin(ctx, r, backups, others) {
+	selected, err := c.selectAll(ctx, &r.Spec)
+	if err == nil && !c.server.begin(ctx, r, selected.backups, selected.others) {
 		err = &repositorytask.RefusedError{
 			Reason: v1alpha1.ReasonTooManyFileRequests, Message: fmt.Sprintf("%d FileRequests are open in this namespace, and no more are kept", c.cfg.MaxOpen),
 		}
 	}
 	status := v1alpha1.FileRequestStatus{
 		Phase: v1alpha1.FileRequestReady, Pod: c.cfg.Pod, Port: c.port, ExpirationTimestamp: &metav1.Time{Time: time.Now().Add(c.cfg.Timeout)},
+	}
+	if selected.listMissing != nil {
+		status.Reason, status.Message = v1alpha1.ReasonBackupDamaged, text.Line(selected.listMissing.Error(), maxMessage)
 	}
 	if refused, ok := errors.AsType[*repositorytask.RefusedError](err); ok {
 		status.Phase, status.Pod, status.Port = v1alpha1.FileRequestFailed, "", 0
@@ -176,25 +179,39 @@ func (c *Controller) open(ctx context.Context, r *v1alpha1.FileRequest) (reconci
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	c.cfg.Metrics.WithLabelValues(string(status.Phase)).Inc()
-	c.cfg.Logger.Info("FileRequest answered", "request", r.Name, "phase", status.Phase, "backup", r.Spec.Backup, "volumes", len(backups)+len(others), "message", status.Message)
+	c.cfg.Logger.Info("FileRequest answered", "request", r.Name, "phase", status.Phase, "backup", r.Spec.Backup, "volumes", len(selected.backups)+len(selected.others), "message", status.Message)
 	return reconcile.Result{RequeueAfter: c.cfg.Timeout}, nil
 }
 
 // maxMessage is the CRD's bound of a message, in bytes.
 const maxMessage = 1024
 
-// selectAll returns the PodVolumeBackups that a FileRequest is about, and those that they may be compared with.
-func (c *Controller) selectAll(ctx context.Context, spec *v1alpha1.FileRequestSpec) (backups, others []velerov1.PodVolumeBackup, err error) {
-	selection := repositorytask.Selection{Backup: spec.Backup, PodVolumeBackup: spec.PodVolumeBackup, Volume: spec.Volume}
-	if backups, err = c.selectBackups(ctx, selection); err != nil || spec.Other == nil {
-		return backups, nil, err
-	}
-	other := repositorytask.Selection{Backup: spec.Other.Backup, PodVolumeBackup: spec.Other.PodVolumeBackup, Volume: spec.Other.Volume}
-	others, err = c.selectBackups(ctx, other)
-	return backups, others, err
+// selected are the PodVolumeBackups that a FileRequest is about, and those that they may be compared with.
+type selected struct {
+	backups, others []velerov1.PodVolumeBackup
+	listMissing     error // of a Backup, wraps repositorytask.ErrListMissing: the cluster may not have all of its volumes
 }
 
-// selectBackups returns the selected PodVolumeBackups, sorted by volume, and the newest of each volume first.
+func (c *Controller) selectAll(ctx context.Context, spec *v1alpha1.FileRequestSpec) (s selected, err error) {
+	selection := repositorytask.Selection{Backup: spec.Backup, PodVolumeBackup: spec.PodVolumeBackup, Volume: spec.Volume}
+	if s.backups, err = s.withoutList(c.selectBackups(ctx, selection)); err != nil || spec.Other == nil {
+		return s, err
+	}
+	other := repositorytask.Selection{Backup: spec.Other.Backup, PodVolumeBackup: spec.Other.PodVolumeBackup, Volume: spec.Other.Volume}
+	s.others, err = s.withoutList(c.selectBackups(ctx, other))
+	return s, err
+}
+
+// withoutList keeps the error of a Backup without a list apart: what the cluster has of it can be read.
+func (s *selected) withoutList(backups []velerov1.PodVolumeBackup, err error) ([]velerov1.PodVolumeBackup, error) {
+	if errors.Is(err, repositorytask.ErrListMissing) {
+		s.listMissing, err = err, nil
+	}
+	return backups, err
+}
+
+// selectBackups returns the selected PodVolumeBackups, sorted by volume, and the newest of each volume first. With an error that wraps
+// repositorytask.ErrListMissing they are those of the cluster.
 func (c *Controller) selectBackups(ctx context.Context, selection repositorytask.Selection) ([]velerov1.PodVolumeBackup, error) {
 	selected, err := c.selectUnsorted(ctx, selection)
 	newestFirst(selected)

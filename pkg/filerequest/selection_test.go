@@ -3,6 +3,7 @@ package filerequest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -47,5 +48,10 @@ func TestUnsyncedVolumesAreSearched(t *testing.T) {
 	}
 	if _, err := c.selectBackups(t.Context(), repositorytask.Selection{Backup: "nightly"}); err == nil {
 		t.Error("a list that cannot be read went unsaid")
+	}
+	c.cfg.Repositories = bucket{err: fmt.Errorf("list the volumes: %w", repositorytask.ErrListMissing)}
+	all, err := c.selectAll(t.Context(), &v1alpha1.FileRequestSpec{PodVolumeBackup: "nightly-db-0", Other: &v1alpha1.FileSelection{Backup: "nightly"}})
+	if err != nil || len(all.backups) != 1 || len(all.others) != 1 || !errors.Is(all.listMissing, repositorytask.ErrListMissing) {
+		t.Errorf("%+v, %v", all, err)
 	}
 }

@@ -104,7 +104,8 @@ func (r *run) copyBackup(ctx context.Context, entry *v1alpha1.MigratedBackup) (m
 		return false, fmt.Errorf("list the PodVolumeBackups of namespace %s: %w", r.cfg.Namespace, err)
 	}
 	known.Items = slices.DeleteFunc(known.Items, func(pvb velerov1.PodVolumeBackup) bool { return backupOf(&pvb) != entry.Backup })
-	err = r.repositories.withStored(ctx, entry.Backup, func(stored backupstore.Backup, location string) error {
+	err = r.repositories.withStored(ctx, entry.Backup, func(stored backupstore.Backup, backup *velerov1.Backup) error {
+		location := backup.Spec.StorageLocation
 		listed, err := recordsOf(ctx, stored, location)
 		if err != nil {
 			return err

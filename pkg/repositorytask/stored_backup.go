@@ -15,12 +15,19 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/repository"
 )
 
+// ErrListMissing comes for a Backup that has completed, and whose location has no list of its volumes: a Velero server stores one with each Backup,
+// also without any volume (docs/contracts/velero-restore.md 1.1).
+var ErrListMissing = errors.New("its location has no such list, so volumes may be missing")
+
 // Unsynced returns the PodVolumeBackups of a Backup that only the list in its location has, as far as the selector takes their volumes; nil takes
 // all. known are those of the cluster. A Velero server syncs the records of a Backup once (docs/contracts/velero-restore.md 7). It
-// returns none where the location has no such list. The error is a *RefusedError, whose message says that volumes may be missing, or that of ctx.
+// returns none where a Backup that has not completed has no list. The error wraps ErrListMissing, is a *RefusedError, whose message says that volumes
+// may be missing, or is that of ctx.
 func (r *Repositories) Unsynced(ctx context.Context, backup string, known []velerov1.PodVolumeBackup, selector *v1alpha1.PodVolumeSelector) ([]velerov1.PodVolumeBackup, error) {
 	listed, err := r.listed(ctx, backup)
 	switch {
+	case errors.Is(err, ErrListMissing):
+		return nil, err
 	case errors.Is(err, backupstore.ErrNotFound):
 		return nil, nil
 	case ctx.Err() != nil:
@@ -44,10 +51,14 @@ func unknown(listed, known []velerov1.PodVolumeBackup, selector *v1alpha1.PodVol
 	})
 }
 
-// listed returns the PodVolumeBackups that the location of a Backup lists for it. The error wraps backupstore.ErrNotFound if it has no list.
-func (r *Repositories) listed(ctx context.Context, backup string) (listed []velerov1.PodVolumeBackup, err error) {
-	err = r.withStored(ctx, backup, func(stored backupstore.Backup, location string) (err error) {
-		listed, err = recordsOf(ctx, stored, location)
+// listed returns the PodVolumeBackups that the location of a Backup lists for it. The error wraps backupstore.ErrNotFound if it has no list, and
+// ErrListMissing, too, if it should have one.
+func (r *Repositories) listed(ctx context.Context, name string) (listed []velerov1.PodVolumeBackup, err error) {
+	err = r.withStored(ctx, name, func(stored backupstore.Backup, backup *velerov1.Backup) (err error) {
+		listed, err = recordsOf(ctx, stored, backup.Spec.StorageLocation)
+		if errors.Is(err, backupstore.ErrNotFound) && backupstore.CheckRestorable(backup) == nil {
+			return fmt.Errorf("list the volumes of Backup %s: %w: %w", name, ErrListMissing, err)
+		}
 		return err
 	})
 	return listed, err
@@ -64,8 +75,8 @@ func recordsOf(ctx context.Context, stored backupstore.Backup, location string) 
 	return listed, err
 }
 
-// withStored calls use with the files of a Backup in its BackupStorageLocation, and the location's name.
-func (r *Repositories) withStored(ctx context.Context, name string, use func(stored backupstore.Backup, location string) error) (err error) {
+// withStored calls use with the files of a Backup in its BackupStorageLocation, and the Backup.
+func (r *Repositories) withStored(ctx context.Context, name string, use func(stored backupstore.Backup, backup *velerov1.Backup) error) (err error) {
 	var backup velerov1.Backup
 	err = r.api.Get(ctx, client.ObjectKey{Namespace: r.namespace, Name: name}, &backup)
 	if apierrors.IsNotFound(err) {
@@ -94,5 +105,5 @@ func (r *Repositories) withStored(ctx context.Context, name string, use func(sto
 	if err != nil {
 		return err
 	}
-	return use(stored, location.Name)
+	return use(stored, &backup)
 }

@@ -77,16 +77,19 @@ func (r *run) findUnsyncedBackups(ctx context.Context) error {
 		name := backupOf(pvb)
 		synced[name] = append(synced[name], *pvb)
 		if pvb.Spec.UploaderType == uploaderKopia || isResticSnapshot(*pvb) && r.object.Spec.Volume.Selects(&pvb.Spec.Pod, pvb.Spec.Volume) {
-			isKnown[name] = true
+			isKnown[name], isKnown[copyName(name)] = true, true // copyBackup writes the copy again that the bucket has lost
 		}
 	}
-	var missed []string
+	var missed, withoutList []string
 	for i := range backups.Items {
 		name := backups.Items[i].Name
 		if isKnown[name] || !hasEnded(&backups.Items[i]) {
 			continue
 		}
 		listed, err := r.listedInBucket(ctx, name)
+		if errors.Is(err, ErrListMissing) {
+			withoutList = append(withoutList, name)
+		}
 		if errors.Is(err, backupstore.ErrNotFound) {
 			continue
 		}
@@ -108,6 +111,11 @@ func (r *run) findUnsyncedBackups(ctx context.Context) error {
 		r.unlisted = &RefusedError{Reason: v1alpha1.ReasonPodVolumeBackupNotFound, Message: fmt.Sprintf(
 			"%s restic snapshots by the list in the location, without a PodVolumeBackup in the cluster, and was not migrated, such as %s",
 			text.Count(int64(len(missed)), "Backup has", "Backups have"), missed[0])}
+	}
+	if len(withoutList) > 0 && r.unlisted == nil {
+		r.unlisted = &RefusedError{Reason: v1alpha1.ReasonBackupDamaged, Message: fmt.Sprintf(
+			"%s no list of volumes in the location, so that nobody knows whether they have restic snapshots that were not migrated, such as %s",
+			text.Count(len(withoutList), "Backup has", "Backups have"), withoutList[0])}
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/resticrepo"
 )
 
@@ -154,5 +155,47 @@ func TestMigrateOfAPartlySyncedBackup(t *testing.T) {
 		if len(status.Volumes) != 1 || status.Volumes[0].Result != v1alpha1.VolumeMigrated {
 			t.Errorf("%s: %+v", task.Name, status.Volumes)
 		}
+	}
+}
+
+// TestMigrateOfABackupWithoutList: the bucket has lost the list of a Backup's volumes, and the cluster has no record of them either. A Backup without pod
+// volumes has an empty list, and one that has failed may have none.
+func TestMigrateOfABackupWithoutList(t *testing.T) {
+	t.Parallel()
+	s := newBucketSite(t)
+	s.bareRestic(parts.DefaultRestic, "init")
+	volume := rareVolume(t)
+	s.nightlyBackup("whole", volume, 1)
+	lost := s.nightlyBackup("lost", volume, 2)
+	s.storeBackup(s.backup("without-volumes"))
+	failed := s.backup("failed")
+	failed.Status.Phase = velerov1.BackupPhaseFailed
+	if err := s.Client.Update(t.Context(), failed); err != nil {
+		t.Fatal(err)
+	}
+	s.Delete(lost.pvb)
+	if err := os.Remove(filepath.Join(s.dir, "backups", "lost", "lost-podvolumebackups.json.gz")); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]error{"lost": ErrListMissing, "without-volumes": nil, "failed": nil} {
+		if listed, err := NewRepositories(s.Client, s.Namespace).Unsynced(t.Context(), name, nil, nil); !errors.Is(err, want) || len(listed) > 0 {
+			t.Errorf("%s: %+v, %v", name, listed, err)
+		}
+	}
+	s.start(s.migrating())
+	dry := s.migration("dry-run")
+	dry.Spec.DryRun = true
+	for _, task := range []*v1alpha1.RepositoryTask{dry, s.migration("all")} {
+		status := s.ended(task).Status
+		if status.Phase != v1alpha1.PhaseFailed || status.Reason != v1alpha1.ReasonBackupDamaged || !strings.Contains(status.Message, "1 Backup has no list of volumes") || !strings.HasSuffix(status.Message, "such as lost") {
+			t.Errorf("%s: %+v", task.Name, status)
+		}
+		if len(status.Volumes) != 1 || status.Volumes[0].Result == v1alpha1.VolumeFailed {
+			t.Errorf("%s: %+v", task.Name, status.Volumes)
+		}
+	}
+	s.Delete(lost.Backup)
+	if status := s.ended(s.migration("without-it")).Status; status.Phase != v1alpha1.PhaseCompleted {
+		t.Errorf("%+v", status)
 	}
 }
