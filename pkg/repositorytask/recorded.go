@@ -46,19 +46,19 @@ func (r *run) recorded(ctx context.Context, entry *v1alpha1.RepositoryTaskReposi
 	}
 	recorded := slices.DeleteFunc(inside, func(pvb velerov1.PodVolumeBackup) bool {
 		isSelected := slices.ContainsFunc(selected, func(s *velerov1.PodVolumeBackup) bool { return s.Name == pvb.Name })
-		return pvb.Annotations[v1alpha1.AnnotationForgetting] != "" || !isSelected && pvb.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted
+		return !isSelected && pvb.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted
 	})
 	for _, pvb := range selected {
 		if pvb.Status.Phase == phaseUnsynced {
 			recorded = append(recorded, *pvb)
 		}
 	}
-	return r.withoutDeleted(ctx, recorded)
+	return r.withoutRemoved(ctx, recorded)
 }
 
-// withoutDeleted leaves out what belongs to Backups that Velero is deleting: it deletes the snapshots one by one, and the PodVolumeBackups with the
-// Backup at the end. Those of a Backup that is not in the cluster stay: nothing says that their snapshots are to go.
-func (r *run) withoutDeleted(ctx context.Context, backups []velerov1.PodVolumeBackup) ([]velerov1.PodVolumeBackup, error) {
+// withoutRemoved leaves out what a task forgets, and what belongs to Backups that Velero is deleting: it deletes the snapshots one by one, and the
+// PodVolumeBackups with the Backup at the end. Those of a Backup that is not in the cluster stay: nothing says that their snapshots are to go.
+func (r *run) withoutRemoved(ctx context.Context, backups []velerov1.PodVolumeBackup) ([]velerov1.PodVolumeBackup, error) {
 	var owners velerov1.BackupList
 	if err := r.api.List(ctx, &owners, client.InNamespace(r.cfg.Namespace)); err != nil {
 		return nil, fmt.Errorf("look for Backups that are being deleted: %w", err)
@@ -69,7 +69,9 @@ func (r *run) withoutDeleted(ctx context.Context, backups []velerov1.PodVolumeBa
 			deleting[owners.Items[i].Name] = true
 		}
 	}
-	return slices.DeleteFunc(backups, func(pvb velerov1.PodVolumeBackup) bool { return deleting[backupOf(&pvb)] }), nil
+	return slices.DeleteFunc(backups, func(pvb velerov1.PodVolumeBackup) bool {
+		return pvb.Annotations[v1alpha1.AnnotationForgetting] != "" || deleting[backupOf(&pvb)]
+	}), nil
 }
 
 // snapshotsOf returns the ids of the snapshots of backups, each once, sorted.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -36,7 +37,7 @@ func (r *run) measureRepositories(ctx context.Context) error {
 // measureOnce measures a repository, and notes its address.
 //
 // The PodVolumeBackups are listed before and after: a snapshot is missing only if both lists have its PodVolumeBackup, since a backup
-// that is deleted loses its snapshot first, and one that ends has its snapshot first.
+// that is deleted loses its snapshot first, and one that ends has its snapshot first. What Velero deletes or a task forgets is not missing.
 func (r *run) measureOnce(ctx context.Context, i, n int, backups []*velerov1.PodVolumeBackup, entry *v1alpha1.RepositoryTaskRepository) error {
 	reader := r.cfg.UsageReaders[entry.Uploader]
 	if reader == nil {
@@ -60,16 +61,32 @@ func (r *run) measureOnce(ctx context.Context, i, n int, backups []*velerov1.Pod
 	if err != nil {
 		return err
 	}
+	required, err := r.withoutRemoved(ctx, slices.Clone(after))
+	if err != nil {
+		return err
+	}
 	var tasks v1alpha1.RepositoryTaskList
 	if err := r.api.List(ctx, &tasks, client.InNamespace(r.cfg.Namespace)); err != nil {
 		return fmt.Errorf("list the RepositoryTasks: %w", err)
 	}
-	entry.Usage = usageOf(&result, before, after)
+	entry.Usage = usageOf(&result, after, inBoth(before, required))
 	addHistory(entry, tasks.Items)
 	trimVolumes(entry.Usage, r.roomForVolumes())
 	entry.Result, entry.Reason, entry.Message = v1alpha1.RepositoryMeasured, "", ""
 	setLocks(entry, result.Locks, result.LockError)
 	return nil
+}
+
+// inBoth returns the names of the PodVolumeBackups that two lists have.
+func inBoth(a, b []velerov1.PodVolumeBackup) map[string]bool {
+	inA, both := map[string]bool{}, map[string]bool{}
+	for i := range a {
+		inA[a[i].Name] = true
+	}
+	for i := range b {
+		both[b[i].Name] = inA[b[i].Name]
+	}
+	return both
 }
 
 // backupsIn lists the PodVolumeBackups of a repository that name a snapshot.

@@ -122,6 +122,7 @@ func TestUsage(t *testing.T) {
 	if !strings.Contains(meta.FindStatusCondition(second.Conditions, v1alpha1.ConditionMeasured).Message, "1 snapshot of a completed PodVolumeBackup is not there") {
 		t.Errorf("%+v", second.Conditions)
 	}
+	s.usageWhileSnapshotsGo(again)
 	metrics := NewMetrics(client.NewNamespacedClient(s.Client, s.Namespace), s.Client, s.Namespace, func(err error) { t.Error(err) })
 	want := `# HELP plimsoll_backup_snapshots Number of snapshots of the volume that the repository holds.
 # TYPE plimsoll_backup_snapshots gauge
@@ -147,6 +148,34 @@ plimsoll_repository_missing_snapshots{location="default",uploader="restic",volum
 	if n := testutil.CollectAndCount(metrics, "plimsoll_repository_damaged", "plimsoll_repository_checked_timestamp_seconds"); n != 0 {
 		t.Errorf("a measurement is no check, and %d metrics say so", n)
 	}
+}
+
+// usageWhileSnapshotsGo: what Velero is deleting, and what a task forgets, is not missing.
+func (s *site) usageWhileSnapshotsGo(again *velerov1.Backup) {
+	s.t.Helper()
+	missing := func(name string) int64 {
+		s.t.Helper()
+		return s.ended(s.usageTask(name)).Status.Repositories[1].Usage.MissingSnapshots
+	}
+	forgotten := s.record(again, "restic", "shop", "forgotten-0", "fedcba9876543210", velerov1.PodVolumeBackupPhaseCompleted)
+	if n := missing("two"); n != 2 {
+		s.t.Errorf("%d are missing, want 2", n)
+	}
+	forgotten.Annotations = map[string]string{v1alpha1.AnnotationForgetting: "a task"}
+	s.update(forgotten)
+	if n := missing("forgetting"); n != 1 {
+		s.t.Errorf("%d are missing while one is forgotten, want 1", n)
+	}
+	for want, phase := range []velerov1.BackupPhase{velerov1.BackupPhaseDeleting, velerov1.BackupPhaseCompleted} {
+		again.Status.Phase = phase
+		if err := s.Client.Update(s.t.Context(), again); err != nil {
+			s.t.Fatal(err)
+		}
+		if n := missing("of-" + strings.ToLower(string(phase))); n != int64(want) {
+			s.t.Errorf("%d are missing of a Backup in phase %s, want %d", n, phase, want)
+		}
+	}
+	s.Delete(forgotten)
 }
 
 func (s *site) update(pvb *velerov1.PodVolumeBackup) {

@@ -42,8 +42,9 @@ type measuredVolume struct {
 	seen    map[string]bool // snapshots
 }
 
-// usageOf makes the entry of a repository of what was measured. before and after are the PodVolumeBackups in it then.
-func usageOf(result *uploader.UsageResult, before, after []velerov1.PodVolumeBackup) *v1alpha1.RepositoryUsage {
+// usageOf makes the entry of a repository of what was measured. backups are the PodVolumeBackups in it, and required has the names of those whose
+// snapshots must be there.
+func usageOf(result *uploader.UsageResult, backups []velerov1.PodVolumeBackup, required map[string]bool) *v1alpha1.RepositoryUsage {
 	u := &v1alpha1.RepositoryUsage{
 		DataBytes: result.DataBytes, RawBytes: result.RawBytes, Snapshots: int64(len(result.Snapshots)), UnfinishedSnapshots: result.Unfinished,
 	}
@@ -69,7 +70,7 @@ func usageOf(result *uploader.UsageResult, before, after []velerov1.PodVolumeBac
 	} else {
 		u.NotKnown = append(u.NotKnown, text.Count(unsized, "snapshot has", "snapshots have")+" no record of the sizes of its files")
 	}
-	volumes, known := volumesOf(result.Snapshots, before, after)
+	volumes, known := volumesOf(result.Snapshots, backups, required)
 	u.UnknownSnapshots = u.Snapshots - known
 	for _, v := range volumes {
 		u.MissingSnapshots += v.usage.MissingSnapshots
@@ -82,7 +83,7 @@ func usageOf(result *uploader.UsageResult, before, after []velerov1.PodVolumeBac
 }
 
 // volumesOf sorts the snapshots by the volumes of the PodVolumeBackups that name them, and returns how many are named.
-func volumesOf(snapshots []uploader.SnapshotSize, before, after []velerov1.PodVolumeBackup) (volumes map[proof.Volume]*measuredVolume, known int64) {
+func volumesOf(snapshots []uploader.SnapshotSize, backups []velerov1.PodVolumeBackup, required map[string]bool) (volumes map[proof.Volume]*measuredVolume, known int64) {
 	ids := make([]string, len(snapshots))
 	byID := map[string]*uploader.SnapshotSize{}
 	for i := range snapshots {
@@ -90,16 +91,12 @@ func volumesOf(snapshots []uploader.SnapshotSize, before, after []velerov1.PodVo
 		byID[ids[i]] = &snapshots[i]
 	}
 	slices.Sort(ids)
-	existed := map[string]bool{}
-	for i := range before {
-		existed[before[i].Name] = true
-	}
 	volumes, named := map[proof.Volume]*measuredVolume{}, map[string]bool{}
-	for i := range after {
-		pvb := &after[i]
+	for i := range backups {
+		pvb := &backups[i]
 		at, _ := slices.BinarySearch(ids, pvb.Status.SnapshotID)
 		held := at < len(ids) && names(pvb, ids[at])
-		missing := !held && existed[pvb.Name] && pvb.Status.Phase == velerov1.PodVolumeBackupPhaseCompleted
+		missing := !held && required[pvb.Name] && pvb.Status.Phase == velerov1.PodVolumeBackupPhaseCompleted
 		if !held && !missing {
 			continue
 		}
