@@ -79,6 +79,7 @@ type RepositoryRetention struct {
 	Wave string `json:"wave,omitempty"`
 
 	// Unexplained is how many more snapshots are to be forgotten than new backups explain since the same policy was last applied.
+	// Of a volume whose history would be shortened they explain none.
 	// If it is not 0 the task needs an acknowledgement.
 	//
 	// +optional
@@ -111,6 +112,13 @@ type RetentionVolume struct {
 	// +kubebuilder:validation:MaxLength=253
 	BackupStorageLocation string `json:"backupStorageLocation"`
 	Uploader              string `json:"uploader"`
+
+	// Shortened says that the last backups would reach back less than half as far as they have since a wave was last acknowledged.
+	// Empty: they do not.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Shortened string `json:"shortened,omitempty"`
 
 	// Snapshots are the snapshots of the volume, the newest first.
 	//

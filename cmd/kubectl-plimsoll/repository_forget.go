@@ -120,6 +120,11 @@ func printRetention(out io.Writer, task *v1alpha1.RepositoryTask) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
+	for i := range retention.Volumes {
+		if v := &retention.Volumes[i]; v.Shortened != "" {
+			fmt.Fprintf(out, "%s: %s\n", describe.Clean(v.Namespace+"/"+v.Pod+":"+v.Volume), describe.Clean(v.Shortened))
+		}
+	}
 	for i := range task.Status.Repositories {
 		printRepository(out, &task.Status.Repositories[i])
 	}

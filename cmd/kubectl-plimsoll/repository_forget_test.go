@@ -113,6 +113,21 @@ func TestRepositoryForget(t *testing.T) {
 	}
 }
 
+// TestPrintShortened: a plan says of which volume the history would be shortened, and how much.
+func TestPrintShortened(t *testing.T) {
+	t.Parallel()
+	task := &v1alpha1.RepositoryTask{Status: v1alpha1.RepositoryTaskStatus{Retention: &v1alpha1.RepositoryRetention{Volumes: []v1alpha1.RetentionVolume{
+		{Namespace: "shop", Pod: "db-0", Volume: "data", Shortened: "rule Last has reached back 7d\x1b"}, {Namespace: "shop", Pod: "db-1", Volume: "data"},
+	}}}}
+	var out strings.Builder
+	if err := printRetention(&out, task); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out.String(), "\nshop/db-0:data: rule Last has reached back 7d\\x1b\n") || strings.Contains(out.String(), "db-1:data:") {
+		t.Errorf("%q", out.String())
+	}
+}
+
 // TestParseAge: days are hours.
 func TestParseAge(t *testing.T) {
 	t.Parallel()

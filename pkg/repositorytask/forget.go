@@ -160,13 +160,23 @@ func acknowledged(spec *v1alpha1.RepositoryTaskSpec, plan *v1alpha1.RepositoryRe
 	case spec.Acknowledge == "" && plan.Unexplained == 0, spec.Acknowledge == plan.Wave:
 		return nil
 	case spec.Acknowledge == "":
-		return refuse(v1alpha1.ReasonNotAcknowledged, "nothing was forgotten: %s to be forgotten that new backups do not explain since this policy was last applied. If the plan is right, acknowledge wave %s",
-			text.Count(int64(plan.Unexplained), "snapshot is", "snapshots are"), plan.Wave)
+		return refuse(v1alpha1.ReasonNotAcknowledged, "nothing was forgotten: %s to be forgotten that new backups do not explain since this policy was last applied%s. If the plan is right, acknowledge wave %s",
+			text.Count(int64(plan.Unexplained), "snapshot is", "snapshots are"), shortenedIn(plan), plan.Wave)
 	case plan.Wave == "":
 		return refuse(v1alpha1.ReasonNotAcknowledged, "nothing was forgotten: wave %s was acknowledged, and there is nothing to forget now", spec.Acknowledge)
 	default:
 		return refuse(v1alpha1.ReasonNotAcknowledged, "nothing was forgotten: wave %s was acknowledged, and what would be forgotten now is another one, %s", spec.Acknowledge, plan.Wave)
 	}
+}
+
+// shortenedIn names the first volume whose history would get shortened.
+func shortenedIn(plan *v1alpha1.RepositoryRetention) string {
+	i := slices.IndexFunc(plan.Volumes, func(v v1alpha1.RetentionVolume) bool { return v.Shortened != "" })
+	if i < 0 {
+		return ""
+	}
+	v := &plan.Volumes[i]
+	return fmt.Sprintf(" (%s/%s:%s: %s)", v.Namespace, v.Pod, v.Volume, v.Shortened)
 }
 
 // forgetOutcome sums up a task that forgets.

@@ -384,6 +384,64 @@ func TestLossIsKept(t *testing.T) {
 	}
 }
 
+// TestForgetShortened: backups come three times as fast as before, as when somebody changes a schedule, and each of them pushes one out of the policy. No night
+// shows that the history gets lost, until it is less than half as long: then the task stops, and goes on with the acknowledgement of exactly its wave.
+func TestForgetShortened(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	for _, kind := range []string{"restic", "kopia"} {
+		s.newRepository(kind, "shop")
+		for _, days := range []int{12, 11, 10, 9} {
+			s.own(kind, "shop", "db-0", days)
+		}
+	}
+	s.start(s.forgetting())
+	policy := func(name, acknowledge string) *v1alpha1.RepositoryTask { return s.forgetTask(name, 4, acknowledge) }
+	if first := s.ended(policy("first", "")); first.Status.Phase != v1alpha1.PhaseCompleted {
+		t.Fatalf("%+v", first.Status)
+	}
+	both := func(hours int) {
+		t.Helper()
+		for _, kind := range []string{"restic", "kopia"} {
+			pvb := s.own(kind, "shop", "db-0", hours)
+			pvb.Status.StartTimestamp = new(metav1.NewTime(time.Now().Add(-time.Duration(hours) * time.Hour)))
+			s.update(pvb)
+		}
+	}
+	for i, hours := range []int{208, 200} { // 9 days ago are 216 hours
+		both(hours)
+		if task := s.ended(policy(fmt.Sprint("explained-", i), "")); task.Status.Phase != v1alpha1.PhaseCompleted || task.Status.Retention.Unexplained != 0 {
+			t.Fatalf("after %d hours: %+v", hours, task.Status)
+		}
+	}
+	both(192)
+	stopped := s.ended(policy("stopped", ""))
+	wave := stopped.Status.Retention.Wave
+	if stopped.Status.Phase != v1alpha1.PhaseFailed || stopped.Status.Reason != v1alpha1.ReasonNotAcknowledged || stopped.Status.Retention.Unexplained != 2 ||
+		!strings.Contains(stopped.Status.Message, "shop/db-0:data: rule Last has reached back 3d, and what is kept would reach back 24h: backups come faster") || !strings.Contains(stopped.Status.Message, wave) {
+		t.Fatalf("%+v", stopped.Status)
+	}
+	for _, v := range stopped.Status.Retention.Volumes {
+		if !strings.HasPrefix(v.Shortened, "rule Last has reached back 3d") {
+			t.Errorf("%s: shortened: %q", v.Uploader, v.Shortened)
+		}
+	}
+	if s.snapshots("restic", "shop") != 5 || s.snapshots("kopia", "shop") != 5 {
+		t.Error("snapshots are gone without an acknowledgement")
+	}
+	both(184)
+	if other := s.ended(policy("another-wave", wave)); other.Status.Reason != v1alpha1.ReasonNotAcknowledged || !strings.Contains(other.Status.Message, "is another one") {
+		t.Errorf("%+v", other.Status)
+	}
+	if task := s.ended(policy("acknowledged", s.waveOf(policy("plan", "")))); task.Status.Phase != v1alpha1.PhaseCompleted || s.snapshots("restic", "shop") != 4 || s.snapshots("kopia", "shop") != 4 {
+		t.Errorf("%+v", task.Status)
+	}
+	both(176)
+	if task := s.ended(policy("as-fast-as-then", "")); task.Status.Phase != v1alpha1.PhaseCompleted || task.Status.Retention.Unexplained != 0 {
+		t.Errorf("%+v", task.Status)
+	}
+}
+
 // waveOf returns what a task would have to acknowledge.
 func (s *site) waveOf(task *v1alpha1.RepositoryTask) string {
 	s.t.Helper()

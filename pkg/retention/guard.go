@@ -3,10 +3,13 @@ package retention
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 )
@@ -14,7 +17,8 @@ import (
 // guard names the wave of deletions of a plan, and counts those that new backups do not explain.
 //
 // Where the same policy was carried out before, each backup that is new since then pushes at most one other out of each rule. Whatever
-// is more than that has another cause, such as a policy that nobody has applied to the volume before, or a number too few in it.
+// is more than that has another cause, such as a policy that nobody has applied to the volume before, or a number too few in it. And where the new ones
+// come so fast that the last ones reach back less than half as far as before, they explain nothing.
 func guard(plan *v1alpha1.RepositoryRetention, tasks []v1alpha1.RepositoryTask, policy *v1alpha1.RetentionPolicy) {
 	before := newEarlier(tasks, policy)
 	rules := len(rulesOf(policy))
@@ -43,6 +47,12 @@ func guard(plan *v1alpha1.RepositoryRetention, tasks []v1alpha1.RepositoryTask, 
 		if applied {
 			explained = added * rules
 		}
+		if removed > 0 {
+			v.Shortened = before.shortened(v)
+		}
+		if v.Shortened != "" {
+			explained = 0
+		}
 		plan.Unexplained += int32(max(removed-explained, 0))
 	}
 	plan.Wave = waveOf(wave)
@@ -61,17 +71,24 @@ func waveOf(wave []string) string {
 // earlier is what tasks have seen that carried the same policy out, by the names of PodVolumeBackups and of their snapshots.
 type earlier struct {
 	seen     map[string]bool
-	approved map[string]bool // to be forgotten, which such a task has failed to do
+	approved map[string]bool          // to be forgotten, which such a task has failed to do
+	reached  map[volume]time.Duration // how far rule Last has reached back since a wave was acknowledged
 }
 
 func newEarlier(tasks []v1alpha1.RepositoryTask, policy *v1alpha1.RetentionPolicy) earlier {
-	e := earlier{map[string]bool{}, map[string]bool{}}
+	e := earlier{map[string]bool{}, map[string]bool{}, map[volume]time.Duration{}}
+	tasks = slices.DeleteFunc(slices.Clone(tasks), func(t v1alpha1.RepositoryTask) bool {
+		return !t.Spec.Apply || t.Status.Retention == nil || !equality.Semantic.DeepEqual(t.Spec.Keep, policy) || !wasLetBegin(&t)
+	})
+	slices.SortFunc(tasks, func(a, b v1alpha1.RepositoryTask) int { return endOf(&a).Compare(endOf(&b)) })
 	for i := range tasks {
 		t := &tasks[i]
-		if !t.Spec.Apply || t.Status.Retention == nil || !equality.Semantic.DeepEqual(t.Spec.Keep, policy) || !wasLetBegin(t) {
-			continue
-		}
-		for _, v := range t.Status.Retention.Volumes {
+		for k := range t.Status.Retention.Volumes {
+			v := &t.Status.Retention.Volumes[k]
+			if t.Spec.Acknowledge != "" { // what was acknowledged is what counts from then on
+				delete(e.reached, volumeIn(v))
+			}
+			e.reached[volumeIn(v)] = max(e.reached[volumeIn(v)], reach(v, ruleLast))
 			for j := range v.Snapshots {
 				s := &v.Snapshots[j]
 				e.seen[keyOf(s)] = true
@@ -82,6 +99,57 @@ func newEarlier(tasks []v1alpha1.RepositoryTask, policy *v1alpha1.RetentionPolic
 		}
 	}
 	return e
+}
+
+// ruleLast alone keeps a number of backups, whatever their times.
+const ruleLast = "Last"
+
+// minReach is how far back the rule must have reached for the guard to mind that it reaches less far: what somebody tries out within a day is no history.
+const minReach = 24 * time.Hour
+
+// shortened says that the last backups would reach back less than half as far as they have since somebody last acknowledged a wave of the volume; empty:
+// they do not. New backups that come faster than before push out others one by one, so that no single task would show that the history of a volume gets
+// lost. Rules for hours and days keep what they name all the same, and so do longer periods, but these leave little between them.
+func (e *earlier) shortened(v *v1alpha1.RetentionVolume) string {
+	before, now := e.reached[volumeIn(v)], reach(v, ruleLast, "Hourly", "Daily", "Within")
+	if before < minReach || now >= before/2 {
+		return ""
+	}
+	return fmt.Sprintf("rule %s has reached back %s, and what is kept would reach back %s: backups come faster than before, or there was a long time without one",
+		ruleLast, duration.HumanDuration(before), duration.HumanDuration(now))
+}
+
+// reach returns how much older the oldest backup that one of the rules keeps is than the newest, at most.
+func reach(v *v1alpha1.RetentionVolume, rules ...string) (longest time.Duration) {
+	for _, rule := range rules {
+		var newest, oldest time.Time
+		for i := range v.Snapshots { // the newest first
+			if s := &v.Snapshots[i]; slices.Contains(s.Rules, rule) {
+				oldest = s.BackupTimestamp.Time
+				if newest.IsZero() {
+					newest = oldest
+				}
+			}
+		}
+		longest = max(longest, newest.Sub(oldest))
+	}
+	return longest
+}
+
+func volumeIn(v *v1alpha1.RetentionVolume) volume {
+	of := volume{storageLocation: v.BackupStorageLocation, uploader: v.Uploader, namespace: v.Namespace, claim: v.ClaimUID}
+	if of.claim == "" {
+		of.pod, of.name = v.Pod, v.Volume
+	}
+	return of
+}
+
+// endOf returns when a task has ended.
+func endOf(t *v1alpha1.RepositoryTask) time.Time {
+	if t.Status.CompletionTimestamp == nil {
+		return t.CreationTimestamp.Time
+	}
+	return t.Status.CompletionTimestamp.Time
 }
 
 func keyOf(s *v1alpha1.RetentionSnapshot) string { return s.PodVolumeBackup + " " + s.SnapshotID }

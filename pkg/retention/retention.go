@@ -224,7 +224,7 @@ func rulesOf(p *v1alpha1.RetentionPolicy) []rule {
 		return func(_ int, at time.Time) string { return at.Format(layout) }
 	}
 	all := []rule{
-		{"Last", p.Last, func(i int, _ time.Time) string { return strconv.Itoa(i) }},
+		{ruleLast, p.Last, func(i int, _ time.Time) string { return strconv.Itoa(i) }},
 		{"Hourly", p.Hourly, by("2006-01-02 15")},
 		{"Daily", p.Daily, by(time.DateOnly)},
 		{"Weekly", p.Weekly, func(_ int, at time.Time) string {

@@ -311,6 +311,68 @@ func TestGuard(t *testing.T) {
 	}
 }
 
+// TestShortened: backups that come faster than before explain nothing once the last ones reach back less than half as far as they have since an
+// acknowledgement, and nothing else is kept of these days.
+func TestShortened(t *testing.T) {
+	t.Parallel()
+	all := nights(12)
+	kept := func(keep v1alpha1.RetentionPolicy, acknowledge string, day int, backups ...velerov1.PodVolumeBackup) v1alpha1.RepositoryTask {
+		task := v1alpha1.RepositoryTask{Spec: v1alpha1.RepositoryTaskSpec{Keep: &keep, Apply: true, Acknowledge: acknowledge}}
+		task.Status.Phase, task.Status.CompletionTimestamp = v1alpha1.PhaseCompleted, new(metav1.NewTime(now().AddDate(0, 0, day)))
+		task.Status.Retention = plan(&Records{Backups: backups}, keep)
+		return task
+	}
+	hourly := func(n int) []velerov1.PodVolumeBackup { // since the last night but two
+		var fast []velerov1.PodVolumeBackup
+		for i := range n {
+			fast = append(fast, record(fmt.Sprintf("fast-%d", i), now().AddDate(0, 0, -2).Add(time.Duration(i)*time.Hour)))
+		}
+		return fast
+	}
+	pinned := *all[10].DeepCopy()
+	pinned.Annotations = map[string]string{v1alpha1.AnnotationKeep: "true"}
+	last, weekly, daily := v1alpha1.RetentionPolicy{Last: 4}, v1alpha1.RetentionPolicy{Last: 4, Weekly: 2}, v1alpha1.RetentionPolicy{Last: 4, Daily: 4}
+	days := v1alpha1.RetentionPolicy{Daily: 2}
+	for name, test := range map[string]struct {
+		policy v1alpha1.RetentionPolicy
+		tasks  []v1alpha1.RepositoryTask
+		now    []velerov1.PodVolumeBackup
+		want   string
+	}{
+		"as fast as before":        {last, []v1alpha1.RepositoryTask{kept(last, "", -2, all[3:7]...)}, all[2:7], ""},
+		"twice as fast":            {last, []v1alpha1.RepositoryTask{kept(last, "", -2, all[3:7]...)}, append(hourly(2), all[3:7]...), ""},
+		"faster":                   {last, []v1alpha1.RepositoryTask{kept(last, "", -2, all[3:7]...)}, append(hourly(3), all[3:7]...), "Last"},
+		"bit by bit":               {last, []v1alpha1.RepositoryTask{kept(last, "", -1, append(hourly(2), all[3:5]...)...), kept(last, "", -2, all[3:7]...)}, append(hourly(3), all[3:5]...), "Last"},
+		"acknowledged meanwhile":   {last, []v1alpha1.RepositoryTask{kept(last, "wave", -1, append(hourly(2), all[3:5]...)...), kept(last, "", -2, all[3:7]...)}, append(hourly(3), all[3:5]...), ""},
+		"acknowledged before":      {last, []v1alpha1.RepositoryTask{kept(last, "", -1, all[3:7]...), kept(last, "wave", -2, all[5:9]...)}, append(hourly(3), all[3:7]...), "Last"},
+		"another policy":           {last, []v1alpha1.RepositoryTask{kept(weekly, "", -2, all[3:7]...)}, append(hourly(3), all[3:7]...), ""},
+		"weeks beside":             {weekly, []v1alpha1.RepositoryTask{kept(weekly, "", -2, all[3:12]...)}, append(hourly(3), all[3:12]...), "Last"},
+		"days beside":              {daily, []v1alpha1.RepositoryTask{kept(daily, "", -2, all[3:12]...)}, append(hourly(3), all[3:12]...), ""},
+		"the days move on":         {days, []v1alpha1.RepositoryTask{kept(days, "", -2, all[3:12]...)}, append(hourly(30), all[3:12]...), ""},
+		"one that is pinned":       {last, []v1alpha1.RepositoryTask{kept(last, "", -2, append(all[3:7:7], pinned)...)}, append(hourly(3), append(all[3:7:7], pinned)...), "Last"},
+		"nothing goes":             {last, []v1alpha1.RepositoryTask{kept(last, "", -2, all[3:7]...)}, hourly(4), ""},
+		"tried out within an hour": {last, []v1alpha1.RepositoryTask{kept(last, "", -2, hourly(4)...)}, append(hourly(4), record("now", now().AddDate(0, 0, -2).Add(200*time.Minute))), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := plan(&Records{Backups: test.now, Tasks: test.tasks}, test.policy)
+			said := got.Volumes[0].Shortened
+			if !strings.HasPrefix(said, strings.TrimSpace("rule "+test.want)) && test.want != "" || (said == "") != (test.want == "") {
+				t.Errorf("%q, want %q", said, test.want)
+			}
+			pending := int32(0)
+			for _, result := range results(got) {
+				if result == string(v1alpha1.RetentionPending) {
+					pending++
+				}
+			}
+			if said != "" && (got.Unexplained != pending || pending == 0) {
+				t.Errorf("%d of %d unexplained", got.Unexplained, pending)
+			}
+		})
+	}
+}
+
 // TestWave: the name of a wave is that of exactly its snapshots.
 func TestWave(t *testing.T) {
 	t.Parallel()
