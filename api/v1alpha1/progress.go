@@ -19,7 +19,7 @@ const (
 	StateWaiting      State = "Waiting"      // waits for something else, named in Reason and Message
 	StateScanning     State = "Scanning"     // scans the volume to determine its size
 	StateTransferring State = "Transferring" // bytes move
-	StateStalled      State = "Stalled"      // no byte moved for the stall time, although it should
+	StateStalled      State = "Stalled"      // no byte moved and no other work was done for the stall time
 	StateFinishing    State = "Finishing"    // everything is read, the last of it is being stored
 	StateCompleted    State = "Completed"
 	StateFailed       State = "Failed"
@@ -60,6 +60,7 @@ type VolumeProgress struct {
 
 	StartTime        time.Time `json:"startTime,omitzero"`
 	LastProgressTime time.Time `json:"lastProgressTime,omitzero"` // when a byte last moved
+	LastWorkTime     time.Time `json:"lastWorkTime,omitzero"`     // when a sign of work was last seen, see LastWork; older writers do not tell
 	Heartbeat        time.Time `json:"heartbeat,omitzero"`        // when the writer last looked
 
 	Attempt int `json:"attempt,omitempty"` // 1 for the first try
@@ -68,6 +69,14 @@ type VolumeProgress struct {
 	Uncounted     bool `json:"uncounted,omitempty"`
 	Resumes       int  `json:"resumes,omitempty"`       // how often an attempt was left to the next agent like that
 	QueuePosition int  `json:"queuePosition,omitempty"` // 1 is next; in state Queued only
+}
+
+// LastWork returns when the volume last showed a sign of work: a byte moved, an entry was found or listed, a flush advanced.
+func (p *VolumeProgress) LastWork() time.Time {
+	if p.LastWorkTime.After(p.LastProgressTime) {
+		return p.LastWorkTime
+	}
+	return p.LastProgressTime
 }
 
 // AgentProgress is the answer of a node agent's endpoint /progress: what it works on at this moment.

@@ -72,11 +72,11 @@ func waitReasons() []ReasonInfo {
 func stallReasons() []ReasonInfo {
 	return []ReasonInfo{
 		{
-			Reason: ReasonScanStalled, Meaning: "no byte moved, and the size is not known yet",
+			Reason: ReasonScanStalled, Meaning: "no byte moved and no other work was done, and the size is not known yet",
 			Remedy: "look at the volume first: an NFS server that is gone, a frozen file system, a disk with errors; if the volume answers, at the storage and the network to it", Page: pageStalled,
 		},
 		{
-			Reason: ReasonTransferStalled, Meaning: "no byte moved",
+			Reason: ReasonTransferStalled, Meaning: "no byte moved and no other work was done",
 			Remedy: "look at the volume (does ls in the pod hang, too?), and at the storage and the network to it; after --idle-timeout the attempt ends and the next one begins", Page: pageStalled,
 		},
 		{
@@ -253,7 +253,7 @@ func volumeFailures() []ReasonInfo {
 		},
 		{Reason: ReasonVanishedFiles, Meaning: "many files vanished while the volume was read", Detail: "never a failure: the reason of result `partial` when many files vanished while the volume was read", Page: pageLacks},
 		{
-			Reason: ReasonIdle, Meaning: "no byte moved for `--idle-timeout`", Retried: retriedYes,
+			Reason: ReasonIdle, Meaning: "no byte moved and no other work was done for `--idle-timeout`", Retried: retriedYes,
 			Remedy: "check the storage and the network of this node, or raise --idle-timeout", Page: pageStalled,
 		},
 	}

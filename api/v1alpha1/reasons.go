@@ -15,8 +15,8 @@ const (
 
 // The reasons of volumes that are stalled.
 const (
-	ReasonScanStalled     Reason = "ScanStalled"     // the scan finds nothing more, and no byte moves
-	ReasonTransferStalled Reason = "TransferStalled" // no byte moves
+	ReasonScanStalled     Reason = "ScanStalled"     // the scan finds nothing more, no byte moves, and no other work is done
+	ReasonTransferStalled Reason = "TransferStalled" // no byte moves, and no other work is done
 	ReasonFinishStalled   Reason = "FinishStalled"   // all data is read; the last of it is not stored
 )
 
@@ -47,7 +47,7 @@ const (
 	ReasonNoSpace               Reason = "NoSpace"               // the volume or the repository is full
 	ReasonFlush                 Reason = "Flush"                 // the volume's disk has lost what was written
 	ReasonOutOfMemory           Reason = "OutOfMemory"           // the worker was killed for its memory
-	ReasonIdle                  Reason = "Idle"                  // no byte moved for the idle timeout
+	ReasonIdle                  Reason = "Idle"                  // no byte moved and no other work was done for the idle timeout
 	ReasonVolumeIO              Reason = "VolumeIO"              // the volume's file system failed: disk, driver or server
 	ReasonUnreadableFiles       Reason = "UnreadableFiles"       // files were unreadable: more than --partial allows, or the reason of result partial
 	ReasonUnwrittenFiles        Reason = "UnwrittenFiles"        // files could not be written: more than --partial-restore allows, or the reason of result partial

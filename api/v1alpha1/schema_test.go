@@ -28,7 +28,7 @@ func documents() map[string]document {
 	volume := VolumeProgress{
 		State: StateStalled, Reason: ReasonFinishStalled, Message: "all data is read", BytesDone: 10, TotalBytes: 20, TotalFinal: true, SnapshotBytes: new(int64(15)),
 		BytesPerSecond: 1, ETASeconds: new(int64(10)), FilesDone: 1, FilesTotal: 2, BytesUploaded: 5, Errors: 1, Vanished: 1, LastError: "open a: permission denied",
-		CurrentItem: "b", StartTime: written, LastProgressTime: written, Heartbeat: written, Attempt: 2, Uncounted: true, Resumes: 1, QueuePosition: 3,
+		CurrentItem: "b", StartTime: written, LastProgressTime: written, LastWorkTime: written, Heartbeat: written, Attempt: 2, Uncounted: true, Resumes: 1, QueuePosition: 3,
 	}
 	return map[string]document{
 		"volume": {full: volume, empty: VolumeProgress{State: StateQueued}, newer: `{"state":"Verifying","reason":"OfLater","bytesDone":1,"totalBytes":2,"bytesPerSecond":0,"later":{"a":[1]}}`},

@@ -196,7 +196,11 @@ func TestExplainVolume(t *testing.T) {
 		"why again, after a stall": {backupCase(progress.StateTransferring, func(c *VolumeCase) {
 			c.Events = []Event{{Type: "Warning", Reason: "Retrying", Note: "no route", Object: "PodVolumeBackup/x"}, {Type: "Warning", Reason: "Stalled", Note: "reading hangs", Object: "PodVolumeBackup/x"}}
 		}), "it moves", "this is attempt 2; no route"},
-		"stalled":        {backupCase(progress.StateStalled, nil), "no byte has moved for 7m", "does ls in the pod hang, too?"},
+		"stalled": {backupCase(progress.StateStalled, nil), "no byte has moved for 7m", "does ls in the pod hang, too?"},
+		"stalled after work without bytes": {
+			backupCase(progress.StateStalled, func(c *VolumeCase) { c.Volume.Progress.LastWorkTime = now.Add(-3 * time.Minute) }),
+			"no byte has moved for 7m, and no other work was done for 3m", seeStalled,
+		},
 		"stalled, files": {backupCase(progress.StateStalled, nil), "no byte", "open cache/a: permission denied"},
 		"storing hangs":  {backupCase(progress.StateStalled, func(c *VolumeCase) { c.Volume.Progress.Reason = v1alpha1.ReasonFinishStalled }), "all data is read", "look at the storage and the network to it"},
 		"scan hangs":     {backupCase(progress.StateStalled, func(c *VolumeCase) { c.Volume.Progress.Reason = v1alpha1.ReasonScanStalled }), "no byte", "NFS"},

@@ -295,7 +295,7 @@ func (c *VolumeCase) explainWork(e *Explanation) {
 // explainStall says where it hangs, as far as the agent knows.
 func (c *VolumeCase) explainStall(e *Explanation) {
 	s := &c.Volume.Progress
-	e.Why, e.general = "no byte has moved for "+Age(c.At, s.LastProgressTime), "no byte has moved for some time"
+	e.Why, e.general = "no byte has moved for "+StallAge(c.At, s), "no byte has moved for some time"
 	if s.Reason == v1alpha1.ReasonFinishStalled {
 		info, _ := s.Reason.Info()
 		e.Why, e.general = e.Why+": "+info.Meaning, e.general+": "+info.Meaning

@@ -249,13 +249,23 @@ func (v *Volume) state(now time.Time) string {
 	case s.State == progress.StateQueued && s.QueuePosition > 0:
 		line += ", position " + strconv.Itoa(s.QueuePosition)
 	case s.State == progress.StateStalled && !s.LastProgressTime.IsZero():
-		line += ", no byte moved for " + Age(now, s.LastProgressTime)
+		line += ", no byte moved for " + StallAge(now, s)
 	}
 	// What has failed says so in its message, in full.
 	if s.Message != "" && !v.Ended() {
 		line += ": " + s.Message
 	}
 	return line
+}
+
+// StallAge is for how long no byte of a volume has moved. Where other work was done since, it also says when that ended: from then on
+// the agent counts --stall-after and --idle-timeout.
+func StallAge(now time.Time, s *progress.Snapshot) string {
+	age, idle := Age(now, s.LastProgressTime), Age(now, s.LastWork())
+	if idle == age {
+		return age
+	}
+	return age + ", and no other work was done for " + idle
 }
 
 // done is what of the volume is done, with a percentage as soon as there is one.
@@ -288,6 +298,9 @@ func (d *Description) printMovement(p *page, v *Volume) {
 	p.line("Time left", ETA(s.ETASeconds))
 	if !s.LastProgressTime.IsZero() {
 		p.line("Last moved", Age(d.At, s.LastProgressTime)+" ago")
+		if work := Age(d.At, s.LastWork()); work != Age(d.At, s.LastProgressTime) {
+			p.line("Last work", work+" ago, without bytes")
+		}
 	}
 	p.line("Current", s.CurrentItem)
 	if !s.Heartbeat.IsZero() {

@@ -74,6 +74,8 @@ func NewVolumes(running func() []Volume) *Volumes {
 		})
 	add("last_progress_timestamp_seconds", "When a byte of the volume last moved, in seconds since the epoch.",
 		func(v Volume) (float64, bool) { return timestamp(v.Progress.LastProgressTime) })
+	add("last_work_timestamp_seconds", "When the volume last showed a sign of work: a byte, or a step without bytes such as a list or a flush, in seconds since the epoch.",
+		func(v Volume) (float64, bool) { return timestamp(v.Progress.LastWork()) })
 	add("deadline_timestamp_seconds", "When the volume is failed if it is not done, in seconds since the epoch; absent without such a time.",
 		func(v Volume) (float64, bool) { return timestamp(v.Deadline) })
 	return v

@@ -17,7 +17,7 @@ func TestVolumes(t *testing.T) {
 		Operation: backup, Uploader: "restic", Namespace: "shop", Pod: "db-0", Name: "data", Deadline: time.Unix(4600, 0),
 		Progress: progress.Snapshot{
 			State: progress.StateStalled, BytesDone: 40, TotalBytes: 100, TotalFinal: true, BytesPerSecond: 3, BytesUploaded: 30,
-			ETASeconds: new(int64(20)), Errors: 1, Attempt: 2, LastProgressTime: time.Unix(1000, 500e6),
+			ETASeconds: new(int64(20)), Errors: 1, Attempt: 2, LastProgressTime: time.Unix(1000, 500e6), LastWorkTime: time.Unix(1900, 0),
 		},
 	}
 	queued := Volume{
@@ -55,6 +55,9 @@ plimsoll_volume_eta_seconds{operation="backup",pod_name="db-0",pod_namespace="sh
 # HELP plimsoll_volume_last_progress_timestamp_seconds When a byte of the volume last moved, in seconds since the epoch.
 # TYPE plimsoll_volume_last_progress_timestamp_seconds gauge
 plimsoll_volume_last_progress_timestamp_seconds{operation="backup",pod_name="db-0",pod_namespace="shop",uploader="restic",volume="data"} 1000.5
+# HELP plimsoll_volume_last_work_timestamp_seconds When the volume last showed a sign of work: a byte, or a step without bytes such as a list or a flush, in seconds since the epoch.
+# TYPE plimsoll_volume_last_work_timestamp_seconds gauge
+plimsoll_volume_last_work_timestamp_seconds{operation="backup",pod_name="db-0",pod_namespace="shop",uploader="restic",volume="data"} 1900
 # HELP plimsoll_volume_queue_position Place in the queue, 1 for the next; absent for a volume that does not wait in it.
 # TYPE plimsoll_volume_queue_position gauge
 plimsoll_volume_queue_position{operation="restore",pod_name="db-1",pod_namespace="shop",uploader="kopia",volume="data"} 4

@@ -479,7 +479,7 @@ func TestIdleAttemptEnds(t *testing.T) {
 	pvb := c.newBackup(c.pod("source", "data"), "data")
 	c.Create(pvb)
 	end := c.end(pvb)
-	if end.Phase != podvolume.PhaseFailed || !strings.Contains(message(end), "no byte moved for 800ms") {
+	if end.Phase != podvolume.PhaseFailed || !strings.Contains(message(end), "no byte moved and no other work was done for 800ms") {
 		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 	}
 }

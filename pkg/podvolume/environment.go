@@ -50,7 +50,7 @@ type Config struct {
 	AbandonedAfter   time.Duration // after this long without a sign of an object's agent, any agent may act; default 5 min
 	ProgressInterval time.Duration // default progress.DefaultInterval
 	StallAfter       time.Duration // default progress.DefaultStallAfter
-	IdleTimeout      time.Duration // ends an attempt in which no byte moves; 0: never
+	IdleTimeout      time.Duration // ends an attempt that shows no sign of work; 0: never
 	ResourceTimeout  time.Duration // to find a volume, and to open or create a repository; default 10 min
 	EndTimeout       time.Duration // after which an operation that was told to end is left behind; more than workers need; default 1 min
 

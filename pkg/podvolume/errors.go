@@ -21,7 +21,7 @@ var (
 	ErrCanceled = abandonedError{errors.New("canceled by spec.cancel")}
 	ErrDeleted  = abandonedError{errors.New("the object was deleted while its volume was worked on")}
 	ErrPodGone  = abandonedError{errors.New("the pod was deleted while its volume was worked on")}
-	errIdle     = errors.New("no byte moved for the idle timeout")
+	errIdle     = errors.New("no byte moved and no other work was done for the idle timeout")
 	errStuck    = Permanent(v1alpha1.ReasonIdle, errIdle)
 	// ErrWaitEnded ends the restore of a volume that its pod uses already.
 	ErrWaitEnded = Permanent(v1alpha1.ReasonPodGone, fmt.Errorf("init container %s has ended already: the pod runs with what is in its volumes", v1alpha1.ContainerRestoreWait))

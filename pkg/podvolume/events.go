@@ -58,12 +58,12 @@ func (op *Operation) emitChanges(s progress.Snapshot) {
 		op.reported.queued = true
 		op.emit(normal, v1alpha1.EventQueued, "%s of %s waits at position %d in the queue of node %s, which works on %s at a time", op.Kind, op.PodVolume, s.QueuePosition, op.env.NodeName, text.Count(op.env.Slots.Size(), "volume", "volumes"))
 	case s.State == progress.StateStalled:
-		op.log.Warn("Operation is stalled", "bytesDone", s.BytesDone, "totalBytes", s.TotalBytes, "since", s.LastProgressTime)
+		op.log.Warn("Operation is stalled", "bytesDone", s.BytesDone, "totalBytes", s.TotalBytes, "since", s.LastWork())
 		op.reported.stalls++
 		if op.reported.stalls&(op.reported.stalls-1) != 0 {
 			break // of an endless row of stalls only the first, second, fourth, ... has an Event
 		}
-		op.emit(warning, v1alpha1.EventStalled, "%s of %s is stalled at %s since %s: %s", op.Kind, op.PodVolume, percent(s), s.LastProgressTime.Format(time.RFC3339), s.Message)
+		op.emit(warning, v1alpha1.EventStalled, "%s of %s is stalled at %s since %s: %s", op.Kind, op.PodVolume, percent(s), s.LastWork().Format(time.RFC3339), s.Message)
 	case before == progress.StateStalled:
 		op.log.Info("Operation moves again", "bytesDone", s.BytesDone)
 		if op.reported.stalls&(op.reported.stalls-1) != 0 {

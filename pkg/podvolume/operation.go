@@ -240,12 +240,12 @@ func (op *Operation) makeAttempt(ctx context.Context) (attemptResult, error) {
 		result, err = op.restore(ctx)
 	}
 	if err != nil && errors.Is(stopCause(ctx), errIdle) {
-		err = retryable(v1alpha1.ReasonIdle, fmt.Errorf("no byte moved for %s: %w", op.env.IdleTimeout, err))
+		err = retryable(v1alpha1.ReasonIdle, fmt.Errorf("no byte moved and no other work was done for %s: %w", op.env.IdleTimeout, err))
 	}
 	return result, err
 }
 
-// watchAttempt cancels an attempt in which no byte moves for the idle timeout. It stops the operation if the attempt was
+// watchAttempt cancels an attempt that shows no sign of work for the idle timeout. It stops the operation if the attempt was
 // canceled and does not end: no other attempt may run beside it.
 func (op *Operation) watchAttempt(ctx context.Context, cancel context.CancelCauseFunc, ended <-chan struct{}) {
 	cancelWhenIdle(ctx, op.tracker, op.env.IdleTimeout, cancel)
@@ -257,7 +257,7 @@ func (op *Operation) watchAttempt(ctx context.Context, cancel context.CancelCaus
 	}
 }
 
-// cancelWhenIdle cancels an attempt in which no byte has moved for limit (0: never). It returns when ctx has ended.
+// cancelWhenIdle cancels an attempt that has shown no sign of work for limit (0: never). It returns when ctx has ended.
 func cancelWhenIdle(ctx context.Context, tracker *progress.Tracker, limit time.Duration, cancel context.CancelCauseFunc) {
 	for limit > 0 {
 		left := limit - tracker.IdleFor()

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// DefaultStallAfter is how long no byte may move before an operation counts as stalled.
+	// DefaultStallAfter is how long an operation may show no sign of work, a byte or a step, before it counts as stalled.
 	DefaultStallAfter = 2 * time.Minute
 
 	// successShare is the part of the total, one in so many bytes, that only success may claim: readers round, and 99.999 %
@@ -141,6 +141,9 @@ func (t *Tracker) move(now time.Time, r Reading) {
 	scanned := r.TotalBytes > t.latest.TotalBytes || r.FilesTotal > t.latest.FilesTotal || r.FilesDone > t.latest.FilesDone
 	if moved {
 		t.snap.LastProgressTime = now.UTC()
+	}
+	if moved || worked || scanned {
+		t.snap.LastWorkTime = now.UTC()
 	}
 	waited := r.Stage == StageWaiting || t.latest.Stage == StageWaiting // what comes after a wait has only just begun
 	if moved || worked || scanned || waited {

@@ -129,12 +129,19 @@ func TestTrackerTakesStepsForMovement(t *testing.T) {
 		if idle := tr.IdleFor(); idle != 0 || s.State != StateFinishing {
 			t.Errorf("idle for %v, %s while steps are made", idle, s.State)
 		}
-		if s.Heartbeat = before.Heartbeat; !same(s, before) || !s.LastProgressTime.Equal(before.LastProgressTime) {
+		if worked := time.Since(s.LastWork()); worked != 0 {
+			t.Errorf("the last sign of work was %v ago right after a step", worked)
+		}
+		if s.Heartbeat, s.LastWorkTime = before.Heartbeat, before.LastWorkTime; !same(s, before) || !s.LastProgressTime.Equal(before.LastProgressTime) {
 			t.Errorf("shown was %+v, and is %+v", before, s)
 		}
 		<-time.After(time.Minute)
 		if idle, s := tr.IdleFor(), tr.Snapshot(); idle != time.Minute || s.State != StateStalled {
 			t.Errorf("idle for %v, %s a minute after the last step", idle, s.State)
+		}
+		s = tr.Snapshot()
+		if worked := time.Since(s.LastWork()); worked != tr.IdleFor() {
+			t.Errorf("the last sign of work was %v ago, and the attempt idles for %v", worked, tr.IdleFor())
 		}
 	})
 }

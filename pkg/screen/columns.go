@@ -222,7 +222,7 @@ func stateOf(v *describe.Volume, now time.Time) string {
 	case v.Silent(now):
 		return "Silent " + describe.Age(now, p.Heartbeat)
 	case p.State == progress.StateStalled && !p.LastProgressTime.IsZero():
-		return string(p.State) + " " + describe.Age(now, p.LastProgressTime)
+		return string(p.State) + " " + describe.Age(now, p.LastWork())
 	case p.State == progress.StateQueued && p.QueuePosition > 0:
 		return string(p.State) + " #" + strconv.Itoa(p.QueuePosition)
 	default:

@@ -243,7 +243,7 @@ func TestVolumeIsIdle(t *testing.T) {
 			pvb := f.NewBackup(source, "data", uploader)
 			f.Create(pvb)
 			v := f.End(pvb)
-			f.checkFailed(v, "no byte moved for 8s")
+			f.checkFailed(v, "no byte moved and no other work was done for 8s")
 			if v.Snapshot.Attempt != 2 {
 				t.Errorf("it was tried %d times of 2", v.Snapshot.Attempt)
 			}

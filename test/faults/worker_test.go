@@ -27,7 +27,7 @@ import (
 func TestWorkerMisbehaves(t *testing.T) {
 	t.Parallel()
 	tests := []struct{ misbehavior, fault, message, flag string }{
-		{"hang", "worker hangs and ignores SIGINT and SIGTERM", "no byte moved for 30s", "--idle-timeout=30s"},
+		{"hang", "worker hangs and ignores SIGINT and SIGTERM", "no byte moved and no other work was done for 30s", "--idle-timeout=30s"},
 		{"garbage", "worker prints garbage and ends well", "without saying which snapshot it saved", ""},
 		{"long-line", "worker prints a line of 1 GiB", "without saying which snapshot it saved", ""},
 		{"crash", "worker crashes at once, each time", "panic: made by the fault suite", ""},

@@ -214,7 +214,7 @@ func news(v *describe.Volume, now time.Time) string {
 	case v.Silent(now):
 		return "no report for " + describe.Age(now, p.Heartbeat) + ": the node agent does not run or cannot reach the API server"
 	case p.State == progress.StateStalled && !p.LastProgressTime.IsZero():
-		return "no byte moved for " + describe.Age(now, p.LastProgressTime)
+		return "no byte moved for " + describe.StallAge(now, p)
 	case p.Message != "" && !v.Ended():
 		return p.Message
 	case p.State == progress.StateQueued && p.QueuePosition > 0:
@@ -240,6 +240,9 @@ func details(v *describe.Volume, now time.Time) []fact {
 	f.add("Started", ago(now, v.Started))
 	f.add("Completed", ago(now, v.Completed))
 	f.add("Last moved", ago(now, p.LastProgressTime))
+	if p.LastWork() != p.LastProgressTime {
+		f.add("Last work", ago(now, p.LastWork()))
+	}
 	f.add("Files", files(p))
 	if p.BytesUploaded > 0 {
 		f.add("Sent", describe.Bytes(p.BytesUploaded)+" after deduplication")

@@ -101,6 +101,7 @@ func TestNews(t *testing.T) {
 		"waits":           {describe.Volume{Progress: progress.Snapshot{State: progress.StateWaiting, Message: "locked by b"}}, "locked by b"},
 		"queued":          {describe.Volume{Node: "n1", Progress: progress.Snapshot{State: progress.StateQueued, QueuePosition: 2}}, "position 2 in the queue of n1"},
 		"stalled":         {describe.Volume{Progress: progress.Snapshot{State: progress.StateStalled, Message: "no byte moved", LastProgressTime: noon.Add(-time.Hour)}}, "no byte moved for 60m"},
+		"worked since":    {describe.Volume{Progress: progress.Snapshot{State: progress.StateStalled, LastProgressTime: noon.Add(-time.Hour), LastWorkTime: noon.Add(-3 * time.Minute)}}, "no byte moved for 60m, and no other work was done for 3m"},
 		"agent is gone":   {describe.Volume{Progress: progress.Snapshot{State: progress.StateTransferring, Heartbeat: noon.Add(-time.Hour)}}, "no report for 60m: the node agent does not run or cannot reach the API server"},
 		"unreadable":      {describe.Volume{Progress: progress.Snapshot{State: progress.StateTransferring, Errors: 2, LastError: "open /a"}}, "errors: 2, the last one: open /a"},
 		"done with fuss":  {describe.Volume{Progress: progress.Snapshot{State: progress.StateCompleted, Message: "was locked"}}, ""},
