@@ -185,6 +185,28 @@ func TestVolumeIsNeverMounted(t *testing.T) {
 	}
 }
 
+// Where kubelet's tmpfs is not to be seen, a backup must not take the empty directory below it for the volume. Drivers that mount nothing are
+// no reason to.
+func TestVolumeInMemoryIsNeverMounted(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, controlplane.LatestVelero)
+	data := uploadertest.NewFake(t.TempDir())
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "cache"}, Spec: corev1.PodSpec{
+		NodeName: c.node, Containers: []corev1.Container{{Name: "main", Image: "main"}},
+		Volumes: []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}}},
+	}}
+	c.Create(pod)
+	mkdir(t, filepath.Join(c.hostPods, c.node, string(pod.UID), "volumes", "kubernetes.io~empty-dir", "data"))
+	pvb := c.interrupted(podvolume.Backup, pod)
+	c.startAgent(data, func(cfg *Config) { cfg.PrepareTimeout, cfg.AllowUnmounted = 500*time.Millisecond, true })
+	if end := c.end(pvb); end.Phase != podvolume.PhaseFailed || !strings.Contains(message(end), "kubelet for a volume in memory, has yet to mount it") {
+		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
+	}
+	if calls := data.Calls(); len(calls) != 0 {
+		t.Errorf("the data path was called: %v", calls)
+	}
+}
+
 // Nobody mounts the volume of a pod that has ended.
 func TestPodEndsBeforeItsVolumeIsMounted(t *testing.T) {
 	t.Parallel()

@@ -26,7 +26,7 @@ func (op *Operation) pauseBeforeRetry(ctx context.Context, err error) (pause tim
 		if pause, ok := op.mountWait.next(op.env.RetryDelay, op.env.PrepareTimeout); ok {
 			op.sameAttempt = true
 			op.log.Warn("Volume is not mounted; waiting for its driver", "pause", pause, "error", err)
-			return pause, waitFor(v1alpha1.ReasonVolumeNotMounted, fmt.Sprintf("the volume is not mounted yet: waiting up to %s for its driver; see the pod's events, and the driver's pod on this node", op.env.PrepareTimeout)), nil
+			return pause, waitFor(v1alpha1.ReasonVolumeNotMounted, fmt.Sprintf("the volume is not mounted yet: waiting up to %s for its driver, or for kubelet; see the pod's events, and the driver's pod on this node", op.env.PrepareTimeout)), nil
 		}
 		err = Permanent(v1alpha1.ReasonVolumeNotFound, fmt.Errorf("gave up after %s: %w", op.mountWait.waited.Round(time.Second), err))
 	}

@@ -130,7 +130,9 @@ func (op *Operation) volumeDir(ctx context.Context, pod *corev1.Pod) (volume.Dir
 	case errors.Is(err, volume.ErrNotBound), errors.Is(err, volume.ErrNoClaim):
 		return volume.Dir{}, retryable(v1alpha1.ReasonVolumeNotFound, err)
 	}
-	dir.Mounted = dir.Mounted && !op.env.AllowUnmounted
+	if vol := volume.InPod(pod, op.Volume); op.env.AllowUnmounted && vol != nil && !volume.IsKubelets(vol) {
+		dir.Mounted = false
+	}
 	return dir, err
 }
 

@@ -73,13 +73,19 @@ func DirOf(vol *corev1.Volume, pv *corev1.PersistentVolume, isCSIDriver func(dri
 	case vol.Image != nil:
 		return Dir{}, fmt.Errorf("volume %q is an image volume (%s): %w", vol.Name, vol.Image.Reference, ErrNoHostDirectory)
 	}
-	return newDir(vol.Name, vol.CSI != nil, !IsKubelets(vol))
+	return newDir(vol.Name, vol.CSI != nil, !IsKubelets(vol) || inMemory(vol))
 }
 
 // IsKubelets reports whether a volume is kubelet's own: it makes the directory on the node's disk, and removes it with all
 // files when the pod has ended. (For some it mounts a tmpfs, but what that held is gone with it.)
 func IsKubelets(vol *corev1.Volume) bool {
 	return vol.EmptyDir != nil || vol.ConfigMap != nil || vol.Secret != nil || vol.DownwardAPI != nil || vol.Projected != nil || vol.GitRepo != nil
+}
+
+// inMemory reports whether a volume is an emptyDir of a medium of its own, memory or huge pages: kubelet mounts a file system of it on the
+// directory before the pod starts.
+func inMemory(vol *corev1.Volume) bool {
+	return vol.EmptyDir != nil && vol.EmptyDir.Medium != corev1.StorageMediumDefault
 }
 
 func persistentDir(volume string, pv *corev1.PersistentVolume, isCSIDriver func(string) bool) (Dir, error) {

@@ -28,19 +28,26 @@ func TestDirOf(t *testing.T) {
 	badName := pv(corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{}}, nil)
 	badName.Name = "../../../etc"
 
+	memory := func(medium corev1.StorageMedium) corev1.VolumeSource {
+		return corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: medium}}
+	}
+
 	tests := map[string]struct {
 		source  corev1.VolumeSource
 		pv      *corev1.PersistentVolume
 		want    Dir
 		wantErr error
 	}{
-		"emptyDir":    {source: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}, want: Dir{Name: "data"}},
-		"configMap":   {source: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{}}, want: Dir{Name: "data"}},
-		"secret":      {source: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{}}, want: Dir{Name: "data"}},
-		"projected":   {source: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{}}, want: Dir{Name: "data"}},
-		"downwardAPI": {source: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{}}, want: Dir{Name: "data"}},
-		"nfs":         {source: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}, want: Dir{Name: "data", Mounted: true}},
-		"iscsi":       {source: corev1.VolumeSource{ISCSI: &corev1.ISCSIVolumeSource{}}, want: Dir{Name: "data", Mounted: true}},
+		"emptyDir":                {source: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}, want: Dir{Name: "data"}},
+		"emptyDir in memory":      {source: memory(corev1.StorageMediumMemory), want: Dir{Name: "data", Mounted: true}},
+		"emptyDir of huge pages":  {source: memory(corev1.StorageMediumHugePages), want: Dir{Name: "data", Mounted: true}},
+		"emptyDir of 1 GiB pages": {source: memory(corev1.StorageMediumHugePagesPrefix + "1Gi"), want: Dir{Name: "data", Mounted: true}},
+		"configMap":               {source: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{}}, want: Dir{Name: "data"}},
+		"secret":                  {source: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{}}, want: Dir{Name: "data"}},
+		"projected":               {source: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{}}, want: Dir{Name: "data"}},
+		"downwardAPI":             {source: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{}}, want: Dir{Name: "data"}},
+		"nfs":                     {source: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}, want: Dir{Name: "data", Mounted: true}},
+		"iscsi":                   {source: corev1.VolumeSource{ISCSI: &corev1.ISCSIVolumeSource{}}, want: Dir{Name: "data", Mounted: true}},
 		"inline CSI": {
 			source: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: csiDriver}},
 			want:   Dir{Name: "data", CSI: true, Mounted: true},

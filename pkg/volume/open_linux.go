@@ -54,7 +54,7 @@ func checkMounted(dir *os.File, parent int, statx statxFunc) error {
 	case err != nil:
 		return fmt.Errorf("look whether a volume is mounted on %s: %w", dir.Name(), err)
 	case !mounted:
-		return fmt.Errorf("look at %s: %w: nothing is mounted on it. After a start of the node its driver has yet to mount it; "+
+		return fmt.Errorf("look at %s: %w: nothing is mounted on it. After a start of the node its driver, or kubelet for a volume in memory, has yet to mount it; "+
 			"if the pod runs, check that the agent's mount of kubelet's directory has mountPropagation HostToContainer", dir.Name(), ErrNotMounted)
 	default:
 		return nil

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/afero"
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
 )
 
 func TestOpen(t *testing.T) {
@@ -57,6 +58,34 @@ func TestOpenWaitsForTheMount(t *testing.T) {
 	must(t, err)
 	if len(names) != 1 || names[0] != "file" {
 		t.Errorf("entries %q, want those of the mount", names)
+	}
+}
+
+// Without kubelet's tmpfs the directory of an emptyDir in memory is there, and empty.
+func TestOpenWaitsForTheMountOfMemory(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	wanted, err := DirOf(&corev1.Volume{Name: "cache", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}}, nil, nil)
+	must(t, err)
+	dir := filepath.Join(root, string(podUID), "volumes/kubernetes.io~empty-dir/cache")
+	must(t, os.MkdirAll(dir, 0o755))
+	pods := NewPods(afero.NewOsFs(), root)
+	if f, err := pods.Open(podUID, wanted); err == nil {
+		must(t, f.Close())
+		t.Fatal("opened a directory of the node's own disk")
+	} else {
+		checkError(t, err, ErrNotMounted, dir)
+	}
+
+	mount(t, "tmpfs", dir, "tmpfs", 0)
+	write(t, filepath.Join(dir, "file"), 1)
+	f, err := pods.Open(podUID, wanted)
+	must(t, err)
+	defer f.Close()
+	names, err := f.Readdirnames(-1)
+	must(t, err)
+	if len(names) != 1 || names[0] != "file" {
+		t.Errorf("entries %q, want those of the tmpfs", names)
 	}
 }
 
