@@ -95,5 +95,5 @@ func (o *newTask) tasksImage(ctx context.Context, api client.Reader, namespace s
 	if len(pod.Containers) == 0 {
 		return image{}, fmt.Errorf("the Deployment plimsoll-repository-tasks in namespace %s has no container: set --image", namespace)
 	}
-	return image{pod.Containers[0].Image, pod.ImagePullSecrets}, nil
+	return image{name: pod.Containers[0].Image, secrets: pod.ImagePullSecrets}, nil
 }

@@ -8,8 +8,6 @@ import (
 	"github.com/spf13/cobra"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -45,12 +43,7 @@ func (r *restoreTo) validate(schedule string) error {
 	case r.class == sameClass && schedule != "":
 		return program.Misused(errors.New("--restore-to=same cannot be combined with --schedule: name a StorageClass"))
 	}
-	if r.size != "" {
-		if q, err := resource.ParseQuantity(r.size); err != nil || q.Sign() <= 0 {
-			return program.Misused(fmt.Errorf("--restore-size=%s is not a size such as 50Gi", r.size))
-		}
-	}
-	return nil
+	return checkSize("--restore-size", r.size)
 }
 
 // apply asks for restores in a task, once it is clear that scratch claims of the class do not stay behind.
@@ -74,15 +67,10 @@ func (r *restoreTo) apply(ctx context.Context, api client.Reader, task *v1alpha1
 
 // checkClass returns an error for a StorageClass whose volumes would stay. Who may not read StorageClasses is not held back.
 func checkClass(ctx context.Context, api client.Reader, name string) error {
-	var class storagev1.StorageClass
-	err := api.Get(ctx, client.ObjectKey{Name: name}, &class)
+	class, err := storageClass(ctx, api, name)
 	switch {
-	case apierrors.IsForbidden(err):
-		return nil
-	case apierrors.IsNotFound(err):
-		return fmt.Errorf("the cluster has no StorageClass %q", name)
-	case err != nil:
-		return fmt.Errorf("get StorageClass %s: %w", name, err)
+	case err != nil || class == nil:
+		return err
 	case class.ReclaimPolicy != nil && *class.ReclaimPolicy == corev1.PersistentVolumeReclaimRetain:
 		return fmt.Errorf("StorageClass %s has reclaimPolicy Retain: every volume that is restored would stay. Name one like it with reclaimPolicy Delete", name)
 	}

@@ -156,6 +156,11 @@ func TestVolumeRights(t *testing.T) {
 			append(slices.Clone(restores), may("apps", "get", "daemonsets"), may("velero.io", "create get delete", "podvolumerestores")),
 			[]rbacv1.PolicyRule{may("", "get", "persistentvolumeclaims"), may("", "create delete get list", "pods")},
 		},
+		"restore-to-claim": { // nobody may read StorageClasses
+			[]string{"restore", "--to-claim=" + shop.Namespace + "/new", "--size=1Gi", "--from=" + strings.Repeat("a", 8), "--location=default"},
+			append(slices.Clone(restores), may("apps", "get", "daemonsets"), may("velero.io", "create get delete", "podvolumerestores")),
+			[]rbacv1.PolicyRule{may("", "create delete get", "persistentvolumeclaims", "pods")},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := append([]string{"volume", "--timeout=2s", "--as=" + name}, test.args...)

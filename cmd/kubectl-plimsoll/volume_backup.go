@@ -251,8 +251,11 @@ func (o *volumeBackup) prepare(ctx context.Context, v *volumes) (prepared, error
 
 // oursIs knows Plimsoll's node agent by the labels that deploy/ gives it.
 func oursIs(labels map[string]string) bool {
-	return labels["app.kubernetes.io/name"] == "plimsoll-node-agent"
+	return labels[agentLabel] == agentName
 }
+
+// The label of Plimsoll's node agents.
+const agentLabel, agentName = "app.kubernetes.io/name", "plimsoll-node-agent"
 
 // readClaim reads what is behind a volume. Who may not read PersistentVolumes leaves them to the node agent.
 func (v *volumes) readClaim(ctx context.Context, pod *corev1.Pod, vol *corev1.Volume, in *describe.BackupInput) error {

@@ -28,8 +28,8 @@ type helper struct {
 }
 
 func (h *helper) addFlags(f *pflag.FlagSet) {
-	f.StringVar(&h.image, "image", "", "with --into-claim: image of the pod, which must be one of the node agent (default: the node agent's)")
-	f.Int64Var(&h.user, "run-as-user", 0, "with --into-claim: the user of the pod; one that is not root must be able to list the volume's top directory, "+
+	f.StringVar(&h.image, "image", "", "with --into-claim or --to-claim: image of the pod, which must be one of the node agent (default: the node agent's)")
+	f.Int64Var(&h.user, "run-as-user", 0, "with --into-claim or --to-claim: the user of the pod; one that is not root must be able to list the volume's top directory, "+
 		"and is allowed in namespaces that refuse root")
 }
 
@@ -42,7 +42,7 @@ const tidyTimeout = 2 * time.Minute
 // intoClaim restores into a claim, through a pod that waits for it as one does that a Velero server restores.
 func (o *volumeRestore) intoClaim(cmd *cobra.Command, v *volumes, from snapshot) error {
 	ctx := cmd.Context()
-	claim, err := o.freeClaim(ctx, v)
+	claim, err := o.targetClaim(ctx, v, from)
 	if err != nil {
 		return cannot("restore into PersistentVolumeClaim %s: %w", describe.Clean(o.claim), err)
 	}
@@ -50,31 +50,64 @@ func (o *volumeRestore) intoClaim(cmd *cobra.Command, v *volumes, from snapshot)
 	if err != nil {
 		return cannot("restore into PersistentVolumeClaim %s: %w", describe.Clean(o.claim), err)
 	}
+	if o.creates() {
+		if err := o.create.create(cmd, v, claim); err != nil {
+			return err
+		}
+	}
+	pvr, pod, err := o.start(cmd, v, from, claim, image)
+	if err != nil {
+		if o.creates() {
+			err = errors.Join(err, v.remove(ctx, claim))
+		}
+		return err
+	}
+	if o.noWait {
+		fmt.Fprintf(cmd.ErrOrStderr(), "Delete it when the restore has ended: kubectl -n %s delete pod %s\n", pod.Namespace, pod.Name)
+		return o.report(cmd, describe.OfPodVolumeRestore(pvr))
+	}
+	goesOn, err := o.finish(cmd, v, pvr, pod)
+	if err != nil && o.creates() {
+		o.create.sayLeft(cmd, claim, goesOn)
+	}
+	return err
+}
+
+// creates reports whether the command creates the claim that it restores into.
+func (o *volumeRestore) creates() bool { return o.create.name != "" }
+
+// targetClaim returns the claim that is restored into: one that is there and free, or one that is to be created.
+func (o *volumeRestore) targetClaim(ctx context.Context, v *volumes, from snapshot) (*corev1.PersistentVolumeClaim, error) {
+	if o.creates() {
+		return o.create.plan(ctx, v, from)
+	}
+	return o.freeClaim(ctx, v)
+}
+
+// start creates the PodVolumeRestore and its pod, or neither.
+func (o *volumeRestore) start(cmd *cobra.Command, v *volumes, from snapshot, claim *corev1.PersistentVolumeClaim, image image) (*velerov1.PodVolumeRestore, *corev1.Pod, error) {
+	ctx := cmd.Context()
 	// The pod must know whom it waits for, and that is the PodVolumeRestore: so that comes first, and the agents wait for the pod.
 	name := "plimsoll-restore-" + rand.String(5)
 	pvr := o.newPodVolumeRestore(v.namespace, corev1.ObjectReference{Kind: "Pod", Namespace: claim.Namespace, Name: name}, helperVolume, from)
 	pvr.Labels[velerov1.PVCUIDLabel] = string(claim.UID)
 	if err := v.client.Create(ctx, pvr); err != nil {
-		return fmt.Errorf("create the PodVolumeRestore: %w", err)
+		return nil, nil, fmt.Errorf("create the PodVolumeRestore: %w", err)
 	}
 	o.announce(cmd, o.format, "podvolumerestore", pvr.Name)
-	pod := o.helper.pod(name, image.name, claim, pvr)
+	pod := o.helper.pod(name, image, claim, pvr)
 	if err := v.client.Create(ctx, pod); err != nil {
 		if apierrors.IsForbidden(err) && o.helper.user == 0 {
 			err = fmt.Errorf("%w; if root is not allowed, set --run-as-user to the user that owns the volume's files", err)
 		}
-		return errors.Join(fmt.Errorf("create the pod that mounts the claim: %w", err), v.remove(ctx, pvr))
+		return nil, nil, errors.Join(fmt.Errorf("create the pod that mounts the claim: %w", err), v.remove(ctx, pvr))
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "pod/%s created in namespace %s\n", pod.Name, pod.Namespace)
-	if o.noWait {
-		fmt.Fprintf(cmd.ErrOrStderr(), "Delete it when the restore has ended: kubectl -n %s delete pod %s\n", pod.Namespace, pod.Name)
-		return o.report(cmd, describe.OfPodVolumeRestore(pvr))
-	}
-	return o.finish(cmd, v, pvr, pod)
+	return pvr, pod, nil
 }
 
 // finish waits for the restore and for the pod, and deletes the pod unless the restore goes on.
-func (o *volumeRestore) finish(cmd *cobra.Command, v *volumes, pvr *velerov1.PodVolumeRestore, pod *corev1.Pod) error {
+func (o *volumeRestore) finish(cmd *cobra.Command, v *volumes, pvr *velerov1.PodVolumeRestore, pod *corev1.Pod) (goesOn bool, _ error) {
 	ctx := cmd.Context()
 	ended, err := o.follow(cmd, v, pvr)
 	switch {
@@ -82,7 +115,7 @@ func (o *volumeRestore) finish(cmd *cobra.Command, v *volumes, pvr *velerov1.Pod
 		err = v.tidied(ctx, pod)
 	case !ended.Ended() && !errors.Is(err, errGone) && (ctx.Err() == nil || !o.cancelOnInterrupt):
 		fmt.Fprintf(cmd.ErrOrStderr(), "Delete its pod when it has ended: kubectl -n %s delete pod %s\n", pod.Namespace, pod.Name)
-		return err
+		return true, err
 	}
 	if removeErr := v.remove(ctx, pod); removeErr != nil {
 		err = errors.Join(err, removeErr)
@@ -90,7 +123,7 @@ func (o *volumeRestore) finish(cmd *cobra.Command, v *volumes, pvr *velerov1.Pod
 	if reportErr := o.report(cmd, ended); err == nil {
 		err = reportErr
 	}
-	return err
+	return false, err
 }
 
 // freeClaim reads the claim. Its errors say that it cannot be restored into.
@@ -103,7 +136,7 @@ func (o *volumeRestore) freeClaim(ctx context.Context, v *volumes) (*corev1.Pers
 	err = v.api.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, claim)
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, errors.New("it does not exist")
+		return nil, errors.New("it does not exist; --to-claim creates it")
 	case err != nil:
 		return nil, fmt.Errorf("get it: %w", err)
 	case claim.Status.Phase == corev1.ClaimLost:
@@ -138,6 +171,7 @@ func mounts(pod *corev1.Pod, claim string) bool {
 type image struct {
 	name    string
 	secrets []corev1.LocalObjectReference // in the node agent's namespace
+	agents  string                        // the namespace of the node agents that have the image; empty: it is not known which do
 }
 
 // image is the one that was asked for, or that of Plimsoll's node agent.
@@ -150,15 +184,15 @@ func (v *volumes) image(ctx context.Context, asked string) (image, error) {
 		return image{}, fmt.Errorf("get DaemonSet node-agent in namespace %s for its image: %w; or set --image", v.namespace, err)
 	}
 	if template := &agent.Spec.Template; oursIs(template.Labels) && len(template.Spec.Containers) > 0 {
-		return image{template.Spec.Containers[0].Image, template.Spec.ImagePullSecrets}, nil
+		return image{template.Spec.Containers[0].Image, template.Spec.ImagePullSecrets, v.namespace}, nil
 	}
 	return image{}, fmt.Errorf("DaemonSet node-agent in namespace %s is not Plimsoll's: set --image to an image of Plimsoll's node agent", v.namespace)
 }
 
 // pod is one that waits for the restore of the claim, and ends.
-func (h *helper) pod(name, image string, claim *corev1.PersistentVolumeClaim, pvr *velerov1.PodVolumeRestore) *corev1.Pod {
+func (h *helper) pod(name string, image image, claim *corev1.PersistentVolumeClaim, pvr *velerov1.PodVolumeRestore) *corev1.Pod {
 	container := corev1.Container{
-		Image: image, ImagePullPolicy: corev1.PullIfNotPresent, Command: []string{"/usr/local/bin/node-agent"}, SecurityContext: h.securityContext(),
+		Image: image.name, ImagePullPolicy: corev1.PullIfNotPresent, Command: []string{"/usr/local/bin/node-agent"}, SecurityContext: h.securityContext(),
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 	}
 	wait, end := container, container
@@ -182,8 +216,17 @@ func (h *helper) pod(name, image string, claim *corev1.PersistentVolumeClaim, pv
 	}
 	if claim.Spec.VolumeName != "" { // it may lie on a node that is kept for others
 		pod.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	} else if image.agents != "" { // its volume is made where the pod is, and only a node with an agent can restore it
+		pod.Spec.Affinity = besideAgents(image.agents)
 	}
 	return pod
+}
+
+// besideAgents lets a pod run only on nodes with a node agent of the namespace.
+func besideAgents(namespace string) *corev1.Affinity {
+	return &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{agentLabel: agentName}}, Namespaces: []string{namespace}, TopologyKey: corev1.LabelHostname,
+	}}}}
 }
 
 // securityContext lets the pod see the agent's note and remove it, whoever owns the volume.

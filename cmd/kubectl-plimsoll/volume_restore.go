@@ -30,7 +30,8 @@ type volumeRestore struct {
 	location        string
 	uploader        string
 	sourceNamespace string
-	claim           string // NAMESPACE/NAME; empty: into the target
+	claim           string   // NAMESPACE/NAME; empty: into the target
+	create          newClaim // is that claim, if it is to be created
 	sparse          bool
 	paths           v1alpha1.RestorePaths
 	overwrite       string
@@ -40,7 +41,7 @@ type volumeRestore struct {
 func volumeRestoreCommand(c *connection) *cobra.Command {
 	var o volumeRestore
 	cmd := &cobra.Command{
-		Use:   "restore (NAMESPACE/POD VOLUME | --into-claim NAMESPACE/CLAIM) --from BACKUP|SNAPSHOT|latest",
+		Use:   "restore (NAMESPACE/POD VOLUME | --into-claim NAMESPACE/CLAIM | --to-claim NAMESPACE/CLAIM) --from BACKUP|SNAPSHOT|latest",
 		Short: "Restore a volume",
 		Long: `Restore a volume from a PodVolumeBackup or a snapshot. The command creates a PodVolumeRestore for the node agent; no server is
 needed. Files in the volume that are not in the snapshot stay. --from latest uses the newest completed PodVolumeBackup of this
@@ -51,6 +52,9 @@ NAMESPACE/POD is a pod that waits in its init container restore-wait, see docs/s
 --into-claim restores into a PersistentVolumeClaim that no pod uses: scale down its workload, restore, scale up again. The
 command creates a small pod that mounts the claim, and deletes it at the end.
 
+--to-claim does the same with a claim that it creates first, and that stays: to look at a backup, or to have a volume back whose
+claim is gone. Its StorageClass and size are those of the claim that was backed up, unless --storage-class and --size say otherwise.
+
 --path restores single files and directories in place of the whole volume, also into a pod that runs. Files that exist stay, unless
 --overwrite says otherwise; each file appears whole. The restore fails, before it writes anything, if the snapshot does not have a path.
 
@@ -60,6 +64,7 @@ The command waits until the restore has ended; the exit code is 3 if it is not C
   kubectl plimsoll volume restore --into-claim shop/data-database-0 --from latest
   kubectl plimsoll volume restore shop/database-0 data --from database-0-data-x7k2p
   kubectl plimsoll volume restore shop/database-0 data --from latest --path dump.sql --path conf/ --overwrite if-newer
+  kubectl plimsoll volume restore --to-claim shop/looked-up --from database-0-data-x7k2p --path dump.sql --size 5Gi
   kubectl plimsoll volume restore --into-claim shop/data-database-0 --from 4f2c1a9b --source-namespace shop --uploader restic`,
 		Args: func(_ *cobra.Command, args []string) error { return o.parse(args) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -84,17 +89,22 @@ The command waits until the restore has ended; the exit code is 3 if it is not C
 	f.StringVar(&o.location, "location", "", "with latest, or a snapshot without a PodVolumeBackup: its BackupStorageLocation (default: the default location)")
 	f.StringVar(&o.uploader, "uploader", "", "with latest, or a snapshot without a PodVolumeBackup: restic or kopia (default restic)")
 	f.StringVar(&o.sourceNamespace, "source-namespace", "", "with latest, or a snapshot without a PodVolumeBackup: the namespace that was backed up (default: that of the target)")
+	o.create.addFlags(f)
 	o.helper.addFlags(f)
 	return cmd
 }
 
 func (o *volumeRestore) parse(args []string) (err error) {
+	if o.claim != "" && o.create.name != "" {
+		return program.Misused(errors.New("give either --into-claim, for a claim that exists, or --to-claim"))
+	}
+	o.claim = cmp.Or(o.claim, o.create.name)
 	if o.claim == "" {
 		o.target, err = parsePodVolume(args)
 		return err
 	}
 	if len(args) > 0 {
-		return program.Misused(errors.New("give either NAMESPACE/POD VOLUME or --into-claim"))
+		return program.Misused(errors.New("give either NAMESPACE/POD VOLUME or --into-claim or --to-claim"))
 	}
 	o.target.namespace, _, err = parseNamespaced(o.claim)
 	return err
@@ -112,7 +122,7 @@ func (o *volumeRestore) validate() error {
 			return err
 		}
 	}
-	if err := o.validatePaths(); err != nil {
+	if err := errors.Join(o.validatePaths(), o.create.validate()); err != nil {
 		return err
 	}
 	return o.waitOptions.validate()

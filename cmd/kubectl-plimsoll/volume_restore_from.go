@@ -23,6 +23,7 @@ type snapshot struct {
 	uploader     string
 	location     string
 	namespace    string // that was backed up: each has its own repository
+	claim        string // that was backed up; empty: none, or it is not known
 	repositoryID string
 	remark       string // what people should know of it: which it is, or why it may not be complete
 	warnings     []string
@@ -47,6 +48,7 @@ func (o *volumeRestore) snapshot(ctx context.Context, v *volumes) (snapshot, err
 		s = snapshot{
 			id: pvb.Status.SnapshotID, bytes: pvb.Status.Progress.TotalBytes, uploader: cmp.Or(pvb.Spec.UploaderType, uploaderRestic),
 			location: pvb.Spec.BackupStorageLocation, namespace: pvb.Spec.Pod.Namespace,
+			claim: pvb.Annotations[pvcNameAnnotation],
 		}
 		s.remark = remarkOn(pvb)
 		if o.from == latest {

@@ -19,6 +19,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -180,7 +181,9 @@ func (c *cluster) waitAsHelper(pod *corev1.Pod, dir string) error {
 	if err := status(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}, corev1.PodPending); err != nil {
 		return err
 	}
-	if err := donefile.Wait(ctx, filepath.Dir(dir), types.UID(wait.Args[1]), func(string) {}); err != nil {
+	if err := donefile.Wait(ctx, filepath.Dir(dir), types.UID(wait.Args[1]), func(string) {}); ctx.Err() != nil {
+		return nil // the test has ended, and with it a restore that has failed
+	} else if err != nil {
 		return err
 	}
 	return status(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}, corev1.PodSucceeded)
@@ -410,7 +413,6 @@ func TestVolumeObjects(t *testing.T) {
 	}
 }
 
-// TestVolumeIntoClaimEnds has a pod that nobody runs: what becomes of it and of the restore when the command ends.
 // TestVolumePaths makes the object that asks for single paths, for a pod that runs and for a claim.
 func TestVolumePaths(t *testing.T) {
 	t.Parallel()
@@ -443,6 +445,7 @@ func TestVolumePaths(t *testing.T) {
 	}
 }
 
+// TestVolumeIntoClaimEnds has a pod that nobody runs: what becomes of it and of the restore when the command ends.
 func TestVolumeIntoClaimEnds(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
@@ -577,6 +580,8 @@ func TestVolumeRefuses(t *testing.T) {
 		Spec:       velerov1.PodVolumeBackupSpec{Node: c.node.Name, Pod: corev1.ObjectReference{Namespace: c.Namespace, Name: "db-0"}, Volume: "data", BackupStorageLocation: "default"},
 		Status:     velerov1.PodVolumeBackupStatus{Phase: velerov1.PodVolumeBackupPhaseFailed, Message: "no\x1b[2J space"},
 	})
+	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "class-" + c.Namespace}, Provisioner: "example.com"}
+	c.Create(class)
 	from := "--from=" + strings.Repeat("a", 8)
 	tests := map[string]struct {
 		args []string
@@ -609,7 +614,14 @@ func TestVolumeRefuses(t *testing.T) {
 		"claim is used":               {[]string{"restore", "--into-claim=" + c.Namespace + "/data-db-0", from}, 1, "pod db-0 uses it: scale down"},
 		"ephemeral claim":             {[]string{"restore", "--into-claim=" + c.Namespace + "/passing-scratch", from}, 1, "pod passing uses it: scale down"},
 		"schedule, no wait":           {[]string{"backup", c.Namespace + "/db-0", "data", "--schedule=@daily", "--no-wait"}, 2, "--schedule cannot be combined with --no-wait"},
-		"no claim":                    {[]string{"restore", "--into-claim=" + c.Namespace + "/gone", from}, 1, "it does not exist"},
+		"no claim":                    {[]string{"restore", "--into-claim=" + c.Namespace + "/gone", from}, 1, "it does not exist; --to-claim creates it"},
+		"new claim exists":            {[]string{"restore", "--to-claim=" + c.Namespace + "/free", from}, 1, "it exists already: restore into it with --into-claim"},
+		"new claim, no class":         {[]string{"restore", "--to-claim=" + c.Namespace + "/new", from, "--storage-class=gone"}, 1, `the cluster has no StorageClass "gone"`},
+		"new claim, no size":          {[]string{"restore", "--to-claim=" + c.Namespace + "/new", from, "--storage-class=" + class.Name}, 1, "set --size"},
+		"new claim, bad size":         {[]string{"restore", "--to-claim=" + c.Namespace + "/new", from, "--size=large"}, 2, "--size=large is not a size such as 50Gi"},
+		"new claim, no image":         {[]string{"restore", "--to-claim=" + c.Namespace + "/new", from, "--storage-class=" + class.Name, "--size=1Gi"}, 1, "DaemonSet node-agent"},
+		"size of an old claim":        {[]string{"restore", "--into-claim=" + c.Namespace + "/free", from, "--size=1Gi"}, 2, "--storage-class and --size need --to-claim"},
+		"old and new claim":           {[]string{"restore", "--into-claim=" + c.Namespace + "/free", "--to-claim=" + c.Namespace + "/new", from}, 2, "give either --into-claim"},
 		"no image":                    {[]string{"restore", "--into-claim=" + c.Namespace + "/free", from}, 1, "DaemonSet node-agent"},
 		"claim and pod":               {[]string{"restore", c.Namespace + "/db-0", "data", "--into-claim=" + c.Namespace + "/free", from}, 2, "give either"},
 		"location of snapshots":       {[]string{"restore", "--into-claim=" + c.Namespace + "/free", from, "--location=tape"}, 1, `there is no BackupStorageLocation "tape"`},
