@@ -112,7 +112,7 @@ func (f dashboardFiles) List(ctx context.Context, podVolumeBackup, path string, 
 // Content implements dashboard.Files.
 func (f dashboardFiles) Content(ctx context.Context, podVolumeBackup, path string, begin func(kind string, size int64) io.Writer) error {
 	return f.of(ctx, podVolumeBackup, func(s *fileSession, _ protocol.Volume) error {
-		return s.content(ctx, protocol.Query{PodVolumeBackup: podVolumeBackup, Path: path}, begin)
+		return s.content(ctx, protocol.Query{PodVolumeBackup: podVolumeBackup, Path: path}, func(_ *fileAnswer, kind string, size int64) io.Writer { return begin(kind, size) })
 	})
 }
 

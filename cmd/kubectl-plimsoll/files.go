@@ -290,7 +290,7 @@ func onlyVolume(backup string, all []protocol.Volume) (protocol.Volume, error) {
 
 // content writes the file at the query's path, or the directory there as a tar archive, to the writer that begin returns. Without an error
 // it is what the server has read.
-func (s *fileSession) content(ctx context.Context, q protocol.Query, begin func(kind string, size int64) io.Writer) error {
+func (s *fileSession) content(ctx context.Context, q protocol.Query, begin func(answer *fileAnswer, kind string, size int64) io.Writer) error {
 	answer, err := s.ask(ctx, protocol.Content, q)
 	if err != nil {
 		return err
@@ -306,7 +306,7 @@ func (s *fileSession) content(ctx context.Context, q protocol.Query, begin func(
 		return explainPath(answer.endWithoutContent(), q.Path)
 	}
 	hash := sha256.New()
-	if _, err := io.Copy(io.MultiWriter(begin(kind, size), hash), answer); err != nil {
+	if _, err := io.Copy(io.MultiWriter(begin(answer, kind, size), hash), answer); err != nil {
 		return err
 	}
 	return explainPath(answer.endWith(hash.Sum(nil)), q.Path)

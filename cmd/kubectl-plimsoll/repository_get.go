@@ -50,7 +50,7 @@ A file that was cut off stays as FILE.ID.part, and the same command goes on with
 and links that lead out of it; with -o - it comes as a tar archive, with all that the backup has of it. Nothing that exists is
 replaced without --overwrite, and directories never are.
 
-What takes longer than a few seconds shows how far it is on standard error, a line each ten seconds, but for -o -.
+What takes longer than a few seconds shows how far it is on standard error, a line each ten seconds.
 
 The exit code is 3 if a directory is there but for some entries, which are counted.`,
 		Example: `  kubectl plimsoll repository get --backup nightly --volume shop/db-0:data dumps/monday.sql
@@ -85,7 +85,7 @@ func (o *repositoryGet) run(ctx context.Context, s *fileSession) error {
 	}
 	query := protocol.Query{PodVolumeBackup: v.PodVolumeBackup, Path: o.path}
 	if o.dest == toStdout {
-		return s.content(ctx, query, func(string, int64) io.Writer { return o.out })
+		return o.toStdout(ctx, s, &v, query)
 	}
 	target, err := o.target(&v)
 	if err != nil {
@@ -116,6 +116,17 @@ func (o *repositoryGet) run(ctx context.Context, s *fileSession) error {
 	}
 	fmt.Fprintf(o.out, "%s: %s, checksum verified\n", describe.Clean(target), describe.Bytes(d.bytes))
 	return d.refused()
+}
+
+// toStdout writes the content to standard output, and how far it is to standard error.
+func (o *repositoryGet) toStdout(ctx context.Context, s *fileSession, v *protocol.Volume, query protocol.Query) error {
+	stop := func() {}
+	err := s.content(ctx, query, func(answer *fileAnswer, _ string, _ int64) io.Writer {
+		stop = answer.showProgress(o.errOut, cmp.Or(protocol.Clean(o.path), v.Volume), 0)
+		return o.out
+	})
+	stop()
+	return err
 }
 
 // target returns what is to be written, which does not exist unless it may be replaced.

@@ -186,7 +186,7 @@ func TestGetDirectory(t *testing.T) {
 	server := httptest.NewServer(c)
 	defer server.Close()
 	s := &fileSession{request: &v1alpha1.FileRequest{}, token: "token", address: server.URL, http: server.Client()}
-	o := &repositoryGet{path: "d", dest: toStdout, out: &out}
+	o := &repositoryGet{path: "d", dest: toStdout, out: &out, errOut: t.Output()}
 	if err := o.run(t.Context(), s); err != nil || out.String() != c.content {
 		t.Errorf("standard output: %d bytes, %v", out.Len(), err)
 	}
