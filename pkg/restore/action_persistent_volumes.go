@@ -201,6 +201,9 @@ func (s *scope) fill(in *actionInput, claim types.NamespacedName, from source) a
 			return warn(volumeinfo.OutcomeKept, "it gets the volume %q that it had, as it is now, not the data of the backup in %s, because the Restore is annotated with %s=true",
 				volume, from.snapshot, v1alpha1.AnnotationKeepNativeVolumes)
 		}
+		if from.problem != "" {
+			return warn(volumeinfo.OutcomeKept, "it gets the volume %q that it had, as it is now, because Velero could not back it up (%s)", volume, from.problem)
+		}
 		return unfilled(volumeinfo.OutcomeKept, "the backup has no data of it, and its PersistentVolume leads to the same storage as before")
 	case fromNative:
 		return fail(volumeinfo.OutcomeUnsupported, "it waits for PersistentVolume %q, which is not restored, because its data is in %s, and %v: %s",

@@ -34,6 +34,7 @@ type source struct {
 	snapshot string // which
 	reason   string // why from nowhere, or why not even from the same volume
 	lost     bool   // from nowhere, although the backup says that it has the data
+	problem  string // why Velero could not back it up from a pod, though it was asked to
 }
 
 // provisioned reports whether the claim gets a new volume.
@@ -192,7 +193,7 @@ func (s *scope) sourceOf(volume string, claim types.NamespacedName) source {
 		fallthrough
 	case fromCSISnapshot, fromDataMover:
 	default:
-		if !recorded.lost {
+		if !recorded.lost || recorded.problem != "" {
 			return recorded
 		}
 	}
@@ -257,19 +258,31 @@ func (s *scope) csiSource(claim types.NamespacedName) source {
 	return source{dataFrom: fromCSISnapshot, snapshot: snapshot}
 }
 
+// podVolumeProblem is in the list of volumes, among the reasons why a volume was skipped, where Velero was to back it up from a pod, but
+// the pod was not running, its node had no node agent, or the repository could not be used. A Backup may be Completed all the same. It
+// comes from skipAllPodVolumes in pkg/podvolume/backupper.go, the same in Velero 1.14.1, 1.16.2, 1.17.2 and 1.18.3, and from SerializeSkipReasons in pkg/backup/pv_skip_tracker.go.
+const podVolumeProblem = "podvolume: encountered a problem with backing up the PVC of pod "
+
 // sourceByPolicy is for volumes of which the backup has no data. A volume whose reclaim policy is Delete went with its claim.
 func (s *scope) sourceByPolicy(volume, skipped string) source {
+	skipped, problem := strings.TrimSuffix(skipped, ";"), ""
+	if strings.Contains(skipped, podVolumeProblem) {
+		problem = skipped
+	}
 	object := findItem(s.Archive, key{volumeResource, "", volume})
 	switch textOf(object, "spec", "persistentVolumeReclaimPolicy") {
 	case "":
 		return source{}
 	case "Delete":
+		if problem != "" {
+			return source{dataFrom: fromNowhere, reason: fmt.Sprintf("Velero could not back it up (%s)", problem), lost: true, problem: problem}
+		}
 		reason := "the backup has no data of it"
 		if skipped != "" {
 			reason += fmt.Sprintf(" (%s)", skipped)
 		}
 		return source{dataFrom: fromNowhere, reason: reason + ", and the reclaim policy of its volume is Delete"}
 	default:
-		return source{dataFrom: fromSameVolume}
+		return source{dataFrom: fromSameVolume, problem: problem}
 	}
 }

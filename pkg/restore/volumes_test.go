@@ -7,6 +7,7 @@ import (
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
@@ -36,6 +37,12 @@ func TestVolumeDecisions(t *testing.T) {
 		list[1].PodVolume, list[1].Result = &pvb, result
 		return list
 	}
+	skippedFor := func(reason string) []volumeinfo.BackupVolume {
+		return []volumeinfo.BackupVolume{{PVName: "pv-1", PVCName: "data", PVCNamespace: "shop", Skipped: true, SkippedReason: reason}}
+	}
+	// As Velero 1.14 to 1.18 serialize it.
+	const notRunning = "podvolume: encountered a problem with backing up the PVC of pod shop/web: pod is not in the expected status, name=web, namespace=shop, phase=Pending: " +
+		"pod is not running;volumeSnapshot: not satisfy the criteria for VolumePolicy or the legacy snapshot way;"
 	native := []backupstore.NativeSnapshot{{
 		Spec:   backupstore.NativeSnapshotSpec{PersistentVolumeName: "pv-1", ProviderVolumeID: "vol-1", Location: "aws"},
 		Status: backupstore.NativeSnapshotStatus{ProviderSnapshotID: "snap-1"},
@@ -208,6 +215,25 @@ func TestVolumeDecisions(t *testing.T) {
 		volume: expectation{skip: "claim shop/data gets a new volume"},
 		claim:  expectation{item: newClaim, warnings: []string{"its new volume is empty: the backup has no data of it (opted out), and the reclaim policy"}, unfilled: volumeinfo.OutcomeEmpty},
 	}, {
+		name:   "Velero could not back it up from its pod, Delete",
+		input:  Input{VolumeInfos: skippedFor(notRunning)},
+		volume: expectation{skip: "claim shop/data gets a new volume"},
+		claim: expectation{
+			item: newClaim, unfilled: volumeinfo.OutcomeEmpty,
+			errors: []string{`volume "pv-1": its new volume is empty: Velero could not back it up (podvolume: encountered a problem with backing up the PVC of pod shop/web: pod is not in the expected status`},
+		},
+	}, {
+		name:    "Velero could not back it up from its pod, whatever restorePVs says: it was to be no snapshot",
+		input:   Input{VolumeInfos: skippedFor(notRunning)},
+		restore: restoreWith(func(r *velerov1.Restore) { r.Spec.RestorePVs = new(false) }),
+		volume:  expectation{skip: "claim shop/data gets a new volume"},
+		claim:   expectation{item: newClaim, errors: []string{"its new volume is empty: Velero could not back it up"}, unfilled: volumeinfo.OutcomeEmpty},
+	}, {
+		name:   "the user skipped it: no error",
+		input:  Input{VolumeInfos: skippedFor("podvolume: opted out due to annotation in pod web;volumeSnapshot: not satisfy the criteria for VolumePolicy or the legacy snapshot way;")},
+		volume: expectation{skip: "claim shop/data gets a new volume"},
+		claim:  expectation{item: newClaim, warnings: []string{"its new volume is empty: the backup has no data of it (podvolume: opted out"}, unfilled: volumeinfo.OutcomeEmpty},
+	}, {
 		name:   "no data and no record, Delete",
 		volume: expectation{skip: "claim shop/data gets a new volume"},
 		claim:  expectation{item: newClaim, warnings: []string{"the backup has no data of it, and the reclaim policy"}, unfilled: volumeinfo.OutcomeEmpty},
@@ -370,3 +396,16 @@ func TestVolumesWithoutTheOtherHalf(t *testing.T) {
 // ephemeralPod has an ephemeral volume "data", and uses a claim for another one.
 const ephemeralPod = `{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop, uid: u}, spec: {volumes: [
 	{name: data, ephemeral: {volumeClaimTemplate: {spec: {}}}}, {name: cache, persistentVolumeClaim: {claimName: web-cache}}]}}`
+
+// TestKeptVolumeThatVeleroCouldNotBackUp: a claim that is bound to the storage that it had gets it as it is now, not as the backup should have it.
+func TestKeptVolumeThatVeleroCouldNotBackUp(t *testing.T) {
+	t.Parallel()
+	s := scopeWith(bareCluster(t), Input{})
+	claim := decodeItem(t, `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: data, namespace: shop}, spec: {volumeName: pv-1}}`)
+	for problem, warned := range map[string]bool{"": false, "podvolume: encountered a problem": true} {
+		out := s.fill(&actionInput{original: claim, item: claim.DeepCopy()}, types.NamespacedName{Namespace: "shop", Name: "data"}, source{dataFrom: fromSameVolume, problem: problem})
+		if out.unfilled == nil || out.unfilled.Outcome != volumeinfo.OutcomeKept || (len(out.warnings) == 1) != warned || len(out.errors) > 0 {
+			t.Errorf("with problem %q: got %+v", problem, out)
+		}
+	}
+}
