@@ -1,6 +1,7 @@
 package restore
 
 import (
+	"fmt"
 	"slices"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -28,6 +29,19 @@ func backupTotal(backup *velerov1.Backup) int {
 		return 0
 	}
 	return backup.Status.Progress.TotalItems
+}
+
+// shortcoming returns a warning about a Backup that has not completed: what Velero could not back up is not in the archive, and a
+// volume on a node without a node agent has not even a PodVolumeBackup.
+func shortcoming(backup *velerov1.Backup) []string {
+	if backup.Status.Phase != velerov1.BackupPhasePartiallyFailed {
+		return nil
+	}
+	count := ""
+	if n := backup.Status.Errors; n > 0 {
+		count = fmt.Sprintf(" (%s)", text.Count(n, "error", "errors"))
+	}
+	return []string{fmt.Sprintf("Backup %s is %s%s: items and volumes that it lacks are not restored. Its log says which", backup.Name, backup.Status.Phase, count)}
 }
 
 // collector looks at the items of a backup, one resource after the other.

@@ -29,7 +29,7 @@ type Plan struct {
 	// VolumeBytes is the size of the data in the volumes of the plan's pods, as far as their PodVolumeBackups say. In one-phase mode
 	// it is not known yet.
 	VolumeBytes int64 `json:"volumeBytes,omitempty"`
-	// Problems are the items of the backup that cannot be read, and what the archive's reader has left out.
+	// Problems are the items of the backup that cannot be read, what the archive's reader has left out, and that the backup is incomplete.
 	Problems []string `json:"problems,omitempty"`
 	// Results are what RestoreItems will say is wrong with the backup, whatever becomes of the items. In one-phase mode they are not known yet.
 	Results backupstore.Results `json:"-"`

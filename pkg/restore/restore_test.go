@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/vmware-tanzu/velero/pkg/apis/velero/shared"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"github.com/vmware-tanzu/velero/pkg/itemoperation"
@@ -304,6 +305,30 @@ func TestRestoreIntoOtherNamespaces(t *testing.T) {
 	}
 	if p := outcome.Progress; p.Total != 3 || p.Restored != 3 {
 		t.Errorf("%+v", p)
+	}
+}
+
+// TestIncompleteBackup: a Backup that is PartiallyFailed lacks what nothing else in it tells of.
+func TestIncompleteBackup(t *testing.T) {
+	t.Parallel()
+	for phase, test := range map[velerov1.BackupPhase]struct {
+		errors int
+		want   []string
+	}{
+		velerov1.BackupPhaseCompleted:       {0, nil},
+		velerov1.BackupPhasePartiallyFailed: {3, []string{"Backup b1 is PartiallyFailed (3 errors): items and volumes that it lacks are not restored. Its log says which"}},
+	} {
+		a := newAttempt(t)
+		a.input.Backup.Status.Phase, a.input.Backup.Status.Errors = phase, test.errors
+		a.backup(configMap(a.id, "a", ""))
+		r := a.collect(a.engine())
+		outcome, err := r.RestoreItems(t.Context(), a.report)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(test.want, outcome.Results.Warnings.Velero); diff != "" || !cmp.Equal(test.want, r.plan.Problems, cmpopts.EquateEmpty()) {
+			t.Errorf("%s: problems of the plan %q, warnings (-want +got):\n%s", phase, r.plan.Problems, diff)
+		}
 	}
 }
 

@@ -98,7 +98,7 @@ func newRun(ctx context.Context, e *Engine, input Input) (*run, error) {
 // collect makes the plan.
 func (r *run) collect(ctx context.Context) error {
 	resources := slices.Concat(r.collector.order, r.catalog.resources())
-	r.plan.Problems = slices.Concat(r.Archive.Warnings(), r.Modifiers.unmatched(resources), r.warnings)
+	r.plan.Problems = slices.Concat(shortcoming(r.Backup), r.Archive.Warnings(), r.Modifiers.unmatched(resources), r.warnings)
 	r.results.warn(r.plan.Problems)
 	if r.onePhase() {
 		r.results.estimate(backupTotal(r.Backup))
