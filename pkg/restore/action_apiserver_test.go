@@ -252,6 +252,67 @@ func TestPodWaitsForAnEarlierRestore(t *testing.T) {
 	}
 }
 
+// TestExistingClaimWhoseBackupFailed: the pod is made anew, with a claim that keeps what it has.
+func TestExistingClaimWhoseBackupFailed(t *testing.T) {
+	t.Parallel()
+	failed := podVolumeBackup("v", "data", "")
+	failed.Status.Phase, failed.Status.Message = velerov1.PodVolumeBackupPhaseFailed, "no space"
+	const keeps = `its volume "v" is the claim "data", which exists and keeps what it has, not the data of the backup: `
+	for name, test := range map[string]struct {
+		records []velerov1.PodVolumeBackup
+		info    volumeinfo.BackupVolume
+		exists  bool
+		want    string // the error
+	}{
+		"failed":         {records: []velerov1.PodVolumeBackup{failed}, exists: true, want: keeps + "its backup Failed (PodVolumeBackup nightly-v): no space"},
+		"without record": {info: volumeinfo.BackupVolume{BackupMethod: volumeinfo.MethodPodVolumeBackup}, exists: true, want: keeps + "the backup says that restic or kopia has stored it"},
+		"could not be backed up": {
+			info:   volumeinfo.BackupVolume{Skipped: true, SkippedReason: podVolumeProblem + "shop/web: pod is not running;"},
+			exists: true, want: keeps + "Velero could not back it up (" + podVolumeProblem + "shop/web: pod is not running)",
+		},
+		"was empty":           {records: []velerov1.PodVolumeBackup{podVolumeBackup("v", "data", "")}, exists: true},
+		"left out by a user":  {info: volumeinfo.BackupVolume{Skipped: true, SkippedReason: "podvolume: opted out"}, exists: true},
+		"of a claim made now": {records: []velerov1.PodVolumeBackup{failed}, want: "its new volume stays empty: its backup Failed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newAttempt(t)
+			_, shop := a.inNamespaces()
+			a.createNamespace(shop)
+			claim := func(namespace, volume string) string {
+				return `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: data, namespace: ` + namespace + `},
+					spec: {volumeName: ` + volume + `, storageClassName: '', accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}`
+			}
+			if test.exists {
+				a.create("persistentvolumeclaims", claim(shop, "new-"+a.id))
+			}
+			a.backup(
+				of("persistentvolumeclaims", claim("shop", "pv-"+a.id)),
+				of("persistentvolumes", `{apiVersion: v1, kind: PersistentVolume, metadata: {name: pv-`+a.id+`}, spec: {persistentVolumeReclaimPolicy: Delete, claimRef: {name: data, namespace: shop}}}`),
+				of("pods", `{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop}, spec: {containers: [{name: a, image: a}],
+					volumes: [{name: v, persistentVolumeClaim: {claimName: data}}]}}`),
+			)
+			a.input.PodVolumeBackups = test.records
+			if test.info.BackupMethod != "" || test.info.Skipped {
+				test.info.PVName, test.info.PVCName, test.info.PVCNamespace = "pv-"+a.id, "data", "shop"
+				a.input.VolumeInfos = []volumeinfo.BackupVolume{test.info}
+			} else {
+				a.input.VolumeInfos = []volumeinfo.BackupVolume{{PVName: "pv-" + a.id, BackupMethod: volumeinfo.MethodPodVolumeBackup}}
+			}
+			outcome := a.run()
+			var errs []string
+			for _, line := range strings.Split(resultsText(outcome), "\n") {
+				if strings.HasPrefix(line, "error") {
+					errs = append(errs, line)
+				}
+			}
+			if test.want == "" && len(errs) > 0 || test.want != "" && (len(errs) != 1 || !strings.Contains(errs[0], test.want)) {
+				t.Errorf("want one error %q, got %q", test.want, errs)
+			}
+		})
+	}
+}
+
 // TestAnnotatedPod: Velero 1.0 noted snapshots on the pods, and there is no server that says where the repository is.
 func TestAnnotatedPod(t *testing.T) {
 	t.Parallel()

@@ -85,7 +85,7 @@ func (s *scope) podSnapshots(pod *unstructured.Unstructured) ([]podSnapshot, []s
 }
 
 // emptyVolumes says which of a pod's volumes stay empty because their backup failed, or because no node agent runs where the pod
-// does. Claims whose backup failed have an error of their own (noPodVolumeData).
+// does. Claims whose backup failed have an error of their own (noPodVolumeData), or are kept (keptClaims).
 func (s *scope) emptyVolumes(pod *unstructured.Unstructured) []string {
 	var problems []string
 	if found := s.recordedSnapshots(pod); len(found) > 0 && runsWindows(pod.Object) {
@@ -127,7 +127,7 @@ func (s *scope) recordedSnapshots(pod *unstructured.Unstructured) map[string]pod
 
 // waitForVolumes has a pod wait until its volumes are restored. The init container of an earlier restore goes in any case: a
 // pod that kept it would wait for that restore for ever.
-func waitForVolumes(_ context.Context, s *scope, in *actionInput) (actionOutput, error) {
+func waitForVolumes(ctx context.Context, s *scope, in *actionInput) (actionOutput, error) {
 	spec, ok := fieldOf[map[string]any](in.item.Object, "spec")
 	if !ok {
 		return actionOutput{}, nil
@@ -138,7 +138,48 @@ func waitForVolumes(_ context.Context, s *scope, in *actionInput) (actionOutput,
 		initContainers, _ := spec["initContainers"].([]any)
 		spec["initContainers"] = append([]any{s.waitContainer(spec, snapshots)}, initContainers...)
 	}
-	return actionOutput{warnings: warnings, errors: s.emptyVolumes(in.original)}, nil
+	kept, err := s.keptClaims(ctx, in.original)
+	return actionOutput{warnings: warnings, errors: slices.Concat(s.emptyVolumes(in.original), kept)}, err
+}
+
+// keptClaims returns which volumes of a pod are claims that the restore has not created, and into which no data comes although the
+// backup should have it. Claims that it has created have an error of their own, see fill.
+func (s *scope) keptClaims(ctx context.Context, pod *unstructured.Unstructured) ([]string, error) {
+	var problems []string
+	for volume, name := range claimsByVolume(pod.Object) {
+		claim := types.NamespacedName{Namespace: pod.GetNamespace(), Name: name}
+		reason := s.whyNotBackedUp(claim)
+		if reason == "" {
+			continue
+		}
+		object, err := s.findObject(ctx, claimObjects, types.NamespacedName{Namespace: s.targetNamespace(claim.Namespace), Name: name})
+		switch {
+		case apierrors.IsNotFound(err): // its own error says why
+		case err != nil:
+			return nil, fmt.Errorf("look for claim %q: %w", name, err)
+		case s.existedBefore(object) || object.GetLabels()[velerov1.RestoreNameLabel] != label.GetValidName(s.Restore.Name):
+			problems = append(problems, fmt.Sprintf("its volume %q is the claim %q, which exists and keeps what it has, not the data of the backup: %s", volume, name, reason))
+		}
+	}
+	slices.Sort(problems)
+	return problems, nil
+}
+
+// whyNotBackedUp returns why the backup has no data of a claim that was to be backed up from a pod; "" if it has, or was not asked to.
+func (s *scope) whyNotBackedUp(claim types.NamespacedName) string {
+	object := findItem(s.Archive, key{claimResource, claim.Namespace, claim.Name})
+	from := source{}
+	if volume := textOf(object, "spec", "volumeName"); volume != "" {
+		from = s.sourceOf(volume, claim)
+	}
+	switch {
+	case from.problem != "":
+		return fmt.Sprintf("Velero could not back it up (%s)", from.problem)
+	case from.dataFrom == fromPodVolume || len(s.volumes.podVolumes[claim]) > 0:
+		return s.noPodVolumeData(claim)
+	default:
+		return ""
+	}
 }
 
 // isWait reports whether an init container, or its status, is that of one that waits for volumes.
