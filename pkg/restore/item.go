@@ -3,7 +3,9 @@ package restore
 import (
 	"context"
 	"fmt"
+	"maps"
 	"runtime/debug"
+	"slices"
 	"strings"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -42,7 +44,7 @@ func (r *run) restoreOnce(ctx context.Context, item key, chain *dependencyChain)
 	e, ended, mine := r.results.claim(target, item, chain)
 	if !mine {
 		if e.from != item && item.resource != namespaces {
-			r.results.addCollision(target, item, e.from)
+			r.results.addCollision(target, item, e.from, r.lostByCollision(item))
 		}
 		return ended
 	}
@@ -53,6 +55,20 @@ func (r *run) restoreOnce(ctx context.Context, item key, chain *dependencyChain)
 	}
 	r.results.record(target, e, result)
 	return result.action
+}
+
+// lostByCollision returns which data is lost with an item whose place another one has taken; "" if there is none.
+func (r *run) lostByCollision(item key) string {
+	switch item.resource {
+	case claimResource:
+		return "Its data is not restored, or is mixed with that of the other claim. Delete the claim, with the pods that use it, and restore each of the two into a namespace of its own"
+	case pods:
+		pod := findItem(r.Archive, item)
+		if volumes := r.recordedSnapshots(&unstructured.Unstructured{Object: pod}); len(volumes) > 0 {
+			return fmt.Sprintf("The data of its volumes is not restored: %s. Restore it into a namespace of its own", strings.Join(slices.Sorted(maps.Keys(volumes)), ", "))
+		}
+	}
+	return ""
 }
 
 // restoreRecovered turns a panic into an error of the item: the content of a backup is not checked, and one item that an action

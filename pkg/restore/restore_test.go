@@ -308,6 +308,40 @@ func TestRestoreIntoOtherNamespaces(t *testing.T) {
 	}
 }
 
+// TestCollisionLosesData: of two claims and two pods that are mapped to one place, the data of the second is not restored, which is an error.
+func TestCollisionLosesData(t *testing.T) {
+	t.Parallel()
+	a := newAttempt(t)
+	first, second, target := a.id+"-1", a.id+"-2", a.id+"-new"
+	a.input.Restore.Spec.NamespaceMapping = map[string]string{first: target, second: target}
+	claim := func(namespace string) archived {
+		return of("persistentvolumeclaims", `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: data, namespace: `+namespace+`},
+			spec: {storageClassName: '', accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}`)
+	}
+	pod := func(namespace, name string) archived {
+		return of("pods", `{apiVersion: v1, kind: Pod, metadata: {name: `+name+`, namespace: `+namespace+`}, spec: {
+			volumes: [{name: logs, emptyDir: {}}, {name: data, emptyDir: {}}], containers: [{name: a, image: a}]}}`)
+	}
+	a.backup(claim(first), claim(second), pod(first, "db-0"), pod(second, "db-0"), pod(first, "web"), pod(second, "web"))
+	for _, volume := range []string{"logs", "data"} {
+		pvb := podVolumeBackup(volume, "", "s-"+volume)
+		pvb.Spec.Pod.Namespace, pvb.Spec.Pod.Name = second, "db-0"
+		a.input.PodVolumeBackups = append(a.input.PodVolumeBackups, pvb)
+	}
+	a.config.Concurrency = 1 // so that the first wins
+	got := resultsText(a.run())
+	for _, want := range []string{
+		"error " + target + ": persistentvolumeclaims " + second + "/data is not restored: persistentvolumeclaims " + first + "/data has taken its place",
+		"error " + target + ": pods " + second + "/db-0 is not restored: pods " + first + "/db-0 has taken its place in namespace " + target +
+			" (spec.namespaceMapping). The data of its volumes is not restored: data, logs.",
+		"warning " + target + ": pods " + second + "/web is not restored: pods " + first + "/web has taken its place",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in:\n%s", want, got)
+		}
+	}
+}
+
 // TestIncompleteBackup: a Backup that is PartiallyFailed lacks what nothing else in it tells of.
 func TestIncompleteBackup(t *testing.T) {
 	t.Parallel()

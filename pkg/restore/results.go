@@ -263,11 +263,17 @@ func (rs *results) warn(texts []string) {
 	rs.outcome.Results.Warnings.Velero = append(rs.outcome.Results.Warnings.Velero, texts...)
 }
 
-// addCollision warns that two items of the backup go to the same place.
-func (rs *results) addCollision(k targetKey, item, first key) {
+// addCollision warns that two items of the backup go to the same place. If data is lost with the one that is not restored, it is an error.
+func (rs *results) addCollision(k targetKey, item, first key, lost string) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	text := fmt.Sprintf("%s is not restored: %s has taken its place in namespace %s (spec.namespaceMapping)", item, first, k.namespace)
+	if lost != "" {
+		text += ". " + lost
+		rs.log.Error("restore item", "resource", k.resource.String(), "item", k.path(), "error", text)
+		add(&rs.outcome.Results.Errors, k.namespace, text)
+		return
+	}
 	rs.log.Warn("restore item", "resource", k.resource.String(), "item", k.path(), "warning", text)
 	add(&rs.outcome.Results.Warnings, k.namespace, text)
 }
