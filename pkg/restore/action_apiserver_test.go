@@ -252,6 +252,28 @@ func TestPodWaitsForAnEarlierRestore(t *testing.T) {
 	}
 }
 
+// TestExistingPodKeepsItsVolumes: a warning names the data that is not restored, also where the pod is as in the backup.
+func TestExistingPodKeepsItsVolumes(t *testing.T) {
+	t.Parallel()
+	a := newAttempt(t)
+	_, shop := a.inNamespaces()
+	a.createNamespace(shop)
+	pod := func(namespace, name, more string) string {
+		return `{apiVersion: v1, kind: Pod, metadata: {name: ` + name + `, namespace: ` + namespace + `}, spec: {
+			volumes: [{name: data, emptyDir: {}}, {name: logs, emptyDir: {}}], containers: [{name: a, image: a}]` + more + `}}`
+	}
+	a.create("pods", pod(shop, "web", ""))
+	a.create("pods", pod(shop, "plain", ""))
+	a.backup(of("pods", pod("shop", "web", ", hostname: x")), of("pods", pod("shop", "plain", "")))
+	a.input.PodVolumeBackups = []velerov1.PodVolumeBackup{podVolumeBackup("logs", "", "s2"), podVolumeBackup("data", "", "s1")} // of pod web
+	outcome := a.run()
+	got := resultsText(outcome)
+	const warning = "the data of its volumes is not restored, because the pod exists: data, logs. To restore it, delete the pod"
+	if strings.Count(got, "the data of its volumes") != 1 || !strings.Contains(got, "pods/"+shop+"/web: "+warning) || !outcome.Results.Errors.IsEmpty() {
+		t.Error(got)
+	}
+}
+
 // TestExistingClaimWhoseBackupFailed: the pod is made anew, with a claim that keeps what it has.
 func TestExistingClaimWhoseBackupFailed(t *testing.T) {
 	t.Parallel()

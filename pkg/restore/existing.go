@@ -125,7 +125,7 @@ func (r *run) reconcile(ctx context.Context, i *item, existing *unstructured.Uns
 	unlabelled := present.DeepCopy()
 	r.addLabels(present)
 	if i.resource == pods {
-		r.warnOfWait(i, existing)
+		r.warnOfVolumes(i, existing)
 	}
 	switch {
 	case equality.Semantic.DeepEqual(present.Object, wanted.Object):

@@ -203,14 +203,20 @@ func waitsForOther(pod *unstructured.Unstructured, uid types.UID) bool {
 	return false
 }
 
-// warnOfWait warns that the volumes of a pod that exists are not filled, unless an earlier Restore has asked for that.
-func (r *run) warnOfWait(i *item, existing *unstructured.Unstructured) {
-	if !waitsForOther(existing, r.Restore.UID) {
-		return
-	}
-	if snapshots, _ := r.podSnapshots(i.original); len(snapshots) > 0 {
+// warnOfVolumes warns that the volumes of a pod that exists are not filled, unless it waits for this Restore, which has asked for that.
+func (r *run) warnOfVolumes(i *item, existing *unstructured.Unstructured) {
+	snapshots, _ := r.podSnapshots(i.original)
+	switch {
+	case len(snapshots) == 0:
+	case waitsForOther(existing, r.Restore.UID):
 		i.warn("its volumes are not restored by this Restore: it waits for those of an earlier one. If nobody restores them (no PodVolumeRestore is for this pod), " +
 			"delete it, with what owns it, and restore again")
+	case r.existedBefore(existing) || !r.isOurs(existing):
+		names := make([]string, 0, len(snapshots))
+		for _, snapshot := range snapshots {
+			names = append(names, snapshot.volume)
+		}
+		i.warn("the data of its volumes is not restored, because the pod exists: %s. To restore it, delete the pod, with what owns it, and restore again", strings.Join(names, ", "))
 	}
 }
 
