@@ -322,7 +322,9 @@ func TestCollisionLosesData(t *testing.T) {
 		return of("pods", `{apiVersion: v1, kind: Pod, metadata: {name: `+name+`, namespace: `+namespace+`}, spec: {
 			volumes: [{name: logs, emptyDir: {}}, {name: data, emptyDir: {}}], containers: [{name: a, image: a}]}}`)
 	}
-	a.backup(claim(first), claim(second), pod(first, "db-0"), pod(second, "db-0"), pod(first, "web"), pod(second, "web"))
+	usesClaim := of("pods", `{apiVersion: v1, kind: Pod, metadata: {name: uses-claim, namespace: `+second+`}, spec: {
+		volumes: [{name: data, persistentVolumeClaim: {claimName: data}}], containers: [{name: a, image: a}]}}`)
+	a.backup(claim(first), claim(second), usesClaim, pod(first, "db-0"), pod(second, "db-0"), pod(first, "web"), pod(second, "web"))
 	for _, volume := range []string{"logs", "data"} {
 		pvb := podVolumeBackup(volume, "", "s-"+volume)
 		pvb.Spec.Pod.Namespace, pvb.Spec.Pod.Name = second, "db-0"
@@ -339,6 +341,9 @@ func TestCollisionLosesData(t *testing.T) {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in:\n%s", want, got)
 		}
+	}
+	if n := strings.Count(got, "persistentvolumeclaims "+second+"/data is not restored"); n != 1 {
+		t.Errorf("it is said %d times of the claim:\n%s", n, got)
 	}
 }
 

@@ -270,6 +270,9 @@ func (rs *results) addCollision(k targetKey, item, first key, lost string) {
 	text := fmt.Sprintf("%s is not restored: %s has taken its place in namespace %s (spec.namespaceMapping)", item, first, k.namespace)
 	if lost != "" {
 		text += ". " + lost
+		if slices.Contains(rs.outcome.Results.Errors.Namespaces[k.namespace], text) {
+			return // a claim is met again with each pod that uses it
+		}
 		rs.log.Error("restore item", "resource", k.resource.String(), "item", k.path(), "error", text)
 		add(&rs.outcome.Results.Errors, k.namespace, text)
 		return
