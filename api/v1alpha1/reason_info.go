@@ -242,9 +242,9 @@ func volumeFailures() []ReasonInfo {
 			Retried: retriedNo, Remedy: "all data was read from the repository, so look at the storage class: a volume of it does not keep what is written, or not the owners, modes and times", Page: pageScratch,
 		},
 		{
-			Reason: ReasonRefusedAttributes, Meaning: "the volume did not take all owners, modes or times",
-			Detail: "never a failure: the reason of result `partial` when a restore by kopia is complete but for owners, modes or times that the volume did not take",
-			Remedy: "the data is there: check that the application can use it, or restore to a volume that keeps them; FAT, SMB and NFS with root_squash do not", Page: pageLacks,
+			Reason: ReasonRefusedAttributes, Meaning: "the volume did not take all owners, modes, times or extended attributes",
+			Detail: "never a failure: the reason of result `partial` when a restore by kopia is complete but for owners, modes or times that the volume did not take, or one by restic but for extended attributes (ACLs, capabilities)",
+			Remedy: "the data is there: check that the application can use it, or restore to a volume that keeps them; FAT, SMB and NFS do not keep all", Page: pageLacks,
 		},
 		{
 			Reason: ReasonUnreadableAttributes, Meaning: "extended attributes could not be read, and the backup lacks them",

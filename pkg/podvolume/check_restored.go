@@ -64,7 +64,7 @@ func describeRefused(r uploader.Refused) string {
 	for _, attribute := range []struct {
 		name  string
 		count int64
-	}{{"owner", r.Owners}, {"mode", r.Modes}, {"time", r.Times}} {
+	}{{"owner", r.Owners}, {"mode", r.Modes}, {"time", r.Times}, {"extended attributes", r.Attributes}} {
 		if attribute.count > 0 {
 			lacks = append(lacks, "the "+attribute.name+" of "+text.Count(attribute.count, "entry", "entries"))
 		}

@@ -49,8 +49,8 @@ func TestRefused(t *testing.T) {
 		t.Errorf("of nothing it says %q", result.message)
 	}
 	result.message = "first"
-	result.addRefused(uploader.Refused{Owners: 12, Modes: 1, Times: 2, Example: "a"})
-	const want = "first; the volume did not take the owner of 12 entries, the mode of 1 entry, the time of 2 entries, such as a"
+	result.addRefused(uploader.Refused{Owners: 12, Modes: 1, Times: 2, Attributes: 3, Example: "a"})
+	const want = "first; the volume did not take the owner of 12 entries, the mode of 1 entry, the time of 2 entries, the extended attributes of 3 entries, such as a"
 	if !result.refused || result.message != want || result.partialReason(Restore) != v1alpha1.ReasonRefusedAttributes {
 		t.Errorf("got %+v, want %q", result, want)
 	}

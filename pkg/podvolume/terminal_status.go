@@ -32,7 +32,7 @@ type attemptResult struct {
 	totalBytes   int64
 	newBytes     int64     // bytes that were not in the repository before
 	errors       int64     // files that could not be read or written
-	refused      bool      // the volume did not take all owners, modes or times
+	refused      bool      // the volume did not take all owners, modes, times or extended attributes
 	lackAttrs    bool      // entries were stored without all of their extended attributes
 	manyVanished bool      // so many entries vanished that people should look
 	verified     time.Time // when the snapshot was proven to be restorable; zero if it was not

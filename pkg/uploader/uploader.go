@@ -234,18 +234,22 @@ type RestoreResult struct {
 	Errors      int64 // files and directories that could not be written, or not with all their attributes
 	FailedPaths []string
 	LastError   string // what was wrong with one of them
-	// Refused is what the volume did not take of entries that are whole otherwise (kopia: restic counts such entries as Errors).
+	// Refused is what the volume did not take of entries that are whole otherwise. kopia stores no extended attributes, and restic counts
+	// entries that lack something else as Errors.
 	Refused Refused
 
 	// Contents is what the snapshot has at and beneath RestoreRequest.Paths. Nothing without Paths.
 	Contents volume.Contents
 }
 
-// Refused counts the restored entries that lack an attribute of the backup: FAT, SMB, and NFS with root_squash do not take all of them.
+// Refused counts the restored entries that lack an attribute of the backup: FAT, SMB, and NFS, with root_squash in particular, do not take all of them.
 type Refused struct {
-	Owners  int64  `json:"owners,omitempty"`
-	Modes   int64  `json:"modes,omitempty"`
-	Times   int64  `json:"times,omitempty"`
+	Owners int64 `json:"owners,omitempty"`
+	Modes  int64 `json:"modes,omitempty"`
+	Times  int64 `json:"times,omitempty"`
+	// Attributes are the extended ones, such as ACLs and capabilities, without the labels of SELinux.
+	Attributes int64 `json:"attributes,omitempty"`
+
 	Example string `json:"example,omitempty"` // the first of the entries, by name; empty: nothing was refused
 }
 

@@ -56,6 +56,10 @@ type Command struct {
 	// Output takes stdout as it is, in place of Stdout. Its errors are ignored: what it does not want it has to discard.
 	Output io.Writer
 
+	// AttributeRefused is called for each extended attribute that a file system does not take of a restore, with the path by which the
+	// worker calls the file, also during other such calls. Nothing of a worker without a guard is known (GuardsMetadata); nil discards.
+	AttributeRefused func(path, name string)
+
 	Grace  Grace
 	Logger *slog.Logger
 }

@@ -107,8 +107,23 @@ func setAttribute(m memory, args [6]uint64) (func(int) error, error) {
 	if err != nil {
 		return nil, err
 	}
-	return func(fd int) error { return unix.Setxattr(pathOf(fd), name, value, int(int32(args[4]))) }, nil
+	return func(fd int) error {
+		err := unix.Setxattr(pathOf(fd), name, value, int(int32(args[4])))
+		if err == unix.ENOTSUP || err == unix.ENODATA { // ENODATA: SMB; restic takes both for success
+			return &attributeError{name, err}
+		}
+		return err
+	}, nil
 }
+
+// attributeError is an extended attribute that the file system does not take.
+type attributeError struct {
+	name  string
+	cause error
+}
+
+func (e *attributeError) Error() string { return fmt.Sprintf("set attribute %s: %v", e.name, e.cause) }
+func (e *attributeError) Unwrap() error { return e.cause }
 
 func removeAttribute(m memory, args [6]uint64) (func(int) error, error) {
 	name, err := m.text(args[1], maxAttributeName+1, unix.ERANGE)

@@ -37,6 +37,7 @@ type guard struct {
 	listener int
 	roots    []root
 	calls    map[uint32]call
+	refused  func(path, name string) // Command.AttributeRefused; may be nil
 	changes  sync.WaitGroup
 	done     chan struct{}
 }
@@ -52,7 +53,10 @@ func newGuard(c *Command) (*guard, *os.File, error) {
 		closeFD(wake)
 		return nil, nil, fmt.Errorf("socketpair: %w", err)
 	}
-	g := &guard{socket: ends[0], wake: os.NewFile(uintptr(wake), "wake"), listener: -1, roots: openRoots(c), calls: guarded(), done: make(chan struct{})}
+	g := &guard{
+		socket: ends[0], wake: os.NewFile(uintptr(wake), "wake"), listener: -1,
+		roots: openRoots(c), calls: guarded(), refused: c.AttributeRefused, done: make(chan struct{}),
+	}
 	return g, os.NewFile(uintptr(ends[1]), "guard"), nil
 }
 
@@ -213,7 +217,11 @@ func (g *guard) doWith(c call, m memory, n *notification) error {
 		}
 		if mine {
 			defer closeFD(fd)
-			return apply(fd)
+			err := apply(fd)
+			if refused, ok := errors.AsType[*attributeError](err); ok && g.refused != nil {
+				g.refused(p.path, refused.name)
+			}
+			return err
 		}
 	}
 	return unix.EACCES

@@ -20,6 +20,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
+	"github.com/plimsoll-io/plimsoll/pkg/worker"
 	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/resticrepo"
 	"github.com/plimsoll-io/plimsoll/test/tree"
@@ -299,6 +300,42 @@ func TestCertificates(t *testing.T) {
 	}
 }
 
+// TestLostAttributes: a file system without extended attributes takes none, which restic does not mind.
+func TestLostAttributes(t *testing.T) {
+	eachBehavior(t, func(t *testing.T, version string) {
+		if !worker.GuardsMetadata() {
+			t.Skip("this kernel cannot guard metadata")
+		}
+		u := newUploader(t, version, Options{})
+		volume := volumeOf(t, 100)
+		for _, name := range []string{"b", "a", "labelled"} {
+			if err := os.WriteFile(filepath.Join(volume.Name(), name), []byte("content"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, attribute := range []struct{ file, name string }{{"a", "user.one"}, {"a", "user.two"}, {"b", "trusted.one"}, {"labelled", selinuxLabel}} {
+			if err := unix.Setxattr(filepath.Join(volume.Name(), attribute.file), attribute.name, []byte("1"), 0); err != nil {
+				t.Skipf("a volume with extended attributes is needed: %v", err)
+			}
+		}
+		repository := newRepository(t)
+		backup, err := u.Backup(t.Context(), uploader.BackupRequest{Repository: repository, Volume: volume}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for filesystem, want := range map[string]uploader.Refused{"ramfs": {Attributes: 2, Example: "a"}, "": {}} {
+			dir := t.TempDir()
+			if filesystem != "" {
+				mount(t, filesystem, dir, "")
+			}
+			result, err := u.Restore(t.Context(), uploader.RestoreRequest{Repository: repository, SnapshotID: backup.SnapshotID, Volume: open(t, dir)}, nil)
+			if err != nil || result.Errors > 0 || result.Refused != want {
+				t.Errorf("file system %q: %+v, %v, want %+v", filesystem, result, err, want)
+			}
+		}
+	})
+}
+
 // initialized makes a repository, with a snapshot of so many bytes in it if that is not 0.
 func initialized(t *testing.T, u *Uploader, bytes int) uploader.Repository {
 	t.Helper()
@@ -343,15 +380,21 @@ func open(t *testing.T, dir string) *os.File {
 func smallVolume(t *testing.T, size string) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size="+size); err != nil {
-		t.Skipf("a full disk needs the right to mount a small one: %v", err)
+	mount(t, "tmpfs", dir, "size="+size)
+	return dir
+}
+
+// mount mounts a file system without a device.
+func mount(t *testing.T, filesystem, dir, options string) {
+	t.Helper()
+	if err := unix.Mount(filesystem, dir, filesystem, 0, options); err != nil {
+		t.Skipf("this needs the right to mount a file system: %v", err)
 	}
 	t.Cleanup(func() {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 			t.Error(err)
 		}
 	})
-	return dir
 }
 
 func noLocks(t *testing.T, repository uploader.Repository) {

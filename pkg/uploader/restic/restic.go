@@ -173,6 +173,8 @@ type invocation struct {
 	// attribute takes what restic before 0.19 says of an attribute that it could not read.
 	attribute func(said string)
 	fullDisk  func()
+
+	attributeRefused func(path, name string) // see worker.Command
 }
 
 // run runs restic once. The error is an *ExitError where restic says why, and wraps context.Cause(ctx) if ctx ended.
@@ -205,7 +207,8 @@ func (u *Uploader) run(ctx context.Context, w *workspace, i invocation) error {
 		Path: u.path, Args: append(append([]string{i.command}, u.globalArgs(w)...), i.args...),
 		Env: w.env, Dir: dir, Access: access, Memory: memory, Yields: i.beside,
 		Stdout: i.stdout, Complete: i.complete, Output: i.output, Stderr: said.line,
-		Grace: u.options.Grace, Logger: u.options.Logger,
+		AttributeRefused: i.attributeRefused,
+		Grace:            u.options.Grace, Logger: u.options.Logger,
 	})
 	switch {
 	case err == nil:

@@ -64,9 +64,10 @@ func (u *Uploader) restore(ctx context.Context, w *workspace, req uploader.Resto
 	if err != nil {
 		return uploader.RestoreResult{}, err
 	}
+	lost := &lostAttributes{volume: pathOf(req.Volume)}
 	err = u.run(ctx, w, invocation{
 		command: "restore", args: u.restoreArgs(req), volume: req.Volume, mode: worker.Write,
-		stdout: u.restoreOutput(out), itemFail: out.itemFailed,
+		stdout: u.restoreOutput(out), itemFail: out.itemFailed, attributeRefused: lost.add,
 		// restic goes on to 100 %, with an error for each blob (docs/contracts/restic-kopia.md 2).
 		fullDisk: func() {
 			out.close()
@@ -87,6 +88,7 @@ func (u *Uploader) restore(ctx context.Context, w *workspace, req uploader.Resto
 	result := uploader.RestoreResult{
 		TotalBytes: total, TotalFiles: out.reading.FilesTotal,
 		Errors: out.reading.Errors, FailedPaths: out.failed, LastError: out.reading.LastError,
+		Refused: lost.counts(),
 	}
 	if known && result.Errors == 0 {
 		result.SizesOnDisk = total
