@@ -151,7 +151,7 @@ var elsewhere = regexp.MustCompile(`container_memory|kube_pod_|kubelet_|plimsoll
 // checkDashboard waits until every query of the dashboard has brought numbers, as Grafana would ask it.
 func checkDashboard(t *testing.T, s *server) {
 	t.Helper()
-	variables := strings.NewReplacer("$node", ".*", "$namespace", ".*", "$__rate_interval", "1m", "$__interval", "1m", "$__range", "10m")
+	variables := strings.NewReplacer("$node", ".*", "$namespace", ".*", "$__rate_interval", "1m", "$__interval", "1m", "$__range_s", "600", "$__range", "10m")
 	pending := map[string]string{}
 	d := readDashboard(t)
 	for _, p := range d.Panels {
