@@ -253,6 +253,11 @@ func volumeFailures() []ReasonInfo {
 		},
 		{Reason: ReasonVanishedFiles, Meaning: "many files vanished while the volume was read", Detail: "never a failure: the reason of result `partial` when many files vanished while the volume was read", Page: pageLacks},
 		{
+			Reason: ReasonVolumeBecameEmpty, Meaning: "the volume has no data, and had some in an earlier backup",
+			Detail: "never a failure: the reason of result `partial` when a volume has no data, and an earlier backup of its claim that still exists has some",
+			Remedy: "check that the volume's disk or share is mounted on the node, such as that of a local PersistentVolume after a restart, and whether the application has removed its files; the earlier backup has them", Page: pageLacks,
+		},
+		{
 			Reason: ReasonIdle, Meaning: "no byte moved and no other work was done for `--idle-timeout`", Retried: retriedYes,
 			Remedy: "check the storage and the network of this node, or raise --idle-timeout", Page: pageStalled,
 		},

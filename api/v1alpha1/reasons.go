@@ -53,6 +53,7 @@ const (
 	ReasonUnwrittenFiles        Reason = "UnwrittenFiles"        // files could not be written: more than --partial-restore allows, or the reason of result partial
 	ReasonMissingData           Reason = "MissingData"           // the files of a restored volume are smaller than the snapshot's, without an error
 	ReasonVanishedFiles         Reason = "VanishedFiles"         // the reason of result partial: many files vanished while the volume was read
+	ReasonVolumeBecameEmpty     Reason = "VolumeBecameEmpty"     // the reason of result partial: the volume has no data, and had some in an earlier backup
 	ReasonRefusedAttributes     Reason = "RefusedAttributes"     // the reason of result partial: the volume did not take all owners, modes, times or extended attributes of a restore
 	ReasonUnreadableAttributes  Reason = "UnreadableAttributes"  // the reason of result partial: extended attributes could not be read, and a backup lacks them
 	ReasonRestoreMismatch       Reason = "RestoreMismatch"       // the restored volume was compared with the snapshot, and is not the same
@@ -99,7 +100,7 @@ const (
 	EventResumed              = "Resumed" // bytes move again, or another agent has taken over
 	EventRetrying             = "Retrying"
 	EventWaiting              = "Waiting" // for a repository that does not open
-	EventPartial              = "Partial" // completed, without some files
+	EventPartial              = "Partial" // completed, without some files or in another way that people should look at
 	EventCompleted            = "Completed"
 	EventRefusedAttributes    = "RefusedAttributes"    // completed, without some owners, modes, times or extended attributes
 	EventUnreadableAttributes = "UnreadableAttributes" // completed, without some extended attributes

@@ -2,6 +2,7 @@ package nodeagent
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -155,6 +156,58 @@ func TestUnreadableAttributesAreTold(t *testing.T) {
 		t.Errorf("reason %q", reason)
 	}
 	c.event(pvb, v1alpha1.EventUnreadableAttributes)
+}
+
+// TestVolumeThatBecameEmpty: a backup without data is complete, and hardly what people want while an earlier one of the claim has data.
+func TestVolumeThatBecameEmpty(t *testing.T) {
+	t.Parallel()
+	for _, data := range []string{"restic", "kopia"} {
+		t.Run(data, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, controlplane.LatestVelero)
+			c.startAgent(nil, func(cfg *Config) {
+				cfg.Uploaders = map[string]uploader.Uploader{"restic": c.newRestic(t), "kopia": newKopia(t)}
+			})
+			pod := c.pod("source", "data")
+			dir := c.dir(pod, "data")
+			backup := func(claim string) podvolume.PodVolume {
+				pvb := c.newBackup(pod, "data")
+				pvb.Spec.UploaderType = data
+				pvb.Labels[velerov1.PVCUIDLabel] = claim
+				c.Create(pvb)
+				return c.end(pvb)
+			}
+			check := func(when string, end podvolume.PodVolume, want v1alpha1.Reason) {
+				t.Helper()
+				if end.Phase != podvolume.PhaseCompleted || annotated(t, end).Reason != want {
+					t.Fatalf("%s: %s, reason %q, want %q", when, describe([]podvolume.PodVolume{end}), annotated(t, end).Reason, want)
+				}
+				if want != "" {
+					c.event(end.Object, v1alpha1.EventPartial)
+				}
+			}
+			check("empty from the start", backup("claim"), "")
+			write(t, filepath.Join(dir, "file"), strings.Repeat("x", 2048))
+			first := backup("claim")
+			check("with data", first, "")
+			if err := os.Remove(filepath.Join(dir, "file")); err != nil {
+				t.Fatal(err)
+			}
+			empty := backup("claim")
+			check("empty", empty, v1alpha1.ReasonVolumeBecameEmpty)
+			backupName := first.Object.GetLabels()[velerov1.BackupNameLabel]
+			want := "volume was empty so no snapshot was taken; the volume has no data, and in its backup of " + backupName + " it had 2.0 KiB: " +
+				"see whether it is mounted on node " + c.node + ", and what has removed its files"
+			if message(empty) != want || empty.Object.(*velerov1.PodVolumeBackup).Status.SnapshotID != "" {
+				t.Errorf("message %q, want %q", message(empty), want)
+			}
+			check("of another claim", backup("other"), "")
+			mkdir(t, filepath.Join(dir, "lost+found"))
+			check("with nothing but a directory, after an empty one", backup("claim"), v1alpha1.ReasonVolumeBecameEmpty)
+			c.Delete(first.Object)
+			check("without a backup that has data", backup("claim"), "")
+		})
+	}
 }
 
 // TestVolumeThatFails: on a real file system that fails for good, no data path brings a Completed backup, nor a snapshot that a

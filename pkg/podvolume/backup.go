@@ -1,6 +1,7 @@
 package podvolume
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,6 +64,9 @@ func (op *Operation) backup(ctx context.Context) (attemptResult, error) {
 	result.snapshotID, result.totalBytes, result.newBytes, result.errors = uploaded.SnapshotID, uploaded.TotalBytes, uploaded.BytesUploaded, uploaded.Errors
 	result.lackAttrs, result.manyVanished = uploaded.LackAttributes.Entries > 0, manyVanished(&uploaded)
 	result.message = joinMessages(backupMessage(uploaded), readBack)
+	if before := newestWithData(earlier); before != nil && uploaded.TotalBytes == 0 {
+		result.becameEmpty, result.message = true, joinMessages(result.message, op.becameEmptyText(before))
+	}
 	return result, nil
 }
 
@@ -104,6 +108,23 @@ func newestSnapshot(earlier []velerov1.PodVolumeBackup) string {
 		return ""
 	}
 	return earlier[len(earlier)-1].Status.SnapshotID
+}
+
+// newestWithData returns the newest backup that has data, nil if none has. It need not be the last one: a volume that stays empty is worth a look
+// for as long as there is something to bring back.
+func newestWithData(earlier []velerov1.PodVolumeBackup) *velerov1.PodVolumeBackup {
+	for i := range slices.Backward(earlier) {
+		if s := &earlier[i].Status; s.SnapshotID != "" && s.Progress.TotalBytes > 0 {
+			return &earlier[i]
+		}
+	}
+	return nil
+}
+
+// becameEmptyText says what an earlier backup has of a volume without data, and where to look.
+func (op *Operation) becameEmptyText(before *velerov1.PodVolumeBackup) string {
+	return fmt.Sprintf("the volume has no data, and in its backup of %s it had %s: see whether it is mounted on node %s, and what has removed its files",
+		cmp.Or(before.Labels[velerov1.BackupNameLabel], before.Name), text.Bytes(before.Status.Progress.TotalBytes), op.env.NodeName)
 }
 
 // upload runs the uploader. If the repository does not exist, it creates it first.

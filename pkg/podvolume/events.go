@@ -104,7 +104,7 @@ func (op *Operation) emitEnd(status terminalStatus) {
 		log.Warn("Backup completed without some extended attributes", "message", status.message)
 		op.emit(warning, v1alpha1.EventUnreadableAttributes, "%s", status.message)
 	case status.reason != "":
-		log.Warn("Operation completed without some files", "message", status.message)
+		log.Warn("Operation completed, but not all is well", "reason", status.reason, "message", status.message)
 		op.emit(warning, v1alpha1.EventPartial, "%s", status.message)
 	default:
 		log.Info("Operation completed", "snapshot", status.result.snapshotID)

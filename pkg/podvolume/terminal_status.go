@@ -35,6 +35,7 @@ type attemptResult struct {
 	refused      bool      // the volume did not take all owners, modes, times or extended attributes
 	lackAttrs    bool      // entries were stored without all of their extended attributes
 	manyVanished bool      // so many entries vanished that people should look
+	becameEmpty  bool      // the volume has no data, and had some in an earlier backup
 	verified     time.Time // when the snapshot was proven to be restorable; zero if it was not
 	message      string
 }
@@ -48,6 +49,8 @@ func (r attemptResult) partialReason(kind Kind) v1alpha1.Reason {
 		return v1alpha1.ReasonUnreadableFiles
 	case r.refused:
 		return v1alpha1.ReasonRefusedAttributes
+	case r.becameEmpty:
+		return v1alpha1.ReasonVolumeBecameEmpty
 	case r.manyVanished:
 		return v1alpha1.ReasonVanishedFiles
 	case r.lackAttrs:

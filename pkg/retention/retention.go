@@ -177,11 +177,12 @@ func keepNewest(backups []*velerov1.PodVolumeBackup, rules map[string][]string) 
 	}
 }
 
-// isWhole reports whether a backup has read all files, as far as its agent says it: none was unreadable, and not many vanished meanwhile.
+// isWhole reports whether a backup has read all files, as far as its agent says it: none was unreadable, not many vanished meanwhile, and it is not
+// without data where an earlier one has some.
 func isWhole(pvb *velerov1.PodVolumeBackup) bool {
 	var said v1alpha1.VolumeProgress
 	err := json.Unmarshal([]byte(cmp.Or(pvb.Annotations[v1alpha1.AnnotationProgress], "{}")), &said)
-	return err == nil && said.Errors == 0 && said.Reason != v1alpha1.ReasonVanishedFiles
+	return err == nil && said.Errors == 0 && said.Reason != v1alpha1.ReasonVanishedFiles && said.Reason != v1alpha1.ReasonVolumeBecameEmpty
 }
 
 // kept returns the rules of the policy that keep each backup. The newest comes first.

@@ -244,6 +244,7 @@ func TestNewestWhole(t *testing.T) {
 	for i := range 3 {
 		all[i].Annotations = map[string]string{v1alpha1.AnnotationProgress: `{"state":"Completed","errors":2}`}
 	}
+	all[1].Annotations[v1alpha1.AnnotationProgress] = `{"state":"Completed","reason":"VolumeBecameEmpty"}`
 	all[2].Annotations[v1alpha1.AnnotationProgress] = `{"state":"Completed","reason":"VanishedFiles","vanished":400}`
 	got := results(plan(&Records{Backups: all}, v1alpha1.RetentionPolicy{Last: 2}))
 	if got["night-001"] != "Kept Last" || got["night-002"] != "Pending" || got["night-003"] != "Kept NewestWhole" || got["night-004"] != "Pending" {
