@@ -30,6 +30,7 @@ func TestPreviousSnapshot(t *testing.T) {
 			r.Parent, r.VolumeID = goneSnapshot, "pod-2/data"
 		}},
 		"another volume under the same source":       {reads: true, change: func(r *uploader.BackupRequest) { r.Parent, r.VolumeID = "", "pod-2/data" }},
+		"a parent of another volume":                 {reads: true, change: func(r *uploader.BackupRequest) { r.VolumeID = "pod-2/data" }},
 		"a volume that is not identified, no parent": {reads: true, change: func(r *uploader.BackupRequest) { r.Parent, r.VolumeID = "", "" }},
 		"the same volume without a parent":           {change: func(r *uploader.BackupRequest) { r.Parent = "" }},
 	} {

@@ -11,7 +11,10 @@ import (
 
 // attributes counts the entries that a backup has stored without all of their extended attributes. restic says so with a line for each attribute, and
 // calls it an error of the entry from 0.17 on where it cannot list them, and from 0.19 on for all (docs/contracts/restic-kopia.md 1).
+//
+// The label of SELinux does not count, as in a restore: many servers list it and do not tell it.
 type attributes struct {
+	errors  int64 // those of entries that are stored; they explain the exit code, and lines of plain text do not
 	entries int64
 	example string
 	recent  []string    // the last of the entries: restic reads several at a time, so that their lines mix
@@ -59,6 +62,9 @@ func (s *stream) attributeUnread(said string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	name, item, _ := strings.Cut(strings.TrimSuffix(said, ":"), " for ")
+	if name == selinuxLabel {
+		return
+	}
 	entry := s.name(item)
 	s.attributes.lack(entry)
 	if len(s.attributes.unknown) < maxFailedPaths {

@@ -89,7 +89,7 @@ func (u *Uploader) backup(ctx context.Context, w *workspace, req uploader.Backup
 		BytesUploaded: out.summary.added, Errors: out.reading.Errors, FailedPaths: out.failed, UnreadableDirectories: out.dirs,
 		Vanished: out.gone(), LackAttributes: uploader.LackAttributes{Entries: out.attributes.entries, Example: out.attributes.example},
 	}
-	if partial && result.Errors == 0 && result.Vanished == 0 && out.stored == 0 && out.attributes.entries == 0 {
+	if partial && result.Errors == 0 && result.Vanished == 0 && out.stored == 0 && out.attributes.errors == 0 {
 		// Should restic not have named what it could not read, there is still something.
 		result.Errors, result.UnreadableDirectories = 1, 1
 	}

@@ -117,7 +117,10 @@ func (s *stream) itemFailed(item, text string) {
 		s.keepGone(name)
 		return
 	case s.backsUp && stored:
-		s.attributes.lack(name)
+		s.attributes.errors++
+		if !strings.HasPrefix(text, noAttribute+selinuxLabel+" ") {
+			s.attributes.lack(name)
+		}
 		return
 	case s.backsUp:
 		if text == noReason && len(s.unknown) < maxFailedPaths {

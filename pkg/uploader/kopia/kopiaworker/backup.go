@@ -237,7 +237,7 @@ func (j *job) ofThisVolume(ctx context.Context, r repo.Repository, source snapsh
 	return slices.DeleteFunc(all, func(m *snapshot.Manifest) bool { return m.Tags[volumeTag] != j.VolumeID }), nil
 }
 
-// parent loads the snapshot that the request names, nil if it names none or that is gone.
+// parent loads the snapshot that the request names, nil if it names none, or that is gone or says that it is of another volume.
 func (j *job) parent(ctx context.Context, r repo.Repository) *snapshot.Manifest {
 	if j.Parent == "" {
 		return nil
@@ -245,6 +245,10 @@ func (j *job) parent(ctx context.Context, r repo.Repository) *snapshot.Manifest 
 	man, err := loadSnapshot(ctx, r, j.Parent)
 	if err != nil {
 		j.note(slog.LevelWarn, "the parent cannot be used: "+err.Error())
+		return nil
+	}
+	if of := man.Tags[volumeTag]; of != "" && j.VolumeID != "" && of != j.VolumeID {
+		j.note(slog.LevelWarn, "the parent is a snapshot of another volume and is not used")
 		return nil
 	}
 	return man
