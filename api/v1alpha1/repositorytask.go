@@ -19,7 +19,7 @@ const TaskVerify RepositoryTaskType = "Verify"
 const TaskCheck RepositoryTaskType = "Check"
 
 // ConditionVerified of a RepositoryTask is True when every file of every selected volume was compared and is what it should be. It is Unknown
-// when a part of their content was read and is what it should be.
+// when a part of their content was read and is what it should be, and when all of them were empty.
 const ConditionVerified = "Verified"
 
 // ConditionChecked of a RepositoryTask is True when every repository was checked and is whole.

@@ -48,6 +48,25 @@ func TestMigrateOutcome(t *testing.T) {
 	}
 }
 
+// TestOutcomeOfEmptyVolumes: where nothing was compared, nothing is Verified.
+func TestOutcomeOfEmptyVolumes(t *testing.T) {
+	t.Parallel()
+	empty := v1alpha1.RepositoryTaskVolume{Result: v1alpha1.VolumeSkipped, Reason: v1alpha1.ReasonEmptyVolume}
+	verified := v1alpha1.RepositoryTaskVolume{Result: v1alpha1.VolumeVerified, Files: 2, Bytes: 1024}
+	for name, test := range map[string]struct {
+		volumes []v1alpha1.RepositoryTaskVolume
+		reason  v1alpha1.Reason
+		message string
+	}{
+		"all empty": {[]v1alpha1.RepositoryTaskVolume{empty, empty}, v1alpha1.ReasonEmptyVolume, "nothing was compared; 2 empty"},
+		"one is":    {[]v1alpha1.RepositoryTaskVolume{empty, verified}, v1alpha1.ReasonVerified, "1 pod volume verified: 2 files, 1.0 KiB compared; 1 empty"},
+	} {
+		if o := verifyOutcome(&v1alpha1.RepositoryTaskStatus{Volumes: test.volumes}, ""); !o.ok || o.reason != test.reason || o.message != test.message {
+			t.Errorf("%s: %+v", name, o)
+		}
+	}
+}
+
 // tasks are all there are.
 type tasks []v1alpha1.RepositoryTask
 

@@ -346,10 +346,10 @@ func (r *run) finish(ctx context.Context) error {
 	return r.complete(ctx, o.reason, o.message)
 }
 
-// complete ends a task that has found all to be well. A sample is no proof.
+// complete ends a task that has found all to be well. A sample is no proof, nor are volumes that were empty.
 func (r *run) complete(ctx context.Context, reason v1alpha1.Reason, message string) error {
 	proven := metav1.ConditionTrue
-	if reason == v1alpha1.ReasonSampled {
+	if reason == v1alpha1.ReasonSampled || reason == v1alpha1.ReasonEmptyVolume {
 		proven = metav1.ConditionUnknown
 	}
 	snapshot := r.tracker.Complete(r.done, "")

@@ -63,6 +63,9 @@ func verifyOutcome(status *v1alpha1.RepositoryTaskStatus, note string) outcome {
 	if len(s.sampled) > 0 {
 		return outcome{true, v1alpha1.ReasonSampled, s.String()}
 	}
+	if s.verified == 0 && s.skipped > 0 {
+		return outcome{true, v1alpha1.ReasonEmptyVolume, s.String()}
+	}
 	return outcome{true, v1alpha1.ReasonVerified, s.String()}
 }
 
@@ -91,7 +94,9 @@ func (s *summary) mismatchedAre() string {
 // String says what was found.
 func (s *summary) String() string {
 	var said strings.Builder
-	if s.verified > 0 || len(s.sampled) == 0 {
+	if s.verified+len(s.sampled)+s.mismatched+s.failed == 0 && s.skipped > 0 {
+		said.WriteString("nothing was compared")
+	} else if s.verified > 0 || len(s.sampled) == 0 {
 		fmt.Fprintf(&said, "%s verified: %s, %s compared", text.Count(s.verified, "pod volume", "pod volumes"), text.Count(s.files, "file", "files"), text.Bytes(s.bytes))
 	}
 	if len(s.sampled) > 0 {
