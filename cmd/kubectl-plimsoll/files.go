@@ -50,7 +50,7 @@ func (s *fileSource) spec() (v1alpha1.FileRequestSpec, error) {
 
 var (
 	errSessionLost = errors.New("the connection to the files has ended before the answer was complete: the FileRequest expired or was deleted, " +
-		"its pod has stopped, or the API server was away; run the command again ('repository get' of a file goes on where it was)")
+		"its pod has stopped, or the API server was away; run the command again ('repository get' goes on where it was)")
 	errNoServer = errors.New("nobody has answered the FileRequest: deployment plimsoll-repository-tasks does not run in this namespace, or is of an earlier version (docs/repositories.md)")
 )
 

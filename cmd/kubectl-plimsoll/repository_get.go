@@ -13,6 +13,7 @@ import (
 	"path"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -46,7 +47,7 @@ func repositoryGetCommand(c *connection) *cobra.Command {
 		Long: `Get PATH, relative to the volume, or the whole volume, out of a backup. A worker in the cluster reads the repository; no credential
 leaves the cluster. The SHA-256 of all content is compared at the end.
 
-A file that was cut off stays as FILE.ID.part, and the same command goes on with it. A directory is unpacked without owners, devices
+What was cut off stays as FILE.ID.part or DIRECTORY.ID.unpacking, and the same command goes on with it. A directory is unpacked without owners, devices
 and links that lead out of it; with -o - it comes as a tar archive, with all that the backup has of it. Nothing that exists is
 replaced without --overwrite, and directories never are.
 
@@ -102,7 +103,11 @@ func (o *repositoryGet) run(ctx context.Context, s *fileSession) error {
 		return err
 	}
 	defer answer.Body.Close()
-	defer answer.showProgress(o.errOut, cmp.Or(protocol.Clean(o.path), v.Volume), query.Offset)()
+	shownFrom := query.Offset
+	if d.from != nil && answer.Header.Get(protocol.HeaderOffset) == "" {
+		shownFrom = 0
+	}
+	defer answer.showProgress(o.errOut, cmp.Or(protocol.Clean(o.path), v.Volume), shownFrom)()
 	switch answer.Header.Get(protocol.HeaderType) {
 	case protocol.TypeFile:
 		err = d.file(answer, query.Offset)
@@ -182,21 +187,39 @@ type download struct {
 	part      string // a file of ours, with what has come of the target
 	overwrite bool
 	bytes     int64
-	unpacked  *unpacking // of a directory
+	unpacked  *unpacking  // of a directory
+	from      *checkpoint // where to go on with a directory; nil: at its begin
 }
 
-// resumeAt returns how much of the file is there already.
+// resumeAt returns how much of the file is there already, or of the directory's archive.
 func (d *download) resumeAt() (int64, error) {
 	info, err := os.Lstat(d.part)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return 0, nil
+		return d.resumeDirectoryAt()
 	case err != nil:
 		return 0, err
 	case !info.Mode().IsRegular():
 		return 0, fmt.Errorf("%s is not a file that this command has left: remove it, or choose another name with -o", d.part)
 	}
 	return info.Size(), nil
+}
+
+// resumeDirectoryAt returns how much of the directory's archive is unpacked already. What is not as it was left is removed.
+func (d *download) resumeDirectoryAt() (int64, error) {
+	info, err := os.Lstat(d.checkpoint())
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return 0, nil
+	case err != nil:
+		return 0, err
+	case !info.Mode().IsRegular():
+		return 0, fmt.Errorf("%s is not a file that this command has left: remove it, or choose another name with -o", d.checkpoint())
+	}
+	if d.from = readCheckpoint(d.checkpoint(), d.unpacking()); d.from == nil {
+		return 0, errors.Join(os.RemoveAll(d.unpacking()), os.Remove(d.checkpoint()))
+	}
+	return d.from.Offset, nil
 }
 
 // file writes a file's content from offset on, and makes it the target when all of it is right.
@@ -245,31 +268,79 @@ func (d *download) rename(from string) error {
 	return os.Rename(from, d.target)
 }
 
-// directory unpacks an archive into a directory of its own, and makes that the target when all of it has come.
+// directory unpacks an archive into a directory of its own, and makes that the target when all of it has come. If the connection ends before, it
+// keeps what is there for the next command.
 func (d *download) directory(answer *fileAnswer, prefix string, errOut io.Writer) (err error) {
 	if _, err := os.Lstat(d.target); err == nil {
 		return fmt.Errorf("%s exists, and a directory replaces nothing: choose another name with -o", d.target)
 	}
-	dir := d.part[:len(d.part)-len("part")] + "unpacking"
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return fmt.Errorf("make the directory for what is unpacked (remove it if an earlier command was killed): %w", err)
+	if err := d.makeUnpacking(answer); err != nil {
+		return err
 	}
+	var last checkpoint
 	defer func() {
 		if err != nil && !errors.Is(err, errKept) {
-			err = errors.Join(err, os.RemoveAll(dir))
+			err = d.keepOrRemove(answer, &last, err)
 		}
 	}()
-	root, err := os.OpenRoot(dir)
+	root, err := os.OpenRoot(d.unpacking())
 	if err != nil {
 		return err
 	}
 	defer root.Close()
-	hash := sha256.New()
-	content := io.TeeReader(answer, hash)
 	d.unpacked = &unpacking{root: root, prefix: prefix, report: func(name string, why error) {
 		fmt.Fprintf(errOut, "not written: %s: %s\n", describe.Clean(name), text.Line(why.Error(), noteLimit))
 	}}
-	err = d.unpacked.archive(content)
+	if err := d.unpackFrom(answer, &last); err != nil {
+		return err
+	}
+	d.bytes = d.unpacked.bytes
+	if err := d.rename(d.unpacking()); err != nil {
+		return errors.Join(errKept, err)
+	}
+	return nil
+}
+
+// The names of a directory that is being unpacked, and of its checkpoint. The part's name makes them ours.
+func (d *download) unpacking() string  { return strings.TrimSuffix(d.part, "part") + "unpacking" }
+func (d *download) checkpoint() string { return strings.TrimSuffix(d.part, "part") + "resume" }
+
+// makeUnpacking makes the directory for what is unpacked, or takes over the one of the checkpoint, which is used up by that: two commands cannot go
+// on with one directory.
+func (d *download) makeUnpacking(answer *fileAnswer) error {
+	dir := d.unpacking()
+	if d.from != nil {
+		if err := os.Remove(d.checkpoint()); err != nil {
+			return fmt.Errorf("take over what an earlier command has unpacked: %w", err)
+		}
+		if answer.Header.Get(protocol.HeaderOffset) == strconv.FormatInt(d.from.Offset, 10) {
+			return nil
+		}
+		d.from = nil // a server of an earlier version, which sends all of it
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return fmt.Errorf("make the directory for what is unpacked (remove it if an earlier command was killed): %w", err)
+	}
+	return nil
+}
+
+// unpackFrom unpacks an answer, and compares its checksum. last is how far it has come.
+func (d *download) unpackFrom(answer *fileAnswer, last *checkpoint) error {
+	content, err := newArchiveReader(answer, d.from)
+	if err != nil {
+		return err
+	}
+	if d.from != nil {
+		*last = *d.from
+		d.unpacked.goOnFrom(d.from)
+		err = content.skipPadding()
+	}
+	if err == nil {
+		err = d.unpacked.archive(content, func() { *last = d.unpacked.checkpoint(content) })
+	}
 	if _, drainErr := io.Copy(io.Discard, content); err == nil {
 		err = drainErr
 	}
@@ -280,14 +351,19 @@ func (d *download) directory(answer *fileAnswer, prefix string, errOut io.Writer
 		}
 		return err
 	}
-	if err := answer.endWith(hash.Sum(nil)); err != nil {
-		return err
+	return answer.endWith(content.hash.Sum(nil))
+}
+
+// keepOrRemove keeps what is unpacked if only the connection has ended, or the command was interrupted. Otherwise it removes it.
+func (d *download) keepOrRemove(answer *fileAnswer, last *checkpoint, err error) error {
+	if last.Hash != nil && (errors.Is(err, errSessionLost) || answer.ctx.Err() != nil) {
+		writeErr := last.write(d.checkpoint())
+		if writeErr == nil {
+			return fmt.Errorf("%s has %s of it, and the same command goes on there: %w", d.unpacking(), text.Count(last.Tally.Entries, "entry", "entries"), err)
+		}
+		err = errors.Join(err, writeErr, os.RemoveAll(d.checkpoint()))
 	}
-	d.bytes = d.unpacked.bytes
-	if err := d.rename(dir); err != nil {
-		return errors.Join(errKept, err)
-	}
-	return nil
+	return errors.Join(err, os.RemoveAll(d.unpacking()))
 }
 
 // errKept says that what was unpacked is complete, and stays.

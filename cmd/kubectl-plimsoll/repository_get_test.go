@@ -23,6 +23,7 @@ import (
 type cutting struct {
 	content   string
 	directory bool
+	old       bool   // it leaves out nothing of an archive
 	after     int    // cut off after so many bytes; negative: not at all
 	say       string // the End's error
 	sum       string // the End's checksum in place of the right one
@@ -48,6 +49,11 @@ func (c *cutting) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set(protocol.HeaderSize, strconv.Itoa(len(c.content)))
 	if c.directory {
 		w.Header().Set(protocol.HeaderType, protocol.TypeDirectory)
+		if !c.old {
+			w.Header().Set(protocol.HeaderOffset, strconv.FormatInt(q.Offset, 10))
+		} else {
+			q.Offset = 0
+		}
 	}
 	left := c.content[min(q.Offset, int64(len(c.content))):]
 	if c.after >= 0 {
@@ -160,9 +166,11 @@ func TestGetDirectory(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	c := &cutting{directory: true, content: archiveOf(t, "d/f", "d/up -> ../..", "d/g").String(), after: 1500}
+	c.after = 300
 	if err := c.get(t, "d", dir, false); !errors.Is(err, errSessionLost) || len(names(t, dir)) != 0 {
-		t.Errorf("cut off: %v; %v", err, names(t, dir))
+		t.Errorf("cut off before anything is there: %v; %v", err, names(t, dir))
 	}
+	c.after = 1500
 	c.say = "the pack is damaged"
 	if err := c.get(t, "d", dir, false); err == nil || !strings.Contains(err.Error(), c.say) || len(names(t, dir)) != 0 {
 		t.Errorf("damaged: %v; %v", err, names(t, dir))
@@ -197,6 +205,93 @@ func TestGetDirectory(t *testing.T) {
 	s.token = "another"
 	if err := o.run(t.Context(), s); !errors.Is(err, errSessionLost) || !strings.Contains(err.Error(), "401") {
 		t.Errorf("an ended session: %v", err)
+	}
+}
+
+// TestGetDirectoryResumes: a directory that was cut off goes on behind the last entry that is there, unless something is not as it was.
+func TestGetDirectoryResumes(t *testing.T) {
+	t.Parallel()
+	archive := archiveOf(t, "d/sub/", "d/sub/f", "d/up -> ../..", "d/in -> sub/f", "d/g", "d/sub/h").String()
+	whole := func(t *testing.T, dir string) {
+		t.Helper()
+		for name, want := range map[string]string{"sub/f": "d/sub/f", "g": "d/g", "sub/h": "d/sub/h", "in": "d/sub/f"} {
+			if got, err := os.ReadFile(filepath.Join(dir, "d", name)); err != nil || string(got) != want {
+				t.Errorf("%s: %q, %v", name, got, err)
+			}
+		}
+		if got := names(t, dir); len(got) != 1 {
+			t.Errorf("left behind: %v", got)
+		}
+	}
+	unpacking := func(t *testing.T, dir string) string {
+		t.Helper()
+		for _, name := range names(t, dir) {
+			if strings.HasSuffix(name, ".unpacking") {
+				return filepath.Join(dir, name)
+			}
+		}
+		t.Fatalf("nothing is kept: %v", names(t, dir))
+		return ""
+	}
+	for after := 1; after < len(archive)-1; after += 100 { // the last byte is in the archive's end
+		dir := t.TempDir()
+		c := &cutting{directory: true, content: archive, after: after}
+		if err := c.get(t, "d", dir, false); !errors.Is(err, errSessionLost) {
+			t.Fatalf("cut off at %d: %v", after, err)
+		}
+		kept := len(names(t, dir)) > 0
+		c.after = -1
+		err := c.get(t, "d", dir, false)
+		if exit := (&program.ExitError{}); !errors.As(err, &exit) || !strings.Contains(err.Error(), "1 entry of the backup") || kept != (c.offset > 0) || c.offset > int64(after) {
+			t.Errorf("cut off at %d: %v, from %d", after, err, c.offset)
+		}
+		whole(t, dir)
+	}
+	for name, tc := range map[string]struct {
+		change   func(t *testing.T, c *cutting, unpacking string)
+		anew     bool // from the begin
+		checksum bool // it fails, and the next command succeeds
+	}{
+		"a server before ours": {change: func(_ *testing.T, c *cutting, _ string) { c.old = true }},
+		"a file was changed": {change: func(t *testing.T, _ *cutting, dir string) {
+			if err := os.WriteFile(filepath.Join(dir, "sub", "f"), []byte("D/sub/f"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}, anew: true},
+		"a file is empty": {change: func(t *testing.T, _ *cutting, dir string) {
+			if err := os.Truncate(filepath.Join(dir, "sub", "f"), 0); err != nil {
+				t.Fatal(err)
+			}
+		}, anew: true},
+		"the directory is gone": {change: func(t *testing.T, _ *cutting, dir string) {
+			if err := os.RemoveAll(dir); err != nil {
+				t.Fatal(err)
+			}
+		}, anew: true},
+		"another archive": {change: func(_ *testing.T, c *cutting, _ string) {
+			c.content = strings.ReplaceAll(archive, "d/sub/f", "d/sub/e")
+		}, checksum: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			c := &cutting{directory: true, content: archive, after: len(archive) - 2500}
+			if err := c.get(t, "d", dir, false); !errors.Is(err, errSessionLost) || !strings.Contains(err.Error(), "the same command goes on there") {
+				t.Fatalf("cut off: %v", err)
+			}
+			tc.change(t, c, unpacking(t, dir))
+			c.after = -1
+			err := c.get(t, "d", dir, false)
+			if (c.offset == 0) != tc.anew || errors.Is(err, errChecksum) != tc.checksum {
+				t.Fatalf("from %d: %v", c.offset, err)
+			}
+			if tc.checksum {
+				if len(names(t, dir)) > 0 {
+					t.Errorf("another archive left %v", names(t, dir))
+				}
+				return
+			}
+			whole(t, dir)
+		})
 	}
 }
 

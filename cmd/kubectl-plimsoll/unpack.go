@@ -2,6 +2,7 @@ package main
 
 import (
 	"archive/tar"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -22,6 +23,7 @@ type unpacking struct {
 	prefix string // the directory of the volume that is unpacked; names are relative to the volume
 	report func(name string, why error)
 
+	tally   tally
 	refused int64
 	example string // the first of them
 	bytes   int64  // of files
@@ -40,10 +42,12 @@ var (
 	errInRefused   = errors.New("its directory could not be made")
 	// errWrite marks errors that end the unpacking, such as that of a full disk.
 	errWrite = errors.New("write to this machine")
+	// errCutOff marks the error of an archive that ends in a file's content.
+	errCutOff = errors.New("read the archive")
 )
 
-// archive unpacks all entries. The error is that of the archive, or wraps errWrite.
-func (u *unpacking) archive(r io.Reader) error {
+// archive unpacks all entries from the next one on, and calls done behind each. The error is that of the archive, or wraps errWrite.
+func (u *unpacking) archive(r io.Reader, done func()) error {
 	entries := tar.NewReader(r)
 	for {
 		header, err := entries.Next()
@@ -68,12 +72,16 @@ func (u *unpacking) archive(r io.Reader) error {
 		if err != nil {
 			u.refuse(header.Name, err)
 		}
+		if _, err := io.Copy(io.Discard, entries); err != nil { // of one that was refused
+			return fmt.Errorf("read the archive: %w", err)
+		}
+		done()
 	}
 }
 
 // ends reports whether nothing more can be unpacked after the error.
 func ends(err error) bool {
-	return errors.Is(err, errWrite) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EROFS)
+	return errors.Is(err, errWrite) || errors.Is(err, errCutOff) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EROFS)
 }
 
 func (u *unpacking) refuse(name string, why error) {
@@ -119,7 +127,7 @@ func (u *unpacking) entry(name string, header *tar.Header, content io.Reader) er
 		if !staysBelow(name, header.Linkname) {
 			return fmt.Errorf("%w: %s", errLinkOutside, describe.Clean(header.Linkname))
 		}
-		return twice(u.root.Symlink(header.Linkname, name))
+		return u.link(name, header.Linkname)
 	}
 	return errKind
 }
@@ -135,7 +143,9 @@ func (u *unpacking) makeParent(dir string) error {
 	info, err := u.root.Lstat(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		err = u.root.Mkdir(dir, 0o700)
+		if err = u.root.Mkdir(dir, 0o700); err == nil {
+			u.tally.add(countedDirectory, dir, nil)
+		}
 	case err == nil && !info.IsDir():
 		err = fmt.Errorf("%s is no directory", describe.Clean(dir))
 	}
@@ -152,6 +162,15 @@ func (u *unpacking) directory(name string, mode fs.FileMode) error {
 		return twice(err)
 	}
 	u.parent = name
+	u.tally.add(countedDirectory, name, nil)
+	return nil
+}
+
+func (u *unpacking) link(name, target string) error {
+	if err := u.root.Symlink(target, name); err != nil {
+		return twice(err)
+	}
+	u.tally.add(countedLink, name, []byte(target))
 	return nil
 }
 
@@ -160,17 +179,22 @@ func (u *unpacking) file(name string, header *tar.Header, content io.Reader) err
 	if err != nil {
 		return twice(err)
 	}
-	n, err := io.Copy(&localWriter{file}, content)
+	sum := sha256.New()
+	n, err := io.Copy(io.MultiWriter(&localWriter{file}, sum), content)
 	if err == nil && n != header.Size {
 		err = io.ErrUnexpectedEOF
 	}
-	u.bytes += n
 	if closeErr := file.Close(); err == nil && closeErr != nil {
 		err = errors.Join(errWrite, closeErr)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %w", errWrite, err)
+		if !errors.Is(err, errWrite) {
+			err = fmt.Errorf("%w: %w", errCutOff, err)
+		}
+		return errors.Join(err, u.root.Remove(name))
 	}
+	u.bytes += n
+	u.tally.add(countedFile, name, sum.Sum(nil))
 	_ = u.root.Chtimes(name, header.ModTime, header.ModTime) // the time is a courtesy
 	return nil
 }

@@ -59,7 +59,7 @@ func unpack(t *testing.T, prefix string, archive *bytes.Buffer) (there map[strin
 	defer root.Close()
 	there, refused = map[string]string{}, map[string]error{}
 	u := &unpacking{root: root, prefix: prefix, report: func(name string, why error) { refused[name] = why }}
-	err = u.archive(archive)
+	err = u.archive(archive, func() {})
 	if int(u.refused) != len(refused) {
 		t.Errorf("%d refused, and %d reported", u.refused, len(refused))
 	}

@@ -243,6 +243,8 @@ func (s *server) content(ctx context.Context, open *session, a *answer) error {
 		a.skip = a.Offset
 	case entry.Mode.IsDir():
 		a.w.Header().Set(protocol.HeaderType, protocol.TypeDirectory)
+		a.w.Header().Set(protocol.HeaderOffset, strconv.FormatInt(a.Offset, 10))
+		a.skip = a.Offset
 	default:
 		return fmt.Errorf("%s is neither a file nor a directory: %w", text.Line(req.Path, maxError), uploader.ErrUnsupported)
 	}

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -281,6 +282,16 @@ func TestContent(t *testing.T) {
 				t.Errorf("from %d: %d bytes, %+v, %v", offset, len(body), end, err)
 			}
 		}
+		for _, offset := range []int64{0, 1024, 300000} { // of the volume itself, which is a directory
+			q := protocol.Query{PodVolumeBackup: "pvb", Offset: offset}
+			_, body, end, err := ask(t.Context(), client, "pod", "r", "t", protocol.Content, q)
+			if err != nil || !end.Complete || end.SHA256 != hex.EncodeToString(sum[:]) || body != f.content[min(offset, 200000):] {
+				t.Errorf("an archive from %d: %d bytes, %+v, %v", offset, len(body), end, err)
+			}
+			if got := leftOut(t, client, q); got != strconv.FormatInt(offset, 10) {
+				t.Errorf("an archive from %d says that it is from %q", offset, got)
+			}
+		}
 		f.read = func(_ context.Context, w io.Writer) error {
 			_, _ = io.WriteString(w, f.content[:100000])
 			return errors.New("the pack\nis damaged")
@@ -303,6 +314,25 @@ func TestContent(t *testing.T) {
 			t.Errorf("entries: %q, %+v, %v", body, end, err)
 		}
 	})
+}
+
+// leftOut returns how much of an archive an answer says that it leaves out.
+func leftOut(t *testing.T, client *http.Client, q protocol.Query) string {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://pod"+protocol.URLPath("r", protocol.Content)+"?"+q.Encode(), http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer t")
+	response, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if _, err := io.Copy(io.Discard, response.Body); err != nil {
+		t.Error(err)
+	}
+	return response.Header.Get(protocol.HeaderOffset)
 }
 
 // TestPatience: a slow repository does not end an answer, however much is left out of it, and a client that takes nothing does.

@@ -32,6 +32,8 @@ const (
 const (
 	HeaderType = "Plimsoll-Type" // TypeFile or TypeDirectory
 	HeaderSize = "Plimsoll-Size" // of a file, in bytes
+	// HeaderOffset is how many bytes of a directory's archive are left out. Servers that leave out none do not send it.
+	HeaderOffset = "Plimsoll-Offset"
 
 	TypeFile      = "file"
 	TypeDirectory = "directory"
@@ -106,7 +108,7 @@ type Query struct {
 	Path            string // relative to the volume
 	Recursive       bool   // Entries
 	Name            string // Entries: a pattern (path.Match) of the names that are wanted; empty: all
-	Offset          int64  // Content: leave out so many bytes of a file
+	Offset          int64  // Content: leave out so many bytes of a file, or of a directory's archive (see HeaderOffset)
 	Other           string // Diff: the PodVolumeBackup that it is compared with, the newer one
 }
 

@@ -195,6 +195,10 @@ func (b *browsed) readDirectory(t *testing.T) {
 	if err := b.browser.Read(t.Context(), req, &out); err != nil {
 		t.Fatal(err)
 	}
+	var again bytes.Buffer // who has a part of it goes on with another one
+	if err := b.browser.Read(t.Context(), req, &again); err != nil || !bytes.Equal(out.Bytes(), again.Bytes()) {
+		t.Errorf("the second archive differs from the first: %d bytes, %v", again.Len(), err)
+	}
 	got := map[string]listed{}
 	archive := tar.NewReader(&out)
 	for {

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"crypto/sha256"
+	"encoding"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
+)
+
+// checkpoint is how far a directory is unpacked: up to an offset in its archive, behind the content of an entry. It is kept when the connection
+// ends, and the next command goes on there.
+type checkpoint struct {
+	Offset  int64  `json:"offset"`
+	Hash    []byte `json:"hash"` // the state of the SHA-256 of the archive up to the offset
+	Tally   tally  `json:"tally"`
+	Bytes   int64  `json:"bytes"`
+	Refused int64  `json:"refused,omitempty"`
+	Example string `json:"example,omitempty"`
+	Without string `json:"without,omitempty"`
+}
+
+// tally tells whether a directory still holds what was unpacked into it, in whichever order it is read.
+type tally struct {
+	Entries int64             `json:"entries"`
+	Sum     [sha256.Size]byte `json:"sum"` // of the hashes of all entries, by exclusive or
+}
+
+// What tallies count.
+const (
+	countedFile      = "file"      // with the hash of its content
+	countedLink      = "link"      // with its target
+	countedDirectory = "directory" // with nothing
+	countedOther     = "other"     // nothing that was unpacked
+)
+
+func (t *tally) add(kind, name string, content []byte) {
+	one := sha256.New()
+	fmt.Fprintf(one, "%s\x00%s\x00%s", kind, name, content) // never fails
+	t.Entries++
+	for i, b := range one.Sum(nil) {
+		t.Sum[i] ^= b
+	}
+}
+
+// tallyOf reads all that there is in a directory.
+func tallyOf(root *os.Root) (t tally, err error) {
+	err = fs.WalkDir(root.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil || name == ".":
+			return err
+		case entry.IsDir():
+			t.add(countedDirectory, name, nil)
+		case entry.Type()&fs.ModeSymlink != 0:
+			target, err := root.Readlink(name)
+			t.add(countedLink, name, []byte(target))
+			return err
+		case !entry.Type().IsRegular():
+			t.add(countedOther, name, nil)
+		default:
+			sum, err := sumOf(root, name)
+			t.add(countedFile, name, sum)
+			return err
+		}
+		return nil
+	})
+	return t, err
+}
+
+func sumOf(root *os.Root, name string) ([]byte, error) {
+	file, err := root.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	sum := sha256.New()
+	_, err = io.Copy(sum, file)
+	return sum.Sum(nil), err
+}
+
+// readCheckpoint returns where to go on with the directory, if it holds what the checkpoint says; nil: nowhere.
+func readCheckpoint(file, dir string) *checkpoint {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil
+	}
+	c := &checkpoint{}
+	if json.Unmarshal(text, c) != nil || c.Offset <= 0 {
+		return nil
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil
+	}
+	defer root.Close()
+	if there, err := tallyOf(root); err != nil || there != c.Tally {
+		return nil
+	}
+	return c
+}
+
+// write keeps the checkpoint.
+func (c *checkpoint) write(file string) error {
+	text, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, text, 0o600)
+}
+
+// archiveReader counts and hashes an archive while it is read.
+type archiveReader struct {
+	io.Reader
+
+	n    int64
+	hash hash.Hash
+}
+
+// newArchiveReader reads an archive from the checkpoint on; nil: from its begin.
+func newArchiveReader(r io.Reader, from *checkpoint) (*archiveReader, error) {
+	a := &archiveReader{Reader: r, hash: sha256.New()}
+	if from == nil {
+		return a, nil
+	}
+	state, ok := a.hash.(encoding.BinaryUnmarshaler)
+	if !ok {
+		return nil, errors.ErrUnsupported
+	}
+	a.n = from.Offset
+	return a, state.UnmarshalBinary(from.Hash)
+}
+
+// Read reads from the archive.
+func (a *archiveReader) Read(p []byte) (int, error) {
+	n, err := a.Reader.Read(p)
+	a.n += int64(n)
+	a.hash.Write(p[:n]) // never fails
+	return n, err
+}
+
+// tarBlock is what headers and contents are padded to.
+const tarBlock = 512
+
+// skipPadding reads what follows the content of the last entry, up to the next header.
+func (a *archiveReader) skipPadding() error {
+	_, err := io.CopyN(io.Discard, a, (tarBlock-a.n%tarBlock)%tarBlock)
+	return err
+}
+
+// state returns the state of the hash; nil if it has none that can be kept.
+func (a *archiveReader) state() []byte {
+	state, ok := a.hash.(encoding.BinaryMarshaler)
+	if !ok {
+		return nil
+	}
+	text, err := state.MarshalBinary()
+	if err != nil {
+		return nil
+	}
+	return text
+}
+
+// checkpoint returns how far the archive is unpacked, behind an entry.
+func (u *unpacking) checkpoint(a *archiveReader) checkpoint {
+	return checkpoint{Offset: a.n, Hash: a.state(), Tally: u.tally, Bytes: u.bytes, Refused: u.refused, Example: u.example, Without: u.without}
+}
+
+// goOnFrom takes over what was unpacked before.
+func (u *unpacking) goOnFrom(c *checkpoint) {
+	u.tally, u.bytes, u.refused, u.example, u.without = c.Tally, c.Bytes, c.Refused, c.Example, c.Without
+}
