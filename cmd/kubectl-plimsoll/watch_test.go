@@ -49,7 +49,7 @@ func newWatched(t *testing.T) *watched {
 // nothing between their start and end: what moves on a screen comes from there.
 func (w *watched) serveProgress(uploadLimit int64) {
 	w.t.Helper()
-	w.tune = func(c *nodeagent.Config) { c.ProgressInterval, c.Concurrency = time.Hour, 2 }
+	w.tune = func(c *nodeagent.Config) { c.ProgressInterval, c.StallAfter, c.Concurrency = time.Hour, time.Hour, 2 }
 	w.startAgent(uploadLimit)
 	agent := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: "node-agent-5d8f7", Labels: map[string]string{"name": "node-agent"}},

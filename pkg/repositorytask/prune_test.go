@@ -1,6 +1,7 @@
 package repositorytask
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
+	"github.com/plimsoll-io/plimsoll/test/faultfs"
 	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/resticrepo"
 	"github.com/plimsoll-io/plimsoll/test/s3"
@@ -41,6 +43,25 @@ func (s *site) prunable(b *velerov1.Backup, namespace string) *velerov1.PodVolum
 	pvb := s.store(b, "restic", namespace, namespace+"-0")
 	s.forgetAnother(s.repository("restic", namespace), namespace)
 	return pvb
+}
+
+// onFaultFS puts the repositories of a data path on a file system that fails on command.
+func (s *site) onFaultFS(kind string) *faultfs.FS {
+	s.t.Helper()
+	dir, backing := filepath.Join(s.dir, kind), filepath.Join(s.t.TempDir(), kind)
+	if err := errors.Join(os.Rename(dir, backing), os.Mkdir(dir, 0o700)); err != nil {
+		s.t.Fatal(err)
+	}
+	storage, err := faultfs.Mount(dir, backing)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() {
+		if err := storage.Unmount(); err != nil {
+			s.t.Error(err)
+		}
+	})
+	return storage
 }
 
 func (s *site) forgetAnother(repository uploader.Repository, namespace string) {
@@ -216,19 +237,16 @@ func TestPruneResumed(t *testing.T) {
 	s.prunable(s.backup("nightly"), "shop")
 	dir := s.repository("restic", "shop").URL
 	_, had := filesIn(t, filepath.Join(dir, "data"), "")
-	slow, err := restic.New(t.Context(), parts.Restic(t, parts.DefaultRestic), restic.Options{TempDir: t.TempDir(), DownloadLimit: 1, Logger: s.Logger()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg := s.pruning()
-	cfg.Pruners = map[string]uploader.Pruner{"restic": slow}
-	stop := s.start(cfg)
+	storage := s.onFaultFS("restic")
+	storage.Inject(faultfs.Fault{Op: faultfs.Remove, Path: "shop/data/**", Errno: syscall.EIO}) // which restic tries again for minutes
+	stop := s.start(s.pruning())
 	task := s.pruneTask("task", true)
 	s.Create(task)
 	testenv.EventuallyGet(s.Env, task, "the size before", func(t *v1alpha1.RepositoryTask, err error) bool {
 		return err == nil && len(t.Status.Repositories) == 1 && t.Status.Repositories[0].Prune != nil && strings.Contains(t.Status.Message, "for restic prune: ")
 	})
 	stop()
+	storage.Clear()
 	s.start(s.pruning())
 	done := testenv.EventuallyGet(s.Env, task, "the end", func(t *v1alpha1.RepositoryTask, err error) bool { return err == nil && t.Status.Phase.Terminal() }).Status
 	if r := done.Repositories[0]; done.Phase != v1alpha1.PhaseCompleted || done.Attempts != 2 || *r.Prune.PackBytesBefore != had || *r.Prune.FreedBytes < 3<<20 {
