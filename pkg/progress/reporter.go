@@ -73,7 +73,7 @@ func (r *Reporter) Run(ctx context.Context) {
 // same reports whether a reader of b learns nothing from a.
 func same(a, b Snapshot) bool {
 	for _, s := range []*Snapshot{&a, &b} {
-		s.Heartbeat = time.Time{}
+		s.Heartbeat, s.LastWorkTime = time.Time{}, time.Time{} // work without bytes is told with the heartbeat
 		s.BytesPerSecond, s.ETASeconds, s.CurrentItem = 0, nil, ""
 	}
 	return a == b
