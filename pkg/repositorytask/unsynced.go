@@ -107,6 +107,12 @@ func (r *run) findUnsyncedBackups(ctx context.Context) error {
 			missed = append(missed, name)
 		}
 	}
+	r.noteUnlisted(missed, withoutList)
+	return nil
+}
+
+// noteUnlisted takes up the Backups of which the task may have left restic snapshots out.
+func (r *run) noteUnlisted(missed, withoutList []string) {
 	if len(missed) > 0 {
 		r.unlisted = &RefusedError{Reason: v1alpha1.ReasonPodVolumeBackupNotFound, Message: fmt.Sprintf(
 			"%s restic snapshots by the list in the location, without a PodVolumeBackup in the cluster, and was not migrated, such as %s",
@@ -117,7 +123,6 @@ func (r *run) findUnsyncedBackups(ctx context.Context) error {
 			"%s no list of volumes in the location, so that nobody knows whether they have restic snapshots that were not migrated, such as %s",
 			text.Count(len(withoutList), "Backup has", "Backups have"), withoutList[0])}
 	}
-	return nil
 }
 
 // isResticSnapshot reports whether a backup has completed with a snapshot of restic.
