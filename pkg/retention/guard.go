@@ -85,7 +85,7 @@ func newEarlier(tasks []v1alpha1.RepositoryTask, policy *v1alpha1.RetentionPolic
 		t := &tasks[i]
 		for k := range t.Status.Retention.Volumes {
 			v := &t.Status.Retention.Volumes[k]
-			if t.Spec.Acknowledge != "" { // what was acknowledged is what counts from then on
+			if t.Spec.Acknowledge != "" && slices.ContainsFunc(v.Snapshots, wasToGo) { // what was acknowledged is what counts from then on
 				delete(e.reached, volumeIn(v))
 			}
 			e.reached[volumeIn(v)] = max(e.reached[volumeIn(v)], reach(v, ruleLast))
@@ -135,6 +135,9 @@ func reach(v *v1alpha1.RetentionVolume, rules ...string) (longest time.Duration)
 	}
 	return longest
 }
+
+// wasToGo reports whether a task had a snapshot in its wave.
+func wasToGo(s v1alpha1.RetentionSnapshot) bool { return s.Result != v1alpha1.RetentionKept }
 
 func volumeIn(v *v1alpha1.RetentionVolume) volume {
 	of := volume{storageLocation: v.BackupStorageLocation, uploader: v.Uploader, namespace: v.Namespace, claim: v.ClaimUID}
