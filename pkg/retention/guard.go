@@ -1,6 +1,7 @@
 package retention
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -80,7 +81,7 @@ func newEarlier(tasks []v1alpha1.RepositoryTask, policy *v1alpha1.RetentionPolic
 	tasks = slices.DeleteFunc(slices.Clone(tasks), func(t v1alpha1.RepositoryTask) bool {
 		return !t.Spec.Apply || t.Status.Retention == nil || !equality.Semantic.DeepEqual(t.Spec.Keep, policy) || !wasLetBegin(&t)
 	})
-	slices.SortFunc(tasks, func(a, b v1alpha1.RepositoryTask) int { return endOf(&a).Compare(endOf(&b)) })
+	slices.SortFunc(tasks, byEnd)
 	for i := range tasks {
 		t := &tasks[i]
 		for k := range t.Status.Retention.Volumes {
@@ -145,6 +146,12 @@ func volumeIn(v *v1alpha1.RetentionVolume) volume {
 		of.pod, of.name = v.Pod, v.Volume
 	}
 	return of
+}
+
+// byEnd sorts tasks by their ends, which are whole seconds: of the same one, what somebody has acknowledged counts last.
+func byEnd(a, b v1alpha1.RepositoryTask) int {
+	return cmp.Or(endOf(&a).Compare(endOf(&b)), a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
+		cmp.Compare(min(len(a.Spec.Acknowledge), 1), min(len(b.Spec.Acknowledge), 1)))
 }
 
 // endOf returns when a task has ended.

@@ -346,6 +346,7 @@ func TestShortened(t *testing.T) {
 		"bit by bit":               {last, []v1alpha1.RepositoryTask{kept(last, "", -1, append(hourly(2), all[3:5]...)...), kept(last, "", -2, all[3:7]...)}, append(hourly(3), all[3:5]...), "Last"},
 		"acknowledged meanwhile":   {last, []v1alpha1.RepositoryTask{kept(last, "wave", -1, append(hourly(2), all[3:6]...)...), kept(last, "", -2, all[3:7]...)}, append(hourly(3), all[3:5]...), ""},
 		"of another volume":        {last, []v1alpha1.RepositoryTask{kept(last, "wave", -1, append(hourly(2), all[3:5]...)...), kept(last, "", -2, all[3:7]...)}, append(hourly(3), all[3:5]...), "Last"},
+		"acknowledged at once":     {last, []v1alpha1.RepositoryTask{kept(last, "wave", -2, append(hourly(2), all[3:6]...)...), kept(last, "", -2, all[3:7]...)}, append(hourly(3), all[3:5]...), ""},
 		"acknowledged before":      {last, []v1alpha1.RepositoryTask{kept(last, "", -1, all[3:7]...), kept(last, "wave", -2, all[5:9]...)}, append(hourly(3), all[3:7]...), "Last"},
 		"another policy":           {last, []v1alpha1.RepositoryTask{kept(weekly, "", -2, all[3:7]...)}, append(hourly(3), all[3:7]...), ""},
 		"weeks beside":             {weekly, []v1alpha1.RepositoryTask{kept(weekly, "", -2, all[3:12]...)}, append(hourly(3), all[3:12]...), "Last"},
