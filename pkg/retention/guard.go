@@ -69,15 +69,21 @@ func waveOf(wave []string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
+// reached is how far a rule has reached back.
+type reached struct {
+	rule string
+	back time.Duration
+}
+
 // earlier is what tasks have seen that carried the same policy out, by the names of PodVolumeBackups and of their snapshots.
 type earlier struct {
 	seen     map[string]bool
-	approved map[string]bool          // to be forgotten, which such a task has failed to do
-	reached  map[volume]time.Duration // how far rule Last has reached back since a wave was acknowledged
+	approved map[string]bool    // to be forgotten, which such a task has failed to do
+	reached  map[volume]reached // since a wave of the volume was acknowledged
 }
 
 func newEarlier(tasks []v1alpha1.RepositoryTask, policy *v1alpha1.RetentionPolicy) earlier {
-	e := earlier{map[string]bool{}, map[string]bool{}, map[volume]time.Duration{}}
+	e := earlier{map[string]bool{}, map[string]bool{}, map[volume]reached{}}
 	tasks = slices.DeleteFunc(slices.Clone(tasks), func(t v1alpha1.RepositoryTask) bool {
 		return !t.Spec.Apply || t.Status.Retention == nil || !equality.Semantic.DeepEqual(t.Spec.Keep, policy) || !wasLetBegin(&t)
 	})
@@ -89,7 +95,11 @@ func newEarlier(tasks []v1alpha1.RepositoryTask, policy *v1alpha1.RetentionPolic
 			if t.Spec.Acknowledge != "" && slices.ContainsFunc(v.Snapshots, wasToGo) { // what was acknowledged is what counts from then on
 				delete(e.reached, volumeIn(v))
 			}
-			e.reached[volumeIn(v)] = max(e.reached[volumeIn(v)], reach(v, ruleLast))
+			for _, rule := range numbered {
+				if back := steadyReach(v, rule); back > e.reached[volumeIn(v)].back {
+					e.reached[volumeIn(v)] = reached{rule, back}
+				}
+			}
 			for j := range v.Snapshots {
 				s := &v.Snapshots[j]
 				e.seen[keyOf(s)] = true
@@ -102,39 +112,70 @@ func newEarlier(tasks []v1alpha1.RepositoryTask, policy *v1alpha1.RetentionPolic
 	return e
 }
 
-// ruleLast alone keeps a number of backups, whatever their times.
-const ruleLast = "Last"
+const (
+	ruleLast   = "Last"
+	ruleHourly = "Hourly"
+)
+
+// numbered are the rules that keep a number of backups, whatever their times: rule Last does, and rule Hourly where no two backups are of the same hour.
+var numbered = []string{ruleLast, ruleHourly}
 
 // minReach is how far back the rule must have reached for the guard to mind that it reaches less far: what somebody tries out within a day is no history.
 const minReach = 24 * time.Hour
 
 // shortened says that the last backups would reach back less than half as far as they have since somebody last acknowledged a wave of the volume; empty:
 // they do not. New backups that come faster than before push out others one by one, so that no single task would show that the history of a volume gets
-// lost. Rules for hours and days keep what they name all the same, and so do longer periods, but these leave little between them.
+// lost. Rules for days keep what they name all the same, and so do longer periods, but these leave little between them.
 func (e *earlier) shortened(v *v1alpha1.RetentionVolume) string {
-	before, now := e.reached[volumeIn(v)], reach(v, ruleLast, "Hourly", "Daily", "Within")
-	if before < minReach || now >= before/2 {
+	before, now := e.reached[volumeIn(v)], reach(v, ruleLast, ruleHourly, "Daily", "Within")
+	if before.back < minReach || now >= before.back/2 {
 		return ""
 	}
 	return fmt.Sprintf("rule %s has reached back %s, and what is kept would reach back %s: backups come faster than before, or there was a long time without one",
-		ruleLast, duration.HumanDuration(before), duration.HumanDuration(now))
+		before.rule, duration.HumanDuration(before.back), duration.HumanDuration(now))
 }
 
 // reach returns how much older the oldest backup that one of the rules keeps is than the newest, at most.
 func reach(v *v1alpha1.RetentionVolume, rules ...string) (longest time.Duration) {
 	for _, rule := range rules {
-		var newest, oldest time.Time
-		for i := range v.Snapshots { // the newest first
-			if s := &v.Snapshots[i]; slices.Contains(s.Rules, rule) {
-				oldest = s.BackupTimestamp.Time
-				if newest.IsZero() {
-					newest = oldest
-				}
-			}
+		total := time.Duration(0)
+		for _, gap := range gapsOf(v, rule) {
+			total += gap
 		}
-		longest = max(longest, newest.Sub(oldest))
+		longest = max(longest, total)
 	}
 	return longest
+}
+
+// steadyReach is the reach of a rule whose longest gap counts only as long as the next one: a pause, such as a weekend without backups, is no history
+// that gets lost when the backups from before it go.
+func steadyReach(v *v1alpha1.RetentionVolume, rule string) (total time.Duration) {
+	gaps := gapsOf(v, rule)
+	slices.Sort(gaps)
+	if n := len(gaps); n > 1 {
+		gaps[n-1] = gaps[n-2]
+	}
+	for _, gap := range gaps {
+		total += gap
+	}
+	return total
+}
+
+// gapsOf returns the times between neighbours of the backups that a rule keeps.
+func gapsOf(v *v1alpha1.RetentionVolume, rule string) []time.Duration {
+	var gaps []time.Duration
+	var newer time.Time
+	for i := range v.Snapshots { // the newest first
+		s := &v.Snapshots[i]
+		if !slices.Contains(s.Rules, rule) {
+			continue
+		}
+		if !newer.IsZero() {
+			gaps = append(gaps, newer.Sub(s.BackupTimestamp.Time))
+		}
+		newer = s.BackupTimestamp.Time
+	}
+	return gaps
 }
 
 // wasToGo reports whether a task had a snapshot in its wave.

@@ -226,7 +226,7 @@ func rulesOf(p *v1alpha1.RetentionPolicy) []rule {
 	}
 	all := []rule{
 		{ruleLast, p.Last, func(i int, _ time.Time) string { return strconv.Itoa(i) }},
-		{"Hourly", p.Hourly, by("2006-01-02 15")},
+		{ruleHourly, p.Hourly, by("2006-01-02 15")},
 		{"Daily", p.Daily, by(time.DateOnly)},
 		{"Weekly", p.Weekly, func(_ int, at time.Time) string {
 			year, week := at.ISOWeek()

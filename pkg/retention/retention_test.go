@@ -333,7 +333,13 @@ func TestShortened(t *testing.T) {
 	pinned := *all[10].DeepCopy()
 	pinned.Annotations = map[string]string{v1alpha1.AnnotationKeep: "true"}
 	last, weekly, daily := v1alpha1.RetentionPolicy{Last: 4}, v1alpha1.RetentionPolicy{Last: 4, Weekly: 2}, v1alpha1.RetentionPolicy{Last: 4, Daily: 4}
-	days := v1alpha1.RetentionPolicy{Daily: 2}
+	days, hours, both := v1alpha1.RetentionPolicy{Daily: 2}, v1alpha1.RetentionPolicy{Hourly: 4}, v1alpha1.RetentionPolicy{Hourly: 4, Daily: 4}
+	monday := now().AddDate(0, 0, -6).Truncate(24 * time.Hour)
+	worked := []velerov1.PodVolumeBackup{record("friday", monday.Add(-54*time.Hour))} // every six hours, but not at the weekend
+	for i := range 4 {
+		worked = slices.Insert(worked, 0, record(fmt.Sprintf("monday-%d", i), monday.Add(time.Duration(i)*6*time.Hour)))
+	}
+	paused := slices.Concat(all[4:6], all[10:12])
 	for name, test := range map[string]struct {
 		policy v1alpha1.RetentionPolicy
 		tasks  []v1alpha1.RepositoryTask
@@ -351,6 +357,11 @@ func TestShortened(t *testing.T) {
 		"another policy":           {last, []v1alpha1.RepositoryTask{kept(weekly, "", -2, all[3:7]...)}, append(hourly(3), all[3:7]...), ""},
 		"weeks beside":             {weekly, []v1alpha1.RepositoryTask{kept(weekly, "", -2, all[3:12]...)}, append(hourly(3), all[3:12]...), "Last"},
 		"days beside":              {daily, []v1alpha1.RepositoryTask{kept(daily, "", -2, all[3:12]...)}, append(hourly(3), all[3:12]...), ""},
+		"hours of nights":          {hours, []v1alpha1.RepositoryTask{kept(hours, "", -2, all[3:7]...)}, append(hourly(3), all[3:7]...), "Hourly"},
+		"days beside hours":        {both, []v1alpha1.RepositoryTask{kept(both, "", -2, all[3:12]...)}, append(hourly(3), all[3:12]...), ""},
+		"after a weekend":          {last, []v1alpha1.RepositoryTask{kept(last, "", -2, worked[1:]...)}, worked, ""},
+		"after a long pause":       {last, []v1alpha1.RepositoryTask{kept(last, "", -4, paused...)}, append(all[2:4:4], paused...), ""},
+		"faster after a pause":     {last, []v1alpha1.RepositoryTask{kept(last, "", -2, append(all[3:5:5], all[9:11]...)...)}, append(hourly(3), append(all[3:5:5], all[9:11]...)...), "Last"},
 		"the days move on":         {days, []v1alpha1.RepositoryTask{kept(days, "", -2, all[3:12]...)}, append(hourly(30), all[3:12]...), ""},
 		"one that is pinned":       {last, []v1alpha1.RepositoryTask{kept(last, "", -2, append(all[3:7:7], pinned)...)}, append(hourly(3), append(all[3:7:7], pinned)...), "Last"},
 		"nothing goes":             {last, []v1alpha1.RepositoryTask{kept(last, "", -2, all[3:7]...)}, hourly(4), ""},
