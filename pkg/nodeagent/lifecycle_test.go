@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,11 +20,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/metrics"
 	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
 	"github.com/plimsoll-io/plimsoll/test/controlplane"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // startBackup says since when, and with which timeout, the server waits for the volumes.
@@ -328,6 +331,54 @@ func TestRefusedResultIsWrittenInBrief(t *testing.T) {
 	end := c.history.until(t, pvb, "terminal", podvolume.PodVolume.Terminal)
 	if last := end[len(end)-1]; last.Phase != podvolume.PhaseCompleted || last.Object.(*velerov1.PodVolumeBackup).Status.SnapshotID != "1234abcd" || len(last.Object.GetFinalizers()) > 0 {
 		t.Errorf("ended as %s", describe(end))
+	}
+}
+
+// TestRefusedEndIsNoSuccess: where the API server takes no terminal write at all, neither an Event nor a metric says that the backup is done.
+func TestRefusedEndIsNoSuccess(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, controlplane.LatestVelero)
+	c.Intercept = interceptor.Funcs{Patch: func(ctx context.Context, direct client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+		if isEnd(p, o) {
+			return apierrors.NewInvalid(schema.GroupKind{Kind: "PodVolumeBackup"}, o.GetName(), nil)
+		}
+		return direct.Patch(ctx, o, p, opts...)
+	}}
+	data := uploadertest.NewFake(t.TempDir())
+	data.OnBackup = func(context.Context, uploader.BackupRequest, progress.Sink) (uploader.BackupResult, error) {
+		return uploader.BackupResult{SnapshotID: "1234abcd", TotalBytes: 100}, nil
+	}
+	counts := metrics.NewOperations("node")
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(counts)
+	c.startAgent(data, func(cfg *Config) { cfg.Metrics = counts })
+	pvb := c.newBackup(c.pod("source", "data"), "data")
+	c.Create(pvb)
+	var ended []string
+	testenv.Eventually(t, "the operation ends", func() bool {
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended = nil
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				if f.GetName() == "plimsoll_operations_total" && m.GetCounter().GetValue() > 0 {
+					ended = append(ended, fmt.Sprint(m.GetLabel()))
+				}
+			}
+		}
+		return len(ended) > 0
+	})
+	if len(ended) != 1 || !strings.Contains(ended[0], `"failed"`) || !strings.Contains(ended[0], `"APIServer"`) {
+		t.Fatalf("counted as %q", ended)
+	}
+	if note := c.event(pvb, v1alpha1.EventFailed); !strings.Contains(note, "the API server rejects that it is Completed") {
+		t.Errorf("Event %q", note)
+	}
+	c.Get(pvb)
+	if pvb.Status.Phase != velerov1.PodVolumeBackupPhaseInProgress {
+		t.Errorf("phase %s", pvb.Status.Phase)
 	}
 }
 

@@ -341,7 +341,7 @@ func (op *Operation) finish(ctx, shutdownCtx context.Context, result attemptResu
 		op.log.Info("Object was ended by another writer meanwhile", "phase", status.phase)
 		return
 	case apierrors.IsInvalid(err):
-		op.log.Error("API server rejects the terminal status; the object stays as it is", "phase", status.phase, "message", status.message, "error", err)
+		status = status.rejected(op.Kind, err)
 	case err != nil:
 		op.log.Error("Terminal write failed; the next agent of this node repeats the operation", "error", err)
 		return

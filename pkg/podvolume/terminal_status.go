@@ -218,6 +218,14 @@ func (op *Operation) writeTerminalStatus(ctx context.Context, status terminalSta
 	}
 }
 
+// rejected returns what Event, metrics and log say of an end that the API server does not take in any form: the object does not show it, so it is no
+// success.
+func (s terminalStatus) rejected(kind Kind, err error) terminalStatus {
+	s.message = fmt.Sprintf("the API server rejects that it is %s, so the object of the %s stays as it is: %v", s.phase, kind, err)
+	s.phase, s.reason = PhaseFailed, v1alpha1.ReasonAPIServer
+	return s
+}
+
 // minAgeRemaining returns the time left before a terminal write is allowed. A server of Velero 1.14 to 1.15 counts a
 // PodVolumeBackup only after its create call has returned, and crashes over one that was faster than 2 s
 // (docs/contracts/velero-node-agent.md 2.4). The age is by this node's clock: the API server's may differ.
