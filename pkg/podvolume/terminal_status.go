@@ -170,10 +170,11 @@ func (s terminalStatus) patch(fresh PodVolume) patch {
 	return p
 }
 
-// minimalPatch returns a terminal write with the required fields only, which every version of the CRDs accepts.
+// minimalPatch returns a terminal write with the required fields only, which every version of the CRDs accepts. Annotations have no schema, and a mark of
+// damage is among them.
 func (s terminalStatus) minimalPatch(fresh PodVolume) patch {
 	full := s.patch(fresh)
-	p := patch{Metadata: patchMetadata{Finalizers: full.Metadata.Finalizers, Labels: full.Metadata.Labels}, Status: map[string]any{}}
+	p := patch{Metadata: full.Metadata, Status: map[string]any{}}
 	for _, field := range []string{"phase", "message", "completionTimestamp", "snapshotID"} {
 		if value, ok := full.Status[field]; ok {
 			p.Status[field] = value

@@ -61,6 +61,24 @@ func TestLongMessages(t *testing.T) {
 	}
 }
 
+// TestMinimalWriteKeepsMarks: CRDs say nothing of annotations, and a mark of damage holds for all later backups of the repository.
+func TestMinimalWriteKeepsMarks(t *testing.T) {
+	t.Parallel()
+	pv := FromBackup(&velerov1.PodVolumeBackup{})
+	damaged := terminalStatus{phase: PhaseFailed, reason: v1alpha1.ReasonReusedDamage, ended: time.Now()}
+	if p := damaged.minimalPatch(pv); p.Metadata.Annotations[v1alpha1.AnnotationDamaged] != damaged.completionTimestamp() || p.Metadata.Labels[v1alpha1.LabelDamaged] == nil {
+		t.Errorf("a damaged one is written as %s", encode(p))
+	}
+	verified := terminalStatus{phase: PhaseCompleted, ended: time.Now(), result: attemptResult{snapshotID: "1234abcd", verified: time.Unix(1000, 0)}}
+	p := verified.minimalPatch(pv)
+	if p.Metadata.Annotations[v1alpha1.AnnotationVerified] != "1970-01-01T00:16:40Z" {
+		t.Errorf("a verified one is written as %s", encode(p))
+	}
+	if _, ok := p.Status["progress"]; ok || len(p.Status) != 4 {
+		t.Errorf("more than the required fields: %s", encode(p))
+	}
+}
+
 func TestCanceledBecomesFailedWhereTheCRDDoesNotKnowIt(t *testing.T) {
 	t.Parallel()
 	e := testenv.New(t, testenv.Options{Velero: "1.16.2"})
