@@ -242,6 +242,11 @@ func volumeFailures() []ReasonInfo {
 			Retried: retriedNo, Remedy: "all data was read from the repository, so look at the storage class: a volume of it does not keep what is written, or not the owners, modes and times", Page: pageScratch,
 		},
 		{
+			Reason: ReasonUncheckedRestore, Meaning: "it is not known whether all restored bytes are in the volume",
+			Detail: "never a failure: the reason of result `partial` when no write of a restore has failed, and the sizes of its files in the volume could not all be looked at, because that took too long or another mount lies in the volume",
+			Remedy: "compare the volume with the snapshot where that matters: `repository diff`, or `du` in the pod", Page: pageLacks,
+		},
+		{
 			Reason: ReasonRefusedAttributes, Meaning: "the volume did not take all owners, modes, times or extended attributes",
 			Detail: "never a failure: the reason of result `partial` when a restore by kopia is complete but for owners, modes or times that the volume did not take, or one by restic but for extended attributes (ACLs, capabilities)",
 			Remedy: "the data is there: check that the application can use it, or restore to a volume that keeps them; FAT, SMB and NFS do not keep all", Page: pageLacks,

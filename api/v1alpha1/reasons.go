@@ -54,6 +54,7 @@ const (
 	ReasonMissingData           Reason = "MissingData"           // the files of a restored volume are smaller than the snapshot's, without an error
 	ReasonVanishedFiles         Reason = "VanishedFiles"         // the reason of result partial: many files vanished while the volume was read
 	ReasonVolumeBecameEmpty     Reason = "VolumeBecameEmpty"     // the reason of result partial: the volume has no data, and had some in an earlier backup
+	ReasonUncheckedRestore      Reason = "UncheckedRestore"      // the reason of result partial: it is not known whether all bytes of a restore are in the volume
 	ReasonRefusedAttributes     Reason = "RefusedAttributes"     // the reason of result partial: the volume did not take all owners, modes, times or extended attributes of a restore
 	ReasonUnreadableAttributes  Reason = "UnreadableAttributes"  // the reason of result partial: extended attributes could not be read, and a backup lacks them
 	ReasonRestoreMismatch       Reason = "RestoreMismatch"       // the restored volume was compared with the snapshot, and is not the same

@@ -24,14 +24,15 @@ type Record struct {
 	Restore          types.UID  `json:"restore"`
 	PodVolumeRestore types.UID  `json:"podVolumeRestore"`
 	Dir              volume.Dir `json:"dir"`
-	Boot             string     `json:"boot"`              // boot ID of the node when the volume was restored
-	Failure          string     `json:"failure,omitempty"` // why the restore failed; empty: the volume is complete
-	Paths            bool       `json:"paths,omitempty"`   // single paths were restored, into a pod that runs: there is no marker
-	Errors           int64      `json:"errors,omitempty"`  // files that could not be written, which the user has accepted
-	Refused          bool       `json:"refused,omitempty"` // the volume did not take all attributes
-	Message          string     `json:"message,omitempty"` // what the end of the restore has to say
-	Marked           bool       `json:"marked"`            // the marker may lie in the volume
-	Used             bool       `json:"used"`              // the init container has ended with 0 since: the pod uses the volume
+	Boot             string     `json:"boot"`                // boot ID of the node when the volume was restored
+	Failure          string     `json:"failure,omitempty"`   // why the restore failed; empty: the volume is complete
+	Paths            bool       `json:"paths,omitempty"`     // single paths were restored, into a pod that runs: there is no marker
+	Errors           int64      `json:"errors,omitempty"`    // files that could not be written, which the user has accepted
+	Unchecked        bool       `json:"unchecked,omitempty"` // it is not known whether all bytes are there
+	Refused          bool       `json:"refused,omitempty"`   // the volume did not take all attributes
+	Message          string     `json:"message,omitempty"`   // what the end of the restore has to say
+	Marked           bool       `json:"marked"`              // the marker may lie in the volume
+	Used             bool       `json:"used"`                // the init container has ended with 0 since: the pod uses the volume
 }
 
 // LostWithNode reports whether the volume is in memory and was lost when the node restarted.

@@ -39,7 +39,7 @@ func (op *Operation) checkRestored(ctx context.Context, dir *os.File, restored u
 		return attemptResult{}, err
 	case check.doubt != "":
 		op.log.Warn("Cannot verify that the volume has all restored bytes", "reason", check.doubt)
-		result.message = joinMessages(result.message, "it was not checked that all bytes are in the volume: "+check.doubt)
+		result.unchecked, result.message = true, joinMessages(result.message, "it was not checked that all bytes are in the volume: "+check.doubt)
 	case check.missingBytes > 0:
 		lack := fmt.Sprintf("the files in the volume have %s less than the snapshot's %s, although none of them failed to be written", text.Bytes(check.missingBytes), text.Bytes(restored.SizesOnDisk))
 		if err := op.acceptMissingBytes(ctx, check.missingBytes, lack); err != nil {

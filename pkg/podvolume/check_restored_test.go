@@ -8,6 +8,10 @@ import (
 	"testing"
 	"time"
 
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/test/faultfs"
 )
 
@@ -110,5 +114,34 @@ func mkdir(t *testing.T, path string) {
 	t.Helper()
 	if err := os.Mkdir(path, 0o755); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestUncheckedRestoreIsPartial: a restore of which it is not known that all bytes are there says so to programs, too.
+func TestUncheckedRestoreIsPartial(t *testing.T) {
+	t.Parallel()
+	path := t.TempDir()
+	write(t, path+"/file", "data")
+	mkdir(t, path+"/mount")
+	inner, err := faultfs.Mount(path+"/mount", t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := inner.Unmount(); err != nil {
+			t.Error(err)
+		}
+	})
+	dir, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	op := newOperation(FromRestore(&velerov1.PodVolumeRestore{}), nil)
+	for want, reason := range map[int64]v1alpha1.Reason{4: "", 9: v1alpha1.ReasonUncheckedRestore} {
+		result, err := op.checkRestored(t.Context(), dir, uploader.RestoreResult{TotalBytes: want, SizesOnDisk: want}, time.Second)
+		if err != nil || result.partialReason(Restore) != reason {
+			t.Errorf("of %d bytes: %+v, %v", want, result, err)
+		}
 	}
 }

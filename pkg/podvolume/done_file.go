@@ -28,7 +28,7 @@ func (op *Operation) alreadyRestored(ctx context.Context, pvr *velerov1.PodVolum
 	if rec == nil || err != nil {
 		return false, before, err
 	}
-	before = attemptResult{errors: rec.Errors, refused: rec.Refused, message: rec.Message}
+	before = attemptResult{errors: rec.Errors, unchecked: rec.Unchecked, refused: rec.Refused, message: rec.Message}
 	if rec.Paths {
 		return true, before, nil
 	}
@@ -98,7 +98,7 @@ func (op *Operation) removeDoneFile(pvr *velerov1.PodVolumeRestore, dir *os.File
 // the record; the agent writes the done file when the last one has ended. The volume must be locked.
 func (op *Operation) writeDoneFile(ctx context.Context, pod *corev1.Pod, pvr *velerov1.PodVolumeRestore, dir *os.File, result attemptResult) error {
 	rec := op.newRecord(pvr)
-	rec.Errors, rec.Refused, rec.Message = result.errors, result.refused, result.message
+	rec.Errors, rec.Unchecked, rec.Refused, rec.Message = result.errors, result.unchecked, result.refused, result.message
 	pending, err := op.env.PendingRestore(ctx, pod, rec)
 	if err != nil {
 		return err

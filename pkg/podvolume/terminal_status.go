@@ -32,6 +32,7 @@ type attemptResult struct {
 	totalBytes   int64
 	newBytes     int64     // bytes that were not in the repository before
 	errors       int64     // files that could not be read or written
+	unchecked    bool      // nobody knows whether all restored bytes are in the volume
 	refused      bool      // the volume did not take all owners, modes, times or extended attributes
 	lackAttrs    bool      // entries were stored without all of their extended attributes
 	manyVanished bool      // so many entries vanished that people should look
@@ -47,6 +48,8 @@ func (r attemptResult) partialReason(kind Kind) v1alpha1.Reason {
 		return v1alpha1.ReasonUnwrittenFiles
 	case r.errors > 0:
 		return v1alpha1.ReasonUnreadableFiles
+	case r.unchecked:
+		return v1alpha1.ReasonUncheckedRestore
 	case r.refused:
 		return v1alpha1.ReasonRefusedAttributes
 	case r.becameEmpty:
