@@ -244,7 +244,7 @@ func volumeFailures() []ReasonInfo {
 		{
 			Reason: ReasonUncheckedRestore, Meaning: "it is not known whether all restored bytes are in the volume",
 			Detail: "never a failure: the reason of result `partial` when no write of a restore has failed, and the sizes of its files in the volume could not all be looked at, because that took too long or another mount lies in the volume",
-			Remedy: "compare the volume with the snapshot where that matters: `repository diff`, or `du` in the pod", Page: pageLacks,
+			Remedy: "where that matters, compare what du says in the pod with the size of the backup", Page: pageLacks,
 		},
 		{
 			Reason: ReasonRefusedAttributes, Meaning: "the volume did not take all owners, modes, times or extended attributes",
