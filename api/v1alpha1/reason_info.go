@@ -244,7 +244,7 @@ func volumeFailures() []ReasonInfo {
 		{
 			Reason: ReasonUncheckedRestore, Meaning: "it is not known whether all restored bytes are in the volume",
 			Detail: "never a failure: the reason of result `partial` when no write of a restore has failed, and the sizes of its files in the volume could not all be looked at, because that took too long or another mount lies in the volume",
-			Remedy: "where that matters, compare what du says in the pod with the size of the backup", Page: pageLacks,
+			Remedy: "look at the data in the pod; where it matters, back the volume up again and compare the two backups with 'kubectl plimsoll repository diff'", Page: pageLacks,
 		},
 		{
 			Reason: ReasonRefusedAttributes, Meaning: "the volume did not take all owners, modes, times or extended attributes",
