@@ -25,6 +25,7 @@ type Metrics struct {
 
 	mu    sync.Mutex
 	since map[proof.Volume]time.Time // since when each volume has had a completed backup
+	known []v1alpha1.RepositoryTask  // those of the last list
 
 	verified *prometheus.Desc
 	unproven *prometheus.Desc
@@ -101,17 +102,13 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second) //nolint:forbidigo // a scrape has none
 	defer cancel()
-	var list v1alpha1.RepositoryTaskList
-	if err := m.api.List(ctx, &list); err != nil {
-		m.logError(err)
-		return
-	}
-	reported := slices.ContainsFunc(list.Items, func(t v1alpha1.RepositoryTask) bool {
+	tasks := m.listTasks(ctx)
+	reported := slices.ContainsFunc(tasks, func(t v1alpha1.RepositoryTask) bool {
 		return t.Status.Phase == v1alpha1.PhaseInProgress && t.Status.HeartbeatTimestamp != nil && !isSilent(&t)
 	})
 	phases, failed := map[[2]string]float64{}, map[v1alpha1.RepositoryTaskType]int64{}
-	for i := range list.Items {
-		task := &list.Items[i]
+	for i := range tasks {
+		task := &tasks[i]
 		phase := task.Status.Phase
 		if phase == "" {
 			phase = v1alpha1.PhaseNew
@@ -127,17 +124,33 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	for kind, at := range failed {
 		ch <- prometheus.MustNewConstMetric(m.failed, prometheus.GaugeValue, float64(at), string(kind))
 	}
-	m.collectProofs(ch, list.Items)
-	for r, results := range proof.ChecksOf(list.Items) {
+	m.collectProofs(ch, tasks)
+	for r, results := range proof.ChecksOf(tasks) {
 		if whole := results.LastWhole(); !whole.IsZero() {
 			ch <- prometheus.MustNewConstMetric(m.checked, prometheus.GaugeValue, float64(whole.Unix()), r.BackupStorageLocation, r.VolumeNamespace, r.Uploader)
 		}
 		ch <- prometheus.MustNewConstMetric(m.broken, prometheus.GaugeValue, gauge(results.Damaged()), r.BackupStorageLocation, r.VolumeNamespace, r.Uploader)
 	}
-	m.usage.collect(ch, list.Items)
+	m.usage.collect(ch, tasks)
 	for key, n := range phases {
 		ch <- prometheus.MustNewConstMetric(m.tasks, prometheus.GaugeValue, n, key[0], key[1])
 	}
+}
+
+// listTasks returns the tasks that exist, or those of the last list where there is none now: without a metric the alert that a backup is damaged would
+// be over. An invalid metric would do the same, since it fails the scrape of all metrics.
+func (m *Metrics) listTasks(ctx context.Context) []v1alpha1.RepositoryTask {
+	var list v1alpha1.RepositoryTaskList
+	err := m.api.List(ctx, &list)
+	if err != nil {
+		m.logError(err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err == nil {
+		m.known = list.Items
+	}
+	return m.known
 }
 
 // backupsInterval is the time between two lists of the PodVolumeBackups, of which there may be many.

@@ -146,3 +146,44 @@ func TestLimitsArePermanent(t *testing.T) {
 		}
 	}
 }
+
+// failingCache is a cache that answers with an error once it is told to.
+type failingCache struct {
+	tasks
+
+	err error
+}
+
+func (f *failingCache) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	if f.err != nil {
+		return f.err
+	}
+	return f.tasks.List(ctx, list, opts...)
+}
+
+// TestDamageStaysKnown: a list that fails does not end the alert of a damaged backup.
+func TestDamageStaysKnown(t *testing.T) {
+	t.Parallel()
+	task := v1alpha1.RepositoryTask{Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskVerify}}
+	task.Status.Phase = v1alpha1.PhaseFailed
+	task.Status.Volumes = []v1alpha1.RepositoryTaskVolume{{
+		Namespace: "shop", Pod: "db-0", Volume: "data", BackupStorageLocation: "default", Result: v1alpha1.VolumeMismatched, Reason: v1alpha1.ReasonMismatched,
+		CompletionTimestamp: new(metav1.Now()),
+	}}
+	cache := &failingCache{tasks: tasks{task}}
+	failures := 0
+	metrics := NewMetrics(cache, nil, "", func(error) { failures++ })
+	want := `# HELP plimsoll_backup_damaged 1 if a backup of the volume in the location was found damaged or lost, and none that is as new was proven since; else 0.
+# TYPE plimsoll_backup_damaged gauge
+plimsoll_backup_damaged{location="default",pod_name="db-0",pod_namespace="shop",volume="data"} 1
+`
+	for _, err := range []error{nil, errors.New("the cache is not synced")} {
+		cache.err = err
+		if err := testutil.CollectAndCompare(metrics, strings.NewReader(want), "plimsoll_backup_damaged"); err != nil {
+			t.Errorf("after %v: %v", cache.err, err)
+		}
+	}
+	if failures != 1 {
+		t.Errorf("%d failures were logged", failures)
+	}
+}
