@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -173,11 +174,12 @@ func (s terminalStatus) patch(fresh PodVolume) patch {
 	return p
 }
 
-// minimalPatch returns a terminal write with the required fields only, which every version of the CRDs accepts. Annotations have no schema, and a mark of
-// damage is among them.
+// minimalPatch returns a terminal write with the required fields only, which every version of the CRDs accepts, and of the annotations with the marks of
+// the snapshot: they are short, and others go by them.
 func (s terminalStatus) minimalPatch(fresh PodVolume) patch {
 	full := s.patch(fresh)
 	p := patch{Metadata: full.Metadata, Status: map[string]any{}}
+	maps.DeleteFunc(p.Metadata.Annotations, func(name, _ string) bool { return name != v1alpha1.AnnotationVerified && name != v1alpha1.AnnotationDamaged })
 	for _, field := range []string{"phase", "message", "completionTimestamp", "snapshotID"} {
 		if value, ok := full.Status[field]; ok {
 			p.Status[field] = value

@@ -74,6 +74,9 @@ func TestMinimalWriteKeepsMarks(t *testing.T) {
 	if p.Metadata.Annotations[v1alpha1.AnnotationVerified] != "1970-01-01T00:16:40Z" {
 		t.Errorf("a verified one is written as %s", encode(p))
 	}
+	if _, ok := p.Metadata.Annotations[v1alpha1.AnnotationProgress]; ok {
+		t.Errorf("the annotation that the API server may refuse is written again: %s", encode(p))
+	}
 	if _, ok := p.Status["progress"]; ok || len(p.Status) != 4 {
 		t.Errorf("more than the required fields: %s", encode(p))
 	}

@@ -323,7 +323,7 @@ func TestExistingClaimWhoseBackupFailed(t *testing.T) {
 			}
 			outcome := a.run()
 			var errs []string
-			for _, line := range strings.Split(resultsText(outcome), "\n") {
+			for line := range strings.SplitSeq(resultsText(outcome), "\n") {
 				if strings.HasPrefix(line, "error") {
 					errs = append(errs, line)
 				}
