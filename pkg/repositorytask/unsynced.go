@@ -77,13 +77,14 @@ func (r *run) findUnsyncedBackups(ctx context.Context) error {
 		name := backupOf(pvb)
 		synced[name] = append(synced[name], *pvb)
 		if pvb.Spec.UploaderType == uploaderKopia || isResticSnapshot(*pvb) && r.object.Spec.Volume.Selects(&pvb.Spec.Pod, pvb.Spec.Volume) {
-			isKnown[name], isKnown[copyName(name)] = true, true // copyBackup writes the copy again that the bucket has lost
+			isKnown[name] = true
 		}
 	}
 	var missed, withoutList []string
 	for i := range backups.Items {
-		name := backups.Items[i].Name
-		if isKnown[name] || !hasEnded(&backups.Items[i]) {
+		name, from := backups.Items[i].Name, backups.Items[i].Annotations[v1alpha1.AnnotationMigratedFrom]
+		isCopy := name == copyName(from) && isKnown[from] // copyBackup writes the one again that the bucket has lost
+		if isKnown[name] || isCopy || !hasEnded(&backups.Items[i]) {
 			continue
 		}
 		listed, err := r.listedInBucket(ctx, name)

@@ -133,6 +133,29 @@ func TestUnsyncedBackupsAreReadAgain(t *testing.T) {
 	}
 }
 
+// TestUnsyncedBackupWithTheNameOfACopy: a Backup that somebody has called like the copy of another one is no copy.
+func TestUnsyncedBackupWithTheNameOfACopy(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.record(s.backup("nightly"), "restic", "shop", "db-0", strings.Repeat("a", 64), velerov1.PodVolumeBackupPhaseCompleted)
+	own := s.backup("nightly-kopia")
+	pvb := s.record(own, "restic", "shop", "db-0", strings.Repeat("b", 64), velerov1.PodVolumeBackupPhaseCompleted)
+	s.storeBackup(own, pvb)
+	s.Delete(pvb)
+	for _, from := range []string{"", "nightly"} {
+		own.Annotations = map[string]string{v1alpha1.AnnotationMigratedFrom: from}
+		if err := s.Client.Update(t.Context(), own); err != nil {
+			t.Fatal(err)
+		}
+		c := s.controller(s.config(), s.Client)
+		c.repositories = NewRepositories(s.Client, s.Namespace)
+		r := &run{Controller: c, object: &v1alpha1.RepositoryTask{ObjectMeta: s.Meta("task"), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskMigrate, All: true}}}
+		if err := r.findUnsyncedBackups(t.Context()); err != nil || (r.unlisted == nil) != (from != "") {
+			t.Errorf("migrated from %q: %v, %v", from, r.unlisted, err)
+		}
+	}
+}
+
 // TestMigrateOfAPartlySyncedBackup: a sync that was interrupted may have brought one volume of a Backup, which has no snapshot, and not the other.
 func TestMigrateOfAPartlySyncedBackup(t *testing.T) {
 	t.Parallel()
