@@ -181,7 +181,8 @@ func (c *cluster) waitAsHelper(pod *corev1.Pod, dir string) error {
 	if err := status(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}, corev1.PodPending); err != nil {
 		return err
 	}
-	if err := donefile.Wait(ctx, filepath.Dir(dir), types.UID(wait.Args[1]), func(string) {}); ctx.Err() != nil || errors.Is(err, donefile.ErrRestoreFailed) {
+	err := donefile.Wait(ctx, filepath.Dir(dir), types.UID(wait.Args[1]), func(string) {})
+	if ended := ctx.Err() != nil || errors.Is(err, donefile.ErrRestoreFailed); ended {
 		return nil // the restore has failed, as it should, or the test has ended before it was told
 	} else if err != nil {
 		return err

@@ -179,7 +179,9 @@ func (s terminalStatus) patch(fresh PodVolume) patch {
 func (s terminalStatus) minimalPatch(fresh PodVolume) patch {
 	full := s.patch(fresh)
 	p := patch{Metadata: full.Metadata, Status: map[string]any{}}
-	maps.DeleteFunc(p.Metadata.Annotations, func(name, _ string) bool { return name != v1alpha1.AnnotationVerified && name != v1alpha1.AnnotationDamaged })
+	maps.DeleteFunc(p.Metadata.Annotations, func(name, _ string) bool {
+		return name != v1alpha1.AnnotationVerified && name != v1alpha1.AnnotationDamaged
+	})
 	for _, field := range []string{"phase", "message", "completionTimestamp", "snapshotID"} {
 		if value, ok := full.Status[field]; ok {
 			p.Status[field] = value

@@ -105,6 +105,7 @@ type Proof struct {
 	Tried    time.Time // when the last task was done with it, with whatever result
 	Failed   bool      // the last task has found out nothing, such as because the storage did not answer, or a volume was not the same after a restore
 	Verified time.Time // when a backup of it was last proven to be restorable. By samples: what was in it then and still is was read since
+	Backup   time.Time // when the newest backup was made that is proven
 	Damaged  bool      // a backup was found damaged or lost, and none that is as new was proven since
 
 	// PartsRead is how many of the Parts of its content were read, by samples or as a whole, and were what they should be when each was
@@ -153,8 +154,8 @@ func of(results []*v1alpha1.RepositoryTaskVolume) Proof {
 		if !at.Before(p.Tried) {
 			p.Tried, p.Failed = at, v.Result == v1alpha1.VolumeFailed || v.Result == v1alpha1.VolumeMismatched && !Damage(v)
 		}
-		if v.Result == v1alpha1.VolumeVerified && at.After(p.Verified) {
-			p.Verified = at
+		if v.Result == v1alpha1.VolumeVerified {
+			p.prove(at, backedUp(v))
 		}
 		if Damage(v) && !slices.ContainsFunc(results, func(other *v1alpha1.RepositoryTaskVolume) bool { return clears(other, v) }) {
 			p.Damaged = true
@@ -162,6 +163,25 @@ func of(results []*v1alpha1.RepositoryTaskVolume) Proof {
 	}
 	p.addParts(results)
 	return p
+}
+
+// prove adds that a backup was proven at a time.
+func (p *Proof) prove(at, backup time.Time) {
+	if at.After(p.Verified) {
+		p.Verified = at
+	}
+	if backup.After(p.Backup) {
+		p.Backup = backup
+	}
+}
+
+// AsOf returns of which time it is proven that the volume can be restored, zero if of none. newest is when its newest backup was made. While there is a newer
+// backup than those that were read, it is the time of the backup, however often that was read since: nothing is known of what came later.
+func (p *Proof) AsOf(newest time.Time) time.Time {
+	if !p.Backup.IsZero() && p.Backup.Before(newest) && p.Backup.Before(p.Verified) {
+		return p.Backup
+	}
+	return p.Verified
 }
 
 // Damage reports whether a task has found that a backup cannot be restored: files are damaged, or the snapshot or all of the

@@ -63,6 +63,7 @@ func TestOf(t *testing.T) {
 			task("far", "restic", found{9, 9, verified, ""}) // proves nothing of the other location
 			task("near", "kopia", found{9, 9, verified, ""}) // nor of the other repository
 			got := proof.Of(tasks)[proof.Volume{Namespace: "shop", Pod: "db-0", Name: "data", StorageLocation: "near", Uploader: "restic"}]
+			got.Backup = time.Time{} // TestOldBackupProvesNoNewerOne has it
 			if got != test.want {
 				t.Errorf("%+v, want %+v", got, test.want)
 			}
@@ -111,5 +112,37 @@ func TestNewest(t *testing.T) {
 	all[0].Status.StartTimestamp = nil
 	if got := proof.BackupTime(&all[0]); !got.Equal(created) {
 		t.Error(got)
+	}
+}
+
+// TestOldBackupProvesNoNewerOne: a verification of one and the same backup, repeated for ever, proves what the volume was then.
+func TestOldBackupProvesNoNewerOne(t *testing.T) {
+	t.Parallel()
+	january := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	june := january.AddDate(0, 5, 0)
+	result := func(at, backup time.Time) v1alpha1.RepositoryTaskVolume {
+		return v1alpha1.RepositoryTaskVolume{
+			Namespace: "shop", Pod: "db-0", Volume: "data", Result: v1alpha1.VolumeVerified, CompletionTimestamp: new(metav1.NewTime(at)), BackupTimestamp: new(metav1.NewTime(backup)),
+		}
+	}
+	for name, test := range map[string]struct {
+		results []v1alpha1.RepositoryTaskVolume
+		newest  time.Time
+		want    time.Time
+	}{
+		"an old one, and there are newer ones": {[]v1alpha1.RepositoryTaskVolume{result(january.Add(time.Hour), january), result(june, january)}, june, january},
+		"an old one that is the newest":        {[]v1alpha1.RepositoryTaskVolume{result(june, january)}, january, june},
+		"a new one, and then an old one":       {[]v1alpha1.RepositoryTaskVolume{result(june, june.Add(-time.Hour)), result(june.Add(time.Hour), january)}, june, june.Add(-time.Hour)},
+		"none":                                 {nil, june, time.Time{}},
+	} {
+		task := v1alpha1.RepositoryTask{Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskVerify}}
+		task.Status.Volumes = test.results
+		var p proof.Proof
+		for _, found := range proof.Of([]v1alpha1.RepositoryTask{task}) {
+			p = found
+		}
+		if got := p.AsOf(test.newest); !got.Equal(test.want) {
+			t.Errorf("%s: proven as of %s, want %s", name, got, test.want)
+		}
 	}
 }

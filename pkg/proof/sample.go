@@ -73,7 +73,5 @@ func (p *Proof) addParts(results []*v1alpha1.RepositoryTaskVolume) {
 		}
 	}
 	p.Parts = int(parts)
-	if oldest.After(p.Verified) {
-		p.Verified = oldest
-	}
+	p.prove(oldest, oldest)
 }

@@ -23,9 +23,10 @@ type Metrics struct {
 	namespace string
 	logError  func(error)
 
-	mu    sync.Mutex
-	since map[proof.Volume]time.Time // since when each volume has had a completed backup
-	known []v1alpha1.RepositoryTask  // those of the last list
+	mu     sync.Mutex
+	since  map[proof.Volume]time.Time // since when each volume has had a completed backup
+	newest map[proof.Volume]time.Time // when the newest completed backup of each volume was made
+	known  []v1alpha1.RepositoryTask  // those of the last list
 
 	verified *prometheus.Desc
 	unproven *prometheus.Desc
@@ -55,7 +56,7 @@ func NewMetrics(tasks, backups client.Reader, namespace string, logError func(er
 	return &Metrics{
 		api: tasks, backups: backups, namespace: namespace, logError: logError,
 		verified: prometheus.NewDesc("plimsoll_backup_verified_timestamp_seconds",
-			"When a backup of the volume in the location was last proven to be restorable, in seconds since the epoch; absent if no task has. By samples: when the oldest of the parts was read that are all of its content.", labels, nil),
+			"When a backup of the volume in the location was last proven to be restorable, in seconds since the epoch; absent if no task has. While there is a newer backup than those that were read: when the newest of these was made. By samples: when the oldest of the parts was read that are all of its content.", labels, nil),
 		unproven: prometheus.NewDesc("plimsoll_backup_unproven_timestamp_seconds",
 			"When the oldest backup began of a volume of whose backups in the location none was ever proven to be restorable, as far as backups and tasks exist, in seconds since the epoch; absent if one was.", labels, nil),
 		sampled: prometheus.NewDesc("plimsoll_backup_sampled_ratio",
@@ -185,6 +186,10 @@ func (m *Metrics) readBackups(ctx context.Context) error {
 			since[v.WithAny()] = at
 		}
 	}
+	newest := map[proof.Volume]time.Time{}
+	for _, pvb := range proof.Newest(list.Items, nil) {
+		newest[proof.VolumeOf(&pvb).WithAny()] = proof.BackupTime(&pvb)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for v := range since { // the oldest backup may have been deleted since, as its TTL has it
@@ -192,7 +197,7 @@ func (m *Metrics) readBackups(ctx context.Context) error {
 			since[v] = known
 		}
 	}
-	m.since = since
+	m.since, m.newest = since, newest
 	return nil
 }
 
@@ -227,21 +232,21 @@ func (m *Metrics) collectProgress(ch chan<- prometheus.Metric, task *v1alpha1.Re
 
 // collectProofs shows what is known of each volume, of restic's and kopia's backups of it together.
 func (m *Metrics) collectProofs(ch chan<- prometheus.Metric, tasks []v1alpha1.RepositoryTask) {
+	m.mu.Lock()
+	since, newest := m.since, m.newest
+	m.mu.Unlock()
 	proofs := map[proof.Volume]proof.Proof{}
 	for v, p := range proof.Of(tasks) {
 		together := proofs[v.WithAny()]
 		together.Damaged = together.Damaged || p.Damaged
-		if p.Verified.After(together.Verified) {
-			together.Verified = p.Verified
+		if at := p.AsOf(newest[v.WithAny()]); at.After(together.Verified) {
+			together.Verified = at
 		}
 		if p.Parts > 0 { // of kopia's only
 			together.Parts, together.PartsRead = p.Parts, p.PartsRead
 		}
 		proofs[v.WithAny()] = together
 	}
-	m.mu.Lock()
-	since := m.since
-	m.mu.Unlock()
 	for v, at := range since {
 		if proofs[v].Verified.IsZero() {
 			ch <- prometheus.MustNewConstMetric(m.unproven, prometheus.GaugeValue, float64(at.Unix()), v.Namespace, v.Pod, v.Name, v.StorageLocation)
