@@ -117,7 +117,7 @@ func (f dashboardFiles) Content(ctx context.Context, podVolumeBackup, path strin
 }
 
 func (f dashboardFiles) of(ctx context.Context, podVolumeBackup string, do func(*fileSession, protocol.Volume) error) error {
-	return withFiles(ctx, f.connection, &v1alpha1.FileRequestSpec{PodVolumeBackup: podVolumeBackup}, func(s *fileSession) error {
+	return withFiles(ctx, f.connection, &v1alpha1.FileRequestSpec{PodVolumeBackup: podVolumeBackup}, io.Discard, func(s *fileSession) error {
 		v, err := s.volume(ctx)
 		if err != nil {
 			return err

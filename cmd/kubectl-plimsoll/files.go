@@ -21,6 +21,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
+	"github.com/plimsoll-io/plimsoll/pkg/describe"
 	"github.com/plimsoll-io/plimsoll/pkg/filerequest/protocol"
 )
 
@@ -67,8 +68,8 @@ type fileSession struct {
 	stop    func() // ends the port-forward
 }
 
-// withFiles opens a session for do, and ends it.
-func withFiles(ctx context.Context, c *connection, spec *v1alpha1.FileRequestSpec, do func(*fileSession) error) (err error) {
+// withFiles opens a session for do, and ends it. It writes to errOut that the cluster may not know all volumes of a Backup.
+func withFiles(ctx context.Context, c *connection, spec *v1alpha1.FileRequestSpec, errOut io.Writer, do func(*fileSession) error) (err error) {
 	config, err := c.config()
 	if err != nil {
 		return err
@@ -92,6 +93,9 @@ func withFiles(ctx context.Context, c *connection, spec *v1alpha1.FileRequestSpe
 	}
 	if err := s.forward(config); err != nil {
 		return fmt.Errorf("reach pod %s: %w", s.request.Status.Pod, err)
+	}
+	if missing := s.request.Status.Message; missing != "" {
+		fmt.Fprintln(errOut, describe.Clean(missing))
 	}
 	return do(s)
 }

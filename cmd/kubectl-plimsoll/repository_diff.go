@@ -47,7 +47,7 @@ The list is complete only if the exit code is 0, whether there are differences o
 			return o.validate()
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withFiles(cmd.Context(), c, &spec, func(s *fileSession) error { return o.run(cmd.Context(), s, cmd.OutOrStdout()) })
+			return withFiles(cmd.Context(), c, &spec, cmd.ErrOrStderr(), func(s *fileSession) error { return o.run(cmd.Context(), s, cmd.OutOrStdout()) })
 		},
 	}
 	o.addFlag(cmd)

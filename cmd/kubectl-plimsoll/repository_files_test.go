@@ -232,7 +232,7 @@ func tarEntries(t *testing.T, archive string) int {
 func (c *cluster) noLocalPort(t *testing.T) {
 	connected := &connection{namespace: c.Namespace}
 	connected.rules.ExplicitPath = c.kubeconfig
-	err := withFiles(t.Context(), connected, &v1alpha1.FileRequestSpec{Backup: "nightly"}, func(s *fileSession) error {
+	err := withFiles(t.Context(), connected, &v1alpha1.FileRequestSpec{Backup: "nightly"}, io.Discard, func(s *fileSession) error {
 		if volumes, err := s.volumes(t.Context()); err != nil || len(volumes) != 3 {
 			return fmt.Errorf("%d volumes, %w", len(volumes), err)
 		}
@@ -346,6 +346,14 @@ func (c *cluster) findFiles(t *testing.T) {
 	if code != exitFailed || strings.Count(out, "nightly ") != 2 || !strings.Contains(errOut, "of Backup nightly: its location has no such list") || !strings.Contains(errOut, "may lack files") {
 		t.Errorf("without a list: code %d\n%s%s", code, out, errOut)
 	}
+	for _, args := range [][]string{
+		{"ls", "--backup", "nightly", "--volume", "shop/db-0"}, {"get", "dumps/monday.sql", "-o", c.t.TempDir(), "--backup", "nightly", "--volume", "shop/db-0"},
+		{"diff", "--backup", "nightly", "--to-backup", "nightly", "--volume", "shop/db-0"},
+	} {
+		if out, errOut, code = c.repository(args...); code != 0 || !strings.Contains(errOut, "of Backup nightly: its location has no such list") {
+			t.Errorf("%s without a list: code %d\n%s%s", args[0], code, out, errOut)
+		}
+	}
 	stored := velero.Stored{Version: velero.V1_14, Backup: &velerov1.Backup{ObjectMeta: c.Meta("nightly")}}
 	if err := stored.Write(c.store); err != nil {
 		t.Fatal(err)
@@ -360,6 +368,10 @@ func (c *cluster) findFiles(t *testing.T) {
 	out, errOut, code = c.repository("find", "--name", "tuesday.sql", "--latest", "-o", "yaml")
 	if code != exitFailed || !strings.Contains(out, "volume: shop/web-0:data") || !strings.Contains(errOut, "its backup is Failed") || !strings.Contains(errOut, "2 backups of volumes were not searched") {
 		t.Errorf("a damaged volume: code %d\n%s%s", code, out, errOut)
+	}
+	out, errOut, code = c.repository("find", "--name", "tuesday.sql", "--backup", "partial")
+	if code != exitFailed || !strings.Contains(errOut, "2 backups of volumes were not searched to the end, of 2") || !strings.Contains(errOut, "volumes that the cluster does not know") {
+		t.Errorf("damaged volumes without a list: code %d\n%s%s", code, out, errOut)
 	}
 }
 

@@ -58,7 +58,7 @@ of empty volumes have no files, those that have failed were not searched.`,
 			return o.validate()
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withFiles(cmd.Context(), c, &spec, func(s *fileSession) error {
+			return withFiles(cmd.Context(), c, &spec, cmd.ErrOrStderr(), func(s *fileSession) error {
 				return o.run(cmd.Context(), s, cmd.OutOrStdout(), cmd.ErrOrStderr())
 			})
 		},
@@ -123,15 +123,22 @@ func (o *repositoryFind) run(ctx context.Context, s *fileSession, out, errOut io
 			return to.end(err)
 		}
 	}
-	if missing := s.request.Status.Message; missing != "" {
-		fmt.Fprintln(errOut, describe.Clean(missing))
-		return errors.Join(to.end(nil), &program.ExitError{Code: exitFailed, Err: errors.New("the list may lack files of volumes that the cluster does not know")})
+	return errors.Join(to.end(nil), s.incomplete(len(failed), len(volumes)))
+}
+
+// incomplete is the error of a search that has not searched all: volumes to their ends, or such as the cluster does not know.
+func (s *fileSession) incomplete(failed, of int) error {
+	var said []string
+	if failed > 0 {
+		said = append(said, fmt.Sprintf("%s not searched to the end, of %d: the list may lack files", text.Count(failed, "backup of a volume was", "backups of volumes were"), of))
 	}
-	if len(failed) > 0 {
-		err = &program.ExitError{Code: exitFailed, Err: fmt.Errorf("%s not searched to the end, of %d: the list may lack files", text.Count(len(failed), "backup of a volume was", "backups of volumes were"), len(volumes))}
-		return errors.Join(to.end(nil), err)
+	if s.request.Status.Message != "" {
+		said = append(said, "the list may lack files of volumes that the cluster does not know")
 	}
-	return to.end(nil)
+	if len(said) == 0 {
+		return nil
+	}
+	return &program.ExitError{Code: exitFailed, Err: errors.New(strings.Join(said, "; "))}
 }
 
 // newestOfEach returns the newest completed backup of each volume, or its newest one where none has completed. volumes are sorted by

@@ -69,7 +69,7 @@ The exit code is 3 if a directory is there but for some entries, which are count
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.out, o.errOut = cmd.OutOrStdout(), cmd.ErrOrStderr()
-			return withFiles(cmd.Context(), c, &spec, func(s *fileSession) error { return o.run(cmd.Context(), s) })
+			return withFiles(cmd.Context(), c, &spec, cmd.ErrOrStderr(), func(s *fileSession) error { return o.run(cmd.Context(), s) })
 		},
 	}
 	o.addFlags(cmd)

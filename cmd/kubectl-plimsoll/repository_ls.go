@@ -40,7 +40,7 @@ The list is complete only if the exit code is 0.`,
 			return o.validate()
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withFiles(cmd.Context(), c, &spec, func(s *fileSession) error {
+			return withFiles(cmd.Context(), c, &spec, cmd.ErrOrStderr(), func(s *fileSession) error {
 				return o.run(cmd.Context(), s, path, newListPrinter(o.output, cmd.OutOrStdout(), filesHeader()))
 			})
 		},
