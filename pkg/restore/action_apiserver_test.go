@@ -279,12 +279,15 @@ func TestExistingClaimWhoseBackupFailed(t *testing.T) {
 	t.Parallel()
 	failed := podVolumeBackup("v", "data", "")
 	failed.Status.Phase, failed.Status.Message = velerov1.PodVolumeBackupPhaseFailed, "no space"
+	emptied := podVolumeBackup("v", "data", "")
+	emptied.Status.Message = "volume was empty so no snapshot was taken; the volume has no data, and in its backup of nightly-1 it had 2.0 GiB"
 	const keeps = `its volume "v" is the claim "data", which exists and keeps what it has, not the data of the backup: `
 	for name, test := range map[string]struct {
 		records []velerov1.PodVolumeBackup
 		info    volumeinfo.BackupVolume
 		exists  bool
 		want    string // the error
+		warning string
 	}{
 		"failed":         {records: []velerov1.PodVolumeBackup{failed}, exists: true, want: keeps + "its backup Failed (PodVolumeBackup nightly-v): no space"},
 		"without record": {info: volumeinfo.BackupVolume{BackupMethod: volumeinfo.MethodPodVolumeBackup}, exists: true, want: keeps + "the backup says that restic or kopia has stored it"},
@@ -293,6 +296,7 @@ func TestExistingClaimWhoseBackupFailed(t *testing.T) {
 			exists: true, want: keeps + "Velero could not back it up (" + podVolumeProblem + "shop/web: pod is not running)",
 		},
 		"was empty":           {records: []velerov1.PodVolumeBackup{podVolumeBackup("v", "data", "")}, exists: true},
+		"had data before":     {records: []velerov1.PodVolumeBackup{emptied}, exists: true, warning: keeps + "its backup Completed (PodVolumeBackup nightly-v): " + emptied.Status.Message},
 		"left out by a user":  {info: volumeinfo.BackupVolume{Skipped: true, SkippedReason: "podvolume: opted out"}, exists: true},
 		"of a claim made now": {records: []velerov1.PodVolumeBackup{failed}, want: "its new volume stays empty: its backup Failed"},
 	} {
@@ -322,14 +326,17 @@ func TestExistingClaimWhoseBackupFailed(t *testing.T) {
 				a.input.VolumeInfos = []volumeinfo.BackupVolume{{PVName: "pv-" + a.id, BackupMethod: volumeinfo.MethodPodVolumeBackup}}
 			}
 			outcome := a.run()
-			var errs []string
+			said := map[string][]string{}
 			for line := range strings.SplitSeq(resultsText(outcome), "\n") {
-				if strings.HasPrefix(line, "error") {
-					errs = append(errs, line)
+				kind, text, _ := strings.Cut(line, " ")
+				if kind == "error" || strings.Contains(text, keeps) {
+					said[kind] = append(said[kind], text)
 				}
 			}
-			if test.want == "" && len(errs) > 0 || test.want != "" && (len(errs) != 1 || !strings.Contains(errs[0], test.want)) {
-				t.Errorf("want one error %q, got %q", test.want, errs)
+			for kind, want := range map[string]string{"error": test.want, "warning": test.warning} {
+				if got := said[kind]; want == "" && len(got) > 0 || want != "" && (len(got) != 1 || !strings.Contains(got[0], want)) {
+					t.Errorf("want one %s %q, got %q", kind, want, got)
+				}
 			}
 		})
 	}

@@ -193,6 +193,9 @@ func (s *scope) fill(in *actionInput, claim types.NamespacedName, from source) a
 		if reason := s.noPodVolumeData(claim); reason != "" {
 			return fail(volumeinfo.OutcomeEmpty, "its new volume stays empty: %s. %s", reason, otherBackup)
 		}
+		if remark := s.remarkOnEmpty(claim); remark != "" {
+			return warn(volumeinfo.OutcomeEmpty, "its new volume is empty: %s", remark)
+		}
 	case fromSameVolume:
 		if from.reason != "" {
 			return warn(volumeinfo.OutcomeWaiting, "it waits for PersistentVolume %q, %s", volume, from.reason)

@@ -85,21 +85,29 @@ func (s *scope) podSnapshots(pod *unstructured.Unstructured) ([]podSnapshot, []s
 }
 
 // emptyVolumes says which of a pod's volumes stay empty because their backup failed, or because no node agent runs where the pod
-// does. Claims whose backup failed have an error of their own (noPodVolumeData), or are kept (keptClaims).
-func (s *scope) emptyVolumes(pod *unstructured.Unstructured) []string {
-	var problems []string
+// does. The warnings are of volumes that were empty, and of which their backup says more. Claims have an error or a warning of their own
+// (fill), or are kept (keptClaims).
+func (s *scope) emptyVolumes(pod *unstructured.Unstructured) (warnings, problems []string) {
 	if found := s.recordedSnapshots(pod); len(found) > 0 && runsWindows(pod.Object) {
 		problems = append(problems, "its volumes are not restored, because the node agent does not run on Windows: "+strings.Join(slices.Sorted(maps.Keys(found)), ", "))
 	}
 	for _, pvb := range s.notStored[podKey{pod.GetNamespace(), pod.GetName()}] {
 		for volume := range objectsOf(pod.Object, "spec", "volumes") {
-			if textOf(volume, "name") == pvb.Spec.Volume && volume["persistentVolumeClaim"] == nil {
-				problems = append(problems, fmt.Sprintf("its volume %q stays empty: %s", pvb.Spec.Volume, whyNotStored(pvb)))
+			if textOf(volume, "name") != pvb.Spec.Volume || volume["persistentVolumeClaim"] != nil {
+				continue
+			}
+			text := fmt.Sprintf("its volume %q stays empty: %s", pvb.Spec.Volume, whyNotStored(pvb))
+			switch {
+			case pvb.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted:
+				problems = append(problems, text)
+			case emptyWithRemark(pvb):
+				warnings = append(warnings, text)
 			}
 		}
 	}
+	slices.Sort(warnings)
 	slices.Sort(problems)
-	return problems
+	return warnings, problems
 }
 
 // recordedSnapshots are the snapshots of a pod, by volume, from the records or, where Velero 1.0 and before made none, from
@@ -138,31 +146,38 @@ func waitForVolumes(ctx context.Context, s *scope, in *actionInput) (actionOutpu
 		initContainers, _ := spec["initContainers"].([]any)
 		spec["initContainers"] = append([]any{s.waitContainer(spec, snapshots)}, initContainers...)
 	}
-	kept, err := s.keptClaims(ctx, in.original)
-	return actionOutput{warnings: warnings, errors: slices.Concat(s.emptyVolumes(in.original), kept)}, err
+	emptyWarnings, errs := s.emptyVolumes(in.original)
+	keptWarnings, kept, err := s.keptClaims(ctx, in.original)
+	return actionOutput{warnings: slices.Concat(warnings, emptyWarnings, keptWarnings), errors: slices.Concat(errs, kept)}, err
 }
 
 // keptClaims returns which volumes of a pod are claims that the restore has not created, and into which no data comes although the
-// backup should have it. Claims that it has created have an error of their own, see fill.
-func (s *scope) keptClaims(ctx context.Context, pod *unstructured.Unstructured) ([]string, error) {
-	var problems []string
+// backup should have it. The warnings are of claims that were empty, and of which their backup says more. Claims that the restore has created
+// have an error or a warning of their own, see fill.
+func (s *scope) keptClaims(ctx context.Context, pod *unstructured.Unstructured) (warnings, problems []string, err error) {
 	for volume, name := range claimsByVolume(pod.Object) {
 		claim := types.NamespacedName{Namespace: pod.GetNamespace(), Name: name}
-		reason := s.whyNotBackedUp(claim)
-		if reason == "" {
+		reason, remark := s.whyNotBackedUp(claim), s.remarkOnEmpty(claim)
+		if reason == "" && remark == "" {
 			continue
 		}
 		object, err := s.findObject(ctx, claimObjects, types.NamespacedName{Namespace: s.targetNamespace(claim.Namespace), Name: name})
 		switch {
 		case apierrors.IsNotFound(err): // its own error says why
 		case err != nil:
-			return nil, fmt.Errorf("look for claim %q: %w", name, err)
+			return nil, nil, fmt.Errorf("look for claim %q: %w", name, err)
 		case s.existedBefore(object) || object.GetLabels()[velerov1.RestoreNameLabel] != label.GetValidName(s.Restore.Name):
-			problems = append(problems, fmt.Sprintf("its volume %q is the claim %q, which exists and keeps what it has, not the data of the backup: %s", volume, name, reason))
+			text := fmt.Sprintf("its volume %q is the claim %q, which exists and keeps what it has, not the data of the backup: %s", volume, name, cmp.Or(reason, remark))
+			if reason == "" {
+				warnings = append(warnings, text)
+			} else {
+				problems = append(problems, text)
+			}
 		}
 	}
+	slices.Sort(warnings)
 	slices.Sort(problems)
-	return problems, nil
+	return warnings, problems, nil
 }
 
 // whyNotBackedUp returns why the backup has no data of a claim that was to be backed up from a pod; "" if it has, or was not asked to.

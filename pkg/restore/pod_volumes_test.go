@@ -30,6 +30,8 @@ func TestPodsWaitForTheirVolumes(t *testing.T) {
 	failed[0].Status.Phase = velerov1.PodVolumeBackupPhaseFailed
 	notStored := []velerov1.PodVolumeBackup{podVolumeBackup("data", "", "")}
 	notStored[0].Status.Phase = velerov1.PodVolumeBackupPhaseFailed
+	emptied := []velerov1.PodVolumeBackup{podVolumeBackup("data", "", "")}
+	emptied[0].Status.Message = "volume was empty so no snapshot was taken; 40 entries of the volume vanished while it was read"
 	leavesClaims := &selection{resources: filter{excludes: []string{"persistentvolumeclaims"}}}
 	for _, test := range []struct {
 		name      string
@@ -94,6 +96,14 @@ func TestPodsWaitForTheirVolumes(t *testing.T) {
 		records: []velerov1.PodVolumeBackup{podVolumeBackup("data", "", "")},
 		item:    `{metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a}]}}`,
 		want:    expectation{item: `{metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a}]}}`},
+	}, {
+		name:    "not for a volume that was empty, of which its backup says more: a warning",
+		records: emptied,
+		item:    `{metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a}]}}`,
+		want: expectation{
+			item:     `{metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a}]}}`,
+			warnings: []string{`its volume "data" stays empty: its backup Completed (PodVolumeBackup nightly-data): volume was empty so no snapshot was taken; 40 entries`},
+		},
 	}, {
 		name:    "not for a volume whose backup failed, which is an error",
 		records: notStored,
@@ -168,9 +178,9 @@ func TestPodVolumeOfTheListOfVolumes(t *testing.T) {
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(podSnapshot{})); diff != "" || len(warnings) > 0 {
 		t.Errorf("warnings %q; snapshots (-want +got):\n%s", warnings, diff)
 	}
-	problems := s.emptyVolumes(pod)
-	if len(problems) != 1 || !strings.HasPrefix(problems[0], `its volume "late" stays empty: its backup InProgress (its PodVolumeBackup is missing)`) {
-		t.Errorf("got %q", problems)
+	warnings, problems := s.emptyVolumes(pod)
+	if len(warnings) != 0 || len(problems) != 1 || !strings.HasPrefix(problems[0], `its volume "late" stays empty: its backup InProgress (its PodVolumeBackup is missing)`) {
+		t.Errorf("got %q, warnings %q", problems, warnings)
 	}
 	if len(records) != 1 {
 		t.Errorf("the records that were given are %v now", records)

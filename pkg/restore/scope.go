@@ -15,7 +15,7 @@ type scope struct {
 	engine     *Engine
 	volumes    *volumeRecords
 	podVolumes map[podKey]map[string]*velerov1.PodVolumeBackup // see podVolumeBackups
-	notStored  map[podKey][]*velerov1.PodVolumeBackup          // the records of volumes whose backup failed, and has no snapshot
+	notStored  map[podKey][]*velerov1.PodVolumeBackup          // the records of volumes without a snapshot
 	selection  *selection                                      // nil takes everything
 	wait       waitSettings
 	plugins    map[key]string // of others than Velero, that have worked on items; see foreignPlugins
@@ -31,9 +31,7 @@ func newScope(e *Engine, input Input) *scope {
 		record := &input.PodVolumeBackups[i]
 		pod := podKey{record.Spec.Pod.Namespace, record.Spec.Pod.Name}
 		if record.Status.SnapshotID == "" {
-			if record.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted {
-				s.notStored[pod] = append(s.notStored[pod], record)
-			}
+			s.notStored[pod] = append(s.notStored[pod], record)
 			continue
 		}
 		if s.podVolumes[pod] == nil {

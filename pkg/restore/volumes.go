@@ -112,6 +112,29 @@ func whyNotStored(pvb *velerov1.PodVolumeBackup) string {
 	return fmt.Sprintf("its backup %s (%s): %s", cmp.Or(string(pvb.Status.Phase), "of unknown end"), record, pvb.Status.Message)
 }
 
+// emptyVolume is the message of a backup that found no data. These are Velero's words; the node agent adds what else it has to say, such as
+// that an earlier backup has data.
+const emptyVolume = "volume was empty so no snapshot was taken"
+
+// emptyWithRemark reports whether a backup found no data, and says more than that.
+func emptyWithRemark(pvb *velerov1.PodVolumeBackup) bool {
+	return pvb.Status.Phase == velerov1.PodVolumeBackupPhaseCompleted && pvb.Status.SnapshotID == "" && strings.HasPrefix(pvb.Status.Message, emptyVolume+"; ")
+}
+
+// remarkOnEmpty returns what the backup says of a claim that it found empty; "" if it says no more than that, or has data.
+func (s *scope) remarkOnEmpty(claim types.NamespacedName) string {
+	remark := ""
+	for _, pvb := range s.volumes.podVolumes[claim] {
+		if pvb.Status.SnapshotID != "" {
+			return ""
+		}
+		if emptyWithRemark(pvb) {
+			remark = whyNotStored(pvb)
+		}
+	}
+	return remark
+}
+
 // claimOf returns the claim behind the volume of a pod that was backed up; its name is empty for a volume that is none.
 func claimOf(archive *backupstore.Archive, pvb *velerov1.PodVolumeBackup) types.NamespacedName {
 	claim := types.NamespacedName{Namespace: pvb.Spec.Pod.Namespace, Name: pvb.Annotations["velero.io/pvc-name"]}

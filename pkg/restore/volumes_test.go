@@ -50,6 +50,10 @@ func TestVolumeDecisions(t *testing.T) {
 	filled := []velerov1.PodVolumeBackup{podVolumeBackup("data", "data", "s1")}
 	failedRecord := podVolumeBackup("data", "data", "")
 	failedRecord.Status.Phase, failedRecord.Status.Message = velerov1.PodVolumeBackupPhaseFailed, "no space"
+	emptied := podVolumeBackup("data", "data", "")
+	emptied.Status.Message = "volume was empty so no snapshot was taken; the volume has no data, and in its backup of nightly-1 it had 2.0 GiB"
+	plainEmpty := podVolumeBackup("data", "data", "")
+	plainEmpty.Status.Message = "volume was empty so no snapshot was taken"
 	failedWithSnapshot := podVolumeBackup("data", "data", "s1")
 	failedWithSnapshot.Status.Phase = velerov1.PodVolumeBackupPhaseFailed
 	csiAnnotation, moverAnnotation := "velero.io/volume-snapshot-name: vs-1", "velero.io/data-upload-name: du-1"
@@ -127,7 +131,20 @@ func TestVolumeDecisions(t *testing.T) {
 		claim:  expectation{item: newClaim},
 	}, {
 		name:   "pod volume that was empty",
-		input:  Input{VolumeInfos: info(volumeinfo.MethodPodVolumeBackup, false), PodVolumeBackups: []velerov1.PodVolumeBackup{podVolumeBackup("data", "data", "")}},
+		input:  Input{VolumeInfos: info(volumeinfo.MethodPodVolumeBackup, false), PodVolumeBackups: []velerov1.PodVolumeBackup{plainEmpty}},
+		volume: expectation{skip: "claim shop/data gets a new volume"},
+		claim:  expectation{item: newClaim},
+	}, {
+		name:   "pod volume that was empty, and had data before",
+		input:  Input{VolumeInfos: info(volumeinfo.MethodPodVolumeBackup, false), PodVolumeBackups: []velerov1.PodVolumeBackup{emptied}},
+		volume: expectation{skip: "claim shop/data gets a new volume"},
+		claim: expectation{
+			item: newClaim, unfilled: volumeinfo.OutcomeEmpty,
+			warnings: []string{"its new volume is empty: its backup Completed (PodVolumeBackup nightly-data): " + emptied.Status.Message},
+		},
+	}, {
+		name:   "pod volume that one pod's backup found empty, and another pod's did not",
+		input:  Input{VolumeInfos: info(volumeinfo.MethodPodVolumeBackup, false), PodVolumeBackups: append([]velerov1.PodVolumeBackup{emptied}, filled...)},
 		volume: expectation{skip: "claim shop/data gets a new volume"},
 		claim:  expectation{item: newClaim},
 	}, {
