@@ -286,6 +286,7 @@ func TestExistingClaimWhoseBackupFailed(t *testing.T) {
 		records []velerov1.PodVolumeBackup
 		info    volumeinfo.BackupVolume
 		exists  bool
+		exclude []string
 		want    string // the error
 		warning string
 	}{
@@ -295,8 +296,12 @@ func TestExistingClaimWhoseBackupFailed(t *testing.T) {
 			info:   volumeinfo.BackupVolume{Skipped: true, SkippedReason: podVolumeProblem + "shop/web: pod is not running;"},
 			exists: true, want: keeps + "Velero could not back it up (" + podVolumeProblem + "shop/web: pod is not running)",
 		},
-		"was empty":           {records: []velerov1.PodVolumeBackup{podVolumeBackup("v", "data", "")}, exists: true},
-		"had data before":     {records: []velerov1.PodVolumeBackup{emptied}, exists: true, warning: keeps + "its backup Completed (PodVolumeBackup nightly-v): " + emptied.Status.Message},
+		"was empty":       {records: []velerov1.PodVolumeBackup{podVolumeBackup("v", "data", "")}, exists: true},
+		"had data before": {records: []velerov1.PodVolumeBackup{emptied}, exists: true, warning: keeps + "its backup Completed (PodVolumeBackup nightly-v): " + emptied.Status.Message},
+		"failed, and no data is asked for": {
+			records: []velerov1.PodVolumeBackup{failed}, exists: true, exclude: []string{"persistentvolumes"},
+			warning: keeps + "its backup Failed (PodVolumeBackup nightly-v): no space",
+		},
 		"left out by a user":  {info: volumeinfo.BackupVolume{Skipped: true, SkippedReason: "podvolume: opted out"}, exists: true},
 		"of a claim made now": {records: []velerov1.PodVolumeBackup{failed}, want: "its new volume stays empty: its backup Failed"},
 	} {
@@ -318,7 +323,7 @@ func TestExistingClaimWhoseBackupFailed(t *testing.T) {
 				of("pods", `{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop}, spec: {containers: [{name: a, image: a}],
 					volumes: [{name: v, persistentVolumeClaim: {claimName: data}}]}}`),
 			)
-			a.input.PodVolumeBackups = test.records
+			a.input.PodVolumeBackups, a.input.Restore.Spec.ExcludedResources = test.records, test.exclude
 			if test.info.BackupMethod != "" || test.info.Skipped {
 				test.info.PVName, test.info.PVCName, test.info.PVCNamespace = "pv-"+a.id, "data", "shop"
 				a.input.VolumeInfos = []volumeinfo.BackupVolume{test.info}

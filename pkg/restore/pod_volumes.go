@@ -56,7 +56,7 @@ func (s *scope) podSnapshots(pod *unstructured.Unstructured) ([]podSnapshot, []s
 		return nil, nil // see emptyVolumes
 	}
 	names := strings.Join(slices.Sorted(maps.Keys(found)), ", ")
-	if s.selection != nil && (!s.selection.takesResource(claimResource) || !s.selection.takesResource(volumeResource)) {
+	if s.leavesOutData() {
 		return nil, []string{"its volumes are not restored, because the Restore leaves out claims or volumes: " + names}
 	}
 	var warnings []string
@@ -82,6 +82,11 @@ func (s *scope) podSnapshots(pod *unstructured.Unstructured) ([]podSnapshot, []s
 	}
 	slices.Sort(warnings)
 	return slices.SortedFunc(maps.Values(found), func(a, b podSnapshot) int { return cmp.Compare(a.volume, b.volume) }), warnings
+}
+
+// leavesOutData reports whether the Restore asks for no data of pods' volumes.
+func (s *scope) leavesOutData() bool {
+	return s.selection != nil && (!s.selection.takesResource(claimResource) || !s.selection.takesResource(volumeResource))
 }
 
 // emptyVolumes says which of a pod's volumes stay empty because their backup failed, or because no node agent runs where the pod
@@ -148,7 +153,11 @@ func waitForVolumes(ctx context.Context, s *scope, in *actionInput) (actionOutpu
 	}
 	emptyWarnings, errs := s.emptyVolumes(in.original)
 	keptWarnings, kept, err := s.keptClaims(ctx, in.original)
-	return actionOutput{warnings: slices.Concat(warnings, emptyWarnings, keptWarnings), errors: slices.Concat(errs, kept)}, err
+	out := actionOutput{warnings: slices.Concat(warnings, emptyWarnings, keptWarnings), errors: slices.Concat(errs, kept)}
+	if s.leavesOutData() {
+		out.warnings, out.errors = append(out.warnings, out.errors...), nil
+	}
+	return out, err
 }
 
 // keptClaims returns which volumes of a pod are claims that the restore has not created, and into which no data comes although the

@@ -143,6 +143,15 @@ func TestPodsWaitForTheirVolumes(t *testing.T) {
 			warnings: []string{"the Restore leaves out claims or volumes: data"},
 		},
 	}, {
+		name:      "not without claims: that a backup failed is no error then",
+		records:   notStored,
+		selection: leavesClaims,
+		item:      `{metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a}]}}`,
+		want: expectation{
+			item:     `{metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a}]}}`,
+			warnings: []string{`its volume "data" stays empty: its backup Failed`},
+		},
+	}, {
 		name:    "not for those of another pod",
 		records: record,
 		item:    `{metadata: {name: web, namespace: other}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a}]}}`,
