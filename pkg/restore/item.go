@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/util/retry"
 
@@ -61,6 +62,9 @@ func (r *run) restoreOnce(ctx context.Context, item key, chain *dependencyChain)
 func (r *run) lostByCollision(item key) string {
 	switch item.resource {
 	case claimResource:
+		if !r.shouldHaveData(types.NamespacedName{Namespace: item.namespace, Name: item.name}) {
+			return ""
+		}
 		return "Its data is not restored, or is mixed with that of the other claim. Delete the claim, with the pods that use it, and restore each of the two into a namespace of its own"
 	case pods:
 		pod := findItem(r.Archive, item)
@@ -69,6 +73,21 @@ func (r *run) lostByCollision(item key) string {
 		}
 	}
 	return ""
+}
+
+// shouldHaveData reports whether the restore of a claim brings data, or should bring it: that of the backup, or a volume that has lived on.
+func (s *scope) shouldHaveData(claim types.NamespacedName) bool {
+	switch from := s.sourceOfClaim(claim); from.dataFrom {
+	case fromElsewhere:
+		return from.problem != ""
+	case fromNowhere:
+		return from.lost
+	case fromPodVolume:
+		stored := func(pvb *velerov1.PodVolumeBackup) bool { return pvb.Status.SnapshotID != "" }
+		return s.volumes.annotated[claim] || slices.ContainsFunc(s.volumes.podVolumes[claim], stored) || s.noPodVolumeData(claim) != ""
+	default:
+		return true
+	}
 }
 
 // restoreRecovered turns a panic into an error of the item: the content of a backup is not checked, and one item that an action

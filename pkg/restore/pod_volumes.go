@@ -191,11 +191,7 @@ func (s *scope) keptClaims(ctx context.Context, pod *unstructured.Unstructured) 
 
 // whyNotBackedUp returns why the backup has no data of a claim that was to be backed up from a pod; "" if it has, or was not asked to.
 func (s *scope) whyNotBackedUp(claim types.NamespacedName) string {
-	object := findItem(s.Archive, key{claimResource, claim.Namespace, claim.Name})
-	from := source{}
-	if volume := textOf(object, "spec", "volumeName"); volume != "" {
-		from = s.sourceOf(volume, claim)
-	}
+	from := s.sourceOfClaim(claim)
 	switch {
 	case from.problem != "":
 		return fmt.Sprintf("Velero could not back it up (%s)", from.problem)

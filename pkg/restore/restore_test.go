@@ -308,32 +308,55 @@ func TestRestoreIntoOtherNamespaces(t *testing.T) {
 	}
 }
 
-// TestCollisionLosesData: of two claims and two pods that are mapped to one place, the data of the second is not restored, which is an error.
+// TestCollisionLosesData: of two claims and two pods that are mapped to one place, the data of the second is not restored, which is an error if there
+// should be some.
 func TestCollisionLosesData(t *testing.T) {
 	t.Parallel()
 	a := newAttempt(t)
 	first, second, target := a.id+"-1", a.id+"-2", a.id+"-new"
 	a.input.Restore.Spec.NamespaceMapping = map[string]string{first: target, second: target}
-	claim := func(namespace string) archived {
-		return of("persistentvolumeclaims", `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: data, namespace: `+namespace+`},
-			spec: {storageClassName: '', accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}`)
+	claim := func(namespace, name string) archived {
+		return of("persistentvolumeclaims", `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: `+name+`, namespace: `+namespace+`},
+			spec: {volumeName: `+name+`-`+namespace+`, storageClassName: '', accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}`)
 	}
 	pod := func(namespace, name string) archived {
 		return of("pods", `{apiVersion: v1, kind: Pod, metadata: {name: `+name+`, namespace: `+namespace+`}, spec: {
 			volumes: [{name: logs, emptyDir: {}}, {name: data, emptyDir: {}}], containers: [{name: a, image: a}]}}`)
 	}
 	usesClaim := of("pods", `{apiVersion: v1, kind: Pod, metadata: {name: uses-claim, namespace: `+second+`}, spec: {
-		volumes: [{name: data, persistentVolumeClaim: {claimName: data}}], containers: [{name: a, image: a}]}}`)
-	a.backup(claim(first), claim(second), usesClaim, pod(first, "db-0"), pod(second, "db-0"), pod(first, "web"), pod(second, "web"))
+		volumes: [{name: data, persistentVolumeClaim: {claimName: data}}, {name: none, persistentVolumeClaim: {claimName: none}}], containers: [{name: a, image: a}]}}`)
+	claims := []string{"data", "none", "empty", "failed", "moved", "snapshot", "lost", "skipped"}
+	items := []archived{usesClaim}
+	for _, name := range claims {
+		items = append(items, claim(first, name), claim(second, name))
+	}
+	for name, snapshot := range map[string]string{"data": "s-data", "empty": "", "failed": ""} {
+		pvb := podVolumeBackup(name, name, snapshot)
+		pvb.Spec.Pod.Namespace, pvb.Spec.Pod.Name = second, "uses-claim"
+		if name == "failed" {
+			pvb.Status.Phase = velerov1.PodVolumeBackupPhaseFailed
+		}
+		a.input.PodVolumeBackups = append(a.input.PodVolumeBackups, pvb)
+	}
+	for name, info := range map[string]volumeinfo.BackupVolume{
+		"data": {BackupMethod: volumeinfo.MethodPodVolumeBackup}, "empty": {BackupMethod: volumeinfo.MethodPodVolumeBackup},
+		"failed": {BackupMethod: volumeinfo.MethodPodVolumeBackup}, "moved": {BackupMethod: volumeinfo.MethodCSISnapshot, SnapshotDataMoved: true},
+		"snapshot": {BackupMethod: volumeinfo.MethodNativeSnapshot}, "lost": {BackupMethod: volumeinfo.MethodCSISnapshot},
+		"skipped": {Skipped: true, SkippedReason: "podvolume: opted out"},
+	} {
+		info.PVName = name + "-" + second
+		a.input.VolumeInfos = append(a.input.VolumeInfos, info)
+	}
+	a.backup(append(items, pod(first, "db-0"), pod(second, "db-0"), pod(first, "web"), pod(second, "web"))...)
 	for _, volume := range []string{"logs", "data"} {
 		pvb := podVolumeBackup(volume, "", "s-"+volume)
 		pvb.Spec.Pod.Namespace, pvb.Spec.Pod.Name = second, "db-0"
 		a.input.PodVolumeBackups = append(a.input.PodVolumeBackups, pvb)
 	}
+	a.config.HelperImage = "example.test/node-agent:1"
 	a.config.Concurrency = 1 // so that the first wins
 	got := resultsText(a.run())
 	for _, want := range []string{
-		"error " + target + ": persistentvolumeclaims " + second + "/data is not restored: persistentvolumeclaims " + first + "/data has taken its place",
 		"error " + target + ": pods " + second + "/db-0 is not restored: pods " + first + "/db-0 has taken its place in namespace " + target +
 			" (spec.namespaceMapping). The data of its volumes is not restored: data, logs.",
 		"warning " + target + ": pods " + second + "/web is not restored: pods " + first + "/web has taken its place",
@@ -342,8 +365,15 @@ func TestCollisionLosesData(t *testing.T) {
 			t.Errorf("no %q in:\n%s", want, got)
 		}
 	}
-	if n := strings.Count(got, "persistentvolumeclaims "+second+"/data is not restored"); n != 1 {
-		t.Errorf("it is said %d times of the claim:\n%s", n, got)
+	for _, name := range claims {
+		kind := "error "
+		if slices.Contains([]string{"none", "empty", "skipped"}, name) {
+			kind = "warning "
+		}
+		want := kind + target + ": persistentvolumeclaims " + second + "/" + name + " is not restored: persistentvolumeclaims " + first + "/" + name + " has taken its place"
+		if !strings.Contains(got, want) || strings.Count(got, "persistentvolumeclaims "+second+"/"+name+" is not restored") != 1 {
+			t.Errorf("not once %q:\n%s", want, got)
+		}
 	}
 }
 

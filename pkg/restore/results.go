@@ -268,11 +268,14 @@ func (rs *results) addCollision(k targetKey, item, first key, lost string) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	text := fmt.Sprintf("%s is not restored: %s has taken its place in namespace %s (spec.namespaceMapping)", item, first, k.namespace)
+	said := rs.outcome.Results.Warnings.Namespaces[k.namespace]
 	if lost != "" {
-		text += ". " + lost
-		if slices.Contains(rs.outcome.Results.Errors.Namespaces[k.namespace], text) {
-			return // a claim is met again with each pod that uses it
-		}
+		text, said = text+". "+lost, rs.outcome.Results.Errors.Namespaces[k.namespace]
+	}
+	if (lost != "" || item.resource == claimResource) && slices.Contains(said, text) {
+		return // a claim is met again with each pod that uses it
+	}
+	if lost != "" {
 		rs.log.Error("restore item", "resource", k.resource.String(), "item", k.path(), "error", text)
 		add(&rs.outcome.Results.Errors, k.namespace, text)
 		return

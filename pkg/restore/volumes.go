@@ -226,6 +226,15 @@ func (s *scope) sourceOf(volume string, claim types.NamespacedName) source {
 	return recorded
 }
 
+// sourceOfClaim returns where a claim of the backup has its data from.
+func (s *scope) sourceOfClaim(claim types.NamespacedName) source {
+	volume := textOf(findItem(s.Archive, key{claimResource, claim.Namespace, claim.Name}), "spec", "volumeName")
+	if volume == "" {
+		return source{}
+	}
+	return s.sourceOf(volume, claim)
+}
+
 // recordedSource is what the backup has, whatever the Restore says.
 func (s *scope) recordedSource(volume string, claim types.NamespacedName) source {
 	if info := s.volumes.infos[volume]; info != nil {
