@@ -286,6 +286,8 @@ func TestExistingClaimWhoseBackupFailed(t *testing.T) {
 		records []velerov1.PodVolumeBackup
 		info    volumeinfo.BackupVolume
 		exists  bool
+		policy  string // of the backup's PersistentVolume; Delete if empty
+		same    bool   // the claim that exists has that PersistentVolume
 		exclude []string
 		want    string // the error
 		warning string
@@ -302,6 +304,14 @@ func TestExistingClaimWhoseBackupFailed(t *testing.T) {
 			records: []velerov1.PodVolumeBackup{failed}, exists: true, exclude: []string{"persistentvolumes"},
 			warning: keeps + "its backup Failed (PodVolumeBackup nightly-v): no space",
 		},
+		"could not be backed up, and has the same volume": {
+			info:   volumeinfo.BackupVolume{Skipped: true, SkippedReason: podVolumeProblem + "shop/web: pod is not running;"},
+			exists: true, policy: "Retain", same: true, warning: keeps + "Velero could not back it up (" + podVolumeProblem + "shop/web: pod is not running)",
+		},
+		"could not be backed up, and has another volume": {
+			info:   volumeinfo.BackupVolume{Skipped: true, SkippedReason: podVolumeProblem + "shop/web: pod is not running;"},
+			exists: true, policy: "Retain", want: keeps + "Velero could not back it up (" + podVolumeProblem + "shop/web: pod is not running)",
+		},
 		"left out by a user":  {info: volumeinfo.BackupVolume{Skipped: true, SkippedReason: "podvolume: opted out"}, exists: true},
 		"of a claim made now": {records: []velerov1.PodVolumeBackup{failed}, want: "its new volume stays empty: its backup Failed"},
 	} {
@@ -314,12 +324,20 @@ func TestExistingClaimWhoseBackupFailed(t *testing.T) {
 				return `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: data, namespace: ` + namespace + `},
 					spec: {volumeName: ` + volume + `, storageClassName: '', accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}`
 			}
+			policy, has := "Delete", "new-"+a.id
+			if test.policy != "" {
+				policy = test.policy
+			}
+			if test.same {
+				has = "pv-" + a.id
+			}
 			if test.exists {
-				a.create("persistentvolumeclaims", claim(shop, "new-"+a.id))
+				a.create("persistentvolumeclaims", claim(shop, has))
 			}
 			a.backup(
 				of("persistentvolumeclaims", claim("shop", "pv-"+a.id)),
-				of("persistentvolumes", `{apiVersion: v1, kind: PersistentVolume, metadata: {name: pv-`+a.id+`}, spec: {persistentVolumeReclaimPolicy: Delete, claimRef: {name: data, namespace: shop}}}`),
+				of("persistentvolumes", `{apiVersion: v1, kind: PersistentVolume, metadata: {name: pv-`+a.id+`}, spec: {accessModes: [ReadWriteOnce], capacity: {storage: 1Gi},
+					hostPath: {path: /kept}, persistentVolumeReclaimPolicy: `+policy+`, claimRef: {kind: PersistentVolumeClaim, name: data, namespace: shop}}}`),
 				of("pods", `{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop}, spec: {containers: [{name: a, image: a}],
 					volumes: [{name: v, persistentVolumeClaim: {claimName: data}}]}}`),
 			)

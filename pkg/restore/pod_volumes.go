@@ -161,12 +161,13 @@ func waitForVolumes(ctx context.Context, s *scope, in *actionInput) (actionOutpu
 }
 
 // keptClaims returns which volumes of a pod are claims that the restore has not created, and into which no data comes although the
-// backup should have it. The warnings are of claims that were empty, and of which their backup says more. Claims that the restore has created
-// have an error or a warning of their own, see fill.
+// backup should have it. The warnings are of claims that were empty, and of which their backup says more, and of those that have the volume which
+// they would get anyway. Claims that the restore has created have an error or a warning of their own, see fill.
 func (s *scope) keptClaims(ctx context.Context, pod *unstructured.Unstructured) (warnings, problems []string, err error) {
 	for volume, name := range claimsByVolume(pod.Object) {
 		claim := types.NamespacedName{Namespace: pod.GetNamespace(), Name: name}
-		reason, remark := s.whyNotBackedUp(claim), s.remarkOnEmpty(claim)
+		from := s.sourceOfClaim(claim)
+		reason, remark := s.whyNotBackedUp(claim, from), s.remarkOnEmpty(claim)
 		if reason == "" && remark == "" {
 			continue
 		}
@@ -177,7 +178,7 @@ func (s *scope) keptClaims(ctx context.Context, pod *unstructured.Unstructured) 
 			return nil, nil, fmt.Errorf("look for claim %q: %w", name, err)
 		case s.existedBefore(object) || object.GetLabels()[velerov1.RestoreNameLabel] != label.GetValidName(s.Restore.Name):
 			text := fmt.Sprintf("its volume %q is the claim %q, which exists and keeps what it has, not the data of the backup: %s", volume, name, cmp.Or(reason, remark))
-			if reason == "" {
+			if reason == "" || from.dataFrom == fromSameVolume && textOf(object.Object, "spec", "volumeName") == s.volumeOfClaim(claim) {
 				warnings = append(warnings, text)
 			} else {
 				problems = append(problems, text)
@@ -190,8 +191,7 @@ func (s *scope) keptClaims(ctx context.Context, pod *unstructured.Unstructured) 
 }
 
 // whyNotBackedUp returns why the backup has no data of a claim that was to be backed up from a pod; "" if it has, or was not asked to.
-func (s *scope) whyNotBackedUp(claim types.NamespacedName) string {
-	from := s.sourceOfClaim(claim)
+func (s *scope) whyNotBackedUp(claim types.NamespacedName, from source) string {
 	switch {
 	case from.problem != "":
 		return fmt.Sprintf("Velero could not back it up (%s)", from.problem)

@@ -228,11 +228,16 @@ func (s *scope) sourceOf(volume string, claim types.NamespacedName) source {
 
 // sourceOfClaim returns where a claim of the backup has its data from.
 func (s *scope) sourceOfClaim(claim types.NamespacedName) source {
-	volume := textOf(findItem(s.Archive, key{claimResource, claim.Namespace, claim.Name}), "spec", "volumeName")
+	volume := s.volumeOfClaim(claim)
 	if volume == "" {
 		return source{}
 	}
 	return s.sourceOf(volume, claim)
+}
+
+// volumeOfClaim returns the PersistentVolume that a claim of the backup was bound to.
+func (s *scope) volumeOfClaim(claim types.NamespacedName) string {
+	return textOf(findItem(s.Archive, key{claimResource, claim.Namespace, claim.Name}), "spec", "volumeName")
 }
 
 // recordedSource is what the backup has, whatever the Restore says.
