@@ -116,7 +116,7 @@ func prepareClaimVolume(ctx context.Context, s *scope, in *actionInput) (actionO
 	}
 	claim := types.NamespacedName{Namespace: in.original.GetNamespace(), Name: in.original.GetName()}
 	from := s.sourceOf(volume, claim)
-	if from.dataFrom == fromElsewhere {
+	if from.dataFrom == fromElsewhere && from.problem == "" {
 		return actionOutput{}, nil
 	}
 	target := types.NamespacedName{Namespace: s.targetNamespace(claim.Namespace), Name: claim.Name}
@@ -220,6 +220,9 @@ func (s *scope) fill(in *actionInput, claim types.NamespacedName, from source) a
 		}
 		return warn(volumeinfo.OutcomeEmpty, "its new volume is empty: %s", from.reason)
 	default:
+		if from.problem != "" {
+			return warn(volumeinfo.OutcomeWaiting, "it waits for PersistentVolume %q, which is not in the backup, and Velero could not back up its data (%s)", volume, from.problem)
+		}
 	}
 	return actionOutput{}
 }

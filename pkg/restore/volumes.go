@@ -309,7 +309,7 @@ func (s *scope) sourceByPolicy(volume, skipped string) source {
 	object := findItem(s.Archive, key{volumeResource, "", volume})
 	switch textOf(object, "spec", "persistentVolumeReclaimPolicy") {
 	case "":
-		return source{}
+		return source{problem: problem}
 	case "Delete":
 		if problem != "" {
 			return source{dataFrom: fromNowhere, reason: fmt.Sprintf("Velero could not back it up (%s)", problem), lost: true, problem: problem}

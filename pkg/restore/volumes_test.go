@@ -367,6 +367,16 @@ func TestVolumesWithoutTheOtherHalf(t *testing.T) {
 		item: `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: data, namespace: shop}, spec: {volumeName: pv-1}}`,
 		want: expectation{item: `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: data, namespace: shop}, spec: {volumeName: pv-1}}`},
 	}, {
+		name:     "a claim whose volume is not in the backup, and Velero could not back it up from its pod",
+		resource: "persistentvolumeclaims", path: "persistentvolumeclaims/namespaces/shop/data",
+		infos: []volumeinfo.BackupVolume{{PVName: "pv-1", Skipped: true, SkippedReason: podVolumeProblem + "shop/web: pod is not running;"}},
+		item:  `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: data, namespace: shop}, spec: {volumeName: pv-1}}`,
+		want: expectation{
+			item:     `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: data, namespace: shop}, spec: {volumeName: pv-1}}`,
+			warnings: []string{`it waits for PersistentVolume "pv-1", which is not in the backup, and Velero could not back up its data (` + podVolumeProblem + `shop/web: pod is not running)`},
+			unfilled: volumeinfo.OutcomeWaiting,
+		},
+	}, {
 		name:     "a claim of an ephemeral volume",
 		resource: "persistentvolumeclaims", path: "persistentvolumeclaims/namespaces/shop/web-data", pod: ephemeralPod,
 		item: `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: web-data, namespace: shop, ownerReferences: [{apiVersion: v1, kind: Pod, name: web, uid: u, controller: true}]}, spec: {}}`,
