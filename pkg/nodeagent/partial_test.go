@@ -2,6 +2,7 @@ package nodeagent
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -202,6 +203,18 @@ func TestVolumeThatBecameEmpty(t *testing.T) {
 				t.Errorf("message %q, want %q", message(empty), want)
 			}
 			check("of another claim", backup("other"), "")
+			if data == "kopia" {
+				write(t, filepath.Join(dir, ".kopiaignore"), "*\n")
+				write(t, filepath.Join(dir, "file"), "x")
+				leftOut := backup("claim")
+				check("with data that the volume keeps out", leftOut, "")
+				if want := "the snapshot has no file: 2 files and directories are left out, as .kopiaignore or CACHEDIR.TAG in the volume say"; message(leftOut) != want {
+					t.Errorf("message %q, want %q", message(leftOut), want)
+				}
+				if err := errors.Join(os.Remove(filepath.Join(dir, ".kopiaignore")), os.Remove(filepath.Join(dir, "file"))); err != nil {
+					t.Fatal(err)
+				}
+			}
 			mkdir(t, filepath.Join(dir, "lost+found"))
 			check("with nothing but a directory, after an empty one", backup("claim"), v1alpha1.ReasonVolumeBecameEmpty)
 			c.Delete(first.Object)

@@ -64,7 +64,7 @@ func (op *Operation) backup(ctx context.Context) (attemptResult, error) {
 	result.snapshotID, result.totalBytes, result.newBytes, result.errors = uploaded.SnapshotID, uploaded.TotalBytes, uploaded.BytesUploaded, uploaded.Errors
 	result.lackAttrs, result.manyVanished = uploaded.LackAttributes.Entries > 0, manyVanished(&uploaded)
 	result.message = joinMessages(backupMessage(uploaded), readBack)
-	if before := newestWithData(earlier); before != nil && uploaded.TotalBytes == 0 {
+	if before := newestWithData(earlier); before != nil && foundNoData(&uploaded) {
 		result.becameEmpty, result.message = true, joinMessages(result.message, op.becameEmptyText(before))
 	}
 	return result, nil
@@ -119,6 +119,11 @@ func newestWithData(earlier []velerov1.PodVolumeBackup) *velerov1.PodVolumeBacku
 		}
 	}
 	return nil
+}
+
+// foundNoData reports whether a volume has no data. What could not be read, or what the volume itself keeps out, is data, and has words of its own.
+func foundNoData(uploaded *uploader.BackupResult) bool {
+	return uploaded.TotalBytes == 0 && uploaded.Errors == 0 && uploaded.Excluded == 0
 }
 
 // becameEmptyText says what an earlier backup has of a volume without data, and where to look.

@@ -40,6 +40,22 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
+// TestFoundNoData: a volume of which something was not read, or was to be left out, has data.
+func TestFoundNoData(t *testing.T) {
+	t.Parallel()
+	for result, want := range map[*uploader.BackupResult]bool{
+		{}:                             true,
+		{SnapshotID: "s"}:              true,
+		{TotalBytes: 1}:                false,
+		{SnapshotID: "s", Errors: 1}:   false,
+		{SnapshotID: "s", Excluded: 1}: false,
+	} {
+		if got := foundNoData(result); got != want {
+			t.Errorf("%+v: got %t", *result, got)
+		}
+	}
+}
+
 // TestRefused holds what people are told of attributes that a volume did not take.
 func TestRefused(t *testing.T) {
 	t.Parallel()
