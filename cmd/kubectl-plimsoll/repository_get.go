@@ -79,7 +79,7 @@ The exit code is 3 if a directory is there but for some entries, which are count
 	return cmd
 }
 
-func (o *repositoryGet) run(ctx context.Context, s *fileSession) error {
+func (o *repositoryGet) run(ctx context.Context, s *fileSession) (err error) {
 	v, err := s.volume(ctx)
 	if err != nil {
 		return err
@@ -95,6 +95,7 @@ func (o *repositoryGet) run(ctx context.Context, s *fileSession) error {
 	// The id makes the name ours: no file of somebody else's has it, and no part of another backup's file.
 	sum := sha256.Sum256([]byte(v.UID + "\x00" + v.SnapshotID + "\x00" + protocol.Clean(o.path)))
 	d := &download{target: target, part: fmt.Sprintf("%s.%x.part", target, sum[:4]), overwrite: o.overwrite}
+	defer func() { err = errors.Join(err, d.putBack()) }()
 	if query.Offset, err = d.resumeAt(); err != nil {
 		return err
 	}
@@ -189,6 +190,8 @@ type download struct {
 	bytes     int64
 	unpacked  *unpacking  // of a directory
 	from      *checkpoint // where to go on with a directory; nil: at its begin
+	root      *os.Root    // the directory that is unpacked into
+	taken     bool        // the checkpoint was taken over, and is not used up
 }
 
 // resumeAt returns how much of the file is there already, or of the directory's archive.
@@ -203,23 +206,6 @@ func (d *download) resumeAt() (int64, error) {
 		return 0, fmt.Errorf("%s is not a file that this command has left: remove it, or choose another name with -o", d.part)
 	}
 	return info.Size(), nil
-}
-
-// resumeDirectoryAt returns how much of the directory's archive is unpacked already. What is not as it was left is removed.
-func (d *download) resumeDirectoryAt() (int64, error) {
-	info, err := os.Lstat(d.checkpoint())
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return 0, nil
-	case err != nil:
-		return 0, err
-	case !info.Mode().IsRegular():
-		return 0, fmt.Errorf("%s is not a file that this command has left: remove it, or choose another name with -o", d.checkpoint())
-	}
-	if d.from = readCheckpoint(d.checkpoint(), d.unpacking()); d.from == nil {
-		return 0, errors.Join(os.RemoveAll(d.unpacking()), os.Remove(d.checkpoint()))
-	}
-	return d.from.Offset, nil
 }
 
 // file writes a file's content from offset on, and makes it the target when all of it is right.
@@ -270,29 +256,23 @@ func (d *download) rename(from string) error {
 
 // directory unpacks an archive into a directory of its own, and makes that the target when all of it has come. If the connection ends before, it
 // keeps what is there for the next command.
-func (d *download) directory(answer *fileAnswer, prefix string, errOut io.Writer) (err error) {
+func (d *download) directory(answer *fileAnswer, prefix string, errOut io.Writer) error {
 	if _, err := os.Lstat(d.target); err == nil {
 		return fmt.Errorf("%s exists, and a directory replaces nothing: choose another name with -o", d.target)
 	}
 	if err := d.makeUnpacking(answer); err != nil {
 		return err
 	}
-	var last checkpoint
-	defer func() {
-		if err != nil && !errors.Is(err, errKept) {
-			err = d.keepOrRemove(answer, &last, err)
-		}
-	}()
-	root, err := os.OpenRoot(d.unpacking())
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	d.unpacked = &unpacking{root: root, prefix: prefix, report: func(name string, why error) {
+	d.unpacked = &unpacking{root: d.root, prefix: prefix, report: func(name string, why error) {
 		fmt.Fprintf(errOut, "not written: %s: %s\n", describe.Clean(name), text.Line(why.Error(), noteLimit))
 	}}
-	if err := d.unpackFrom(answer, &last); err != nil {
-		return err
+	var last checkpoint
+	err := d.unpackFrom(answer, &last)
+	if releaseErr := d.release(); releaseErr != nil {
+		return errors.Join(err, releaseErr)
+	}
+	if err != nil {
+		return d.keepOrRemove(answer, &last, err)
 	}
 	d.bytes = d.unpacked.bytes
 	if err := d.rename(d.unpacking()); err != nil {
@@ -301,29 +281,34 @@ func (d *download) directory(answer *fileAnswer, prefix string, errOut io.Writer
 	return nil
 }
 
-// The names of a directory that is being unpacked, and of its checkpoint. The part's name makes them ours.
+// The names of a directory that is being unpacked, of its checkpoint, and of one that a command has taken over. The part's name makes them ours.
 func (d *download) unpacking() string  { return strings.TrimSuffix(d.part, "part") + "unpacking" }
 func (d *download) checkpoint() string { return strings.TrimSuffix(d.part, "part") + "resume" }
+func (d *download) resuming() string   { return strings.TrimSuffix(d.part, "part") + "resuming" }
 
-// makeUnpacking makes the directory for what is unpacked, or takes over the one of the checkpoint, which is used up by that: two commands cannot go
-// on with one directory.
+// makeUnpacking makes the directory for what is unpacked, or goes on with the one of the checkpoint, which is used up by that.
 func (d *download) makeUnpacking(answer *fileAnswer) error {
 	dir := d.unpacking()
 	if d.from != nil {
-		if err := os.Remove(d.checkpoint()); err != nil {
+		if err := d.useUp(); err != nil {
 			return fmt.Errorf("take over what an earlier command has unpacked: %w", err)
 		}
 		if answer.Header.Get(protocol.HeaderOffset) == strconv.FormatInt(d.from.Offset, 10) {
 			return nil
 		}
 		d.from = nil // a server of an earlier version, which sends all of it
-		if err := os.RemoveAll(dir); err != nil {
+		if err := errors.Join(d.root.Close(), os.RemoveAll(dir)); err != nil {
 			return err
 		}
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil {
-		return fmt.Errorf("make the directory for what is unpacked (remove it if an earlier command was killed): %w", err)
+		return fmt.Errorf("make the directory for what is unpacked (remove it if an earlier command was killed, and none is running): %w", err)
 	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return errors.Join(err, os.Remove(dir))
+	}
+	d.root = root
 	return nil
 }
 

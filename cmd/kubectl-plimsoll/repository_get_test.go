@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -291,6 +292,83 @@ func TestGetDirectoryResumes(t *testing.T) {
 				return
 			}
 			whole(t, dir)
+		})
+	}
+}
+
+// writerFunc is called with what is written.
+type writerFunc func()
+
+func (f writerFunc) Write(p []byte) (int, error) {
+	f()
+	return len(p), nil
+}
+
+// TestGetDirectoryShared: two commands cannot unpack into one directory, and what one has left is there for the next if the first could not go on.
+func TestGetDirectoryShared(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	archive := archiveOf(t, "d/f", "d/g", "d/h", "d/i").String()
+	c := &cutting{directory: true, content: archive, after: 4000}
+	if err := c.get(t, "d", dir, false); !errors.Is(err, errSessionLost) || len(names(t, dir)) != 2 {
+		t.Fatalf("cut off: %v; %v", err, names(t, dir))
+	}
+	kept := names(t, dir)
+	server := httptest.NewServer(c)
+	defer server.Close()
+	s := &fileSession{request: &v1alpha1.FileRequest{}, token: "another", address: server.URL, http: server.Client()}
+	o := &repositoryGet{path: "d", dest: dir, out: t.Output(), errOut: t.Output()}
+	if err := o.run(t.Context(), s); !errors.Is(err, errSessionLost) || strings.Join(names(t, dir), " ") != strings.Join(kept, " ") {
+		t.Fatalf("an ended session: %v; %v", err, names(t, dir))
+	}
+	other := make(chan error, 1)
+	c.after, c.during = -1, func() {
+		second := &cutting{directory: true, content: archive, after: -1}
+		other <- second.get(t, "d", dir, false)
+	}
+	err := c.get(t, "d", dir, false)
+	if otherErr := <-other; err != nil || c.offset == 0 || !errors.Is(otherErr, fs.ErrExist) {
+		t.Errorf("%v, from %d; a second command at the same time: %v", err, c.offset, otherErr)
+	}
+	if got := strings.Join(names(t, dir), " "); got != "d" {
+		t.Errorf("left behind: %s", got)
+	}
+	if got := strings.Join(names(t, filepath.Join(dir, "d")), " "); got != "f g h i" {
+		t.Errorf("got %s", got)
+	}
+}
+
+// TestGetDirectoryReplaced: a directory that somebody else has made in place of the one that is unpacked into is neither the target nor removed.
+func TestGetDirectoryReplaced(t *testing.T) {
+	t.Parallel()
+	for name, after := range map[string]int{"complete": -1, "cut off": 4000} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			c := &cutting{directory: true, content: archiveOf(t, "d/f", "d/up -> ../..", "d/g", "d/h").String(), after: after}
+			server := httptest.NewServer(c)
+			defer server.Close()
+			s := &fileSession{request: &v1alpha1.FileRequest{}, token: "token", address: server.URL, http: server.Client()}
+			var theirs string
+			replace := func() {
+				if theirs == "" {
+					theirs = filepath.Join(dir, names(t, dir)[0])
+					mine := filepath.Join(theirs, "theirs")
+					if err := errors.Join(os.RemoveAll(theirs), os.Mkdir(theirs, 0o700), os.WriteFile(mine, nil, 0o600)); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			o := &repositoryGet{path: "d", dest: dir, out: t.Output(), errOut: writerFunc(replace)}
+			if err := o.run(t.Context(), s); !errors.Is(err, errReplaced) {
+				t.Errorf("got %v", err)
+			}
+			if got := strings.Join(names(t, dir), " "); got != filepath.Base(theirs) {
+				t.Errorf("there is %s", got)
+			}
+			if got := strings.Join(names(t, theirs), " "); got != "theirs" {
+				t.Errorf("theirs has %s", got)
+			}
 		})
 	}
 }

@@ -82,25 +82,25 @@ func sumOf(root *os.Root, name string) ([]byte, error) {
 	return sum.Sum(nil), err
 }
 
-// readCheckpoint returns where to go on with the directory, if it holds what the checkpoint says; nil: nowhere.
-func readCheckpoint(file, dir string) *checkpoint {
+// readCheckpoint returns where to go on with a directory, and the directory, if it holds what the checkpoint says; nil: nowhere.
+func readCheckpoint(file, dir string) (*checkpoint, *os.Root) {
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return nil
+		return nil, nil
 	}
 	c := &checkpoint{}
 	if json.Unmarshal(text, c) != nil || c.Offset <= 0 {
-		return nil
+		return nil, nil
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return nil
+		return nil, nil
 	}
-	defer root.Close()
 	if there, err := tallyOf(root); err != nil || there != c.Tally {
-		return nil
+		_ = root.Close() // it was only read
+		return nil, nil
 	}
-	return c
+	return c, root
 }
 
 // write keeps the checkpoint.
@@ -110,6 +110,66 @@ func (c *checkpoint) write(file string) error {
 		return err
 	}
 	return os.WriteFile(file, text, 0o600)
+}
+
+// resumeDirectoryAt takes over a directory that an earlier command has left, and returns how much of the archive is unpacked there already. What is
+// not as it was left is removed.
+func (d *download) resumeDirectoryAt() (int64, error) {
+	info, err := os.Lstat(d.checkpoint())
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return 0, nil
+	case err != nil:
+		return 0, err
+	case !info.Mode().IsRegular():
+		return 0, fmt.Errorf("%s is not a file that this command has left: remove it, or choose another name with -o", d.checkpoint())
+	}
+	// Who renames the checkpoint has the directory: another command must neither write nor remove there while this one reads and asks.
+	err = os.Rename(d.checkpoint(), d.resuming())
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("take over what an earlier command has unpacked: %w", err)
+	}
+	d.taken = true
+	if d.from, d.root = readCheckpoint(d.resuming(), d.unpacking()); d.from == nil {
+		return 0, errors.Join(os.RemoveAll(d.unpacking()), d.useUp())
+	}
+	return d.from.Offset, nil
+}
+
+// useUp removes the checkpoint that was taken over.
+func (d *download) useUp() error {
+	d.taken = false
+	return os.Remove(d.resuming())
+}
+
+// putBack leaves a checkpoint that is not used up to the next command.
+func (d *download) putBack() (err error) {
+	if d.root != nil {
+		err = d.root.Close()
+	}
+	if d.taken {
+		err = errors.Join(err, os.Rename(d.resuming(), d.checkpoint()))
+	}
+	return err
+}
+
+// errReplaced says that a directory has the name of the one that was unpacked into, and is another.
+var errReplaced = errors.New("another process has removed or replaced the directory while it was unpacked; run the command again")
+
+// release closes the directory, which Windows can rename or remove only then. The error is errReplaced if its name is not its own any more.
+func (d *download) release() error {
+	unpacked, err := d.root.Stat(".")
+	if err != nil {
+		return errors.Join(err, d.root.Close())
+	}
+	there, err := os.Lstat(d.unpacking())
+	if err != nil || !os.SameFile(unpacked, there) {
+		err = errors.Join(errReplaced, err)
+	}
+	return errors.Join(err, d.root.Close())
 }
 
 // archiveReader counts and hashes an archive while it is read.
