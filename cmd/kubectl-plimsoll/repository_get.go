@@ -341,12 +341,14 @@ func (d *download) unpackFrom(answer *fileAnswer, last *checkpoint) error {
 
 // keepOrRemove keeps what is unpacked if only the connection has ended, or the command was interrupted. Otherwise it removes it.
 func (d *download) keepOrRemove(answer *fileAnswer, last *checkpoint, err error) error {
-	if last.Hash != nil && (errors.Is(err, errSessionLost) || answer.ctx.Err() != nil) {
-		writeErr := last.write(d.checkpoint())
+	info, statErr := os.Lstat(d.unpacking())
+	// A file system without owners or permissions cannot show the next command that only this user has written there.
+	if last.Hash != nil && statErr == nil && onlyOurs(info) && (errors.Is(err, errSessionLost) || answer.ctx.Err() != nil) {
+		writeErr := last.write(d.checkpoint(), d.resuming())
 		if writeErr == nil {
 			return fmt.Errorf("%s has %s of it, and the same command goes on there: %w", d.unpacking(), text.Count(last.Tally.Entries, "entry", "entries"), err)
 		}
-		err = errors.Join(err, writeErr, os.RemoveAll(d.checkpoint()))
+		err = errors.Join(err, writeErr)
 	}
 	return errors.Join(err, os.RemoveAll(d.unpacking()))
 }

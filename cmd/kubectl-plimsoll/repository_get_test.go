@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
@@ -370,6 +371,85 @@ func TestGetDirectoryReplaced(t *testing.T) {
 				t.Errorf("theirs has %s", got)
 			}
 		})
+	}
+}
+
+// TestGetDirectoryPlanted: in a directory that others can write to, no link is followed, and what others may have written is not gone on with.
+func TestGetDirectoryPlanted(t *testing.T) {
+	t.Parallel()
+	elsewhere := func(t *testing.T, name string) {
+		t.Helper()
+		to := filepath.Join(t.TempDir(), "to")
+		if err := errors.Join(os.Rename(name, to), os.Symlink(to, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	anybodys := func(t *testing.T, name string) {
+		t.Helper()
+		if err := os.Chmod(name, 0o770); err != nil {
+			t.Fatal(err)
+		}
+	}
+	anothers := func(t *testing.T, name string) {
+		t.Helper()
+		if err := os.Lchown(name, 12345, -1); err != nil {
+			t.Skipf("another owner needs the right to make one: %v", err)
+		}
+	}
+	for name, plant := range map[string]func(*testing.T, string){"a link": elsewhere, "rights of others": anybodys, "another owner": anothers} {
+		for _, suffix := range []string{".resume", ".unpacking"} {
+			t.Run(name+" as "+suffix, func(t *testing.T) {
+				t.Parallel()
+				dir := t.TempDir()
+				c := &cutting{directory: true, content: archiveOf(t, "d/f", "d/g", "d/h").String(), after: 4000}
+				if err := c.get(t, "d", dir, false); !errors.Is(err, errSessionLost) {
+					t.Fatalf("cut off: %v", err)
+				}
+				kept := names(t, dir)
+				for _, name := range kept {
+					if strings.HasSuffix(name, suffix) {
+						plant(t, filepath.Join(dir, name))
+					}
+				}
+				c.after = -1
+				err := c.get(t, "d", dir, false)
+				if err == nil || !strings.Contains(err.Error(), "remove it, or choose another name") || strings.Join(names(t, dir), " ") != strings.Join(kept, " ") {
+					t.Errorf("%v; %v", err, names(t, dir))
+				}
+			})
+		}
+	}
+}
+
+// TestGetDirectoryCheckpointLink: a link that somebody makes in place of a checkpoint is not written through.
+func TestGetDirectoryCheckpointLink(t *testing.T) {
+	t.Parallel()
+	dir, secret := t.TempDir(), filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := &cutting{directory: true, content: archiveOf(t, "d/f", "d/up -> ../..", "d/g", "d/h").String(), after: 4000}
+	server := httptest.NewServer(c)
+	defer server.Close()
+	s := &fileSession{request: &v1alpha1.FileRequest{}, token: "token", address: server.URL, http: server.Client()}
+	plant := func() {
+		base := strings.TrimSuffix(names(t, dir)[0], "unpacking")
+		for _, suffix := range []string{"resume", "resuming"} {
+			if err := os.Symlink(secret, filepath.Join(dir, base+suffix)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	o := &repositoryGet{path: "d", dest: dir, out: t.Output(), errOut: writerFunc(sync.OnceFunc(plant))}
+	if err := o.run(t.Context(), s); !errors.Is(err, errSessionLost) {
+		t.Errorf("cut off: %v", err)
+	}
+	if got, err := os.ReadFile(secret); err != nil || string(got) != "mine" {
+		t.Errorf("the link's file has %q, %v", got, err)
+	}
+	c.after = -1
+	if err := c.get(t, "d", dir, false); c.offset == 0 || strings.Join(names(t, dir), " ") != "d" {
+		t.Errorf("%v, from %d; %v", err, c.offset, names(t, dir))
 	}
 }
 

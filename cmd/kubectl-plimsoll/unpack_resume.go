@@ -82,34 +82,78 @@ func sumOf(root *os.Root, name string) ([]byte, error) {
 	return sum.Sum(nil), err
 }
 
-// readCheckpoint returns where to go on with a directory, and the directory, if it holds what the checkpoint says; nil: nowhere.
-func readCheckpoint(file, dir string) (*checkpoint, *os.Root) {
-	text, err := os.ReadFile(file)
+// errNotOurs says that somebody else may have written what a command is to go on with. Who knows the backup can make it fit to the checksum.
+var errNotOurs = errors.New("it is not what this command has left, or others have rights to it: remove it, or choose another name with -o")
+
+// checkOurs returns errNotOurs if what was opened may be somebody else's, or that of a link.
+func checkOurs(name string, opened fs.FileInfo) error {
+	there, err := os.Lstat(name)
 	if err != nil {
-		return nil, nil
+		return err
 	}
-	c := &checkpoint{}
-	if json.Unmarshal(text, c) != nil || c.Offset <= 0 {
-		return nil, nil
+	if !os.SameFile(there, opened) || !onlyOurs(opened) {
+		return fmt.Errorf("%s: %w", name, errNotOurs)
 	}
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return nil, nil
-	}
-	if there, err := tallyOf(root); err != nil || there != c.Tally {
-		_ = root.Close() // it was only read
-		return nil, nil
-	}
-	return c, root
+	return nil
 }
 
-// write keeps the checkpoint.
-func (c *checkpoint) write(file string) error {
+// readCheckpoint returns where to go on with a directory, and the directory, if it holds what the checkpoint says; nil: nowhere.
+func readCheckpoint(name, dir string) (*checkpoint, *os.Root, error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err == nil {
+		err = checkOurs(name, info)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	c := &checkpoint{}
+	if json.NewDecoder(file).Decode(c) != nil || c.Offset <= 0 {
+		return nil, nil, nil
+	}
+	root, err := os.OpenRoot(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if info, err = root.Stat("."); err == nil {
+		err = checkOurs(dir, info)
+	}
+	if err == nil {
+		if there, err := tallyOf(root); err == nil && there == c.Tally {
+			return c, root, nil
+		}
+	}
+	return nil, nil, errors.Join(err, root.Close())
+}
+
+// write keeps the checkpoint. It writes under another name and renames that: neither follows a link.
+func (c *checkpoint) write(name, temporary string) error {
 	text, err := json.Marshal(c)
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(file, text, 0o600)
+	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) { // of a command that was killed
+		return err
+	}
+	file, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(text)
+	if err = errors.Join(err, file.Close()); err == nil {
+		err = os.Rename(temporary, name)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(temporary))
+	}
+	return nil
 }
 
 // resumeDirectoryAt takes over a directory that an earlier command has left, and returns how much of the archive is unpacked there already. What is
@@ -133,7 +177,10 @@ func (d *download) resumeDirectoryAt() (int64, error) {
 		return 0, fmt.Errorf("take over what an earlier command has unpacked: %w", err)
 	}
 	d.taken = true
-	if d.from, d.root = readCheckpoint(d.resuming(), d.unpacking()); d.from == nil {
+	if d.from, d.root, err = readCheckpoint(d.resuming(), d.unpacking()); err != nil {
+		return 0, err
+	}
+	if d.from == nil {
 		return 0, errors.Join(os.RemoveAll(d.unpacking()), d.useUp())
 	}
 	return d.from.Offset, nil
