@@ -171,13 +171,14 @@ func TestVolumeThatBecameEmpty(t *testing.T) {
 			})
 			pod := c.pod("source", "data")
 			dir := c.dir(pod, "data")
-			backup := func(claim string) podvolume.PodVolume {
+			backupTo := func(location, data, claim string) podvolume.PodVolume {
 				pvb := c.newBackup(pod, "data")
-				pvb.Spec.UploaderType = data
+				pvb.Spec.UploaderType, pvb.Spec.BackupStorageLocation = data, location
 				pvb.Labels[velerov1.PVCUIDLabel] = claim
 				c.Create(pvb)
 				return c.end(pvb)
 			}
+			backup := func(claim string) podvolume.PodVolume { return backupTo("default", data, claim) }
 			check := func(when string, end podvolume.PodVolume, want v1alpha1.Reason) {
 				t.Helper()
 				if end.Phase != podvolume.PhaseCompleted || annotated(t, end).Reason != want {
@@ -203,6 +204,15 @@ func TestVolumeThatBecameEmpty(t *testing.T) {
 				t.Errorf("message %q, want %q", message(empty), want)
 			}
 			check("of another claim", backup("other"), "")
+			other := map[string]string{"restic": "kopia", "kopia": "restic"}[data]
+			check("empty, the first by another uploader", backupTo("default", other, "claim"), v1alpha1.ReasonVolumeBecameEmpty)
+			elsewhere := &velerov1.BackupStorageLocation{ObjectMeta: c.Meta("default")}
+			c.Get(elsewhere)
+			repos := t.TempDir()
+			elsewhere.ObjectMeta = c.Meta("elsewhere")
+			elsewhere.Spec.Config = map[string]string{"fspath": repos, "resticRepoPrefix": filepath.Join(repos, "restic")}
+			c.Create(elsewhere)
+			check("empty, the first to another location", backupTo("elsewhere", data, "claim"), v1alpha1.ReasonVolumeBecameEmpty)
 			if data == "kopia" {
 				write(t, filepath.Join(dir, ".kopiaignore"), "*\n")
 				write(t, filepath.Join(dir, "file"), "x")

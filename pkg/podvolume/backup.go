@@ -38,7 +38,7 @@ func (op *Operation) backup(ctx context.Context) (attemptResult, error) {
 	if err != nil {
 		return attemptResult{}, err
 	}
-	req.Parent = newestSnapshot(earlier)
+	req.Parent = newestSnapshot(earlier, pvb)
 	if req.Volume, req.Repository, err = op.open(ctx); err != nil {
 		return attemptResult{}, err
 	}
@@ -78,7 +78,7 @@ func (op *Operation) uploader() (uploader.Uploader, error) {
 	return nil, Permanent(v1alpha1.ReasonUnsupported, fmt.Errorf("uploader type %q is not served by this node agent", op.UploaderName()))
 }
 
-// earlierBackups returns the completed backups of the same claim, location and uploader type, the oldest first; none of a volume without a claim.
+// earlierBackups returns the completed backups of the same claim, the oldest first; none of a volume without a claim.
 func (op *Operation) earlierBackups(ctx context.Context, pvb *velerov1.PodVolumeBackup) ([]velerov1.PodVolumeBackup, error) {
 	claim := pvb.Labels[velerov1.PVCUIDLabel]
 	if claim == "" {
@@ -92,8 +92,7 @@ func (op *Operation) earlierBackups(ctx context.Context, pvb *velerov1.PodVolume
 		return nil, fmt.Errorf("list earlier backups of the volume's claim: %w", err)
 	}
 	earlier := slices.DeleteFunc(list.Items, func(b velerov1.PodVolumeBackup) bool {
-		return b.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted || b.Status.StartTimestamp == nil ||
-			b.Spec.UploaderType != pvb.Spec.UploaderType || b.Spec.BackupStorageLocation != pvb.Spec.BackupStorageLocation
+		return b.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted || b.Status.StartTimestamp == nil
 	})
 	slices.SortStableFunc(earlier, func(a, b velerov1.PodVolumeBackup) int {
 		return a.Status.StartTimestamp.Compare(b.Status.StartTimestamp.Time)
@@ -101,16 +100,18 @@ func (op *Operation) earlierBackups(ctx context.Context, pvb *velerov1.PodVolume
 	return earlier, nil
 }
 
-// newestSnapshot returns the snapshot that a backup is compared with, empty if there is none. Without one restic looks for a snapshot of the same
-// host and path, which only fits pods that keep their UID.
-func newestSnapshot(earlier []velerov1.PodVolumeBackup) string {
-	if len(earlier) == 0 {
-		return ""
+// newestSnapshot returns the snapshot that a backup is compared with, that of the newest earlier one with the same location and uploader type; empty if
+// there is none. Without one restic looks for a snapshot of the same host and path, which only fits pods that keep their UID.
+func newestSnapshot(earlier []velerov1.PodVolumeBackup, pvb *velerov1.PodVolumeBackup) string {
+	for _, b := range slices.Backward(earlier) {
+		if b.Spec.UploaderType == pvb.Spec.UploaderType && b.Spec.BackupStorageLocation == pvb.Spec.BackupStorageLocation {
+			return b.Status.SnapshotID
+		}
 	}
-	return earlier[len(earlier)-1].Status.SnapshotID
+	return ""
 }
 
-// newestWithData returns the newest backup that has data, nil if none has. It need not be the last one: a volume that stays empty is worth a look
+// newestWithData returns the newest backup that has data, wherever it is, nil if none has. It need not be the last one: a volume that stays empty is worth a look
 // for as long as there is something to bring back.
 func newestWithData(earlier []velerov1.PodVolumeBackup) *velerov1.PodVolumeBackup {
 	for i := range slices.Backward(earlier) {
