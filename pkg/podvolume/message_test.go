@@ -56,6 +56,23 @@ func TestFoundNoData(t *testing.T) {
 	}
 }
 
+// TestNewestSnapshot: a backup is compared with one of its own repository only.
+func TestNewestSnapshot(t *testing.T) {
+	t.Parallel()
+	made := func(uploader, location, snapshot string) velerov1.PodVolumeBackup {
+		return velerov1.PodVolumeBackup{
+			Spec:   velerov1.PodVolumeBackupSpec{UploaderType: uploader, BackupStorageLocation: location},
+			Status: velerov1.PodVolumeBackupStatus{SnapshotID: snapshot},
+		}
+	}
+	earlier := []velerov1.PodVolumeBackup{made("kopia", "a", "1"), made("kopia", "a", "2"), made("restic", "a", "3"), made("kopia", "b", "4")}
+	for want, pvb := range map[string]velerov1.PodVolumeBackup{"2": made("kopia", "a", ""), "3": made("restic", "a", ""), "4": made("kopia", "b", ""), "": made("restic", "b", "")} {
+		if got := newestSnapshot(earlier, &pvb); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
 // TestRefused holds what people are told of attributes that a volume did not take.
 func TestRefused(t *testing.T) {
 	t.Parallel()
