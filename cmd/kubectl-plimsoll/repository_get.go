@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -267,6 +268,9 @@ func (d *download) directory(answer *fileAnswer, prefix string, errOut io.Writer
 		fmt.Fprintf(errOut, "not written: %s: %s\n", describe.Clean(name), text.Line(why.Error(), noteLimit))
 	}}
 	var last checkpoint
+	if d.from != nil {
+		last = *d.from
+	}
 	err := d.unpackFrom(answer, &last)
 	if releaseErr := d.release(); releaseErr != nil {
 		return errors.Join(err, releaseErr)
@@ -275,6 +279,7 @@ func (d *download) directory(answer *fileAnswer, prefix string, errOut io.Writer
 		return d.keepOrRemove(answer, &last, err)
 	}
 	d.bytes = d.unpacked.bytes
+	_ = os.Remove(d.resuming()) // the reserve, which may not be there
 	if err := d.rename(d.unpacking()); err != nil {
 		return errors.Join(errKept, err)
 	}
@@ -290,9 +295,7 @@ func (d *download) resuming() string   { return strings.TrimSuffix(d.part, "part
 func (d *download) makeUnpacking(answer *fileAnswer) error {
 	dir := d.unpacking()
 	if d.from != nil {
-		if err := d.useUp(); err != nil {
-			return fmt.Errorf("take over what an earlier command has unpacked: %w", err)
-		}
+		d.taken = false // what is unpacked from now on is not in it; it stays as the reserve
 		if answer.Header.Get(protocol.HeaderOffset) == strconv.FormatInt(d.from.Offset, 10) {
 			return nil
 		}
@@ -309,6 +312,7 @@ func (d *download) makeUnpacking(answer *fileAnswer) error {
 		return errors.Join(err, os.Remove(dir))
 	}
 	d.root = root
+	_ = writeAnew(d.resuming(), make([]byte, reserve)) // if the disk is full already, nothing will be there to be kept
 	return nil
 }
 
@@ -319,19 +323,21 @@ func (d *download) unpackFrom(answer *fileAnswer, last *checkpoint) error {
 		return err
 	}
 	if d.from != nil {
-		*last = *d.from
 		d.unpacked.goOnFrom(d.from)
 		err = content.skipPadding()
 	}
 	if err == nil {
 		err = d.unpacked.archive(content, func() { *last = d.unpacked.checkpoint(content) })
 	}
+	if diskFailed(err) {
+		return err // the rest may be long
+	}
 	if _, drainErr := io.Copy(io.Discard, content); err == nil {
 		err = drainErr
 	}
 	if err != nil {
 		// Where the server has ended the archive it says why.
-		if _, why := answer.end(); why != nil && !errors.Is(err, errWrite) {
+		if _, why := answer.end(); why != nil {
 			return why
 		}
 		return err
@@ -339,19 +345,24 @@ func (d *download) unpackFrom(answer *fileAnswer, last *checkpoint) error {
 	return answer.endWith(content.hash.Sum(nil))
 }
 
-// keepOrRemove keeps what is unpacked if only the connection has ended, or the command was interrupted. Otherwise it removes it.
+// keepOrRemove keeps what is unpacked if only the connection has ended, the command was interrupted, or the disk is full. Otherwise it removes it.
 func (d *download) keepOrRemove(answer *fileAnswer, last *checkpoint, err error) error {
 	info, statErr := os.Lstat(d.unpacking())
 	// A file system without owners or permissions cannot show the next command that only this user has written there.
-	if last.Hash != nil && statErr == nil && onlyOurs(info) && (errors.Is(err, errSessionLost) || answer.ctx.Err() != nil) {
+	keep := last.Hash != nil && statErr == nil && onlyOurs(info)
+	if keep && (errors.Is(err, errSessionLost) || answer.ctx.Err() != nil || diskFailed(err)) {
 		writeErr := last.write(d.checkpoint(), d.resuming())
 		if writeErr == nil {
 			return fmt.Errorf("%s has %s of it, and the same command goes on there: %w", d.unpacking(), text.Count(last.Tally.Entries, "entry", "entries"), err)
 		}
 		err = errors.Join(err, writeErr)
 	}
+	_ = os.Remove(d.resuming()) // the reserve, which may not be there
 	return errors.Join(err, os.RemoveAll(d.unpacking()))
 }
+
+// diskFailed reports whether the error is of this machine's disk, such as that it is full, and not of what was to be written there.
+func diskFailed(err error) bool { return errors.Is(err, errWrite) || errors.Is(err, syscall.ENOSPC) }
 
 // errKept says that what was unpacked is complete, and stays.
 var errKept = errors.New("the directory is complete under another name")

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -353,7 +354,7 @@ func TestGetDirectoryReplaced(t *testing.T) {
 			var theirs string
 			replace := func() {
 				if theirs == "" {
-					theirs = filepath.Join(dir, names(t, dir)[0])
+					theirs = filepath.Join(dir, slices.Max(names(t, dir)))
 					mine := filepath.Join(theirs, "theirs")
 					if err := errors.Join(os.RemoveAll(theirs), os.Mkdir(theirs, 0o700), os.WriteFile(mine, nil, 0o600)); err != nil {
 						t.Error(err)
@@ -364,8 +365,8 @@ func TestGetDirectoryReplaced(t *testing.T) {
 			if err := o.run(t.Context(), s); !errors.Is(err, errReplaced) {
 				t.Errorf("got %v", err)
 			}
-			if got := strings.Join(names(t, dir), " "); got != filepath.Base(theirs) {
-				t.Errorf("there is %s", got)
+			if _, err := os.Lstat(filepath.Join(dir, "d")); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("the target: %v", err)
 			}
 			if got := strings.Join(names(t, theirs), " "); got != "theirs" {
 				t.Errorf("theirs has %s", got)
@@ -433,9 +434,10 @@ func TestGetDirectoryCheckpointLink(t *testing.T) {
 	defer server.Close()
 	s := &fileSession{request: &v1alpha1.FileRequest{}, token: "token", address: server.URL, http: server.Client()}
 	plant := func() {
-		base := strings.TrimSuffix(names(t, dir)[0], "unpacking")
+		base := strings.TrimSuffix(slices.Max(names(t, dir)), "unpacking")
 		for _, suffix := range []string{"resume", "resuming"} {
-			if err := os.Symlink(secret, filepath.Join(dir, base+suffix)); err != nil {
+			name := filepath.Join(dir, base+suffix)
+			if err := errors.Join(os.RemoveAll(name), os.Symlink(secret, name)); err != nil {
 				t.Error(err)
 			}
 		}

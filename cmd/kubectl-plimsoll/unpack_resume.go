@@ -115,6 +115,9 @@ func readCheckpoint(name, dir string) (*checkpoint, *os.Root, error) {
 	if json.NewDecoder(file).Decode(c) != nil || c.Offset <= 0 {
 		return nil, nil, nil
 	}
+	if _, err := newArchiveReader(nil, c); err != nil { // another version's state of the hash
+		return nil, nil, nil
+	}
 	root, err := os.OpenRoot(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, nil
@@ -139,19 +142,27 @@ func (c *checkpoint) write(name, temporary string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) { // of a command that was killed
+	if err := writeAnew(temporary, text); err != nil {
 		return err
 	}
-	file, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	return os.Rename(temporary, name)
+}
+
+// reserve is how much space a command takes for the checkpoint that it may write when the disk is full.
+const reserve = 8 << 10
+
+// writeAnew writes a file in place of one that may be there.
+func writeAnew(name string, content []byte) error {
+	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
-	_, err = file.Write(text)
-	if err = errors.Join(err, file.Close()); err == nil {
-		err = os.Rename(temporary, name)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(temporary))
+	_, err = file.Write(content)
+	if err = errors.Join(err, file.Close()); err != nil {
+		return errors.Join(err, os.Remove(name))
 	}
 	return nil
 }
@@ -181,15 +192,10 @@ func (d *download) resumeDirectoryAt() (int64, error) {
 		return 0, err
 	}
 	if d.from == nil {
-		return 0, errors.Join(os.RemoveAll(d.unpacking()), d.useUp())
+		d.taken = false
+		return 0, errors.Join(os.Remove(d.resuming()), os.RemoveAll(d.unpacking())) // in this order: without the directory it may be another command's
 	}
 	return d.from.Offset, nil
-}
-
-// useUp removes the checkpoint that was taken over.
-func (d *download) useUp() error {
-	d.taken = false
-	return os.Remove(d.resuming())
 }
 
 // putBack leaves a checkpoint that is not used up to the next command.
