@@ -351,6 +351,7 @@ func (d *download) keepOrRemove(answer *fileAnswer, last *checkpoint, err error)
 	// A file system without owners or permissions cannot show the next command that only this user has written there.
 	keep := last.Hash != nil && statErr == nil && onlyOurs(info)
 	if keep && (errors.Is(err, errSessionLost) || answer.ctx.Err() != nil || diskFailed(err)) {
+		last.Tally = d.unpacked.tally // with the directories above an entry that was cut off
 		writeErr := last.write(d.checkpoint(), d.resuming())
 		if writeErr == nil {
 			return fmt.Errorf("%s has %s of it, and the same command goes on there: %w", d.unpacking(), text.Count(last.Tally.Entries, "entry", "entries"), err)

@@ -455,6 +455,24 @@ func TestGetDirectoryCheckpointLink(t *testing.T) {
 	}
 }
 
+// TestGetDirectoryImplied: directories that are only in the name of the entry that was cut off are no reason to begin anew.
+func TestGetDirectoryImplied(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	archive := archiveOf(t, "d/f", "d/one/two/g").String()
+	c := &cutting{directory: true, content: archive, after: strings.LastIndex(archive, "d/one/two/g") + 1}
+	if err := c.get(t, "d", dir, false); !errors.Is(err, errSessionLost) || len(names(t, dir)) != 2 {
+		t.Fatalf("cut off: %v; %v", err, names(t, dir))
+	}
+	c.after = -1
+	if err := c.get(t, "d", dir, false); err != nil || c.offset == 0 {
+		t.Errorf("%v, from %d", err, c.offset)
+	}
+	if got, err := os.ReadFile(filepath.Join(dir, "d", "one", "two", "g")); err != nil || string(got) != "d/one/two/g" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
 // TestListCutOff: a list that was cut off is an error, and no JSON.
 func TestListCutOff(t *testing.T) {
 	t.Parallel()
