@@ -207,7 +207,7 @@ func (t *Tracker) End(state State, reason v1alpha1.Reason, message string) Snaps
 func (t *Tracker) end(state State, reason v1alpha1.Reason, message string) Snapshot {
 	t.snap.State, t.snap.Reason, t.snap.Message = state, reason, text.Line(message, maxText)
 	t.snap.BytesPerSecond, t.snap.ETASeconds = 0, nil
-	t.snap.CurrentItem, t.snap.QueuePosition, t.snap.Uncounted = "", 0, false
+	t.snap.CurrentItem, t.snap.QueuePosition, t.snap.Uncounted, t.snap.LastWorkTime = "", 0, false, time.Time{}
 	return t.snap
 }
 

@@ -561,6 +561,7 @@ func TestMigrateRefuses(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(s.dir, "backups", "night-kopia")); err != nil {
 		t.Fatal(err)
 	}
+	s.Delete(foreign)
 	for _, name := range []string{"well", "mended"} { // what a copy has lost is written again
 		if status = s.ended(s.migration(name)).Status; status.Phase != v1alpha1.PhaseCompleted {
 			t.Errorf("%+v", status)
