@@ -347,7 +347,8 @@ func (c *cluster) findFiles(t *testing.T) {
 		t.Errorf("without a list: code %d\n%s%s", code, out, errOut)
 	}
 	for _, args := range [][]string{
-		{"ls", "--backup", "nightly", "--volume", "shop/db-0"}, {"get", "dumps/monday.sql", "-o", c.t.TempDir(), "--backup", "nightly", "--volume", "shop/db-0"},
+		{"ls", "--backup", "nightly", "--volume", "shop/db-0"},
+		{"get", "dumps/monday.sql", "-o", c.t.TempDir(), "--backup", "nightly", "--volume", "shop/db-0"},
 		{"diff", "--backup", "nightly", "--to-backup", "nightly", "--volume", "shop/db-0"},
 	} {
 		if out, errOut, code = c.repository(args...); code != 0 || !strings.Contains(errOut, "of Backup nightly: its location has no such list") {
