@@ -67,14 +67,13 @@ RACE := -race $(foreach module,golang.org/x/crypto github.com/chmduquesne/rollin
 export GORACE := atexit_sleep_ms=0
 
 # The packages share one control plane (test/controlplane/lend). Prints the slowest tests, also of a run that failed. One package more than
-# processors at once, and two tests of a package for each, because many tests wait. The timeout
-# of a package is for a test that hangs. Vet is one of the linters.
-GOTESTSUM = run() { bin/lend bin/gotestsum --format standard-quiet --jsonfile-timing-events bin/tests.json -- $(RACE) -p $$(($$(nproc) + 1)) -parallel $$(($$(nproc) * 2)) -vet=off -timeout 40m "$$@" $(TESTFLAGS) $(PKG) && code=0 || code=$$?; \
+# processors at once, because many tests wait. The timeout of a package is for a test that hangs. Vet is one of the linters.
+GOTESTSUM = run() { bin/lend bin/gotestsum --format standard-quiet --jsonfile-timing-events bin/tests.json -- $(RACE) -p $$(($$(nproc) + 1)) -vet=off -timeout 40m "$$@" $(TESTFLAGS) $(PKG) && code=0 || code=$$?; \
   echo 'The slowest tests:'; bin/gotestsum tool slowest --num 20 --threshold 1s --jsonfile bin/tests.json; return $$code; }; run
 
 .PHONY: test
 test: parts-quick bin/gotestsum bin/lend ## Run what matters before a commit, under the race detector on real parts. PKG=./pkg/... TESTFLAGS='-run X'
-	@$(GOTESTSUM) -short
+	@$(GOTESTSUM) -short -parallel $$(($$(nproc) * 2)) # most of these tests wait; with all of make test-all the processors are busy
 
 .PHONY: test-all
 test-all: parts bin/gotestsum bin/lend ## Run all tests: those of make test, each version of restic, attacks, browser, monitoring, Velero's programs.

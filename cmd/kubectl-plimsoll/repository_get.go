@@ -363,7 +363,9 @@ func (d *download) keepOrRemove(answer *fileAnswer, last *checkpoint, err error)
 }
 
 // diskFailed reports whether the error is of this machine's disk, such as that it is full, and not of what was to be written there.
-func diskFailed(err error) bool { return errors.Is(err, errWrite) || errors.Is(err, syscall.ENOSPC) }
+func diskFailed(err error) bool {
+	return errors.Is(err, errWrite) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EROFS)
+}
 
 // errKept says that what was unpacked is complete, and stays.
 var errKept = errors.New("the directory is complete under another name")

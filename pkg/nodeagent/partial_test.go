@@ -217,8 +217,9 @@ func TestVolumeThatBecameEmpty(t *testing.T) {
 				write(t, filepath.Join(dir, ".kopiaignore"), "*\n")
 				write(t, filepath.Join(dir, "file"), "x")
 				leftOut := backup("claim")
-				check("with data that the volume keeps out", leftOut, "")
-				if want := "the snapshot has no file: 2 files and directories are left out, as .kopiaignore or CACHEDIR.TAG in the volume say"; message(leftOut) != want {
+				check("with data that the volume keeps out", leftOut, v1alpha1.ReasonVolumeBecameEmpty)
+				if want := "the snapshot has no file: 2 files and directories are left out, as .kopiaignore or CACHEDIR.TAG in the volume say; the backup has no data, and in its backup of " +
+					backupName + " it had 2.0 KiB: see whether that is meant"; message(leftOut) != want {
 					t.Errorf("message %q, want %q", message(leftOut), want)
 				}
 				if err := errors.Join(os.Remove(filepath.Join(dir, ".kopiaignore")), os.Remove(filepath.Join(dir, "file"))); err != nil {

@@ -65,7 +65,7 @@ func (op *Operation) backup(ctx context.Context) (attemptResult, error) {
 	result.lackAttrs, result.manyVanished = uploaded.LackAttributes.Entries > 0, manyVanished(&uploaded)
 	result.message = joinMessages(backupMessage(uploaded), readBack)
 	if before := newestWithData(earlier); before != nil && foundNoData(&uploaded) {
-		result.becameEmpty, result.message = true, joinMessages(result.message, op.becameEmptyText(before))
+		result.becameEmpty, result.message = true, joinMessages(result.message, op.becameEmptyText(before, uploaded.Excluded > 0))
 	}
 	return result, nil
 }
@@ -122,15 +122,20 @@ func newestWithData(earlier []velerov1.PodVolumeBackup) *velerov1.PodVolumeBacku
 	return nil
 }
 
-// foundNoData reports whether a volume has no data. What could not be read, or what the volume itself keeps out, is data, and has words of its own.
+// foundNoData reports whether a backup has no data. Files that could not be read have words of their own.
 func foundNoData(uploaded *uploader.BackupResult) bool {
-	return uploaded.TotalBytes == 0 && uploaded.Errors == 0 && uploaded.Excluded == 0
+	return uploaded.TotalBytes == 0 && uploaded.Errors == 0
 }
 
-// becameEmptyText says what an earlier backup has of a volume without data, and where to look.
-func (op *Operation) becameEmptyText(before *velerov1.PodVolumeBackup) string {
-	return fmt.Sprintf("the volume has no data, and in its backup of %s it had %s: see whether it is mounted on node %s, and what has removed its files",
-		cmp.Or(before.Labels[velerov1.BackupNameLabel], before.Name), text.Bytes(before.Status.Progress.TotalBytes), op.env.NodeName)
+// becameEmptyText says what an earlier backup has of a volume without data, and where to look. leftOut is set where the volume itself keeps all out that
+// it still has.
+func (op *Operation) becameEmptyText(before *velerov1.PodVolumeBackup, leftOut bool) string {
+	has, look := "the volume has no data", fmt.Sprintf("see whether it is mounted on node %s, and what has removed its files", op.env.NodeName)
+	if leftOut {
+		has, look = "the backup has no data", "see whether that is meant"
+	}
+	return fmt.Sprintf("%s, and in its backup of %s it had %s: %s",
+		has, cmp.Or(before.Labels[velerov1.BackupNameLabel], before.Name), text.Bytes(before.Status.Progress.TotalBytes), look)
 }
 
 // upload runs the uploader. If the repository does not exist, it creates it first.

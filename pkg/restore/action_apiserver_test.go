@@ -288,6 +288,7 @@ func TestExistingClaimWhoseBackupFailed(t *testing.T) {
 		exists  bool
 		policy  string // of the backup's PersistentVolume; Delete if empty
 		same    bool   // the claim that exists has that PersistentVolume
+		without bool   // the backup does not have it
 		exclude []string
 		want    string // the error
 		warning string
@@ -307,6 +308,10 @@ func TestExistingClaimWhoseBackupFailed(t *testing.T) {
 		"could not be backed up, and has the same volume": {
 			info:   volumeinfo.BackupVolume{Skipped: true, SkippedReason: podVolumeProblem + "shop/web: pod is not running;"},
 			exists: true, policy: "Retain", same: true, warning: keeps + "Velero could not back it up (" + podVolumeProblem + "shop/web: pod is not running)",
+		},
+		"could not be backed up, and has the same volume, which is not in the backup": {
+			info:   volumeinfo.BackupVolume{Skipped: true, SkippedReason: podVolumeProblem + "shop/web: pod is not running;"},
+			exists: true, same: true, without: true, warning: keeps + "Velero could not back it up (" + podVolumeProblem + "shop/web: pod is not running)",
 		},
 		"could not be backed up, and has another volume": {
 			info:   volumeinfo.BackupVolume{Skipped: true, SkippedReason: podVolumeProblem + "shop/web: pod is not running;"},
@@ -334,13 +339,16 @@ func TestExistingClaimWhoseBackupFailed(t *testing.T) {
 			if test.exists {
 				a.create("persistentvolumeclaims", claim(shop, has))
 			}
-			a.backup(
-				of("persistentvolumeclaims", claim("shop", "pv-"+a.id)),
-				of("persistentvolumes", `{apiVersion: v1, kind: PersistentVolume, metadata: {name: pv-`+a.id+`}, spec: {accessModes: [ReadWriteOnce], capacity: {storage: 1Gi},
-					hostPath: {path: /kept}, persistentVolumeReclaimPolicy: `+policy+`, claimRef: {kind: PersistentVolumeClaim, name: data, namespace: shop}}}`),
+			volumes := []archived{of("persistentvolumes", `{apiVersion: v1, kind: PersistentVolume, metadata: {name: pv-`+a.id+`}, spec: {accessModes: [ReadWriteOnce], capacity: {storage: 1Gi},
+					hostPath: {path: /kept}, persistentVolumeReclaimPolicy: `+policy+`, claimRef: {kind: PersistentVolumeClaim, name: data, namespace: shop}}}`)}
+			if test.without {
+				volumes = nil
+			}
+			a.backup(append(
+				volumes, of("persistentvolumeclaims", claim("shop", "pv-"+a.id)),
 				of("pods", `{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop}, spec: {containers: [{name: a, image: a}],
 					volumes: [{name: v, persistentVolumeClaim: {claimName: data}}]}}`),
-			)
+			)...)
 			a.input.PodVolumeBackups, a.input.Restore.Spec.ExcludedResources = test.records, test.exclude
 			if test.info.BackupMethod != "" || test.info.Skipped {
 				test.info.PVName, test.info.PVCName, test.info.PVCNamespace = "pv-"+a.id, "data", "shop"

@@ -221,7 +221,7 @@ func (s *scope) fill(in *actionInput, claim types.NamespacedName, from source) a
 		return warn(volumeinfo.OutcomeEmpty, "its new volume is empty: %s", from.reason)
 	default:
 		if from.problem != "" {
-			return warn(volumeinfo.OutcomeWaiting, "it waits for PersistentVolume %q, which is not in the backup, and Velero could not back up its data (%s)", volume, from.problem)
+			return warn(volumeinfo.OutcomeWaiting, "it is bound to PersistentVolume %q if that is there: it is not in the backup, and Velero could not back up its data (%s)", volume, from.problem)
 		}
 	}
 	return actionOutput{}

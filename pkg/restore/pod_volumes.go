@@ -167,7 +167,8 @@ func (s *scope) keptClaims(ctx context.Context, pod *unstructured.Unstructured) 
 			return nil, nil, fmt.Errorf("look for claim %q: %w", name, err)
 		case s.existedBefore(object) || object.GetLabels()[velerov1.RestoreNameLabel] != label.GetValidName(s.Restore.Name):
 			text := fmt.Sprintf("its volume %q is the claim %q, which exists and keeps what it has, not the data of the backup: %s", volume, name, cmp.Or(reason, remark))
-			if reason == "" || from.dataFrom == fromSameVolume && textOf(object.Object, "spec", "volumeName") == s.volumeOfClaim(claim) {
+			mayBeKept := from.dataFrom == fromSameVolume || from.dataFrom == fromElsewhere // a new claim would get the volume, with a warning
+			if reason == "" || mayBeKept && textOf(object.Object, "spec", "volumeName") == s.volumeOfClaim(claim) {
 				warnings = append(warnings, text)
 			} else {
 				problems = append(problems, text)

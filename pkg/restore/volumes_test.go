@@ -373,7 +373,7 @@ func TestVolumesWithoutTheOtherHalf(t *testing.T) {
 		item:  `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: data, namespace: shop}, spec: {volumeName: pv-1}}`,
 		want: expectation{
 			item:     `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: data, namespace: shop}, spec: {volumeName: pv-1}}`,
-			warnings: []string{`it waits for PersistentVolume "pv-1", which is not in the backup, and Velero could not back up its data (` + podVolumeProblem + `shop/web: pod is not running)`},
+			warnings: []string{`it is bound to PersistentVolume "pv-1" if that is there: it is not in the backup, and Velero could not back up its data (` + podVolumeProblem + `shop/web: pod is not running)`},
 			unfilled: volumeinfo.OutcomeWaiting,
 		},
 	}, {
