@@ -39,7 +39,7 @@ type Command struct {
 	// Memory is how many bytes a worker that is a Go program, as restic and kopia are, tries to keep within (GOMEMLIMIT); 0:
 	// as many as there are. It takes more where it has to: a large index then costs time, not the volume.
 	Memory int64
-	// Yields is for a worker that helps another one, which can do without: it gets the processor time that the others leave, and is
+	// Yields is for a worker that helps another one, which can do without: it gets little processor time beside others, and is
 	// killed before memory gets short for them, however large they are.
 	Yields bool
 

@@ -28,8 +28,9 @@ var shim = self //nolint:gochecknoglobals // main sets it before the first Run
 // be called beside Run.
 func UseShim(path string) { shim = path }
 
-// lowestPriority is the nice value of a worker that yields.
-const lowestPriority = 19
+// yieldedNice is how much higher the nice value of a worker that yields is: it gets a tenth of what another one gets. With the highest value it would
+// stand still on a busy node, and somebody may wait for it in the end.
+const yieldedNice = 10
 
 // The shim's file descriptors besides the three that the worker keeps.
 const (
@@ -99,7 +100,7 @@ func becomeWorker() error {
 	heedInterrupt()
 	dieWithAgent()
 	if r.Yields {
-		_ = unix.Setpriority(unix.PRIO_PROCESS, 0, lowestPriority) // of this thread, which becomes the worker's first; lowering it is always allowed
+		lowerPriority()
 	}
 	// Not exec.Cmd.Dir: between clone and execve the agent can start no other process (syscall.ForkLock), nor collect garbage, and a volume that
 	// hangs does not let a process in.
@@ -122,6 +123,13 @@ func becomeWorker() error {
 func dieWithAgent() {
 	runtime.LockOSThread()
 	_ = unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0) // fails only for what is no signal
+}
+
+// lowerPriority lowers the priority of this thread, which becomes the worker's first, and by that of all that it makes. It is always allowed.
+func lowerPriority() {
+	if inverted, err := unix.Getpriority(unix.PRIO_PROCESS, 0); err == nil { // the system call returns 20 less the nice value
+		_ = unix.Setpriority(unix.PRIO_PROCESS, 0, 20-inverted+yieldedNice)
+	}
 }
 
 // heedInterrupt undoes that SIGINT is ignored, which an agent started in the background of a shell script inherits and

@@ -19,9 +19,9 @@ type sizing struct {
 
 // startSizing starts restic stats and hands the size to out. The caller waits for ended.
 //
-// Two programs hold two indexes. So restic stats takes its memory from what is left: it keeps within a quarter of the goal of one
+// Two programs hold two indexes. So restic stats takes memory and processor time from what is left: it keeps within a quarter of the goal of one
 // worker, and is killed before memory gets short for the restore. Under a download limit both would take it once, so the size
-// comes first. The size of paths is known already.
+// comes first, and the restore waits for it. The size of paths is known already.
 func (u *Uploader) startSizing(ctx context.Context, w *workspace, req uploader.RestoreRequest, paths *volume.Contents, out *stream) *sizing {
 	ctx, stop := context.WithCancelCause(ctx)
 	s := &sizing{stop: stop, ended: make(chan struct{})}
@@ -31,13 +31,14 @@ func (u *Uploader) startSizing(ctx context.Context, w *workspace, req uploader.R
 		close(s.ended)
 		return s
 	}
+	alone := u.options.DownloadLimit > 0
 	go func() {
 		defer close(s.ended)
-		if s.bytes, s.err = u.restoreSize(ctx, w, req, true); s.err == nil {
+		if s.bytes, s.err = u.restoreSize(ctx, w, req, !alone); s.err == nil {
 			out.setTotal(s.bytes)
 		}
 	}()
-	if u.options.DownloadLimit > 0 {
+	if alone {
 		<-s.ended
 	}
 	return s
