@@ -38,7 +38,7 @@ func TestStoreStalls(t *testing.T) {
 		t.Run(uploader+"/restore", func(t *testing.T) {
 			r := newRow(t, "repository server stalls and goes on in a restore, %s", uploader)
 			t.Parallel()
-			f, source := bucketVolume(t, bucketBytes[uploader])
+			f, source := bucketVolume(t, stallBytes[uploader]) // more than restic fetches at once
 			a := f.Start("--stall-after=3s")
 			stored := rig.SnapshotOf(f.Complete(f.backUp(source, uploader)))
 			target := f.WaitingPod("target", "data")
