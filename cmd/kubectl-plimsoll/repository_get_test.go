@@ -342,7 +342,7 @@ func TestGetDirectoryShared(t *testing.T) {
 	}
 }
 
-// TestGetDirectoryReplaced: a directory that somebody else has made in place of the one that is unpacked into is neither the target nor removed.
+// TestGetDirectoryReplaced: where another directory takes the name of the one that is unpacked into, it is neither renamed to the target nor removed.
 func TestGetDirectoryReplaced(t *testing.T) {
 	t.Parallel()
 	for name, after := range map[string]int{"complete": -1, "cut off": 4000} {

@@ -209,7 +209,7 @@ func (d *download) putBack() (err error) {
 	return err
 }
 
-// errReplaced says that a directory has the name of the one that was unpacked into, and is another.
+// errReplaced: another directory has taken the name of the one that the archive was unpacked into.
 var errReplaced = errors.New("another process has removed or replaced the directory while it was unpacked; run the command again")
 
 // release closes the directory, which Windows can rename or remove only then. The error is errReplaced if its name is not its own any more.

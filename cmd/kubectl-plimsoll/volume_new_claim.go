@@ -182,7 +182,7 @@ func (n *newClaim) create(cmd *cobra.Command, v *volumes, claim *corev1.Persiste
 	return nil
 }
 
-// sayLeft says that the claim stays although the restore has not completed.
+// sayLeft names the claim of a restore that has not completed, and how to delete it.
 func (n *newClaim) sayLeft(cmd *cobra.Command, claim *corev1.PersistentVolumeClaim, goesOn bool) {
 	what := "is left, and may have a part of the files"
 	if goesOn {
