@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
@@ -65,6 +66,20 @@ func TestNamesOfPlaceholders(t *testing.T) {
 	got := backup(t, u, uploader.BackupRequest{Repository: repository, Volume: volume}, nil)
 	slices.Sort(got.FailedPaths)
 	if want := []string{"dir.kopia-entry/", "link.kopia-entry", "orders.kopia-entry"}; got.Errors != 3 || !slices.Equal(got.FailedPaths, want) || got.UnreadableDirectories != 1 || got.TotalBytes != 1 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestPolicyOfAnother: a policy that somebody has set in the repository leaves no file out by its size or file system, of which kopia would not tell.
+// What it names is left out, and said.
+func TestPolicyOfAnother(t *testing.T) {
+	t.Parallel()
+	u, repository := newUploader(t, kopia.Options{}), initialized(t)
+	p := connect(t, repository)
+	p.run(t, "policy", "set", "--global", "--max-file-size=1000", "--one-file-system=true", "--add-ignore=*.tmp")
+	files := map[string]string{"large": strings.Repeat("large", 1000), "small": "1", "dir/large": strings.Repeat("12345", 1000), "scratch.tmp": "1"}
+	got := backup(t, u, uploader.BackupRequest{Repository: repository, Volume: volumeWith(t, files), Source: "shop/web-0/data"}, nil)
+	if got.TotalFiles != 3 || got.TotalBytes != 10001 || got.Excluded != 1 || got.Errors != 0 {
 		t.Errorf("%+v", got)
 	}
 }

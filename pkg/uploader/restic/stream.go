@@ -190,7 +190,17 @@ func (s *stream) itemGone(item string) {
 func (s *stream) gone() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return max(s.vanished, s.scanned)
+	return max(s.vanished, s.scanned, s.missed())
+}
+
+// missed is how many files the scanner has found that are not in the snapshot, at least. A directory that was renamed between the two takes
+// all of its files along, and from 0.17 on restic does not say that it is missing. It is 0 where directories could not be read, whose files are
+// no matter of time.
+func (s *stream) missed() int64 {
+	if s.summary == nil || s.dirs > 0 {
+		return 0
+	}
+	return max(s.reading.FilesTotal-s.summary.files-s.reading.Errors, 0)
 }
 
 // checkVanished counts what has not vanished after all, when restic has ended.
@@ -302,7 +312,7 @@ func (s *stream) finish(total, uploaded int64) {
 	s.reading.Stage = progress.StageFinishing
 	s.reading.BytesDone, s.reading.TotalBytes, s.reading.TotalFinal = total, total, true
 	s.reading.BytesUploaded, s.reading.CurrentItem = uploaded, ""
-	s.reading.Vanished = max(s.vanished, s.scanned)
+	s.reading.Vanished = max(s.vanished, s.scanned, s.missed())
 	s.report()
 }
 

@@ -60,6 +60,11 @@ func (v Version) leavesHoles() bool { return v.atLeast(15) }
 // readsConcurrently reports whether backup has --read-concurrency.
 func (v Version) readsConcurrently() bool { return v.atLeast(15) }
 
+// marksHardLinks reports whether backup can store the device of files with several names only. Without that, a restore makes a hard link of each
+// file whose inode number a deleted one with several names had before it during the backup (decision 49). A restic that does not know the feature
+// ends with an error.
+func (v Version) marksHardLinks() bool { return v.atLeast(17) && !v.atLeast(20) }
+
 // tellsByExitCode reports whether exit codes 10, 11 and 12 name the error.
 func (v Version) tellsByExitCode() bool { return v.atLeast(17) }
 

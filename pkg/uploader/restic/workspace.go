@@ -107,6 +107,9 @@ func (w *workspace) fill(u *Uploader) error {
 	if w.cacheDir != "" {
 		env["RESTIC_CACHE_DIR"] = w.cacheDir
 	}
+	if u.version.marksHardLinks() {
+		env["RESTIC_FEATURES"] = "device-id-for-hardlinks=true"
+	}
 	for name, value := range env {
 		w.env = append(w.env, name+"="+value)
 	}

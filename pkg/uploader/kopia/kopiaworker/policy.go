@@ -46,11 +46,19 @@ func setPolicy(ctx context.Context, w repo.RepositoryWriter, source snapshot.Sou
 			return nil, fmt.Errorf("write the source's policy: %w", err)
 		}
 	}
-	tree, err := policy.TreeForSource(ctx, w, source)
+	tree, err := policy.TreeForSourceWithOverride(ctx, w, source, withoutSilentLimits(want))
 	if err != nil {
 		return nil, fmt.Errorf("read policies: %w", err)
 	}
 	return tree, nil
+}
+
+// withoutSilentLimits keeps the policies of a repository's other users from leaving files out by size or file system: unlike what their ignore rules
+// leave out, kopia does not report those (kopia 0.23, ignorefs.maybeWrappedChildEntry).
+func withoutSilentLimits(p *policy.Policy) *policy.Policy {
+	unlimited := *p
+	unlimited.FilesPolicy.MaxFileSize, unlimited.FilesPolicy.OneFileSystem = math.MaxInt64, policy.NewOptionalBool(false)
+	return &unlimited
 }
 
 // samePolicy spares the repository a manifest for each backup. How many files are read in parallel does not count: that

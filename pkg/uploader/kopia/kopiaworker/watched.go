@@ -58,14 +58,21 @@ func (d *watchedDirectory) Child(ctx context.Context, name string) (kopiafs.Entr
 	return d.watch(entry, path.Join(d.path, name)), nil
 }
 
-// watch makes an entry a watched directory, if it is a directory and not one of kopia's placeholders, which stand for
+// watch makes an entry a watched directory, or a file that is read in parts, if it is one and not one of kopia's placeholders, which stand for
 // something else.
 func (d *watchedDirectory) watch(entry kopiafs.Entry, at string) kopiafs.Entry {
-	dir, ok := entry.(kopiafs.Directory)
-	if _, placeholder := entry.(snapshot.HasDirEntryOrNil); !ok || placeholder {
+	if _, placeholder := entry.(snapshot.HasDirEntryOrNil); placeholder {
 		return entry
 	}
-	return &watchedDirectory{Directory: dir, path: at, vanished: d.vanished, vanishedDirectory: d.vanishedDirectory}
+	switch entry := entry.(type) {
+	case kopiafs.Directory:
+		return &watchedDirectory{Directory: entry, path: at, vanished: d.vanished, vanishedDirectory: d.vanishedDirectory}
+	case kopiafs.File:
+		if entry.Size() > parallelAbove {
+			return fileInParts{entry}
+		}
+	}
+	return entry
 }
 
 // ignoreFile is the name that kopia's policies have for lists of what not to store.
