@@ -202,7 +202,7 @@ func (e *execution) loadPreviousVolumes(ctx context.Context, store *backupstore.
 		return err
 	})
 	if errors.Is(err, backupstore.ErrNotFound) || errors.Is(err, volumeinfo.ErrDamaged) || isDamage(err) {
-		e.addLost(false, "the list of volumes. %v", err)
+		e.addLost(e.missesVolumes(), "the list of volumes, and PodVolumeRestores may have been deleted meanwhile. %v", err)
 	} else if err != nil {
 		return fmt.Errorf("read the list of volumes back: %w", err)
 	}
@@ -220,6 +220,19 @@ func (e *execution) loadPreviousVolumes(ctx context.Context, store *backupstore.
 		addError(&e.outcome.Results, problem)
 	}
 	return nil
+}
+
+// missesVolumes reports whether there were more PodVolumeRestores by what the Restore says of its progress than there are now.
+func (e *execution) missesVolumes() bool {
+	volumes := e.op.progress.now().Volumes
+	if volumes == nil {
+		return false
+	}
+	known := 0
+	for _, n := range volumes.Phases {
+		known += n
+	}
+	return known > len(e.outcome.PodVolumes)
 }
 
 // addLost adds that a record of an earlier process cannot be read back, as an error if it matters.

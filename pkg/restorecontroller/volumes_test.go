@@ -422,6 +422,43 @@ func TestNextControllerMissesAVolume(t *testing.T) {
 	}
 }
 
+// TestNextControllerMissesAVolumeAndTheList has lost the list of the Restore's volumes, too: what is known of its progress tells that one is missing.
+func TestNextControllerMissesAVolumeAndTheList(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		deleted bool
+		want    velerov1.RestorePhase
+	}{
+		"a volume is gone":  {true, velerov1.RestorePhasePartiallyFailed},
+		"both are restored": {false, velerov1.RestorePhaseCompleted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t)
+			_, stop := restorable(c, withVolumes(c), nil)
+			r := c.created("r1")
+			c.waitForItems(r)
+			stop()
+			c.Patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
+			if test.deleted {
+				c.Delete(c.volume("b"))
+			} else {
+				c.Patch(c.volume("b"), `{"status":{"phase":"Completed"}}`)
+			}
+			if err := os.WriteFile(filepath.Join(c.dir, "restores/r1/r1-volumeinfo.json.gz"), []byte("damaged"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			c.start(nil)
+			if c.ended(r); r.Status.Phase != test.want {
+				t.Errorf("%+v", r.Status)
+			}
+			if results := c.stored("restores/r1/restore-r1-results.gz"); !strings.Contains(results, "the list of volumes") {
+				t.Error(results)
+			}
+		})
+	}
+}
+
 // TestNextControllerWaitsForTheStore cannot read for a while what the first controller has recorded.
 func TestNextControllerWaitsForTheStore(t *testing.T) {
 	t.Parallel()
