@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/kopia/kopia/repo"
@@ -118,6 +119,9 @@ func TestPacksArePacedOut(t *testing.T) {
 
 func contentOf(i int) string { return fmt.Sprintf("content %d", i) }
 
+// storages guards kopia's registry of storages, which is one for the whole process: a worker opens one repository.
+var storages sync.Mutex //nolint:gochecknoglobals // as what it guards
+
 // openWithContents opens a repository in which each of so many objects has one small content.
 func openWithContents(t *testing.T, contents int) (*job, repo.DirectRepository, []object.ID) {
 	t.Helper()
@@ -125,11 +129,15 @@ func openWithContents(t *testing.T, contents int) (*job, repo.DirectRepository, 
 	j := newJob()
 	j.Directory, j.Password, j.ConfigFile = t.TempDir(), password, filepath.Join(t.TempDir(), "config")
 	j.meter.setLimits(0, 0)
-	if err := j.initialize(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	j.CacheDir, j.CacheLimit = t.TempDir(), 1<<30
-	r, err := j.open(t.Context())
+	r, err := func() (repo.DirectRepository, error) {
+		storages.Lock()
+		defer storages.Unlock()
+		if err := j.initialize(t.Context()); err != nil {
+			return nil, err
+		}
+		j.CacheDir, j.CacheLimit = t.TempDir(), 1<<30
+		return j.open(t.Context())
+	}()
 	if err != nil {
 		t.Fatal(err)
 	}
