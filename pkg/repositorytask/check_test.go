@@ -244,6 +244,7 @@ func TestCheckBegunAgain(t *testing.T) {
 	<-checker.begun
 	stop()
 	s.Delete(&velerov1.PodVolumeBackup{ObjectMeta: s.Meta("nightly-a-0")}) // what was found in its repository stays
+	s.storeBackup(b, s.recorded(b)...)
 	s.start(cfg)
 	if next := <-checker.begun; next != "b" {
 		t.Errorf("begins again with %s", next)

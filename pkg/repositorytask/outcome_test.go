@@ -65,6 +65,10 @@ func TestOutcomeOfEmptyVolumes(t *testing.T) {
 			t.Errorf("%s: %+v", name, o)
 		}
 	}
+	left := v1alpha1.RepositoryTaskStatus{Volumes: []v1alpha1.RepositoryTaskVolume{{Result: v1alpha1.VolumePostponed}}, Postponed: 1}
+	if o := verifyOutcome(&left, ""); o.ok || o.reason != v1alpha1.ReasonNoPodVolumes || !strings.Contains(o.message, "1 volume is left to later tasks") {
+		t.Errorf("where all are left to later tasks: %+v", o)
+	}
 }
 
 // tasks are all there are.

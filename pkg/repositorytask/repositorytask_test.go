@@ -110,7 +110,7 @@ func (s *site) repository(kind, namespace string) uploader.Repository {
 	return uploader.Repository{URL: filepath.Join(s.dir, kind, namespace), Password: resticrepo.Password}
 }
 
-// backup makes a Backup that has ended.
+// backup makes a Backup that has ended, and whose location lists the volumes that record gives it.
 func (s *site) backup(name string) *velerov1.Backup {
 	s.t.Helper()
 	b := &velerov1.Backup{
@@ -118,6 +118,7 @@ func (s *site) backup(name string) *velerov1.Backup {
 		Status: velerov1.BackupStatus{Phase: velerov1.BackupPhaseCompleted},
 	}
 	s.Create(b)
+	s.storeBackup(b)
 	return b
 }
 
@@ -189,7 +190,23 @@ func (s *site) record(b *velerov1.Backup, kind, namespace, pod, snapshot string,
 		pvb.OwnerReferences = []metav1.OwnerReference{{APIVersion: "velero.io/v1", Kind: "Backup", Name: b.Name, UID: b.UID}}
 	}
 	s.Create(pvb)
+	if b.UID != "" {
+		s.storeBackup(b, s.recorded(b)...)
+	}
 	return pvb
+}
+
+// recorded are the PodVolumeBackups of a Backup in the cluster.
+func (s *site) recorded(b *velerov1.Backup) (all []*velerov1.PodVolumeBackup) {
+	s.t.Helper()
+	var list velerov1.PodVolumeBackupList
+	if err := s.Client.List(s.Context(), &list, client.InNamespace(s.Namespace), client.MatchingLabels{velerov1.BackupNameLabel: b.Name}); err != nil {
+		s.t.Fatal(err)
+	}
+	for i := range list.Items {
+		all = append(all, &list.Items[i])
+	}
+	return all
 }
 
 func (s *site) task(name, backup string) *v1alpha1.RepositoryTask {

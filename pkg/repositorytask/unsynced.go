@@ -32,7 +32,12 @@ func (r *run) addUnsynced(ctx context.Context) error {
 		return nil
 	}
 	listed, err := r.listedInBucket(ctx, spec.Backup)
-	if errors.Is(err, backupstore.ErrNotFound) {
+	if errors.Is(err, ErrListMissing) {
+		r.unlisted = &RefusedError{Reason: v1alpha1.ReasonBackupDamaged, Message: fmt.Sprintf(
+			"the location has no list of the volumes of Backup %s, so volumes may be missing", spec.Backup)}
+		return nil
+	}
+	if errors.Is(err, backupstore.ErrNotFound) { // one that has not completed may have none
 		r.addNote(fmt.Sprintf("The location has no list of the volumes of Backup %s: one that has no PodVolumeBackup in the cluster was not looked at", spec.Backup))
 		return nil
 	}

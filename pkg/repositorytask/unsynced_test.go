@@ -100,8 +100,15 @@ func TestUnreadableList(t *testing.T) {
 	if err := os.Remove(list); err != nil {
 		t.Fatal(err)
 	}
-	if status := s.ended(s.task("without", "nightly")).Status; !strings.Contains(status.Conditions[0].Message, "has no list of the volumes of Backup nightly") {
-		t.Errorf("%+v", status)
+	for name, task := range map[string]*v1alpha1.RepositoryTask{"verify": s.task("without", "nightly"), "check": s.checkTask("check-without", "nightly", false)} {
+		status := s.ended(task).Status
+		if status.Phase != v1alpha1.PhaseFailed || status.Reason != v1alpha1.ReasonBackupDamaged || !strings.Contains(status.Message, "has no list of the volumes of Backup nightly") {
+			t.Errorf("%s without a list: %+v", name, status)
+		}
+	}
+	s.Patch(b, `{"status": {"phase": "Failed"}}`) // a server may have stored none of it
+	if status := s.ended(s.task("failed", "nightly")).Status; status.Phase != v1alpha1.PhaseCompleted || !strings.Contains(status.Conditions[0].Message, "has no list of the volumes of Backup nightly") {
+		t.Errorf("of a Backup that has failed: %+v", status)
 	}
 }
 
@@ -110,6 +117,9 @@ func TestUnsyncedBackupsAreReadAgain(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.backup("without-list")
+	if err := os.Remove(filepath.Join(s.dir, "backups", "without-list", "without-list-podvolumebackups.json.gz")); err != nil {
+		t.Fatal(err)
+	}
 	unsynced := s.backup("unsynced")
 	pvb := s.store(unsynced, "restic", "shop", "db-0")
 	s.storeBackup(unsynced, pvb)

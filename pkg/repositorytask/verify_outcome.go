@@ -66,6 +66,9 @@ func verifyOutcome(status *v1alpha1.RepositoryTaskStatus, note string) outcome {
 	if s.verified == 0 && s.skipped > 0 {
 		return outcome{true, v1alpha1.ReasonEmptyVolume, s.String()}
 	}
+	if s.verified == 0 {
+		return outcome{false, v1alpha1.ReasonNoPodVolumes, s.String()}
+	}
 	return outcome{true, v1alpha1.ReasonVerified, s.String()}
 }
 
