@@ -167,8 +167,11 @@ lint: bin/golangci-lint bin/deadcode bin/actionlint bin/helm ## Run the linters,
 	bin/helm lint --strict deploy/chart
 	@# The plugin of kubectl for other systems, and those of its tests that need nothing of Linux: deadcode checks the types of all that it reads
 	@# from source, and reports errors. Compiling a thousand packages for two more systems takes ten minutes.
-	for os in darwin windows; do GOOS=$$os bin/deadcode -filter '^$$' ./cmd/kubectl-plimsoll || exit 1; done
-	GOOS=windows bin/deadcode -test -filter '^$$' ./api/... ./cmd/internal/... ./pkg/text ./pkg/progress ./pkg/volume ./pkg/describe ./pkg/screen
+	for os in darwin windows; do \
+		GOOS=$$os bin/deadcode -filter '^$$' ./cmd/kubectl-plimsoll && \
+		GOOS=$$os bin/deadcode -test -filter '^$$' ./api/... ./cmd/internal/... ./pkg/text ./pkg/progress ./pkg/volume ./pkg/describe ./pkg/screen || exit 1; \
+	done
+	GOARCH=arm64 bin/deadcode -filter '^$$' ./cmd/...
 	@dead=$$(bin/deadcode -filter '^github.com/plimsoll-io/plimsoll/(api|cmd|pkg)/' ./cmd/... ./examples/...); \
 	[ -z "$$dead" ] || { echo "$$dead"; echo 'no program reaches this code: delete it'; exit 1; }
 
