@@ -149,7 +149,7 @@ func taskReasons() []ReasonInfo {
 				"those of plugins and CSI snapshots are not in a repository that can be read", Page: pageTasks,
 		},
 		{
-			Reason: ReasonNotBackedUp, Meaning: "the backup of the volume has not completed, so there is no snapshot", Retried: retriedNo,
+			Reason: ReasonNotBackedUp, Meaning: "the backup of the volume has not completed, or was deleted meanwhile, so there is no snapshot", Retried: retriedNo,
 			Remedy: "'kubectl plimsoll explain backup NAME' tells why, or 'kubectl plimsoll explain podvolumebackup NAME' if you have named a PodVolumeBackup", Page: pageTasks,
 		},
 		{Reason: ReasonEmptyVolume, Meaning: "the volume was empty when it was backed up, so there is no snapshot", Page: pageTasks},

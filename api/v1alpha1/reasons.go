@@ -83,7 +83,7 @@ const (
 	ReasonPodVolumeBackupNotFound Reason = "PodVolumeBackupNotFound" // the cluster has no such PodVolumeBackup
 	ReasonNotReady                Reason = "NotReady"                // the Backup or PodVolumeBackup has not ended
 	ReasonNoPodVolumes            Reason = "NoPodVolumes"            // no backup by restic or kopia is selected that can be worked on
-	ReasonNotBackedUp             Reason = "NotBackedUp"             // the backup of the volume has failed: there is no snapshot
+	ReasonNotBackedUp             Reason = "NotBackedUp"             // the backup of the volume has failed, or was deleted meanwhile: there is no snapshot
 	ReasonEmptyVolume             Reason = "EmptyVolume"             // the volume was empty: there is no snapshot
 )
 

@@ -8,9 +8,12 @@ import (
 	"strings"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
+	"github.com/plimsoll-io/plimsoll/pkg/proof"
 	"github.com/plimsoll-io/plimsoll/pkg/text"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
@@ -72,6 +75,49 @@ func (r *run) withoutRemoved(ctx context.Context, backups []velerov1.PodVolumeBa
 	return slices.DeleteFunc(backups, func(pvb velerov1.PodVolumeBackup) bool {
 		return pvb.Annotations[v1alpha1.AnnotationForgetting] != "" || deleting[backupOf(&pvb)]
 	}), nil
+}
+
+// withoutLoss returns the entry of a volume that was not verified. A snapshot that is gone because its backup was deleted after the task has selected it is
+// no loss. The error is the API server's.
+func (r *run) withoutLoss(ctx context.Context, pvb *velerov1.PodVolumeBackup, v v1alpha1.RepositoryTaskVolume) (v1alpha1.RepositoryTaskVolume, error) {
+	if !proof.Lost(v.Reason) {
+		return v, nil
+	}
+	var removed bool
+	err := apiretry.Policy{Retry: mayBeRepeated}.Do(ctx, func() (err error) {
+		removed, err = r.isRemoved(ctx, pvb)
+		return err
+	})
+	if err != nil {
+		return v, fmt.Errorf("find out whether PodVolumeBackup %s was deleted: %w", pvb.Name, err)
+	}
+	if removed {
+		v.Reason, v.Message = v1alpha1.ReasonNotBackedUp, "the backup of the volume was deleted or forgotten meanwhile, or is about to be, and its snapshot is gone"
+	}
+	return v, nil
+}
+
+// isRemoved reports whether the snapshot of a PodVolumeBackup that was selected may be removed by now: by a task that forgets it, or by Velero, which sets
+// the Backup to Deleting, removes the snapshots and then the Backup. The garbage collector deletes the PodVolumeBackup after that.
+func (r *run) isRemoved(ctx context.Context, pvb *velerov1.PodVolumeBackup) (bool, error) {
+	var now velerov1.PodVolumeBackup
+	err := r.api.Get(ctx, client.ObjectKey{Namespace: r.cfg.Namespace, Name: pvb.Name}, &now)
+	switch {
+	case apierrors.IsNotFound(err):
+		return true, nil
+	case err != nil:
+		return false, err
+	case now.Status.SnapshotID != pvb.Status.SnapshotID: // another one of its name
+		return true, nil
+	}
+	if owner := OwnerBackup(&now); owner != "" {
+		err := r.api.Get(ctx, client.ObjectKey{Namespace: r.cfg.Namespace, Name: owner}, &velerov1.Backup{})
+		if err != nil {
+			return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
+		}
+	}
+	left, err := r.withoutRemoved(ctx, []velerov1.PodVolumeBackup{now})
+	return len(left) == 0, err
 }
 
 // snapshotsOf returns the ids of the snapshots of backups, each once, sorted.

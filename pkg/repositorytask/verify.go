@@ -24,7 +24,7 @@ const (
 
 // verifyVolume reads a volume's snapshot, and again after failures that may pass. Damage counts when it is seen twice: a storage that
 // answers with less than it has makes whole files look damaged. A restored volume that differs counts at once: it was compared with what the
-// repository has by hash, so it is the volume that is not the same, if only this time. The error is that of ctx.
+// repository has by hash, so it is the volume that is not the same, if only this time. The error is that of ctx, or the API server's.
 func (r *run) verifyVolume(ctx context.Context, i int, v v1alpha1.RepositoryTaskVolume) (v1alpha1.RepositoryTaskVolume, error) {
 	if err := r.admit(ctx, &r.backups[i]); err != nil {
 		return r.leave(v, err), nil
@@ -60,7 +60,7 @@ func (r *run) verifyVolume(ctx context.Context, i int, v v1alpha1.RepositoryTask
 			if err := r.learn(ctx, &r.backups[i], reason); err != nil {
 				return r.leave(v, err), nil
 			}
-			return v, nil
+			return r.withoutLoss(ctx, &r.backups[i], v)
 		}
 		r.log.Warn("Volume was not verified; trying again", "pod", v.Namespace+"/"+v.Pod, "volume", v.Volume, "reason", reason, "after", pause, "error", err)
 		r.tracker.Report(waiting(reason, v.Message))
