@@ -120,7 +120,17 @@ func sameRepository(a, b *v1alpha1.RepositoryTaskRepository) bool {
 // ctx.
 func (r *run) doRepository(ctx context.Context, w repositoryWork, i, n int, backups []*velerov1.PodVolumeBackup, entry v1alpha1.RepositoryTaskRepository) (v1alpha1.RepositoryTaskRepository, error) {
 	entry, err := r.tryRepository(ctx, w, i, n, backups, entry)
-	if noted := r.status().Repositories[i]; err == nil && hasLost(&noted) {
+	if err != nil {
+		return entry, err
+	}
+	if entry.Result == v1alpha1.RepositoryFailed && len(r.others[i]) > 0 {
+		entry.Message = messageOf(entry.Message + "; it is not known whether other snapshots were lost: check the repository")
+	}
+	noted := r.status().Repositories[i]
+	if message := r.lost[i]; message != "" {
+		setLost(&noted, message)
+	}
+	if hasLost(&noted) {
 		said := ""
 		if entry.Result == v1alpha1.RepositoryFailed {
 			said = entry.Message
@@ -128,7 +138,7 @@ func (r *run) doRepository(ctx context.Context, w repositoryWork, i, n int, back
 		entry.Result, entry.Reason, entry.Message = noted.Result, noted.Reason, noted.Message
 		fail(&entry, noted.Reason, said)
 	}
-	return entry, err
+	return entry, nil
 }
 
 // tryRepository does the work for one repository, and again after failures that may pass. The error is that of ctx.
@@ -154,7 +164,8 @@ func (r *run) tryRepository(ctx context.Context, w repositoryWork, i, n int, bac
 		case mayPass && try < r.cfg.Tries:
 			try++
 		default:
-			if err := r.learn(ctx, like(&entry, backups), reason); err != nil {
+			// What was there before the tries only this run knows, so it leaves nothing to a later one that may have lost something.
+			if err := r.learn(ctx, like(&entry, backups), reason); err != nil && len(r.others[i]) == 0 {
 				return r.leaveRepository(entry, err), nil
 			}
 			return entry, nil
@@ -189,17 +200,28 @@ func like(entry *v1alpha1.RepositoryTaskRepository, backups []*velerov1.PodVolum
 // noteTimeout bounds the write of a loss while the process is told to end.
 const noteTimeout = 10 * time.Second
 
-// noteLost writes at once that a repository has lost a snapshot: the next try sees a repository that never had it.
-func (r *run) noteLost(ctx context.Context, i int, message string) error {
+// keepOthers remembers what was there before a try that has failed, until it was looked for: the next try sees a repository that never had more.
+func (r *run) keepOthers(i int, others []string) {
+	if len(others) > 0 {
+		r.others[i] = others
+	}
+}
+
+// noteLost writes at once that a repository has lost a snapshot: the next process sees a repository that never had it. Where that cannot be written, the
+// result of the repository says it.
+func (r *run) noteLost(ctx context.Context, i int, message string) {
+	r.lost[i] = message
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTimeout)
 	defer cancel()
-	err := r.write(ctx, func(s *v1alpha1.RepositoryTaskStatus) {
-		s.Repositories[i].Reason, s.Repositories[i].Message = v1alpha1.ReasonUnconfirmed, messageOf(message)
-	})
+	err := r.write(ctx, func(s *v1alpha1.RepositoryTaskStatus) { setLost(&s.Repositories[i], message) })
 	if err != nil {
-		return fmt.Errorf("write that %s: %w", message, err)
+		r.log.Warn("It could not be written that a snapshot is lost", "message", message, "error", err)
 	}
-	return nil
+}
+
+// setLost makes hasLost true for a repository.
+func setLost(entry *v1alpha1.RepositoryTaskRepository, message string) {
+	entry.Result, entry.Reason, entry.Message = v1alpha1.RepositoryPending, v1alpha1.ReasonUnconfirmed, messageOf(message)
 }
 
 // hasLost reports whether noteLost has written that of a repository that is not done.

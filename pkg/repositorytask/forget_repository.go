@@ -108,6 +108,9 @@ func (f *forgetting) work(ctx context.Context) error {
 	if f.repository.ReadOnly {
 		return fmt.Errorf("the BackupStorageLocation is read-only, so nothing in it is forgotten: %w", uploader.ErrUnsupported)
 	}
+	if err := f.lookForOthers(ctx); err != nil {
+		return err
+	}
 	if err := f.look(ctx); err != nil {
 		return err
 	}
@@ -143,6 +146,32 @@ const (
 	changedMeanwhile = "its PodVolumeBackup was changed meanwhile"
 	keptIsLost       = "the repository does not have the snapshot, which is to be kept, so nothing of the volume is forgotten: 'kubectl plimsoll repository check' says more. If it is given up, delete this PodVolumeBackup"
 )
+
+// lookForOthers looks for what was there before a try that has failed after it had begun to remove snapshots.
+func (f *forgetting) lookForOthers(ctx context.Context) error {
+	others := f.others[f.at]
+	if len(others) == 0 {
+		return nil
+	}
+	req := uploader.ForgetRequest{Repository: f.repository}
+	for _, id := range others {
+		req.Snapshots = append(req.Snapshots, uploader.ForgetSnapshot{ID: id, Look: true})
+	}
+	result, err := f.forgetter.Forget(ctx, req, f.sink)
+	if err != nil {
+		return err
+	}
+	lost := slices.IndexFunc(result.Snapshots, func(o uploader.ForgetOutcome) bool { return o.State == uploader.ForgetNotFound })
+	if lost >= 0 {
+		f.noteLostSnapshot(ctx, others[lost])
+	}
+	delete(f.others, f.at)
+	return nil
+}
+
+func (f *forgetting) noteLostSnapshot(ctx context.Context, id string) {
+	f.noteLost(ctx, f.at, fmt.Sprintf("snapshot %s, which was not to be forgotten, was there before and is not there now. Velero's server may have deleted its Backup meanwhile; otherwise check the repository at once", id))
+}
 
 // look finds out which snapshots are there, with the repository's password and without any change. Records of snapshots that this or an
 // earlier task has removed are deleted.
@@ -325,12 +354,13 @@ func (f *forgetting) forget(ctx context.Context, snapshots []*openSnapshot, look
 	}
 	result, err := f.forgetter.Forget(ctx, req, f.sink)
 	if err != nil {
+		f.keepOthers(f.at, result.Others)
 		return nil, err
 	}
 	if !look && len(result.Lost) > 0 {
-		err = f.noteLost(ctx, f.at, fmt.Sprintf("snapshot %s, which was not to be forgotten, was there before and is not there now. Velero's server may have deleted its Backup meanwhile; otherwise check the repository at once", result.Lost[0]))
+		f.noteLostSnapshot(ctx, result.Lost[0])
 	}
-	return result.Snapshots, err
+	return result.Snapshots, nil
 }
 
 // claimAnnotation names the claim of a PodVolumeBackup (docs/contracts/velero-node-agent.md 1.5).

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -49,8 +50,10 @@ func (r *run) pruneOnce(ctx context.Context, i, n int, backups []*velerov1.PodVo
 	sink := progress.SinkFunc(func(reading progress.Reading) { r.tracker.Report(inSteps(reading, i, n)) })
 	var result uploader.PruneResult
 	err = r.withRecorded(ctx, entry, backups, func(recorded []velerov1.PodVolumeBackup) (err error) {
-		req.Snapshots = snapshotsOf(recorded)
-		if result, err = pruner.Prune(ctx, req, sink); err == nil && len(result.Missing) > 0 {
+		req.Snapshots = slices.Concat(snapshotsOf(recorded), r.others[i])
+		result, err = pruner.Prune(ctx, req, sink)
+		r.compareOthers(i, &result, err)
+		if err == nil && len(result.Missing) > 0 && len(result.Lost) == 0 {
 			err = fmt.Errorf("%w. Nothing is pruned, since the data of these may be there still: 'kubectl plimsoll repository check' says more. Where they are given up, delete their Backups, or the PodVolumeBackups that belong to none",
 				missingError(recorded, result.Missing))
 		}
@@ -65,7 +68,8 @@ func (r *run) pruneOnce(ctx context.Context, i, n int, backups []*velerov1.PodVo
 	}
 	addPrune(entry, &result)
 	if len(result.Lost) > 0 {
-		return r.noteLost(ctx, i, fmt.Sprintf("snapshot %s was there before the prune and is not there now. A prune removes none, so somebody else may have; otherwise check the repository at once", result.Lost[0]))
+		r.noteLost(ctx, i, fmt.Sprintf("snapshot %s was there before the prune and is not there now. A prune removes none, so somebody else may have; otherwise check the repository at once", result.Lost[0]))
+		return nil
 	}
 	if result.Left > 0 && entry.Prune.FreedBytes == nil {
 		return fmt.Errorf("%w: the storage has refused to remove %s, and what it holds is not known", uploader.ErrUnconfirmed, text.Count(result.Left, "object", "objects"))
@@ -79,6 +83,20 @@ func (r *run) pruneOnce(ctx context.Context, i, n int, backups []*velerov1.PodVo
 		entry.Message = messageOf(fmt.Sprintf("the storage has refused to remove %s, which the next prune removes", text.Count(result.Left, "object", "objects")))
 	}
 	return nil
+}
+
+// compareOthers adds to what a prune has lost what was there before an earlier try.
+func (r *run) compareOthers(i int, result *uploader.PruneResult, err error) {
+	if err != nil {
+		r.keepOthers(i, result.Others)
+		return
+	}
+	for _, id := range result.Missing {
+		if slices.Contains(r.others[i], id) {
+			result.Lost = append(result.Lost, id)
+		}
+	}
+	delete(r.others, i)
 }
 
 // refuseDamaged refuses a repository that a check has found damaged, or that has a volume whose backup was found so: what looks as if nobody

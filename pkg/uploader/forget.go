@@ -39,6 +39,9 @@ type ForgetResult struct {
 	// Lost are snapshots that the request did not name and that are gone all the same: another client removed them meanwhile, or the
 	// uploader removed too many. At most MaxExamples of them.
 	Lost []string
+	// Others are the snapshots that were there at first and that the request does not remove. They are returned with an error only, if snapshots may have
+	// been removed before it: nobody has looked since whether the others are there.
+	Others []string
 }
 
 // ForgetState is what became of a snapshot.

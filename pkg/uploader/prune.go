@@ -45,6 +45,9 @@ type PruneResult struct {
 	// Lost are snapshots that were there before and are gone afterwards, although a prune removes none: another client removed them
 	// meanwhile, or the prune did. At most MaxExamples of them.
 	Lost []string
+	// Others are the snapshots that were there at first. They are returned with an error only, if the prune may have removed something before it: nobody
+	// has looked since whether they are there.
+	Others []string
 }
 
 // PrunePlan is what a data path says of the prune before it begins. Sizes are rounded.

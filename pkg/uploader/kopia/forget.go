@@ -16,9 +16,21 @@ func (u *Uploader) Forget(ctx context.Context, req uploader.ForgetRequest, p pro
 	if req.Repository.ReadOnly {
 		return uploader.ForgetResult{}, fmt.Errorf("forget snapshots of a read-only repository: %w", uploader.ErrUnsupported)
 	}
+	toGo := map[string]bool{}
+	for _, s := range req.Snapshots {
+		if !s.Look {
+			toGo[s.ID] = true
+		}
+	}
 	var result uploader.ForgetResult
+	var others []string
 	r, err := u.run(ctx, run{
 		repository: req.Repository, sink: orDiscard(p), request: protocol.Request{Operation: protocol.OpForget, Forget: req.Snapshots},
+		snapshot: func(s protocol.Snapshot) {
+			if len(toGo) > 0 && !toGo[s.ID] {
+				others = append(others, s.ID)
+			}
+		},
 		forgotten: func(f protocol.Forgotten) {
 			result.Snapshots = append(result.Snapshots, uploader.ForgetOutcome{State: f.State, Why: f.Why})
 		},
@@ -27,7 +39,7 @@ func (u *Uploader) Forget(ctx context.Context, req uploader.ForgetRequest, p pro
 		err = fmt.Errorf("the worker tells what became of %d snapshots, not of %d", len(result.Snapshots), len(req.Snapshots))
 	}
 	if err != nil {
-		return uploader.ForgetResult{}, fmt.Errorf("forget snapshots: %w", err)
+		return uploader.ForgetResult{Others: others}, fmt.Errorf("forget snapshots: %w", err)
 	}
 	result.Lost = r.Lost
 	return result, nil

@@ -2,7 +2,9 @@ package kopia
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
@@ -44,12 +46,17 @@ func (u *Uploader) Prune(ctx context.Context, req uploader.PruneRequest, p progr
 		result.NotKnown = "what would be removed: only kopia's maintenance finds out what no snapshot needs, while it runs"
 		return result, nil
 	}
-	if err := maintain(true); err != nil {
+	unconfirmed := uploader.PruneResult{Others: slices.Sorted(maps.Keys(had))}
+	err = maintain(true)
+	switch {
+	case errors.Is(err, uploader.ErrRepositoryLocked): // nothing was begun
 		return uploader.PruneResult{}, fmt.Errorf("maintain: %w", err)
+	case err != nil:
+		return unconfirmed, fmt.Errorf("maintain: %w", err)
 	}
 	after, err := u.Usage(ctx, uploader.UsageRequest{Repository: req.Repository}, p)
 	if err != nil {
-		return uploader.PruneResult{}, fmt.Errorf("look at the repository again: %w", err)
+		return unconfirmed, fmt.Errorf("look at the repository again: %w", err)
 	}
 	left := idsOf(after.Snapshots)
 	for i := range before.Snapshots {

@@ -2,7 +2,9 @@ package restic
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -32,15 +34,14 @@ func (u *Uploader) Forget(ctx context.Context, req uploader.ForgetRequest, p pro
 		return err
 	})
 	if err != nil {
-		return uploader.ForgetResult{}, fmt.Errorf("forget snapshots: %w", err)
+		return uploader.ForgetResult{Others: result.Others}, fmt.Errorf("forget snapshots: %w", err)
 	}
 	return result, nil
 }
 
 func (u *Uploader) forget(ctx context.Context, w *workspace, wanted []uploader.ForgetSnapshot, p progress.Sink) (uploader.ForgetResult, error) {
 	w.cacheDir = "" // it may hold snapshots that the repository has lost
-	reading := progress.Reading{Stage: progress.StageScanning}
-	p.Report(reading)
+	p.Report(progress.Reading{Stage: progress.StageScanning})
 	before, err := u.unlockedSnapshots(ctx, w)
 	if err != nil {
 		return uploader.ForgetResult{}, err
@@ -54,30 +55,48 @@ func (u *Uploader) forget(ctx context.Context, w *workspace, wanted []uploader.F
 		}
 		result.Snapshots = append(result.Snapshots, outcome)
 	}
-	reading.Stage, reading.TotalBytes, reading.TotalFinal = progress.StageTransferring, int64(len(ids)), true
-	for chunk := range slices.Chunk(ids, forgetAtOnce) {
-		p.Report(reading)
-		err := u.pastDeadLocks(ctx, w, func() error { return u.run(ctx, w, invocation{command: "forget", args: chunk}) })
-		if err != nil {
-			return uploader.ForgetResult{}, err
-		}
-		reading.BytesDone += int64(len(chunk))
+	others := idsOf(before)
+	for _, id := range ids {
+		delete(others, id)
 	}
-	p.Report(reading)
+	begun, err := u.forgetIDs(ctx, w, ids, p)
+	var unconfirmed uploader.ForgetResult
+	if begun {
+		unconfirmed.Others = slices.Sorted(maps.Keys(others))
+	}
+	if err != nil {
+		return unconfirmed, err
+	}
 	after, err := u.unlockedSnapshots(ctx, w)
 	if err != nil {
-		return uploader.ForgetResult{}, fmt.Errorf("look at the repository again: %w", err)
+		return unconfirmed, fmt.Errorf("look at the repository again: %w", err)
 	}
 	left := idsOf(after)
 	if i := slices.IndexFunc(ids, func(id string) bool { return left[id] }); i >= 0 {
-		return uploader.ForgetResult{}, fmt.Errorf("snapshot %s is still there after restic forget has ended without an error", ids[i])
+		return unconfirmed, fmt.Errorf("snapshot %s is still there after restic forget has ended without an error", ids[i])
 	}
 	for i := range before {
-		if id := before[i].ID; !left[id] && !slices.Contains(ids, id) && len(result.Lost) < uploader.MaxExamples {
+		if id := before[i].ID; !left[id] && others[id] && len(result.Lost) < uploader.MaxExamples {
 			result.Lost = append(result.Lost, id)
 		}
 	}
 	return result, nil
+}
+
+// forgetIDs removes snapshots, and reports whether it has begun to: without the lock restic removes nothing.
+func (u *Uploader) forgetIDs(ctx context.Context, w *workspace, ids []string, p progress.Sink) (begun bool, err error) {
+	reading := progress.Reading{Stage: progress.StageTransferring, TotalBytes: int64(len(ids)), TotalFinal: true}
+	for chunk := range slices.Chunk(ids, forgetAtOnce) {
+		p.Report(reading)
+		err := u.pastDeadLocks(ctx, w, func() error { return u.run(ctx, w, invocation{command: "forget", args: chunk}) })
+		begun = begun || !errors.Is(err, uploader.ErrRepositoryLocked)
+		if err != nil {
+			return begun, err
+		}
+		reading.BytesDone += int64(len(chunk))
+	}
+	p.Report(reading)
+	return begun, nil
 }
 
 // unlockedSnapshots lists the snapshots without a lock, also beside an exclusive one.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -33,7 +34,7 @@ func (u *Uploader) Prune(ctx context.Context, req uploader.PruneRequest, p progr
 		return err
 	})
 	if err != nil {
-		return uploader.PruneResult{}, fmt.Errorf("prune: %w", err)
+		return uploader.PruneResult{Others: result.Others}, fmt.Errorf("prune: %w", err)
 	}
 	return result, nil
 }
@@ -58,9 +59,13 @@ func (u *Uploader) prune(ctx context.Context, w *workspace, req *uploader.PruneR
 			return uploader.PruneResult{}, err
 		}
 	}
+	unconfirmed := uploader.PruneResult{Others: slices.Sorted(maps.Keys(idsOf(before)))}
 	run, err := u.runPrune(ctx, w, req, p)
-	if err != nil {
+	switch {
+	case err != nil && (!req.Apply || errors.Is(err, uploader.ErrRepositoryLocked)): // nothing was begun
 		return uploader.PruneResult{}, err
+	case err != nil:
+		return unconfirmed, err
 	}
 	result := uploader.PruneResult{Snapshots: int64(len(before)), Plan: &run.plan, Left: run.left, NotKnown: strings.Join(measured.NotKnown, "; ")}
 	if !req.Apply {
@@ -68,7 +73,7 @@ func (u *Uploader) prune(ctx context.Context, w *workspace, req *uploader.PruneR
 	}
 	after, err := u.unlockedSnapshots(ctx, w)
 	if err != nil {
-		return uploader.PruneResult{}, fmt.Errorf("look at the repository again: %w", err)
+		return unconfirmed, fmt.Errorf("look at the repository again: %w", err)
 	}
 	left := idsOf(after)
 	for i := range before {
@@ -80,7 +85,7 @@ func (u *Uploader) prune(ctx context.Context, w *workspace, req *uploader.PruneR
 	measured = uploader.UsageResult{}
 	err = m.addStorage(ctx, &measured)
 	if err != nil && len(result.Lost) == 0 { // the next try would not see what was lost
-		return uploader.PruneResult{}, fmt.Errorf("measure the storage again: %w", err)
+		return unconfirmed, fmt.Errorf("measure the storage again: %w", err)
 	}
 	if err == nil {
 		result.After = measured.Storage

@@ -43,7 +43,7 @@ func (j *job) forget(ctx context.Context) (protocol.Result, error) {
 			return protocol.Result{}, fmt.Errorf("snapshot %s is still there after it was deleted", s.ID)
 		}
 	}
-	result := protocol.Result{TotalFiles: int64(len(outcomes))}
+	result := protocol.Result{TotalFiles: int64(len(before))}
 	for id := range before {
 		if !after[id] && !removed[id] && len(result.Lost) < uploader.MaxExamples {
 			result.Lost = append(result.Lost, string(id))
@@ -65,6 +65,9 @@ func (j *job) forgetOnce(ctx context.Context, done *atomic.Int64) (before map[ma
 	defer func() { err = errors.Join(err, r.Close(context.WithoutCancel(ctx))) }()
 	if before, err = listIDs(ctx, r); err != nil {
 		return nil, nil, err
+	}
+	for id := range before { // the caller knows them then whatever comes
+		j.say(protocol.Message{Snapshot: &protocol.Snapshot{ID: string(id)}})
 	}
 	outcomes = make([]protocol.Forgotten, len(j.Forget))
 	err = repo.WriteSession(ctx, r, repo.WriteSessionOptions{Purpose: "forget snapshots"}, func(ctx context.Context, w repo.RepositoryWriter) error {

@@ -129,7 +129,7 @@ type Message struct {
 	Change  *Change           `json:"change,omitempty"` // diff
 	Data    []byte            `json:"data,omitempty"`   // read: at most MaxData bytes
 
-	Snapshot  *Snapshot  `json:"snapshot,omitempty"`  // usage, imported
+	Snapshot  *Snapshot  `json:"snapshot,omitempty"`  // usage, imported; forget: all there are before the first is removed
 	Forgotten *Forgotten `json:"forgotten,omitempty"` // forget: one for each snapshot of the request, in its order
 
 	Result  *Result  `json:"result,omitempty"`
@@ -204,7 +204,7 @@ type Result struct {
 	Absent      int64 `json:"absent,omitempty"`      // verify
 	SameNames   int64 `json:"sameNames,omitempty"`   // verify
 
-	Lost []string `json:"lost,omitempty"` // forget; TotalFiles is the number of snapshots of the request
+	Lost []string `json:"lost,omitempty"` // forget
 
 	Special    int64 `json:"special,omitempty"`    // import
 	Attributes int64 `json:"attributes,omitempty"` // import
@@ -217,7 +217,7 @@ type Result struct {
 
 	Check *uploader.CheckResult `json:"check,omitempty"` // check
 
-	Usage Usage `json:"usage,omitzero"` // usage, measure; of usage and imported, TotalFiles is the number of snapshots
+	Usage Usage `json:"usage,omitzero"` // usage, measure; of usage, imported and forget, TotalFiles is the number of snapshots
 }
 
 var snapshotID = regexp.MustCompile(`^[0-9a-f]+$`)
