@@ -3,6 +3,7 @@ package repositorytask
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
@@ -242,7 +244,7 @@ func (f *forgetting) markAll(ctx context.Context) error {
 			s.keep(retention.RuleAnother, changedMeanwhile)
 			continue
 		}
-		err := f.annotate(ctx, s.record, string(f.object.UID))
+		err := f.markRecord(ctx, s.record)
 		switch {
 		case err == nil:
 			s.marked = true
@@ -255,20 +257,26 @@ func (f *forgetting) markAll(ctx context.Context) error {
 	return nil
 }
 
-// annotate sets the mark, or removes it with an empty value, if nobody has changed the record since it was read.
-func (f *forgetting) annotate(ctx context.Context, record *velerov1.PodVolumeBackup, value string) error {
+// markRecord sets the mark, if nobody has changed the record since it was read. A conflict may come of a mark of this task whose answer was lost.
+func (f *forgetting) markRecord(ctx context.Context, record *velerov1.PodVolumeBackup) error {
 	changed := record.DeepCopy()
-	if value == "" {
-		delete(changed.Annotations, v1alpha1.AnnotationForgetting)
-	} else {
-		if changed.Annotations == nil {
-			changed.Annotations = map[string]string{}
-		}
-		changed.Annotations[v1alpha1.AnnotationForgetting] = value
+	if changed.Annotations == nil {
+		changed.Annotations = map[string]string{}
 	}
+	changed.Annotations[v1alpha1.AnnotationForgetting] = string(f.object.UID)
 	err := apiretry.Policy{Retry: mayBeRepeated}.Do(ctx, func() error {
 		return f.client.Patch(ctx, changed, client.MergeFromWithOptions(record, client.MergeFromWithOptimisticLock{}))
 	})
+	if apierrors.IsConflict(err) {
+		var now velerov1.PodVolumeBackup
+		getErr := apiretry.Policy{Retry: mayBeRepeated}.Do(ctx, func() error { return f.api.Get(ctx, client.ObjectKeyFromObject(record), &now) })
+		if getErr != nil {
+			return getErr
+		}
+		if now.UID == record.UID && now.Annotations[v1alpha1.AnnotationForgetting] == string(f.object.UID) {
+			changed, err = &now, nil
+		}
+	}
 	if err == nil {
 		*record = *changed
 	}
@@ -386,8 +394,16 @@ func (f *forgetting) unmarkPresent(ctx context.Context) {
 	}
 }
 
+// unmark removes the mark of a record, whatever somebody else has changed of it, but of no other of its name.
 func (f *forgetting) unmark(ctx context.Context, s *openSnapshot) error {
-	if err := f.annotate(ctx, s.record, ""); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": s.record.UID, "annotations": map[string]any{v1alpha1.AnnotationForgetting: nil}}})
+	if err != nil {
+		return fmt.Errorf("encode that PodVolumeBackup %s has no mark: %w", s.PodVolumeBackup, err)
+	}
+	err = apiretry.Policy{Retry: mayBeRepeated}.Do(ctx, func() error {
+		return f.client.Patch(ctx, s.record.DeepCopy(), client.RawPatch(types.MergePatchType, patch))
+	})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("remove the mark of PodVolumeBackup %s: %w", s.PodVolumeBackup, err)
 	}
 	s.marked = false

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -619,6 +621,65 @@ func TestForgetKeptAfterTheMark(t *testing.T) {
 		}
 	}
 	if names, marked := s.records(); len(names) != 3 || len(marked) > 0 || s.snapshots("kopia", "shop") != 3 || becomes(task, "kopia-db-0-1").Result != v1alpha1.RetentionForgotten {
+		t.Errorf("%v, %v: %+v", names, marked, task.Status)
+	}
+}
+
+// TestForgetMarkWithoutAnAnswer: a mark whose answer was lost is one all the same, and one that is not needed is removed from a record that changes meanwhile.
+func TestForgetMarkWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.newRepository("kopia", "shop")
+	for _, days := range []int{3, 2, 1, 0} {
+		s.own("kopia", "shop", "db-0", days)
+	}
+	cutOff := map[string]bool{"kopia-db-0-3": true, "kopia-db-0-2": true}
+	change := func(ctx context.Context, c client.Client, name, change string) error {
+		return c.Patch(ctx, &velerov1.PodVolumeBackup{ObjectMeta: s.Meta(name)}, client.RawPatch(types.MergePatchType, []byte(change)))
+	}
+	marking := interceptor.NewClient(s.Client, interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			name, data := o.GetName(), ""
+			if name == "kopia-db-0-2" {
+				raw, err := patch.Data(o)
+				if data = string(raw); err != nil {
+					return err
+				}
+			}
+			if strings.Contains(data, `"`+v1alpha1.AnnotationForgetting+`":null`) {
+				if err := change(ctx, c, name, `{"metadata":{"labels":{"team":"shop"}}}`); err != nil {
+					return err
+				}
+			}
+			err := c.Patch(ctx, o, patch, opts...)
+			if !cutOff[name] {
+				return err
+			}
+			cutOff[name] = false
+			if name == "kopia-db-0-2" {
+				err = errors.Join(err, change(ctx, c, name, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationKeep+`":"true"}}}`))
+			}
+			return errors.Join(err, &url.Error{Op: "Patch", URL: "https://kubernetes", Err: io.EOF})
+		},
+	})
+	c := s.controller(s.forgetting(), marking)
+	c.repositories, c.events = NewRepositories(s.Client, s.Namespace), &events.FakeRecorder{}
+	task := s.forgetTask("task", 1, "")
+	task.Spec.Acknowledge = s.waveOf(task)
+	s.Create(task)
+	if err := c.newRun(task).do(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.Get(task)
+	if kept := becomes(task, "kopia-db-0-2"); kept.Result != v1alpha1.RetentionKept || !slices.Equal(kept.Rules, []string{retention.RuleKeep}) {
+		t.Errorf("%+v", kept)
+	}
+	for _, record := range []string{"kopia-db-0-3", "kopia-db-0-1"} {
+		if gone := becomes(task, record); gone.Result != v1alpha1.RetentionForgotten {
+			t.Errorf("%+v", gone)
+		}
+	}
+	if names, marked := s.records(); len(names) != 2 || len(marked) > 0 || s.snapshots("kopia", "shop") != 2 {
 		t.Errorf("%v, %v: %+v", names, marked, task.Status)
 	}
 }
