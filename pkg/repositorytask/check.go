@@ -3,6 +3,7 @@ package repositorytask
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -264,6 +265,10 @@ func (r *run) checkOnce(ctx context.Context, i, n int, backups []*velerov1.PodVo
 	return r.withRecorded(ctx, entry, backups, func(recorded []velerov1.PodVolumeBackup) error {
 		req := uploader.CheckRequest{Repository: repository, ReadData: r.object.Spec.ReadData, Snapshots: snapshotsOf(recorded)}
 		result, err := checker.Check(ctx, req, sink)
+		if errors.Is(err, uploader.ErrRepositoryNotFound) && len(recorded) == 0 {
+			fail(entry, v1alpha1.ReasonNotBackedUp, "there is no repository, and no backup in the cluster that needs one: none in it has completed")
+			return nil
+		}
 		if err != nil {
 			return err
 		}

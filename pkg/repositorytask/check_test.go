@@ -17,6 +17,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/proof"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
@@ -102,6 +103,35 @@ plimsoll_repository_damaged{location="default",uploader="restic",volume_namespac
 	}
 	if problems, err := testutil.CollectAndLint(metrics); err != nil || len(problems) > 0 {
 		t.Errorf("%v, %v", problems, err)
+	}
+}
+
+// TestCheckOfNoRepository: where the first backup of a namespace has failed before there was a repository, nothing is damaged. One that a backup needs is.
+func TestCheckOfNoRepository(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"restic", "kopia"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			s.record(s.backup("first"), kind, "shop", "db-0", "", velerov1.PodVolumeBackupPhaseFailed)
+			cfg := s.config()
+			cfg.Checkers = map[string]uploader.Checker{"restic": s.restic, "kopia": s.kopia}
+			s.start(cfg)
+			check := func(name, backup string, want v1alpha1.Reason, damaged bool) {
+				t.Helper()
+				task := s.ended(s.checkTask(name, backup, true))
+				entry := task.Status.Repositories[0]
+				if task.Status.Phase != v1alpha1.PhaseFailed || task.Status.Reason != want || entry.Result != v1alpha1.RepositoryFailed || entry.Reason != want {
+					t.Errorf("%+v", task.Status)
+				}
+				if got := proof.ChecksOf([]v1alpha1.RepositoryTask{*task})[proof.RepositoryIn(&entry)].Damaged(); got != damaged {
+					t.Errorf("%s: damaged is %t", name, got)
+				}
+			}
+			check("never", "first", v1alpha1.ReasonNotBackedUp, false)
+			s.record(s.backup("second"), kind, "shop", "db-0", strings.Repeat("a", 32), velerov1.PodVolumeBackupPhaseCompleted)
+			check("gone", "first", v1alpha1.ReasonRepositoryNotFound, true)
+		})
 	}
 }
 
