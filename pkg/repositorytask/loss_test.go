@@ -25,7 +25,7 @@ import (
 type accident struct {
 	*site
 	breakIt, mend func()
-	loses         *velerov1.PodVolumeBackup
+	loses         *velerov1.PodVolumeBackup // nil: none
 	happened      *atomic.Bool
 }
 
@@ -37,7 +37,9 @@ func (s *site) accident(kind, namespace string, loses *velerov1.PodVolumeBackup)
 // ends ends the accident, which err has come of.
 func (a accident) ends(err error) {
 	a.mend()
-	a.lose(a.loses)
+	if a.loses != nil {
+		a.lose(a.loses)
+	}
 	a.happened.Store(true)
 	if err == nil {
 		a.t.Error("the repository did not fail")
@@ -112,6 +114,32 @@ func TestLossAfterAnError(t *testing.T) {
 			}
 			t.Log(status.Message)
 		})
+	}
+}
+
+// TestLossIsNotKnown: a repository that does not open any more after something was removed is not left for later: the run that goes on then would not know
+// what there was.
+func TestLossIsNotKnown(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.newRepository("kopia", "shop")
+	for _, days := range []int{1, 0} {
+		s.own("kopia", "shop", "db-0", days)
+	}
+	s.own("kopia", "shop", "web-0", 0)
+	storage := s.onFaultFS("kopia")
+	fail := func(op faultfs.Op) func() {
+		return func() { storage.Inject(faultfs.Fault{Op: op, Path: "shop/**", Errno: syscall.ESTALE}) }
+	}
+	cfg := s.forgetting()
+	cfg.Forgetters["kopia"] = failsOnce{s.kopia, accident{s, fail(faultfs.Create), fail(faultfs.Any), nil, &atomic.Bool{}}}
+	cfg.Tries = 2
+	s.start(cfg)
+	task := s.forgetTask("task", 1, "")
+	task.Spec.Acknowledge = s.waveOf(task)
+	status := s.ended(task).Status
+	if status.Phase != v1alpha1.PhaseFailed || status.Reason != v1alpha1.ReasonDataPath || !strings.HasSuffix(status.Repositories[0].Message, "it is not known whether other snapshots were lost: check the repository") {
+		t.Errorf("%+v", status)
 	}
 }
 
