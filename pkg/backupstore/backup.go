@@ -73,9 +73,14 @@ func CheckRestorable(backup *velerov1.Backup) error {
 	}
 }
 
-// PodVolumeBackups are the records of what restic and kopia have stored, in the cluster's namespace and with its UIDs.
+// PodVolumeBackups are the records of what restic and kopia have stored, in the cluster's namespace and with its UIDs. A file without content gives
+// ErrDamaged: Velero stores null for a backup without pod volumes.
 func (b Backup) PodVolumeBackups(ctx context.Context) ([]Object[velerov1.PodVolumeBackup], error) {
-	return records[Object[velerov1.PodVolumeBackup]](ctx, b.directory, b.name+podVolumeBackups)
+	list, err := readRecords[Object[velerov1.PodVolumeBackup]](ctx, b.directory, b.name+podVolumeBackups)
+	if err == nil && !list.present {
+		return nil, damaged(b.key(b.name+podVolumeBackups), "it is empty")
+	}
+	return list.records, err
 }
 
 // VolumePluginBackups are the records of volume snapshotter plugins that report progress, plimsoll.io's own addition.
@@ -196,24 +201,31 @@ const maxRecords = 50_000
 
 // records reads a packed array of what a backup has of its volumes.
 func records[T any](ctx context.Context, d directory, file string) ([]T, error) {
+	list, err := readRecords[T](ctx, d, file)
+	return list.records, err
+}
+
+func readRecords[T any](ctx context.Context, d directory, file string) (recordList[T], error) {
 	var list recordList[T]
 	if err := d.document(ctx, file, true, &list); err != nil {
-		return nil, err
+		return recordList[T]{}, err
 	}
 	if list.over {
-		return nil, fmt.Errorf("%s has more than %d records: %w", d.key(file), maxRecords, ErrTooLarge)
+		return recordList[T]{}, fmt.Errorf("%s has more than %d records: %w", d.key(file), maxRecords, ErrTooLarge)
 	}
-	return list.records, nil
+	return list, nil
 }
 
 // recordList is an array that is read up to maxRecords.
 type recordList[T any] struct {
 	records []T
+	present bool // the file has an array or null
 	over    bool
 }
 
 // UnmarshalJSON reads one record after the other.
 func (b *recordList[T]) UnmarshalJSON(data []byte) error {
+	b.present = true
 	d := json.NewDecoder(bytes.NewReader(data))
 	opening, err := d.Token()
 	if err != nil || opening == nil {

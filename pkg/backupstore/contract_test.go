@@ -157,12 +157,19 @@ func testAbsent(t *testing.T, p *place) {
 	}
 }
 
+// testEmpty: a file without content has nothing, as one with null. The list of pod volumes is different: Velero writes null or an array with every
+// backup, and to take a truncated one for a backup without volumes would lose them.
 func testEmpty(t *testing.T, p *place) {
 	b := backup(t, p)
 	for file, read := range readers(t, b) {
 		for what, content := range map[string][]byte{"null": pack("null\n"), "empty gzip": pack(""), "empty": {}, "blank": pack(" \n")} {
 			p.put(t, "backups/nightly/nightly"+file, content)
-			if got, err := read(); err != nil || got != 0 {
+			got, err := read()
+			if file == "-podvolumebackups.json.gz" && what != "null" {
+				wantError(t, err, backupstore.ErrDamaged, file)
+				err = nil
+			}
+			if err != nil || got != 0 {
 				t.Errorf("%s, %s: got %v, %v, want nothing", file, what, got, err)
 			}
 		}

@@ -191,8 +191,8 @@ func TestMigrateOfAPartlySyncedBackup(t *testing.T) {
 	}
 }
 
-// TestMigrateOfABackupWithoutList: the bucket has lost the list of a Backup's volumes, and the cluster has no record of them either. A Backup without pod
-// volumes has an empty list, and one that has failed may have none.
+// TestMigrateOfABackupWithoutList: the bucket has lost the list of a Backup's volumes, or its content, and the cluster has no record of them either. A
+// Backup without pod volumes has an empty list, and one that has failed may have none.
 func TestMigrateOfABackupWithoutList(t *testing.T) {
 	t.Parallel()
 	s := newBucketSite(t)
@@ -207,7 +207,8 @@ func TestMigrateOfABackupWithoutList(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Delete(lost.pvb)
-	if err := os.Remove(filepath.Join(s.dir, "backups", "lost", "lost-podvolumebackups.json.gz")); err != nil {
+	list := filepath.Join(s.dir, "backups", "lost", "lost-podvolumebackups.json.gz")
+	if err := os.Remove(list); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]error{"lost": ErrListMissing, "without-volumes": nil, "failed": nil} {
@@ -226,6 +227,17 @@ func TestMigrateOfABackupWithoutList(t *testing.T) {
 		if len(status.Volumes) != 1 || status.Volumes[0].Result == v1alpha1.VolumeFailed {
 			t.Errorf("%s: %+v", task.Name, status.Volumes)
 		}
+	}
+	if err := os.WriteFile(list, nil, 0o600); err != nil { // Velero writes null where there are no volumes
+		t.Fatal(err)
+	}
+	listed, err := NewRepositories(s.Client, s.Namespace).Unsynced(t.Context(), "lost", nil, nil)
+	if refused, ok := errors.AsType[*RefusedError](err); !ok || refused.Reason != v1alpha1.ReasonBackupDamaged || len(listed) > 0 {
+		t.Errorf("an empty file: %+v, %v", listed, err)
+	}
+	if status := s.ended(s.migration("with-an-empty-file")).Status; status.Phase != v1alpha1.PhaseFailed || status.Reason != v1alpha1.ReasonBackupDamaged ||
+		!strings.Contains(status.Message, "volumes may be missing: backups/lost/lost-podvolumebackups.json.gz: damaged") {
+		t.Errorf("%+v", status)
 	}
 	s.Delete(lost.Backup)
 	if status := s.ended(s.migration("without-it")).Status; status.Phase != v1alpha1.PhaseCompleted {

@@ -366,6 +366,18 @@ func TestDryRunOfADamagedBackup(t *testing.T) {
 	}
 }
 
+// TestEmptyListOfVolumes: a truncated list of pod volumes does not say that the backup has none. The cluster does not have its records either.
+func TestEmptyListOfVolumes(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	restorable(c, &script{}, nil)
+	c.put("backups/b1/b1-podvolumebackups.json.gz", nil)
+	c.Delete(c.newVolumeBackup("b1-data"))
+	if r := c.ended(c.created("r1")); r.Status.Phase != velerov1.RestorePhaseFailed || !strings.Contains(r.Status.FailureReason, "b1-podvolumebackups.json.gz: damaged") {
+		t.Errorf("%+v", r.Status)
+	}
+}
+
 // TestDeleteWhileRunning deletes a Restore whose engine goes on until it is told to stop.
 func TestDeleteWhileRunning(t *testing.T) {
 	t.Parallel()
