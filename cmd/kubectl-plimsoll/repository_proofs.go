@@ -111,7 +111,7 @@ func (o *repositoryProofs) run(ctx context.Context, api client.Reader, namespace
 		pvb := &newest[i]
 		last := found[proof.VolumeOf(pvb)]
 		last.Damaged = last.Damaged || pvb.Status.SnapshotID != "" && (checks[proof.RepositoryOf(pvb)].DamagedSince(last.Verified) || isNotedDamaged(pvb, backups.Items))
-		last.Verified = last.AsOf(proof.BackupTime(pvb))
+		last = last.WithNewest(proof.BackupTime(pvb))
 		p := volumeProof{
 			Volume: pvb.Spec.Pod.Namespace + "/" + pvb.Spec.Pod.Name + ":" + pvb.Spec.Volume, StorageLocation: pvb.Spec.BackupStorageLocation,
 			PodVolumeBackup: pvb.Name, BackedUp: proof.BackupTime(pvb).UTC(), Verified: known(last.Verified), Tried: known(last.Tried),

@@ -103,15 +103,20 @@ func Since(all []velerov1.PodVolumeBackup) map[Volume]time.Time {
 // Proof is what the tasks that exist have found out about a volume. A time is zero if there is none.
 type Proof struct {
 	Tried    time.Time // when the last task was done with it, with whatever result
-	Failed   bool      // the last task has found out nothing, such as because the storage did not answer, or a volume was not the same after a restore
+	Failed   bool      // a task has found out nothing, such as because the storage did not answer, or a volume was not the same after a restore, and none since of a backup as new
 	Verified time.Time // when a backup of it was last proven to be restorable. By samples: what was in it then and still is was read since
-	Backup   time.Time // when the newest backup was made that is proven
 	Damaged  bool      // a backup was found damaged or lost, and none that is as new was proven since
 
 	// PartsRead is how many of the Parts of its content were read, by samples or as a whole, and were what they should be when each was
 	// last read. Parts is 0 if no task has sampled it.
 	PartsRead, Parts int
+
+	results []*v1alpha1.RepositoryTaskVolume // of tasks, in the order of time
+	proven  []provenBackup
 }
+
+// provenBackup is a backup that was proven at a time, both of which are the same by samples.
+type provenBackup struct{ at, backup time.Time }
 
 // Results are what tasks have found out about each volume, in the order of time.
 type Results map[Volume][]*v1alpha1.RepositoryTaskVolume
@@ -148,11 +153,15 @@ func Of(tasks []v1alpha1.RepositoryTask) map[Volume]Proof {
 
 // of judges the results of one volume.
 func of(results []*v1alpha1.RepositoryTaskVolume) Proof {
-	var p Proof
+	p := Proof{results: results}
+	var newest time.Time
 	for _, v := range results {
+		if backedUp(v).After(newest) {
+			newest = backedUp(v)
+		}
 		at := v.CompletionTimestamp.Time
-		if !at.Before(p.Tried) {
-			p.Tried, p.Failed = at, v.Result == v1alpha1.VolumeFailed || v.Result == v1alpha1.VolumeMismatched && !Damage(v)
+		if at.After(p.Tried) {
+			p.Tried = at
 		}
 		if v.Result == v1alpha1.VolumeVerified {
 			p.prove(at, backedUp(v))
@@ -161,27 +170,61 @@ func of(results []*v1alpha1.RepositoryTaskVolume) Proof {
 			p.Damaged = true
 		}
 	}
+	p.Failed = hasFailed(results, newest)
 	p.addParts(results)
 	return p
 }
 
 // prove adds that a backup was proven at a time.
 func (p *Proof) prove(at, backup time.Time) {
+	p.proven = append(p.proven, provenBackup{at, backup})
 	if at.After(p.Verified) {
 		p.Verified = at
 	}
-	if backup.After(p.Backup) {
-		p.Backup = backup
-	}
 }
 
-// AsOf returns of which time it is proven that the volume can be restored, zero if of none. newest is when its newest backup was made. While there is a newer
-// backup than those that were read, it is the time of the backup, however often that was read since: nothing is known of what came later.
+// AsOf returns of which time it is proven that the volume can be restored, zero if of none. newest is when its newest backup was made. Of a read of
+// an older backup it is the time of the backup, however often that was read since: nothing is known of what came later.
 func (p *Proof) AsOf(newest time.Time) time.Time {
-	if !p.Backup.IsZero() && p.Backup.Before(newest) && p.Backup.Before(p.Verified) {
-		return p.Backup
+	var last time.Time
+	for _, proven := range p.proven {
+		at := proven.at
+		if backup := proven.backup; !backup.IsZero() && backup.Before(newest) && backup.Before(at) {
+			at = backup
+		}
+		if at.After(last) {
+			last = at
+		}
 	}
-	return p.Verified
+	return last
+}
+
+// WithNewest returns what is proven of a volume whose newest backup was made then. One that was read may have been newer, and deleted since.
+func (p *Proof) WithNewest(newest time.Time) Proof {
+	known := *p
+	known.Verified, known.Failed = p.AsOf(newest), hasFailed(p.results, newest)
+	return known
+}
+
+// hasFailed reports whether a task has found out nothing, and none has found out anything since of a backup that is as new, or as new as the newest.
+func hasFailed(results []*v1alpha1.RepositoryTaskVolume, newest time.Time) bool {
+	for i, v := range results {
+		from := backedUp(v)
+		if from.After(newest) {
+			from = newest
+		}
+		if isFailure(v) && !slices.ContainsFunc(results[i+1:], func(later *v1alpha1.RepositoryTaskVolume) bool {
+			return !isFailure(later) && !backedUp(later).Before(from)
+		}) {
+			return true
+		}
+	}
+	return false
+}
+
+// isFailure reports whether a task has found out nothing about a backup, or that it is gone.
+func isFailure(v *v1alpha1.RepositoryTaskVolume) bool {
+	return v.Result == v1alpha1.VolumeFailed || v.Result == v1alpha1.VolumeMismatched && !Damage(v)
 }
 
 // Damage reports whether a task has found that a backup cannot be restored: files are damaged, or the snapshot or all of the

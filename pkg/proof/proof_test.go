@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,6 +44,7 @@ func TestOf(t *testing.T) {
 		"the snapshot is lost":          {[]found{{3, 2, verified, ""}, {4, 2, failed, gone}}, proof.Proof{Tried: day(4), Failed: true, Verified: day(3), Damaged: true}},
 		"no answer":                     {[]found{{3, 2, verified, ""}, {4, 2, failed, v1alpha1.ReasonDataPath}}, proof.Proof{Tried: day(4), Failed: true, Verified: day(3)}},
 		"an answer again":               {[]found{{5, 2, verified, ""}, {4, 2, failed, v1alpha1.ReasonDataPath}}, proof.Proof{Tried: day(5), Verified: day(5)}},
+		"an answer of an old one":       {[]found{{4, 2, failed, v1alpha1.ReasonDataPath}, {5, 1, verified, ""}}, proof.Proof{Tried: day(5), Failed: true, Verified: day(5)}},
 		"damage, then no answer":        {[]found{{3, 2, mismatched, ""}, {4, 2, failed, v1alpha1.ReasonDataPath}}, proof.Proof{Tried: day(4), Failed: true, Damaged: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -63,9 +66,8 @@ func TestOf(t *testing.T) {
 			task("far", "restic", found{9, 9, verified, ""}) // proves nothing of the other location
 			task("near", "kopia", found{9, 9, verified, ""}) // nor of the other repository
 			got := proof.Of(tasks)[proof.Volume{Namespace: "shop", Pod: "db-0", Name: "data", StorageLocation: "near", Uploader: "restic"}]
-			got.Backup = time.Time{} // TestOldBackupProvesNoNewerOne has it
-			if got != test.want {
-				t.Errorf("%+v, want %+v", got, test.want)
+			if diff := cmp.Diff(test.want, got, cmpopts.IgnoreUnexported(proof.Proof{})); diff != "" { // TestOldBackupProvesNoNewerOne has these
+				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -119,7 +121,7 @@ func TestNewest(t *testing.T) {
 func TestOldBackupProvesNoNewerOne(t *testing.T) {
 	t.Parallel()
 	january := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	june := january.AddDate(0, 5, 0)
+	june, december := january.AddDate(0, 5, 0), january.AddDate(0, 11, 0)
 	result := func(at, backup time.Time) v1alpha1.RepositoryTaskVolume {
 		return v1alpha1.RepositoryTaskVolume{
 			Namespace: "shop", Pod: "db-0", Volume: "data", Result: v1alpha1.VolumeVerified, CompletionTimestamp: new(metav1.NewTime(at)), BackupTimestamp: new(metav1.NewTime(backup)),
@@ -133,6 +135,8 @@ func TestOldBackupProvesNoNewerOne(t *testing.T) {
 		"an old one, and there are newer ones": {[]v1alpha1.RepositoryTaskVolume{result(january.Add(time.Hour), january), result(june, january)}, june, january},
 		"an old one that is the newest":        {[]v1alpha1.RepositoryTaskVolume{result(june, january)}, january, june},
 		"a new one, and then an old one":       {[]v1alpha1.RepositoryTaskVolume{result(june, june.Add(-time.Hour)), result(june.Add(time.Hour), january)}, june, june.Add(-time.Hour)},
+		"the newest, and an old one later":     {[]v1alpha1.RepositoryTaskVolume{result(june, june), result(december, january)}, june, june},
+		"the newest that is left":              {[]v1alpha1.RepositoryTaskVolume{result(june, june), result(december, january)}, january, december},
 		"none":                                 {nil, june, time.Time{}},
 	} {
 		task := v1alpha1.RepositoryTask{Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskVerify}}
@@ -143,6 +147,22 @@ func TestOldBackupProvesNoNewerOne(t *testing.T) {
 		}
 		if got := p.AsOf(test.newest); !got.Equal(test.want) {
 			t.Errorf("%s: proven as of %s, want %s", name, got, test.want)
+		}
+	}
+}
+
+// TestFailureOfANewerBackup: a read of an older backup does not end it, as long as the newer one is there.
+func TestFailureOfANewerBackup(t *testing.T) {
+	t.Parallel()
+	result := func(on, backup int, result v1alpha1.VolumeResult) v1alpha1.RepositoryTaskVolume {
+		return v1alpha1.RepositoryTaskVolume{Result: result, CompletionTimestamp: new(metav1.NewTime(day(on))), BackupTimestamp: new(metav1.NewTime(day(backup)))}
+	}
+	var task v1alpha1.RepositoryTask
+	task.Status.Volumes = []v1alpha1.RepositoryTaskVolume{result(3, 2, v1alpha1.VolumeFailed), result(4, 1, v1alpha1.VolumeVerified)}
+	p := proof.Of([]v1alpha1.RepositoryTask{task})[proof.Volume{Uploader: "restic"}]
+	for newest, want := range map[int]bool{1: false, 2: true, 5: true} {
+		if got := p.WithNewest(day(newest)).Failed; got != want {
+			t.Errorf("while the newest is of day %d: %v, want %v", newest, got, want)
 		}
 	}
 }

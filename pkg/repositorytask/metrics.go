@@ -56,7 +56,7 @@ func NewMetrics(tasks, backups client.Reader, namespace string, logError func(er
 	return &Metrics{
 		api: tasks, backups: backups, namespace: namespace, logError: logError,
 		verified: prometheus.NewDesc("plimsoll_backup_verified_timestamp_seconds",
-			"When a backup of the volume in the location was last proven to be restorable, in seconds since the epoch; absent if no task has. While there is a newer backup than those that were read: when the newest of these was made. By samples: when the oldest of the parts was read that are all of its content.", labels, nil),
+			"When a backup of the volume in the location was last proven to be restorable, in seconds since the epoch; absent if no task has. A read of a backup that is not the newest counts from when that backup was made. By samples: when the oldest of the parts was read that are all of its content.", labels, nil),
 		unproven: prometheus.NewDesc("plimsoll_backup_unproven_timestamp_seconds",
 			"When the oldest backup began of a volume of whose backups in the location none was ever proven to be restorable, as far as backups and tasks exist, in seconds since the epoch; absent if one was.", labels, nil),
 		sampled: prometheus.NewDesc("plimsoll_backup_sampled_ratio",
