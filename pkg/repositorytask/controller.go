@@ -182,7 +182,8 @@ const evidenceDelay = time.Hour
 // isEvidence reports whether a task has found damage of which nothing shows that it is gone, or shows alone that some is gone. Metrics
 // and alerts are made of the tasks that exist, so it is kept until then, or until somebody deletes it. So is one that alone has read a part
 // of a volume that others still read: what samples prove would end before all parts have had their turn. And so is the last proof of a volume that still
-// has backups: the alert for one that is proven no more would end before anybody has seen it.
+// has backups: the alert for one that is proven no more would end before anybody has seen it. And so is the last measurement of a repository that misses
+// snapshots, which nothing else knows.
 func (c *Controller) isEvidence(ctx context.Context, task *v1alpha1.RepositoryTask) (bool, error) {
 	var tasks v1alpha1.RepositoryTaskList
 	if err := c.api.List(ctx, &tasks, client.InNamespace(c.cfg.Namespace)); err != nil {
@@ -209,6 +210,9 @@ func (c *Controller) isEvidence(ctx context.Context, task *v1alpha1.RepositoryTa
 		if carriesPart(proofs[volume], otherProofs[volume]) && time.Since(proofs[volume].Tried) < ttlOf(task) {
 			return true, nil
 		}
+	}
+	if task.Spec.Type == v1alpha1.TaskUsage {
+		return tellsMissing(task, others, backups.Items), nil
 	}
 	if task.Spec.Type != v1alpha1.TaskCheck {
 		return false, nil

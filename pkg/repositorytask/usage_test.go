@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -289,5 +290,57 @@ func TestUsageOfTooManyRepositories(t *testing.T) {
 	err := r.measureRepositories(t.Context())
 	if refused, ok := errors.AsType[*RefusedError](err); !ok || refused.Reason != v1alpha1.ReasonUnsupported || !strings.Contains(err.Error(), "the latest backups are in 701 repositories") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestMissingSnapshotsAreNotForgotten: the task that has found out last that a snapshot is missing, or is there again, outlives its TTL as long as the
+// repository has backups: the metric is made of it.
+func TestMissingSnapshotsAreNotForgotten(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	lost := s.record(s.backup("nightly"), "restic", "shop", "db-0", strings.Repeat("a", 64), velerov1.PodVolumeBackupPhaseCompleted)
+	controller := s.controller(s.config(), s.Client)
+	measured := func(name string, minutesAgo time.Duration, missing int64) *v1alpha1.RepositoryTask {
+		t.Helper()
+		task := s.usageTask(name)
+		task.Spec.TTL = &metav1.Duration{Duration: time.Millisecond}
+		s.Create(task)
+		s.Change(task, func() {
+			at := new(metav1.NewTime(time.Now().Add(-minutesAgo * time.Minute)))
+			task.Status.Phase, task.Status.CompletionTimestamp = v1alpha1.PhaseCompleted, at
+			task.Status.Repositories = []v1alpha1.RepositoryTaskRepository{{
+				BackupStorageLocation: "default", VolumeNamespace: "shop", Uploader: "restic", Result: v1alpha1.RepositoryMeasured, CompletionTimestamp: at,
+				Usage: &v1alpha1.RepositoryUsage{MissingSnapshots: missing},
+			}}
+		})
+		s.Get(task)
+		return task
+	}
+	expires := func(task *v1alpha1.RepositoryTask) bool {
+		t.Helper()
+		if _, err := controller.expire(t.Context(), task); err != nil {
+			t.Fatal(err)
+		}
+		return apierrors.IsNotFound(s.Client.Get(t.Context(), client.ObjectKeyFromObject(task), &v1alpha1.RepositoryTask{}))
+	}
+	first := measured("first", 50, 1)
+	if expires(first) {
+		t.Fatal("the only task that knows of a missing snapshot is gone")
+	}
+	second := measured("second", 40, 1)
+	third := measured("third", 30, 0)
+	if expires(third) || !expires(second) {
+		t.Error("the task that has found the snapshot again must outlive the one that has missed it")
+	}
+	if !expires(first) || !expires(third) {
+		t.Error("a task is kept although nothing is missing")
+	}
+	last := measured("last", 20, 1)
+	if expires(last) {
+		t.Error("the last task that knows of a missing snapshot is gone")
+	}
+	s.Delete(lost)
+	if !expires(last) {
+		t.Error("a task is kept although the repository has no backups")
 	}
 }

@@ -210,6 +210,23 @@ func usagesOf(tasks []v1alpha1.RepositoryTask) map[v1alpha1.RepositoryKey]*v1alp
 	return last
 }
 
+// tellsMissing reports whether a task has measured a repository last, and found that snapshots are missing, or are there again: without it an earlier
+// measurement would be the last one. Nothing is missing in a repository without backups.
+func tellsMissing(task *v1alpha1.RepositoryTask, others []v1alpha1.RepositoryTask, backups []velerov1.PodVolumeBackup) bool {
+	before := usagesOf(others)
+	for repository, entry := range usagesOf([]v1alpha1.RepositoryTask{*task}) {
+		other := before[repository]
+		isLast := other == nil || !entry.CompletionTimestamp.Before(other.CompletionTimestamp)
+		isMissing := entry.Usage.MissingSnapshots > 0 || other != nil && other.Usage.MissingSnapshots > 0
+		if isLast && isMissing && slices.ContainsFunc(backups, func(pvb velerov1.PodVolumeBackup) bool {
+			return proof.RepositoryOf(&pvb) == repository && pvb.Status.Phase == velerov1.PodVolumeBackupPhaseCompleted && pvb.Status.SnapshotID != ""
+		}) {
+			return true
+		}
+	}
+	return false
+}
+
 // trimVolumes leaves out the volumes with the fewest bytes that the object has no room for.
 func trimVolumes(u *v1alpha1.RepositoryUsage, room int) {
 	if len(u.Volumes) <= room {
