@@ -104,14 +104,12 @@ func (o *repositoryProofs) run(ctx context.Context, api client.Reader, namespace
 	if len(newest) == 0 {
 		return &program.ExitError{Code: exitFailed, Err: fmt.Errorf("nothing is proven: no completed PodVolumeBackup of namespace %s is selected", namespace)}
 	}
-	found, checks, now := proof.Of(tasks.Items), proof.ChecksOf(tasks.Items), time.Now()
+	findings, now := proof.FindingsOf(tasks.Items, backups.Items), time.Now()
 	proofs := make([]volumeProof, 0, len(newest))
 	missing := 0
 	for i := range newest {
 		pvb := &newest[i]
-		last := found[proof.VolumeOf(pvb)]
-		last.Damaged = last.Damaged || pvb.Status.SnapshotID != "" && (checks[proof.RepositoryOf(pvb)].DamagedSince(last.Verified) || isNotedDamaged(pvb, backups.Items))
-		last = last.WithNewest(proof.BackupTime(pvb))
+		last := findings.Of(pvb)
 		p := volumeProof{
 			Volume: pvb.Spec.Pod.Namespace + "/" + pvb.Spec.Pod.Name + ":" + pvb.Spec.Volume, StorageLocation: pvb.Spec.BackupStorageLocation,
 			PodVolumeBackup: pvb.Name, BackedUp: proof.BackupTime(pvb).UTC(), Verified: known(last.Verified), Tried: known(last.Tried),
@@ -130,13 +128,6 @@ func (o *repositoryProofs) run(ctx context.Context, api client.Reader, namespace
 	}
 	return &program.ExitError{Code: exitFailed, Err: fmt.Errorf("%s not proven within %s, of %d: 'kubectl plimsoll repository verify --latest' proves them",
 		text.Count(missing, "volume was", "volumes were"), describe.Duration(o.within), len(newest))}
-}
-
-// isNotedDamaged reports whether damage is noted on a backup of the same volume in the same repository: the task that has found it may be deleted.
-func isNotedDamaged(pvb *velerov1.PodVolumeBackup, all []velerov1.PodVolumeBackup) bool {
-	return slices.ContainsFunc(all, func(other velerov1.PodVolumeBackup) bool {
-		return proof.SameSource(&other, pvb) && proof.IsMarkedDamaged(&other, all)
-	})
 }
 
 // state says what is known of a volume whose newest backup is empty or not.

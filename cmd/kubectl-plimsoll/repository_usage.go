@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,6 +19,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
 	"github.com/plimsoll-io/plimsoll/pkg/describe"
+	"github.com/plimsoll-io/plimsoll/pkg/proof"
 	"github.com/plimsoll-io/plimsoll/pkg/text"
 )
 
@@ -76,26 +78,41 @@ func (o *usageTask) showOrMeasure(cmd *cobra.Command, c *connection) error {
 	if err != nil {
 		return err
 	}
-	last, err := lastMeasurement(cmd.Context(), api, task)
-	if err != nil {
-		return err
+	var tasks v1alpha1.RepositoryTaskList
+	if err := api.List(cmd.Context(), &tasks, client.InNamespace(c.namespace)); err != nil {
+		return explainTasksError("list the RepositoryTasks", c.namespace, err)
 	}
+	last := lastMeasurement(tasks.Items, task)
 	if last == nil || last.Status.Phase != v1alpha1.PhaseCompleted || time.Since(last.Status.CompletionTimestamp.Time) > o.maxAge {
 		return o.run(cmd, api, task)
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "Measured %s ago by RepositoryTask %s; --refresh measures again.\n", describe.Age(time.Now(), last.Status.CompletionTimestamp.Time), describe.Clean(last.Name))
+	if err := updateProofs(cmd.Context(), api, last, tasks.Items); err != nil {
+		fmt.Fprintln(cmd.ErrOrStderr(), "CHECKED and PROVEN are those of then:", describe.Clean(err.Error()))
+	}
 	return o.report(cmd.OutOrStdout(), last)
 }
 
-// lastMeasurement returns the task that has ended last of those that measure the same as task; nil: there is none.
-func lastMeasurement(ctx context.Context, api client.Reader, task *v1alpha1.RepositoryTask) (*v1alpha1.RepositoryTask, error) {
-	var tasks v1alpha1.RepositoryTaskList
-	if err := api.List(ctx, &tasks, client.InNamespace(task.Namespace)); err != nil {
-		return nil, explainTasksError("list the RepositoryTasks", task.Namespace, err)
+// updateProofs replaces what was known of repositories and volumes at the end of a measurement by what is known now.
+func updateProofs(ctx context.Context, api client.Reader, measured *v1alpha1.RepositoryTask, tasks []v1alpha1.RepositoryTask) error {
+	var backups velerov1.PodVolumeBackupList
+	if err := api.List(ctx, &backups, client.InNamespace(measured.Namespace)); err != nil {
+		return fmt.Errorf("list the PodVolumeBackups of namespace %s: %w", measured.Namespace, err)
 	}
+	findings := proof.FindingsOf(tasks, backups.Items)
+	for i := range measured.Status.Repositories {
+		if entry := &measured.Status.Repositories[i]; entry.Usage != nil {
+			findings.Update(entry)
+		}
+	}
+	return nil
+}
+
+// lastMeasurement returns the task that has ended last of those that measure the same as task; nil: there is none.
+func lastMeasurement(tasks []v1alpha1.RepositoryTask, task *v1alpha1.RepositoryTask) *v1alpha1.RepositoryTask {
 	var last *v1alpha1.RepositoryTask
-	for i := range tasks.Items {
-		t := &tasks.Items[i]
+	for i := range tasks {
+		t := &tasks[i]
 		want, have := task.Spec, t.Spec
 		want.TTL, have.TTL = nil, nil
 		if !t.Status.Phase.Terminal() || t.Status.CompletionTimestamp == nil || !equality.Semantic.DeepEqual(want, have) {
@@ -105,7 +122,7 @@ func lastMeasurement(ctx context.Context, api client.Reader, task *v1alpha1.Repo
 			last = t
 		}
 	}
-	return last, nil
+	return last
 }
 
 // printUsage prints what was measured of each repository and volume.

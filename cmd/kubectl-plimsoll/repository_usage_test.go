@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
@@ -67,6 +68,18 @@ func TestRepositoryUsage(t *testing.T) {
 	if _, errOut, code := c.run("repository", "verify", "--latest"); code != 0 {
 		t.Errorf("verify: code %d: %s", code, errOut)
 	}
+	proven := func(want string) {
+		t.Helper()
+		out, errOut, code := c.run("repository", "usage")
+		if code != 0 || tasks() != 1 || !regexp.MustCompile(`(?m)^shop/db-0:data  .*  1\.0 MiB  `+want+`$`).MatchString(out) || strings.Contains(errOut, "those of then") {
+			t.Errorf("code %d, %d tasks: %s%s", code, tasks(), out, errOut)
+		}
+	}
+	proven(`\d+s ago`)
+	pvb := &velerov1.PodVolumeBackup{ObjectMeta: c.Meta("nightly-1")}
+	c.Patch(pvb, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationDamaged+`":"`+time.Now().Add(time.Hour).UTC().Format(time.RFC3339)+`"}}}`)
+	proven("Damaged")
+	c.Patch(pvb, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationDamaged+`":null}}}`)
 	out, errOut, code = c.run("repository", "usage", "--refresh", "-o", "json")
 	var task v1alpha1.RepositoryTask
 	if err := json.Unmarshal([]byte(out), &task); err != nil || code != 0 || tasks() != 2 {

@@ -70,7 +70,7 @@ func (r *run) measureOnce(ctx context.Context, i, n int, backups []*velerov1.Pod
 		return fmt.Errorf("list the RepositoryTasks: %w", err)
 	}
 	entry.Usage = usageOf(&result, after, inBoth(before, required))
-	addHistory(entry, tasks.Items)
+	addHistory(entry, tasks.Items, after)
 	trimVolumes(entry.Usage, r.roomForVolumes())
 	entry.Result, entry.Reason, entry.Message = v1alpha1.RepositoryMeasured, "", ""
 	setLocks(entry, result.Locks, result.LockError)

@@ -96,7 +96,7 @@ func TestUsage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	newer.Annotations = map[string]string{v1alpha1.AnnotationProgress: string(encoded)}
+	newer.Annotations = map[string]string{v1alpha1.AnnotationProgress: string(encoded), v1alpha1.AnnotationDamaged: time.Now().UTC().Format(time.RFC3339)}
 	newer.Status.StartTimestamp = new(metav1.NewTime(time.Now().Add(time.Hour)))
 	s.update(newer)
 	s.Delete(s.storeInto(again, "restic", "shop", "gone-0"))
@@ -116,7 +116,8 @@ func TestUsage(t *testing.T) {
 	if v := u.Volumes[0]; v.Pod != "lost-0" || v.MissingSnapshots != 1 || v.Snapshots != 0 || v.LogicalBytes != nil || v.NewestBytes != nil || v.NewestBackup != nil {
 		t.Errorf("%+v", v)
 	}
-	if v := u.Volumes[1]; v.Pod != web.Spec.Pod.Name || v.Snapshots != 2 || *v.LogicalBytes != 6<<20 || *v.AddedBytes != 3_150_000 || *v.GrowthBytes != 0 || v.VerifiedTimestamp == nil ||
+	if v := u.Volumes[1]; v.Pod != web.Spec.Pod.Name || v.Snapshots != 2 || *v.LogicalBytes != 6<<20 || *v.AddedBytes != 3_150_000 || *v.GrowthBytes != 0 || !v.Damaged ||
+		!v.VerifiedTimestamp.Equal(&web.CreationTimestamp) || // of that backup, since there is a newer one
 		!v.NewestBackup.Equal(new(metav1.NewTime(newer.Status.StartTimestamp.Truncate(time.Second)))) {
 		t.Errorf("%+v", v)
 	}

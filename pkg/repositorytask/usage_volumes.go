@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
-	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -155,12 +154,10 @@ func valueOr(p *int64, otherwise int64) int64 {
 	return *p
 }
 
-// addHistory adds what other tasks have found out about a repository and its volumes: the last proofs, and how large they were before.
-func addHistory(entry *v1alpha1.RepositoryTaskRepository, tasks []v1alpha1.RepositoryTask) {
+// addHistory adds what is known of a repository with these backups and its volumes: the last proofs, and how large they were before.
+func addHistory(entry *v1alpha1.RepositoryTaskRepository, tasks []v1alpha1.RepositoryTask, backups []velerov1.PodVolumeBackup) {
 	u := entry.Usage
-	checks := proof.ChecksOf(tasks)[proof.RepositoryIn(entry)]
-	u.CheckedTimestamp, u.Damaged = timeOrNil(checks.LastWhole()), checks.Damaged()
-	proofs := proof.Of(tasks)
+	proof.FindingsOf(tasks, backups).Update(entry)
 	var volumesBefore []v1alpha1.VolumeUsage
 	if last := usagesOf(tasks)[proof.RepositoryIn(entry)]; last != nil {
 		u.GrowthSince = last.CompletionTimestamp
@@ -169,8 +166,6 @@ func addHistory(entry *v1alpha1.RepositoryTaskRepository, tasks []v1alpha1.Repos
 	}
 	for i := range u.Volumes {
 		v := &u.Volumes[i]
-		p := proofs[proof.Volume{Namespace: v.Namespace, Pod: v.Pod, Name: v.Volume, StorageLocation: entry.BackupStorageLocation, Uploader: entry.Uploader}]
-		v.VerifiedTimestamp, v.Damaged = timeOrNil(p.Verified), p.Damaged
 		for j := range volumesBefore {
 			if b := &volumesBefore[j]; b.Namespace == v.Namespace && b.Pod == v.Pod && b.Volume == v.Volume {
 				v.GrowthBytes = growth(b.NewestBytes, v.NewestBytes)
@@ -184,13 +179,6 @@ func growth(before, now *int64) *int64 {
 		return nil
 	}
 	return new(*now - *before)
-}
-
-func timeOrNil(t time.Time) *metav1.Time {
-	if t.IsZero() {
-		return nil
-	}
-	return new(metav1.NewTime(t))
 }
 
 // usagesOf returns the last measurement of each repository.
