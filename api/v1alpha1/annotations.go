@@ -14,6 +14,10 @@ const (
 	// positive number.
 	AnnotationMaxOperations = "plimsoll.io/max-operations"
 
+	// AnnotationMaxBytesPerSecond of a BackupStorageLocation is how much all these volumes together may send to it in a second, and how much they may
+	// receive: a quantity, such as 200Mi. LocationLimitOf divides it by AnnotationMaxOperations.
+	AnnotationMaxBytesPerSecond = "plimsoll.io/max-bytes-per-second"
+
 	// AnnotationProgressMode of a Restore chooses how its progress is counted. With ProgressModeOnePhase the total comes from
 	// the Backup's status and items are restored at once, without a look at all of them before: where the backup is so large
 	// that this takes long.

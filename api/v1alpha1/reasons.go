@@ -100,8 +100,9 @@ const (
 	EventStalled              = "Stalled"
 	EventResumed              = "Resumed" // bytes move again, or another agent has taken over
 	EventRetrying             = "Retrying"
-	EventWaiting              = "Waiting" // for a repository that does not open
-	EventPartial              = "Partial" // completed, without some files or in another way that people should look at
+	EventWaiting              = "Waiting"      // for a repository that does not open
+	EventLimitNotKept         = "LimitNotKept" // a limit of the location
+	EventPartial              = "Partial"      // completed, without some files or in another way that people should look at
 	EventCompleted            = "Completed"
 	EventRefusedAttributes    = "RefusedAttributes"    // completed, without some owners, modes, times or extended attributes
 	EventUnreadableAttributes = "UnreadableAttributes" // completed, without some extended attributes

@@ -428,6 +428,12 @@ func TestDoctor(t *testing.T) {
 			c.Get(secret)
 			return changed(c, secret, func() { secret.Data["repository-password"] = []byte("hush-hush") })
 		}},
+		{"a limit that is not kept", "locations", "LimitNotKept", "warning", func(*testing.T) func() {
+			location := &velerov1.BackupStorageLocation{ObjectMeta: c.Meta("default")}
+			c.Get(location)
+			c.Change(location, func() { location.Annotations = map[string]string{v1alpha1.AnnotationMaxBytesPerSecond: "200Mi"} })
+			return func() { c.Change(location, func() { location.Annotations = nil }) }
+		}},
 		{"no mount propagation", "volumes", "MountNotPropagated", "error", c.unpropagated},
 		{"no mount propagation in the DaemonSet", "volumes", "MountNotPropagated", "error", func(*testing.T) func() {
 			return changed(c, c.agents, func() { c.agents.Spec.Template.Spec.Containers[0].VolumeMounts[0].MountPropagation = nil })

@@ -317,6 +317,11 @@ func (d *doctor) locations() {
 			d.fail(checkLocations, "LocationUnavailable", fmt.Sprintf("BackupStorageLocation %s is %s: %s", l.Name, cmp.Or(string(l.Status.Phase), "not checked by the server yet"), cmp.Or(l.Status.Message, "no message")),
 				"correct the location, its Secret or the network of the server", "")
 		}
+		_, problems := v1alpha1.LocationLimitOf(l.Annotations)
+		for _, problem := range problems {
+			d.warn(checkLocations, v1alpha1.EventLimitNotKept, fmt.Sprintf("the limit of BackupStorageLocation %s is not kept: %s", l.Name, problem),
+				"correct its annotations: docs/node-agent.md, Limit a location", "")
+		}
 	}
 	checked := map[string]bool{}
 	seen := d.answers(func(pod *corev1.Pod, s *v1alpha1.SelfCheck) {

@@ -42,4 +42,7 @@ func TestLocationLimitIsRefused(t *testing.T) {
 	if end := c.end(pvb); end.Phase != podvolume.PhaseCompleted {
 		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 	}
+	if note := c.event(pvb, v1alpha1.EventLimitNotKept); !strings.Contains(note, "refuses its Lease") {
+		t.Errorf("said: %s", note)
+	}
 }

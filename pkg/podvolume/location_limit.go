@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
+	"strings"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,19 +21,15 @@ func isBusy(err error) bool {
 	return ok
 }
 
-// maxOperations returns how many volumes of the cluster may move to and from a location at the same time; 0: any number. What nobody can read limits
-// nothing: backups that do not run would be worse.
-func (e *Environment) maxOperations(location *velerov1.BackupStorageLocation) int {
-	text, ok := location.Annotations[v1alpha1.AnnotationMaxOperations]
-	if !ok {
-		return 0
+// reportUnkeptLimit says, once for an operation, what of its location's limit is not kept.
+func (op *Operation) reportUnkeptLimit(problems ...string) {
+	if len(problems) == 0 || op.unkeptShown {
+		return
 	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 1 {
-		e.Logger.Warn("The limit of a location is no positive number, and is not kept", "location", location.Name, "annotation", v1alpha1.AnnotationMaxOperations, "value", text)
-		return 0
-	}
-	return n
+	op.unkeptShown = true
+	said := strings.Join(problems, "; ")
+	op.log.Warn("The limit of a location is not kept", "location", op.Location, "problem", said)
+	op.emit(warning, v1alpha1.EventLimitNotKept, "the limit of BackupStorageLocation %s is not kept: %s", op.Location, said)
 }
 
 // takePlace takes a place of the operation's location, if that has a limit.
@@ -54,7 +50,7 @@ func (op *Operation) takePlace(ctx context.Context) error {
 	case isBusy(err), stopCause(ctx) != nil:
 		return err
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err): // it does not pass, and backups that do not run would be worse
-		op.log.Warn("The limit of a location is not kept: the API server refuses its Lease", "location", op.Location, "error", err)
+		op.reportUnkeptLimit("the API server refuses its Lease: " + err.Error())
 		return nil
 	default: // it says nothing of the volume
 		return unansweredError{err}
@@ -102,13 +98,13 @@ func (e *Environment) countFreePlaces(ctx context.Context, name string) (int, er
 	if err := e.API.Get(ctx, types.NamespacedName{Namespace: e.Namespace, Name: name}, &location); err != nil {
 		return 0, fmt.Errorf("get BackupStorageLocation %s: %w", name, err)
 	}
-	places := e.maxOperations(&location)
-	if places == 0 {
+	limit, _ := v1alpha1.LocationLimitOf(location.Annotations) // the attempts that go on report the problems
+	if limit.Operations == 0 {
 		return math.MaxInt, nil
 	}
 	limiter, err := e.limiter()
 	if err != nil {
 		return 0, err
 	}
-	return limiter.Free(ctx, name, places)
+	return limiter.Free(ctx, name, limit.Operations)
 }

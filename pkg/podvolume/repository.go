@@ -28,10 +28,13 @@ func (op *Operation) repository(ctx context.Context) (uploader.Repository, error
 	if err != nil {
 		return uploader.Repository{}, fmt.Errorf("get BackupStorageLocation %s: %w", op.Location, err)
 	}
-	op.places = op.env.maxOperations(&location)
+	limit, problems := v1alpha1.LocationLimitOf(location.Annotations)
+	op.places = limit.Operations
+	op.reportUnkeptLimit(problems...)
 	repo, err := op.env.resolver.Resolve(ctx, &location, repository.Request{
 		UploaderType: op.UploaderType, Identifier: op.RepoIdentifier, Namespace: op.RepoNamespace, Config: op.repositoryConfig(ctx),
 	})
+	repo.MaxBytesPerSecond = limit.BytesPerSecond
 	if errors.Is(err, repository.ErrMisconfigured) {
 		return repo, Permanent(v1alpha1.ReasonInvalidLocation, err)
 	}

@@ -114,6 +114,17 @@ type Repository struct {
 	InsecureSkipTLSVerify bool
 	// ReadOnly says that nothing may be written, locks included.
 	ReadOnly bool
+	// MaxBytesPerSecond is how much one run may send to the storage, and how much it may receive; 0: as much as the data path's own limits allow,
+	// of which a lower one holds.
+	MaxBytesPerSecond int64
+}
+
+// Limit returns the lower one of MaxBytesPerSecond and a limit of the data path; 0 is no limit.
+func (r Repository) Limit(own int64) int64 {
+	if own <= 0 || r.MaxBytesPerSecond > 0 && r.MaxBytesPerSecond < own {
+		return r.MaxBytesPerSecond
+	}
+	return own
 }
 
 // Local returns the directory of a repository in the file system, and false for one behind a network.

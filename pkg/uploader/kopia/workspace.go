@@ -148,7 +148,7 @@ func (u *Uploader) prepare(w *workspace, r *run) error {
 	req.InsecureSkipTLSVerify, req.ReadOnly = repo.InsecureSkipTLSVerify, repo.ReadOnly
 	// Velero cuts white space off for kopia, and only for kopia (docs/contracts/velero-node-agent.md 6.1).
 	req.Password = strings.TrimSpace(repo.Password.Reveal())
-	req.UploadLimit, req.DownloadLimit = uploader.Share(o.UploadLimit, o.Slots), uploader.Share(o.DownloadLimit, o.Slots)
+	req.UploadLimit, req.DownloadLimit = repo.Limit(uploader.Share(o.UploadLimit, o.Slots)), repo.Limit(uploader.Share(o.DownloadLimit, o.Slots))
 	req.ProgressInterval, req.CheckpointInterval = o.ProgressInterval, o.CheckpointInterval
 	if req.Parallel <= 0 {
 		req.Parallel = o.Parallel

@@ -76,10 +76,10 @@ func (u *Uploader) globalArgs(w *workspace) []string {
 	if w.repository.InsecureSkipTLSVerify {
 		args = append(args, "--insecure-tls")
 	}
-	if limit := kibibytes(uploader.Share(u.options.UploadLimit, u.options.Slots)); limit > 0 {
+	if limit := kibibytes(w.repository.Limit(uploader.Share(u.options.UploadLimit, u.options.Slots))); limit > 0 {
 		args = append(args, "--limit-upload", strconv.FormatInt(limit, 10))
 	}
-	if limit := kibibytes(uploader.Share(u.options.DownloadLimit, u.options.Slots)); limit > 0 {
+	if limit := kibibytes(w.repository.Limit(uploader.Share(u.options.DownloadLimit, u.options.Slots))); limit > 0 {
 		args = append(args, "--limit-download", strconv.FormatInt(limit, 10))
 	}
 	return args

@@ -150,6 +150,36 @@ func TestSecretsStayOutOfArguments(t *testing.T) {
 	}
 }
 
+// TestLowerLimitReachesRestic: a run has its share of the node's limit, or what its storage allows a run, if that is less.
+func TestLowerLimitReachesRestic(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		options Options
+		storage int64
+		want    string
+	}{
+		"none":          {want: "backup . --json"},
+		"the storage's": {storage: 2 << 20, want: "backup --limit-upload 2048 --limit-download 2048 . --json"},
+		"the lower one of each": {
+			options: Options{UploadLimit: 4 << 20, DownloadLimit: 16 << 20, Slots: func() int { return 4 }}, storage: 2 << 20,
+			want: "backup --limit-upload 1024 --limit-download 2048 . --json",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			u, calls := newFake(t, test.options)
+			repository := scripted("out " + goodSummary)
+			repository.MaxBytesPerSecond = test.storage
+			if _, err := u.Backup(t.Context(), uploader.BackupRequest{Repository: repository, Volume: volumeOf(t, 1)}, nil); err != nil {
+				t.Fatal(err)
+			}
+			if args := strings.Join(readCall(t, calls, "backup").Args, " "); !strings.HasPrefix(args, test.want) {
+				t.Errorf("arguments\n%s\nwant\n%s", args, test.want)
+			}
+		})
+	}
+}
+
 // Proxies come from the agent's environment. (Not parallel: it changes it.)
 func TestProxySettingsReachRestic(t *testing.T) {
 	t.Setenv("HTTPS_PROXY", "http://proxy:3128")

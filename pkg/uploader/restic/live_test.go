@@ -105,6 +105,49 @@ func TestCancelRemovesTheLock(t *testing.T) {
 	})
 }
 
+// TestStorageLimitOfARealBackup reads the arguments of the real program while it runs.
+func TestStorageLimitOfARealBackup(t *testing.T) {
+	t.Parallel()
+	u := newUploader(t, parts.DefaultRestic, Options{UploadLimit: 8 << 20})
+	repository, volume := initialized(t, u, 0), volumeOf(t, 40<<20)
+	repository.MaxBytesPerSecond = 1 << 20 // it would take 40 s
+	enough := errors.New("enough")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	arguments := ""
+	sink := progress.SinkFunc(func(r progress.Reading) {
+		if r.BytesDone > 0 && arguments == "" {
+			arguments = argumentsIn(t, volume.Name())
+			cancel(enough)
+		}
+	})
+	if _, err := u.Backup(ctx, uploader.BackupRequest{Repository: repository, Volume: volume}, sink); !errors.Is(err, enough) {
+		t.Errorf("got %v, want the cause", err)
+	}
+	if !strings.Contains(arguments, " backup --limit-upload 1024 --limit-download 1024 ") {
+		t.Errorf("restic runs as %q", arguments)
+	}
+}
+
+// argumentsIn returns the command line of the worker in a volume, empty if there is none.
+func argumentsIn(t *testing.T, volume string) string {
+	t.Helper()
+	processes, err := filepath.Glob("/proc/[0-9]*/cwd")
+	if err != nil {
+		t.Error(err)
+	}
+	for _, cwd := range processes {
+		if at, err := os.Readlink(cwd); err == nil && at == volume {
+			line, err := os.ReadFile(filepath.Join(filepath.Dir(cwd), "cmdline"))
+			if err != nil {
+				t.Error(err)
+			}
+			return string(bytes.ReplaceAll(line, []byte{0}, []byte{' '}))
+		}
+	}
+	return ""
+}
+
 // A backup that goes on where another one ended sends again what that one had in hand, and not all that it had stored.
 func TestResumeFindsWhatWasStored(t *testing.T) {
 	eachBehavior(t, func(t *testing.T, version string) {

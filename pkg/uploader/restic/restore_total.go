@@ -31,7 +31,7 @@ func (u *Uploader) startSizing(ctx context.Context, w *workspace, req uploader.R
 		close(s.ended)
 		return s
 	}
-	alone := u.options.DownloadLimit > 0
+	alone := req.Repository.Limit(u.options.DownloadLimit) > 0
 	go func() {
 		defer close(s.ended)
 		if s.bytes, s.err = u.restoreSize(ctx, w, req, !alone); s.err == nil {

@@ -64,21 +64,27 @@ func TestTotalOfARestore(t *testing.T) {
 // TestDownloadLimitOfARestore: together restic stats and the restore would exceed the limit, so one comes after the other.
 func TestDownloadLimitOfARestore(t *testing.T) {
 	t.Parallel()
-	u, calls := newFake(t, Options{DownloadLimit: 1 << 20})
-	repository := scripted()
-	repository.Env["SCRIPT_stats"], repository.Env["SCRIPT_restore"] = statsSays100, restoredAll
-	known := false
-	got, err := u.Restore(t.Context(), uploader.RestoreRequest{Repository: repository, Volume: volumeOf(t, 1), SnapshotID: "12345678"}, progress.SinkFunc(func(r progress.Reading) {
-		if known || !r.TotalFinal {
-			return
-		}
-		known = true
-		if begun, err := filepath.Glob(filepath.Join(calls, "*", "restore.json")); err != nil || len(begun) > 0 {
-			t.Errorf("the restore runs already: %v, %v", begun, err)
-		}
-	}))
-	if err != nil || got.SizesOnDisk != 100 || !known {
-		t.Errorf("got %+v, %v, a total known: %v", got, err, known)
+	for whose, limits := range map[string]struct{ node, storage int64 }{"the node's": {node: 1 << 20}, "the storage's": {storage: 1 << 20}} {
+		t.Run(whose, func(t *testing.T) {
+			t.Parallel()
+			u, calls := newFake(t, Options{DownloadLimit: limits.node})
+			repository := scripted()
+			repository.MaxBytesPerSecond = limits.storage
+			repository.Env["SCRIPT_stats"], repository.Env["SCRIPT_restore"] = statsSays100, restoredAll
+			known := false
+			got, err := u.Restore(t.Context(), uploader.RestoreRequest{Repository: repository, Volume: volumeOf(t, 1), SnapshotID: "12345678"}, progress.SinkFunc(func(r progress.Reading) {
+				if known || !r.TotalFinal {
+					return
+				}
+				known = true
+				if begun, err := filepath.Glob(filepath.Join(calls, "*", "restore.json")); err != nil || len(begun) > 0 {
+					t.Errorf("the restore runs already: %v, %v", begun, err)
+				}
+			}))
+			if err != nil || got.SizesOnDisk != 100 || !known {
+				t.Errorf("got %+v, %v, a total known: %v", got, err, known)
+			}
+		})
 	}
 }
 
