@@ -51,7 +51,7 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	t := newTable(os.Stdout, *rounds, scale)
+	t := newTable(os.Stdout, dir, *rounds, scale)
 	for _, s := range scenarios(scale) {
 		if !pattern.MatchString(s.name) {
 			continue

@@ -3,12 +3,11 @@ package main
 import (
 	"fmt"
 	"io"
-	"runtime"
 	"slices"
 	"text/tabwriter"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/plimsoll-io/plimsoll/test/bench/machine"
 )
 
 // result is a row as it was measured.
@@ -20,14 +19,10 @@ type result struct {
 // table prints results as Markdown, so that docs/performance.md can hold what was printed.
 type table struct{ out *tabwriter.Writer }
 
-func newTable(w io.Writer, rounds, scale int) *table {
-	var system unix.Utsname
-	kernel := "unknown kernel"
-	if unix.Uname(&system) == nil {
-		kernel = "Linux " + unix.ByteSliceToString(system.Release[:])
-	}
-	fmt.Fprintf(w, "%s: %d processors, %s, %s; median of %d rounds after one of warm-up; data divided by %d\n\n",
-		time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), kernel, runtime.Version(), rounds, scale)
+// newTable prints what was measured where: dir has the data.
+func newTable(w io.Writer, dir string, rounds, scale int) *table {
+	fmt.Fprintf(w, "%s: %s; median of %d rounds after one of warm-up; data divided by %d\n\n",
+		time.Now().UTC().Format(time.DateOnly), machine.Describe(dir), rounds, scale)
 	t := &table{tabwriter.NewWriter(w, 0, 0, 1, ' ', 0)}
 	fmt.Fprintln(t.out, "| scenario\t| step\t| ours, s\t| bare, s\t| wall\t| from\t| to\t| CPU\t| goal\t| verdict\t|")
 	fmt.Fprintln(t.out, "| ---\t| ---\t| ---:\t| ---:\t| ---:\t| ---:\t| ---:\t| ---:\t| ---:\t| ---\t|")
