@@ -15,6 +15,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"time"
 
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
@@ -77,10 +78,11 @@ func measure(ctx context.Context, s scenario, dir string, rounds int, t *table) 
 	if err != nil {
 		return err
 	}
-	results := make([]result, len(s.rows))
+	rows := slices.DeleteFunc(s.rows, func(r row) bool { return r.cold() && t.skipsCold(s.name, r) })
+	results := make([]result, len(rows))
 	for round := range rounds + 1 {
 		fmt.Fprintf(os.Stderr, "%s: round %d of %d, %s\n", s.name, round, rounds, time.Since(began).Round(time.Second))
-		pairs, err := sides.round(ctx, filepath.Join(dir, fmt.Sprintf("round-%d", round)), s.rows, round%2 == 0)
+		pairs, err := sides.round(ctx, filepath.Join(dir, fmt.Sprintf("round-%d", round)), rows, round%2 == 0)
 		if err != nil {
 			return err
 		}
@@ -91,7 +93,7 @@ func measure(ctx context.Context, s scenario, dir string, rounds int, t *table) 
 			results[i].pairs = append(results[i].pairs, pairs[i])
 		}
 	}
-	for i, row := range s.rows {
+	for i, row := range rows {
 		results[i].row = row
 		t.add(s.name, results[i])
 	}

@@ -26,6 +26,9 @@ type row struct {
 	goal float64 // the ratio of wall times that is to be reached; 0: none
 }
 
+// cold reports whether both sides begin with nothing of the data in the kernel's caches.
+func (r row) cold() bool { return r.step == walkCold }
+
 // sides are ours and the bare tool.
 type sides struct {
 	ours, theirs side
@@ -63,6 +66,11 @@ func (s *sides) round(ctx context.Context, dir string, rows []row, oursFirst boo
 	pairs := make([]pair, len(rows))
 	for i, row := range rows {
 		for _, side := range order {
+			if row.cold() {
+				if err := dropCaches(ctx); err != nil {
+					return nil, err
+				}
+			}
 			c, err := measured(func() error { return steps[side](ctx, row.step) })
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", row.step, err)

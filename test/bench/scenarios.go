@@ -8,6 +8,7 @@ const (
 	unchanged = "unchanged"
 	restore   = "restore"
 	walk      = "walk"
+	walkCold  = "walk, cold"
 )
 
 // scenarios returns all that is measured. scale divides the number of files, or of bytes where the files are few.
@@ -40,9 +41,18 @@ func scenarios(scale int) []scenario {
 		},
 		{
 			name: "walk-300k-files",
-			rows: []row{{walk, 0.50}},
+			keep: true,
+			rows: []row{{walk, 0.50}, {walkCold, 0.50}},
 			prepare: func(_ context.Context, dir string) (*sides, error) {
 				return newWalk(dir, tree{files: 300_000 / scale, size: 4})
+			},
+		},
+		{
+			name: "walk-1M-files",
+			keep: true,
+			rows: []row{{walk, 0.50}},
+			prepare: func(_ context.Context, dir string) (*sides, error) {
+				return newWalk(dir, tree{files: 1_000_000 / scale}) // empty: less to write, and a walk does not read them
 			},
 		},
 	}

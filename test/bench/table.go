@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"text/tabwriter"
 	"time"
@@ -52,6 +53,16 @@ func (t *table) add(scenario string, r result) {
 	}
 	fmt.Fprintf(t.out, "| %s\t| %s\t| %.2f\t| %.2f\t| %.2f\t| %.2f\t| %.2f\t| %.2f\t| %s\t| %s\t|\n",
 		scenario, r.row.step, median(ours), median(theirs), median(wall), wall[0], wall[len(wall)-1], median(cpu), goal, verdict)
+}
+
+// skipsCold reports whether a row that needs cold caches cannot be measured, and then puts the reason in the place of the result.
+func (t *table) skipsCold(scenario string, r row) bool {
+	err := canDropCaches()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "*** %s: %s is not measured, because the kernel's caches can be dropped by root only: %v ***\n", scenario, r.step, err)
+		fmt.Fprintf(t.out, "| %s\t| %s\t|\t|\t|\t|\t|\t|\t| %.2f\t| not measured: needs root\t|\n", scenario, r.step, r.goal)
+	}
+	return err != nil
 }
 
 func (t *table) flush() error { return t.out.Flush() }

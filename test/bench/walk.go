@@ -7,10 +7,12 @@ import (
 	"os/exec"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/plimsoll-io/plimsoll/pkg/volume"
 )
 
-// newWalk compares how we add up the sizes of a volume's files with du. The cache is warm.
+// newWalk compares how we add up the sizes of a volume's files with du.
 func newWalk(dir string, data tree) (*sides, error) {
 	path := filepath.Join(dir, "volume")
 	if err := data.fill(path); err != nil {
@@ -45,4 +47,27 @@ func (d *du) begin(context.Context, string) (func(context.Context, string) error
 	return func(ctx context.Context, _ string) error {
 		return runQuietly(exec.CommandContext(ctx, "du", "-s", "--apparent-size", d.path))
 	}, nil
+}
+
+// cachesFile is where Linux takes orders to drop its caches. Only root can write it.
+const cachesFile = "/proc/sys/vm/drop_caches"
+
+// canDropCaches returns why the kernel's caches cannot be dropped, nil if they can.
+func canDropCaches() error {
+	f, err := os.OpenFile(cachesFile, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// dropCaches lets the kernel forget the files, directories and inodes that it has read, of the whole machine.
+func dropCaches(ctx context.Context) error {
+	unix.Sync() // what is not on disk yet would stay
+	const pagesAndInodes = "3"
+	if err := os.WriteFile(cachesFile, []byte(pagesAndInodes), 0); err != nil {
+		return err
+	}
+	// du's program comes from the disk again, too. Ours runs already, so that du would pay alone.
+	return runQuietly(exec.CommandContext(ctx, "du", "--version"))
 }
