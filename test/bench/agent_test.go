@@ -20,7 +20,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if err := rig.Prepare("bench-agent", false); err != nil {
+	if err := rig.Prepare("bench-agent", false, "./test/bench/restic-torrent"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
