@@ -189,6 +189,34 @@ func TestOthersProgressIsNotSent(t *testing.T) {
 	}
 }
 
+// A backup that has its node's label when it is created, as an admission policy can set it, is taken by its node's agent and goes to no other.
+func TestLabelledAtCreation(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, controlplane.LatestVelero)
+	c.startAgent(uploadertest.NewFake(t.TempDir()), nil)
+	other := "other-" + c.Namespace
+	wire := c.tapped(func() { c.startAgentOn(other, uploadertest.NewFake(t.TempDir()), nil) })
+	volume := func(node, name string) *velerov1.PodVolumeBackup {
+		pod := c.podOn(node, name, "data")
+		write(t, c.dir(pod, "data")+"/file", "content")
+		return c.newBackup(pod, "data")
+	}
+	pvb := volume(c.node, "source")
+	pvb.Labels[v1alpha1.LabelNode] = v1alpha1.LabelValue(c.node)
+	c.Create(pvb)
+	end := c.end(pvb)
+	if end.Phase != podvolume.PhaseCompleted || label(end.Object, v1alpha1.LabelNode) != "none" || label(end.Object, v1alpha1.LabelEndedOn) != c.node {
+		t.Errorf("ended as %s with labels %v", describe([]podvolume.PodVolume{end}), end.Object.GetLabels())
+	}
+	// Whatever was to be sent before has been sent when the other agent gets its own object.
+	own := volume(other, "own")
+	c.Create(own)
+	c.end(own)
+	if sent, others := wire.events(own), wire.events(pvb); sent == 0 || others != 0 {
+		t.Errorf("the other agent was sent %d events of its own object, and %d of this one", sent, others)
+	}
+}
+
 // Whatever somebody does to the labels of an object, its agent works on it once, and to its end.
 func TestLabelsChangedMeanwhile(t *testing.T) {
 	t.Parallel()
