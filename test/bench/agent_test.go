@@ -24,12 +24,18 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	os.Exit(testenv.Main(m))
+	code := testenv.Main(m)
+	if err := printAgentRows(os.Stdout, os.TempDir()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
 }
 
-// TestAgentMemory prints how much memory an agent takes that has nothing to do, and one that moves 20 volumes.
+// TestAgentMemory measures how much memory an agent takes that has nothing to do, and one that moves 20 volumes.
 func TestAgentMemory(t *testing.T) {
 	const operations, size = 20, 8 << 20
+	const idleGoal, operationGoal = 40 << 10, 1 << 10 // KiB
 	for _, uploader := range []string{rig.Restic, rig.Kopia} {
 		f := rig.NewFixture(t)
 		f.UseDirectory(filepath.Join(f.Dir, "store"))
@@ -65,8 +71,9 @@ func TestAgentMemory(t *testing.T) {
 		for _, pvb := range backups {
 			f.Complete(pvb)
 		}
-		after := memory(t, a.Cmd.Process.Pid)
-		t.Logf("| %s | idle %s | with %d operations %s | after them %s |", uploader, idle, operations, moving, after)
+		addAgentGoal("agent, idle, "+uploader, idle.String(), "40 MiB", idle.all <= idleGoal)
+		addAgentGoal("agent, 20 operations, "+uploader, moving.String(), "idle + 20 MiB", moving.all <= idle.all+operations*operationGoal)
+		addAgentRow("agent, after them, "+uploader, memory(t, a.Cmd.Process.Pid).String())
 		a.Stop()
 	}
 }
@@ -75,7 +82,7 @@ func TestAgentMemory(t *testing.T) {
 type resident struct{ all, own int }
 
 func (r resident) String() string {
-	return fmt.Sprintf("%d MiB (%d without the program)", r.all>>10, r.own>>10)
+	return fmt.Sprintf("%.1f MiB (%.1f without the program)", float64(r.all)/(1<<10), float64(r.own)/(1<<10))
 }
 
 func memory(t *testing.T, pid int) resident {

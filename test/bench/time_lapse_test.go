@@ -16,7 +16,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
-// TestTimeLapse prints how much memory an agent has after 1 and 10 million lines of restic's progress. restic prints one each second, so that 10 million
+// TestTimeLapse measures how much memory an agent has after 1 and 10 million lines of restic's progress. restic prints one each second, so that 10 million
 // are those of 115 volumes that move for 24 hours. The lines come from a restic that does nothing else. All that reads, counts, shows and writes them is
 // the agent's own, and its API server is a real one.
 func TestTimeLapse(t *testing.T) {
@@ -45,13 +45,10 @@ func TestTimeLapse(t *testing.T) {
 		}
 	}
 	f.Complete(pvb)
-	const enough = 1 << 20 // a byte for each of the 9 million lines would be nine times as much
-	verdict := "met"
-	if heaps[1]-heaps[0] > enough {
-		verdict = "missed"
-	}
-	t.Logf("| restic, 10 million lines, %d writes | after 1 and 10 million %s, %s | in use on the heap %d, %d KiB | goal: no growth | %s |",
-		f.API.SentTo(pvb.Name).All, memories[0], memories[1], heaps[0]>>10, heaps[1]>>10, verdict)
+	addAgentRow("agent, after 1 million lines of restic", memories[0].String())
+	addAgentRow("agent, after 10 million", fmt.Sprintf("%s: %+.1f MiB", memories[1], float64(memories[1].all-memories[0].all)/(1<<10)))
+	const noGrowth = 1 << 20 // a byte for each of the 9 million lines would be nine times as much
+	addAgentGoal("of that in use on the heap, after both", fmt.Sprintf("%.2f, %.2f MiB", float64(heaps[0])/(1<<20), float64(heaps[1])/(1<<20)), "no growth", heaps[1]-heaps[0] < noGrowth)
 	a.Stop()
 }
 
