@@ -35,6 +35,42 @@ type RepositoryLock struct {
 	Stale bool `json:"stale,omitempty"`
 }
 
+// TouchedBackup is a backup of a volume that needs what is damaged in its repository.
+type TouchedBackup struct {
+	// SnapshotID is its snapshot.
+	SnapshotID string `json:"snapshotID"`
+
+	// PodVolumeBackup is the object in the cluster that names the snapshot. Empty: there is none.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	PodVolumeBackup string `json:"podVolumeBackup,omitempty"`
+
+	// Backup is the Backup that it belongs to. Empty: none, or nothing but the snapshot is known.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Backup string `json:"backup,omitempty"`
+
+	// Namespace, Pod and Volume are what was backed up. Empty: nothing but the snapshot is known.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Namespace string `json:"namespace,omitempty"`
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Pod string `json:"pod,omitempty"`
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Volume string `json:"volume,omitempty"`
+
+	// BackupTimestamp is when the volume was backed up.
+	//
+	// +optional
+	// +nullable
+	BackupTimestamp *metav1.Time `json:"backupTimestamp,omitempty"`
+}
+
 // RepositoryTaskRepository is one repository of a task, and what became of it.
 type RepositoryTaskRepository struct {
 	// BackupStorageLocation is where the repository is.
@@ -100,6 +136,18 @@ type RepositoryTaskRepository struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=10
 	SnapshotIDs []string `json:"snapshotIDs,omitempty"`
+
+	// TouchedBackups are the backups that these snapshots are of, the newest ones first, and after them the snapshots of which no backup is known.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxItems=20
+	// +listType=atomic
+	TouchedBackups []TouchedBackup `json:"touchedBackups,omitempty"`
+
+	// TouchedBackupsOmitted is how many more there are.
+	//
+	// +optional
+	TouchedBackupsOmitted int64 `json:"touchedBackupsOmitted,omitempty"`
 
 	// Paths are some of the files in them that need what is damaged, relative to the volume.
 	//

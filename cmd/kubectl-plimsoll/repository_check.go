@@ -23,7 +23,7 @@ func repositoryCheckCommand(c *connection) *cobra.Command {
 		Long: `Check the repositories that the pod volumes of a backup are in, whatever backups they hold: whether each pack is there,
 and whether the directories of each snapshot can be read. With --read-data, all data is read, too. Nothing in the repository is changed,
 not even a lock, so backups and maintenance go on meanwhile. Damage is named if two looks in succession find the same, with the
-snapshots and files that need what is damaged, and the commands that repair it. None of them is run.
+backups and files that need what is damaged, and the commands that repair it. None of them is run.
 
 With --latest it checks the repositories that any volume has its newest backup in. With --schedule it creates nothing, but prints a
 CronJob that does so, with a ServiceAccount and its rights.
@@ -83,16 +83,32 @@ func touched(r *v1alpha1.RepositoryTaskRepository) string {
 	return strconv.FormatInt(r.TouchedSnapshots, 10)
 }
 
+// touchedBackups names the backups that need what is damaged.
+func touchedBackups(r *v1alpha1.RepositoryTaskRepository) []string {
+	var named []string
+	for i := range r.TouchedBackups {
+		named = append(named, describe.TouchedText(&r.TouchedBackups[i]))
+	}
+	if r.TouchedBackupsOmitted > 0 {
+		named = append(named, fmt.Sprintf("%d more", r.TouchedBackupsOmitted))
+	}
+	return named
+}
+
 // printRepository names what is damaged in a repository, what needs it, what repairs it, and who holds locks.
 func printRepository(out io.Writer, r *v1alpha1.RepositoryTaskRepository) {
 	name := nameOfRepository(r)
 	if r.Message != "" {
 		fmt.Fprintf(out, "%s: %s\n", name, describe.Clean(r.Message))
 	}
+	backups, snapshots := touchedBackups(r), []string(nil)
+	if len(backups) == 0 { // as of a controller that does not name them
+		snapshots = r.SnapshotIDs
+	}
 	for _, list := range []struct {
 		what  string
 		items []string
-	}{{"damaged pack", r.DamagedPacks}, {"touched snapshot", r.SnapshotIDs}, {"touched file", r.Paths}, {"to repair", r.Remedies}} {
+	}{{"damaged pack", r.DamagedPacks}, {"touched backup", backups}, {"touched snapshot", snapshots}, {"touched file", r.Paths}, {"to repair", r.Remedies}} {
 		for _, item := range list.items {
 			fmt.Fprintf(out, "  %s: %s\n", list.what, describe.Clean(item))
 		}

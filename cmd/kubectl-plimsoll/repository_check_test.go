@@ -80,19 +80,20 @@ func TestRepositoryCheck(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &task); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if r := task.Status.Repositories[0]; code != exitFailed || task.Status.Reason != v1alpha1.ReasonDamaged || r.Damaged != 1 || r.TouchedSnapshots != 1 || !strings.Contains(errOut, "not whole (Damaged)") {
+	r := task.Status.Repositories[0]
+	if code != exitFailed || task.Status.Reason != v1alpha1.ReasonDamaged || r.Damaged != 1 || r.TouchedSnapshots != 1 || len(r.TouchedBackups) != 1 || r.TouchedBackups[0].PodVolumeBackup != "nightly-1" || !strings.Contains(errOut, "not whole (Damaged)") {
 		t.Errorf("code %d: %s", code, out)
 	}
 	out, errOut, code = c.run("repository", "watch", task.Name)
 	t.Log(out, errOut)
-	for _, want := range []string{"Damaged", "  touched file: file\n", "  damaged pack: ", "  to repair: bring the damaged packs back from the bucket's versions, and check again; only where that is not possible:\n  to repair: restic repair index\n  to repair: restic repair snapshots --forget, after which no Backup finds these snapshots: they have other ids\n", "; 1 snapshot needs it\n"} {
+	for _, want := range []string{"Damaged", "  touched file: file\n", "  touched backup: nightly-1 of Backup nightly, shop/db-0:data, ", ", snapshot " + r.SnapshotIDs[0] + "\n", "  damaged pack: ", "  to repair: bring the damaged packs back from the bucket's versions, and check again; only where that is not possible:\n  to repair: restic repair index\n  to repair: restic repair snapshots --forget, after which no Backup finds these snapshots: they have other ids\n", "; 1 snapshot needs it\n"} {
 		if code != exitFailed || !strings.Contains(out, want) {
 			t.Errorf("code %d, %q is missing", code, want)
 		}
 	}
 	out, _, code = c.run("explain", "repositorytask", task.Name)
 	t.Log(out)
-	if code != 0 || !strings.Contains(out, "repository default/shop is Damaged: 1 object is damaged or missing") || !strings.Contains(out, "to repair repository default/shop: restic repair index") {
+	if code != 0 || !strings.Contains(out, "repository default/shop is Damaged: 1 object is damaged or missing") || !strings.Contains(out, "touches nightly-1 of Backup nightly, shop/db-0:data") || !strings.Contains(out, "to repair repository default/shop: restic repair index") {
 		t.Errorf("explain: code %d", code)
 	}
 	if err := os.RemoveAll(dir); err != nil {

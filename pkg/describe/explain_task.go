@@ -1,6 +1,7 @@
 package describe
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -131,12 +132,34 @@ func (e *Explanation) addRepository(r *v1alpha1.RepositoryTaskRepository) {
 	if r.Result == v1alpha1.RepositoryDamaged || r.Result == v1alpha1.RepositoryFailed {
 		e.fact("repository %s is %s: %s", name, r.Result, r.Message)
 	}
+	for i := range r.TouchedBackups {
+		e.fact("damage in repository %s touches %s", name, TouchedText(&r.TouchedBackups[i]))
+	}
+	if r.TouchedBackupsOmitted > 0 {
+		e.fact("damage in repository %s touches %d more", name, r.TouchedBackupsOmitted)
+	}
 	for i := range r.Locks {
 		e.fact("repository %s is %s", name, LockText(&r.Locks[i]))
 	}
 	for _, remedy := range r.Remedies {
 		e.do(fmt.Sprintf("to repair repository %s: %s", name, remedy))
 	}
+}
+
+// TouchedText names a backup that needs what is damaged, as in "nightly-1 of Backup nightly, shop/db-0:data, 2026-11-24T03:00:00Z, snapshot 315cb8b1".
+func TouchedText(b *v1alpha1.TouchedBackup) string {
+	if b.Volume == "" {
+		return "a snapshot that no PodVolumeBackup names, " + b.SnapshotID
+	}
+	name := cmp.Or(b.PodVolumeBackup, "a volume without a PodVolumeBackup")
+	if b.Backup != "" {
+		name += " of Backup " + b.Backup
+	}
+	at := "time not known"
+	if !b.BackupTimestamp.IsZero() {
+		at = b.BackupTimestamp.UTC().Format(time.RFC3339)
+	}
+	return fmt.Sprintf("%s, %s/%s:%s, %s, snapshot %s", name, b.Namespace, b.Pod, b.Volume, at, b.SnapshotID)
 }
 
 // LockText says who holds a lock, as in "locked exclusively by PID 7 on node-b as root since 2026-11-21T03:00:00Z".

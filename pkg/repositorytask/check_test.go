@@ -3,7 +3,9 @@ package repositorytask
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -74,10 +76,20 @@ func TestCheck(t *testing.T) {
 		r.TouchedUnknown != "" || len(r.Paths) == 0 || !strings.HasPrefix(r.Paths[0], "file-") || !strings.Contains(strings.Join(r.Remedies, ";"), "restic repair packs "+r.DamagedPacks[0]) {
 		t.Errorf("%+v", r)
 	}
+	if want := []*velerov1.PodVolumeBackup{shop, second}; !namesTouched(&r, want) || r.TouchedBackupsOmitted != 0 {
+		t.Errorf("not the touched backups: %+v, %d more", r.TouchedBackups, r.TouchedBackupsOmitted)
+	}
 	for pvb, want := range map[*velerov1.PodVolumeBackup]bool{shop: true, second: true, bank: false} {
 		if _, damaged := s.marks(pvb); damaged != want {
 			t.Errorf("%s is noted as damaged: %t", pvb.Name, damaged)
 		}
+	}
+	s.Delete(shop)
+	s.Delete(second)
+	s.record(s.backup("later"), "restic", "shop", "web-0", "", velerov1.PodVolumeBackupPhaseFailed)
+	unnamed := s.ended(s.checkTask("unnamed", "later", true)).Status.Repositories[0]
+	if want := []v1alpha1.TouchedBackup{{SnapshotID: shop.Status.SnapshotID}}; unnamed.Result != v1alpha1.RepositoryDamaged || !slices.Equal(unnamed.TouchedBackups, want) {
+		t.Errorf("a snapshot that nothing names: %+v", unnamed)
 	}
 	unsupported := s.ended(s.checkTask("kopia", "kopia", false)).Status
 	if unsupported.Reason != v1alpha1.ReasonUnsupported || !strings.Contains(unsupported.Message, "repository verify") || unsupported.Repositories[0].Result != v1alpha1.RepositoryFailed {
@@ -132,6 +144,53 @@ func TestCheckOfNoRepository(t *testing.T) {
 			s.record(s.backup("second"), kind, "shop", "db-0", strings.Repeat("a", 32), velerov1.PodVolumeBackupPhaseCompleted)
 			check("gone", "first", v1alpha1.ReasonRepositoryNotFound, true)
 		})
+	}
+}
+
+// namesTouched reports whether the entry of a repository names just these backups, sorted by name.
+func namesTouched(r *v1alpha1.RepositoryTaskRepository, backups []*velerov1.PodVolumeBackup) bool {
+	named := slices.SortedFunc(slices.Values(r.TouchedBackups), func(a, b v1alpha1.TouchedBackup) int { return strings.Compare(a.PodVolumeBackup, b.PodVolumeBackup) })
+	return slices.EqualFunc(named, backups, func(b v1alpha1.TouchedBackup, pvb *velerov1.PodVolumeBackup) bool {
+		return b.PodVolumeBackup == pvb.Name && b.Backup == pvb.Labels[velerov1.BackupNameLabel] && b.Namespace == pvb.Spec.Pod.Namespace && b.Pod == pvb.Spec.Pod.Name &&
+			b.Volume == pvb.Spec.Volume && b.SnapshotID == pvb.Status.SnapshotID && !b.BackupTimestamp.IsZero()
+	})
+}
+
+// TestTouchedBackups: the newest come first, snapshots that nothing names last, and what has no room is counted.
+func TestTouchedBackups(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	r := &run{Controller: s.controller(s.config(), s.Client), object: s.checkTask("check", "nightly", false)}
+	entry := v1alpha1.RepositoryTaskRepository{BackupStorageLocation: "default", VolumeNamespace: "shop", Uploader: "restic", TouchedSnapshots: 30}
+	const completed = velerov1.PodVolumeBackupPhaseCompleted
+	nobodys := &velerov1.Backup{ObjectMeta: s.Meta("own")}
+	older, newer := s.record(nobodys, "restic", "shop", "web-0", "aaaa", completed), s.record(nobodys, "restic", "shop", "db-0", "bbbb", completed)
+	s.record(nobodys, "restic", "shop", "whole-0", "dddd", completed)
+	s.record(nobodys, "kopia", "shop", "other-0", "aaaa", completed)
+	for pvb, age := range map[*velerov1.PodVolumeBackup]time.Duration{older: 2 * time.Hour, newer: time.Hour} {
+		s.Patch(pvb, fmt.Sprintf(`{"status": {"startTimestamp": %q}}`, time.Now().Add(-age).UTC().Format(time.RFC3339)))
+	}
+	unsynced := *newer.DeepCopy()
+	unsynced.Name, unsynced.Status.Phase, unsynced.Status.SnapshotID, unsynced.Spec.Pod.Name = "listed", phaseUnsynced, "cccc", "x\nhostile"
+	unsynced.Status.StartTimestamp = new(metav1.NewTime(time.Unix(1, 0)))
+	r.backups = []velerov1.PodVolumeBackup{unsynced}
+	r.touched = []string{"0000", "aaaa", "bbbb", "cccc"}
+	if err := r.nameTouched(t.Context(), &entry); err != nil {
+		t.Fatal(err)
+	}
+	got := entry.TouchedBackups
+	if len(got) != 4 || got[0].PodVolumeBackup != newer.Name || got[0].Backup != "" || got[1].PodVolumeBackup != older.Name || got[2].PodVolumeBackup != "" || got[2].Pod != `x\nhostile` ||
+		got[3] != (v1alpha1.TouchedBackup{SnapshotID: "0000"}) {
+		t.Errorf("%+v", got)
+	}
+	if entry.TouchedBackupsOmitted != 26 {
+		t.Errorf("%d of the snapshots whose ids are not known are missing", entry.TouchedBackupsOmitted)
+	}
+	for i := range 30 {
+		r.touched = append(r.touched, fmt.Sprintf("ffff%d", i))
+	}
+	if err := r.nameTouched(t.Context(), &entry); err != nil || len(entry.TouchedBackups) != maxTouchedBackups || entry.TouchedBackupsOmitted != 14 {
+		t.Errorf("%d named, %d more: %v", len(entry.TouchedBackups), entry.TouchedBackupsOmitted, err)
 	}
 }
 
@@ -227,7 +286,7 @@ func TestCheckKopia(t *testing.T) {
 		t.Fatalf("%+v", bad)
 	}
 	if r := bad.Repositories[0]; r.Result != v1alpha1.RepositoryDamaged || r.Looks != 2 || r.Damaged != 1 || len(r.DamagedPacks) != 1 || len(r.SnapshotIDs) != 1 || r.SnapshotIDs[0] != shop.Status.SnapshotID ||
-		r.TouchedUnknown != "" || len(r.Paths) == 0 || !strings.Contains(strings.Join(r.Remedies, ";"), "kopia snapshot fix invalid-files") || !strings.Contains(r.Message, "maintenance") {
+		!namesTouched(&r, []*velerov1.PodVolumeBackup{shop}) || r.TouchedUnknown != "" || len(r.Paths) == 0 || !strings.Contains(strings.Join(r.Remedies, ";"), "kopia snapshot fix invalid-files") || !strings.Contains(r.Message, "maintenance") {
 		t.Errorf("%+v", r)
 	}
 }

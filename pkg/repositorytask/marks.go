@@ -3,6 +3,7 @@ package repositorytask
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -118,7 +119,7 @@ func hasSource(all []velerov1.PodVolumeBackup, pvb *velerov1.PodVolumeBackup) bo
 func (r *run) noteRepository(ctx context.Context, entry *v1alpha1.RepositoryTaskRepository) error {
 	switch {
 	case entry.Result == v1alpha1.RepositoryDamaged:
-		if err := r.noteDamagedRepository(ctx, entry); err != nil {
+		if err := errors.Join(r.noteDamagedRepository(ctx, entry), r.nameTouched(ctx, entry)); err != nil {
 			return err
 		}
 		return r.markTouched(ctx, entry, r.cfg.Now())
