@@ -27,8 +27,13 @@ type RepositoryLock struct {
 	//
 	// +optional
 	Exclusive bool `json:"exclusive,omitempty"`
-	// Since is when the lock was made or last renewed.
+	// Since is when the lock was made or last renewed, by the clock of its owner.
 	Since metav1.Time `json:"since"`
+	// Seen is when the task has read it.
+	//
+	// +optional
+	// +nullable
+	Seen *metav1.Time `json:"seen,omitempty"`
 	// Stale says that restic itself would remove the lock: it was not renewed for half an hour.
 	//
 	// +optional

@@ -162,16 +162,37 @@ func TouchedText(b *v1alpha1.TouchedBackup) string {
 	return fmt.Sprintf("%s, %s/%s:%s, %s, snapshot %s", name, b.Namespace, b.Pod, b.Volume, at, b.SnapshotID)
 }
 
-// LockText says who holds a lock, as in "locked exclusively by PID 7 on node-b as root since 2026-11-21T03:00:00Z".
+// renewal is how often restic renews a lock (docs/contracts/restic-kopia.md 4).
+const renewal = 5 * time.Minute
+
+// LockText says who holds a lock, and when it was renewed, as in "locked exclusively by PID 7 on node-b as root, renewed 2m before it was read at
+// 2026-11-21T03:02:00Z".
 func LockText(l *v1alpha1.RepositoryLock) string {
-	how, stale := "locked", ""
+	how := "locked"
 	if l.Exclusive {
 		how = "locked exclusively"
 	}
-	if l.Stale {
-		stale = ", stale: restic takes its owner for gone"
+	holder := fmt.Sprintf("%s by PID %d on %s as %s", how, l.PID, l.Host, l.User)
+	if l.Seen.IsZero() { // as of a controller that does not note it
+		return holder + " since " + l.Since.UTC().Format(time.RFC3339) + staleText(l)
 	}
-	return fmt.Sprintf("%s by PID %d on %s as %s since %s%s", how, l.PID, l.Host, l.User, l.Since.UTC().Format(time.RFC3339), stale)
+	age, at := l.Seen.Sub(l.Since.Time), l.Seen.UTC().Format(time.RFC3339)
+	if age < -time.Minute {
+		return fmt.Sprintf("%s, read at %s; when it was renewed is not known: its owner's clock is ahead by %s or more", holder, at, Duration(-age))
+	}
+	return fmt.Sprintf("%s, renewed %s before it was read at %s%s", holder, Duration(age), at, staleText(l))
+}
+
+// staleText says what is wrong with a lock that is not renewed. One missed renewal is none: a storage may be slow.
+func staleText(l *v1alpha1.RepositoryLock) string {
+	switch {
+	case l.Stale:
+		return ", stale: restic takes its owner for gone"
+	case !l.Seen.IsZero() && l.Seen.Sub(l.Since.Time) > 2*renewal:
+		return ", although restic renews a lock every 5 minutes: its owner hangs, does not reach the storage or is gone, or its clock is behind"
+	default:
+		return ""
+	}
 }
 
 // taskSubject names what a task works on.

@@ -178,7 +178,7 @@ func setLocks(entry *v1alpha1.RepositoryTaskRepository, locks []uploader.Lock, p
 	entry.Locks, entry.LocksUnknown = nil, messageOf(problem)
 	for _, l := range locks[:min(len(locks), uploader.MaxExamples)] {
 		entry.Locks = append(entry.Locks, v1alpha1.RepositoryLock{
-			Host: l.Host, User: l.User, PID: int64(l.PID), Exclusive: l.Exclusive, Since: metav1.NewTime(l.Since), Stale: l.Stale,
+			Host: l.Host, User: l.User, PID: int64(l.PID), Exclusive: l.Exclusive, Since: metav1.NewTime(l.Since), Seen: new(metav1.NewTime(l.Seen)), Stale: l.Stale,
 		})
 	}
 }

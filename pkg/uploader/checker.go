@@ -56,6 +56,7 @@ type Lock struct {
 	Host, User string
 	PID        int
 	Exclusive  bool
-	Since      time.Time // when it was made or last renewed
+	Since      time.Time // when it was made or last renewed, by the clock of its owner
+	Seen       time.Time // when it was read
 	Stale      bool      // the data path itself would remove it
 }

@@ -170,7 +170,7 @@ func TestCheckBesideALock(t *testing.T) {
 		t.Fatalf("got %+v, %v", result, err)
 	}
 	host, _ := os.Hostname()
-	if l := result.Locks[0]; !l.Exclusive || l.PID == 0 || l.Host != host || l.User == "" || l.Since.IsZero() || l.Stale {
+	if l := result.Locks[0]; !l.Exclusive || l.PID == 0 || l.Host != host || l.User == "" || l.Since.IsZero() || l.Seen.Before(l.Since) || l.Stale {
 		t.Errorf("the lock is %+v", l)
 	}
 	if after := locks(t, repository.URL); len(after) != 1 || after[0] != before[0] {

@@ -314,7 +314,8 @@ func (u *Uploader) lock(ctx context.Context, w *workspace, id string) (uploader.
 	if err := u.readObject(ctx, w, &l, "lock", id); err != nil {
 		return uploader.Lock{}, err
 	}
+	now := time.Now()
 	return uploader.Lock{
-		Host: printable(l.Hostname), User: printable(l.Username), PID: l.PID, Exclusive: l.Exclusive, Since: l.Time, Stale: time.Since(l.Time) > staleAfter,
+		Host: printable(l.Hostname), User: printable(l.Username), PID: l.PID, Exclusive: l.Exclusive, Since: l.Time, Seen: now, Stale: now.Sub(l.Time) > staleAfter,
 	}, nil
 }

@@ -1,0 +1,41 @@
+package describe
+
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+)
+
+func TestLockText(t *testing.T) {
+	t.Parallel()
+	since := time.Date(2026, 11, 21, 3, 0, 0, 0, time.UTC)
+	const holder = "locked exclusively by PID 7 on node-b as root"
+	for name, test := range map[string]struct {
+		age   time.Duration // when it was read; 0: not known
+		stale bool
+		want  string
+	}{
+		"renewed":                 {2 * time.Minute, false, holder + ", renewed 2m before it was read at 2026-11-21T03:02:00Z"},
+		"a renewal is late":       {10 * time.Minute, false, holder + ", renewed 10m before it was read at 2026-11-21T03:10:00Z"},
+		"two renewals are late":   {11 * time.Minute, false, holder + ", renewed 11m before it was read at 2026-11-21T03:11:00Z, although restic renews a lock every 5 minutes: its owner hangs, does not reach the storage or is gone, or its clock is behind"},
+		"stale":                   {31 * time.Minute, true, holder + ", renewed 31m before it was read at 2026-11-21T03:31:00Z, stale: restic takes its owner for gone"},
+		"clocks that differ":      {-30 * time.Second, false, holder + ", renewed 0s before it was read at 2026-11-21T02:59:30Z"},
+		"a clock that is ahead":   {-time.Hour, false, holder + ", read at 2026-11-21T02:00:00Z; when it was renewed is not known: its owner's clock is ahead by 60m or more"},
+		"an older task":           {0, false, holder + " since 2026-11-21T03:00:00Z"},
+		"an older task, no owner": {0, true, holder + " since 2026-11-21T03:00:00Z, stale: restic takes its owner for gone"},
+	} {
+		l := v1alpha1.RepositoryLock{Host: "node-b", User: "root", PID: 7, Exclusive: true, Since: metav1.NewTime(since), Stale: test.stale}
+		if test.age != 0 {
+			l.Seen = new(metav1.NewTime(since.Add(test.age)))
+		}
+		if got := LockText(&l); got != test.want {
+			t.Errorf("%s:\ngot  %s\nwant %s", name, got, test.want)
+		}
+	}
+	if got := LockText(&v1alpha1.RepositoryLock{Host: "node-b", User: "root", PID: 7, Since: metav1.NewTime(since)}); got != "locked by PID 7 on node-b as root since 2026-11-21T03:00:00Z" {
+		t.Error(got)
+	}
+}
