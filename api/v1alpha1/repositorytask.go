@@ -68,9 +68,10 @@ type RepositoryTaskSpec struct {
 	// +kubebuilder:validation:Enum=true
 	Latest bool `json:"latest,omitempty"`
 
-	// MaxBytes bounds the sizes of the selected volumes together. The volume that has waited longest is always selected, since its
-	// last try or, if no task has tried it, since its first backup; those follow that have room. So with such tasks again and again
-	// each volume has its turn. When a volume was tried is taken from the tasks of the namespace that exist.
+	// MaxBytes bounds the sizes of the selected volumes together; with sample, of kopia's volumes those of the parts that are read. The
+	// volume that has waited longest is always selected, since its last try or, if no task has tried it, since its first backup; those
+	// follow that have room. So with such tasks again and again each volume has its turn. When a volume was tried is taken from the
+	// tasks of the namespace that exist.
 	//
 	// +optional
 	MaxBytes *resource.Quantity `json:"maxBytes,omitempty"`

@@ -143,7 +143,7 @@ rights; then each volume has its turn. 'kubectl plimsoll repository proofs' show
 	o.addTaskFlags(cmd, "volumes are verified", "verify only this volume")
 	f := cmd.Flags()
 	f.BoolVar(&o.latest, "latest", false, "verify the newest completed backup of each volume in each location, whatever Backup it belongs to")
-	f.StringVar(&o.maxBytes, "max-bytes", "", "with --latest: verify only as many volumes as have this size together, such as 200Gi, but at least one")
+	f.StringVar(&o.maxBytes, "max-bytes", "", "with --latest: verify only as many volumes as have this size together, such as 200Gi, but at least one; with --sample the parts that are read count")
 	f.DurationVar(&o.maxTime, "max-duration", 0, "with --latest: begin with no further volume after this time, such as 4h")
 	f.StringVar(&o.schedule, "schedule", "", "with --latest: print a CronJob with this schedule instead of verifying")
 	f.StringVar(&o.image, "image", "", "the image of the CronJob; default: that of Deployment plimsoll-repository-tasks")

@@ -40,6 +40,7 @@ const maxVolumes = 300
 type queue struct {
 	proofs map[proof.Volume]proof.Proof
 	since  map[proof.Volume]time.Time
+	sample int32 // the percentage that is read of each volume; 0: all of it
 }
 
 func (q *queue) waitsSince(pvb *velerov1.PodVolumeBackup) time.Time {
@@ -48,6 +49,16 @@ func (q *queue) waitsSince(pvb *velerov1.PodVolumeBackup) time.Time {
 		return tried
 	}
 	return q.since[volume]
+}
+
+// bytesOf returns about how much of a backup the task reads.
+func (q *queue) bytesOf(pvb *velerov1.PodVolumeBackup) int64 {
+	size := max(pvb.Status.Progress.TotalBytes, 0)
+	if q.sample <= 0 || pvb.Spec.UploaderType != uploaderKopia {
+		return size
+	}
+	parts := int64(sampleParts(q.sample))
+	return size/parts + min(size%parts, 1)
 }
 
 // withinBudget returns the PodVolumeBackups whose turn it is, sorted by volume, and how many are postponed. The one that has waited
@@ -65,7 +76,7 @@ func (q *queue) withinBudget(all []velerov1.PodVolumeBackup, maxBytes int64) (tu
 	slices.SortStableFunc(full, func(a, b velerov1.PodVolumeBackup) int { return q.waitsSince(&a).Compare(q.waitsSince(&b)) })
 	var bytes int64
 	for i := range full {
-		size := max(full[i].Status.Progress.TotalBytes, 0)
+		size := q.bytesOf(&full[i])
 		if i > 0 && size > maxBytes-bytes || len(turn) == maxVolumes {
 			postponed++
 			continue
@@ -102,7 +113,7 @@ func (r *run) selected(ctx context.Context) (selected []velerov1.PodVolumeBackup
 	if spec.MaxBytes != nil {
 		maxBytes = spec.MaxBytes.Value()
 	}
-	q := queue{proof.Of(tasks.Items), proof.Since(all.Items)}
+	q := queue{proofs: proof.Of(tasks.Items), since: proof.Since(all.Items), sample: spec.Sample}
 	selected, postponed = q.withinBudget(selected, maxBytes)
 	if spec.MaxDuration != nil {
 		slices.SortStableFunc(selected, func(a, b velerov1.PodVolumeBackup) int { return q.waitsSince(&a).Compare(q.waitsSince(&b)) })

@@ -170,7 +170,7 @@ func TestWithinBudget(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			q := queue{map[proof.Volume]proof.Proof{}, map[proof.Volume]time.Time{}}
+			q := queue{proofs: map[proof.Volume]proof.Proof{}, since: map[proof.Volume]time.Time{}}
 			for pod, on := range test.since {
 				q.since[proof.Volume{Pod: pod, Uploader: uploaderRestic}] = day(on)
 			}
@@ -196,10 +196,52 @@ func TestWithinBudget(t *testing.T) {
 	}
 }
 
+// TestSampleWithinBudget: of what kopia has stored a sample costs its part, of what restic has the whole volume.
+func TestSampleWithinBudget(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	b := s.backup("nightly")
+	s.store(b, "kopia", "shop", "db-0")
+	s.storeInto(b, "kopia", "shop", "db-1")
+	s.storeInto(b, "kopia", "shop", "db-2")
+	s.store(b, "restic", "shop", "web-0")
+	s.start(s.config())
+	sample := s.latest("sample", "3Mi") // each volume has 3 MiB
+	sample.Spec.Sample = 50
+	status := s.ended(sample).Status
+	if status.Phase != v1alpha1.PhaseCompleted || len(status.Volumes) != 2 || status.Postponed != 2 || status.Volumes[0].Pod != "db-0" || status.Volumes[1].Pod != "db-1" {
+		t.Errorf("a sample of half of each volume: %+v", status)
+	}
+	if status := s.ended(s.latest("whole", "3Mi")).Status; len(status.Volumes) != 1 || status.Postponed != 3 {
+		t.Errorf("all of each volume: %+v", status)
+	}
+	for name, test := range map[string]struct {
+		uploader     string
+		percent      int32
+		bytes, reads int64
+	}{
+		"all":             {"kopia", 0, 1000, 1000},
+		"a part":          {"kopia", 5, 1000, 50},
+		"rounded up":      {"kopia", 33, 1001, 251},
+		"less than parts": {"kopia", 1, 7, 1},
+		"restic":          {"restic", 5, 1000, 1000},
+		"an old record":   {"", 5, 1000, 1000},
+		"empty":           {"kopia", 5, 0, 0},
+		"no size":         {"kopia", 5, -1, 0},
+		"no overflow":     {"kopia", 1, math.MaxInt64, math.MaxInt64/100 + 1},
+	} {
+		pvb := velerov1.PodVolumeBackup{Spec: velerov1.PodVolumeBackupSpec{UploaderType: test.uploader}}
+		pvb.Status.Progress.TotalBytes = test.bytes
+		if got := (&queue{sample: test.percent}).bytesOf(&pvb); got != test.reads {
+			t.Errorf("%s: %d bytes, want %d", name, got, test.reads)
+		}
+	}
+}
+
 // TestEveryVolumeHasItsTurn plays a schedule with new volumes each night, a big one and an empty one.
 func TestEveryVolumeHasItsTurn(t *testing.T) {
 	t.Parallel()
-	q := queue{map[proof.Volume]proof.Proof{}, map[proof.Volume]time.Time{}}
+	q := queue{proofs: map[proof.Volume]proof.Proof{}, since: map[proof.Volume]time.Time{}}
 	var all []velerov1.PodVolumeBackup
 	add := func(night int, pod string, bytes int64, snapshot string) {
 		pvb := velerov1.PodVolumeBackup{}
