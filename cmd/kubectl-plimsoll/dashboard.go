@@ -35,8 +35,8 @@ func dashboardCommand(c *connection) *cobra.Command {
 		Use:   "dashboard [backup|restore NAME]",
 		Short: "Serve a web page that shows the volumes of a backup, of a restore or of all",
 		Long: `Serves a web page to the browser of this machine: progress, rate and time left of each volume. The page shows the same as
-'watch', and changes nothing. From the details of a volume that has a backup it leads to the files in it, which can be downloaded, as
-with 'repository ls' and 'repository get'.
+'watch', and changes nothing. From the details of a volume that has a backup, and from the list of all volumes and their backups, it leads
+to the files in it, which can be downloaded, as with 'repository ls' and 'repository get'.
 
 The page is available until this command ends. Only a browser on this machine can open it, with the token in the printed URL,
 which works for one browser.`,
@@ -56,7 +56,7 @@ which works for one browser.`,
 	f := cmd.Flags()
 	f.StringVar(&d.address, "address", "127.0.0.1:0", "serve the page at this loopback address, such as 127.0.0.1 or [::1], and port; 0: any free port")
 	f.BoolVar(&d.open, "open", false, "open the page in the browser")
-	f.BoolVar(&d.noFiles, "no-files", false, "show no files of backups: for machines with users who are not trusted")
+	f.BoolVar(&d.noFiles, "no-files", false, "show no files of backups, and no list of the backups: for machines with users who are not trusted")
 	return cmd
 }
 
@@ -96,8 +96,25 @@ func (d *dashboardPage) run(ctx context.Context, out, errOut io.Writer) error {
 	})
 }
 
-// dashboardFiles reads files for the dashboard, each time through a FileRequest of its own: none stays open that nobody looks at.
+// dashboardFiles lists backups for the dashboard, and reads files in them, each time through a FileRequest of its own: none stays open that nobody looks at.
 type dashboardFiles struct{ connection *connection }
+
+// Backups implements dashboard.Files.
+func (f dashboardFiles) Backups(ctx context.Context) ([]dashboard.Backup, error) {
+	v, err := newVolumes(f.connection)
+	if err != nil {
+		return nil, err
+	}
+	stored, err := new(volumeList).stored(ctx, v)
+	if err != nil {
+		return nil, err
+	}
+	backups := make([]dashboard.Backup, len(stored))
+	for i := range stored {
+		backups[i] = dashboard.Backup{Volume: stored[i].Volume, Claim: stored[i].Claim, End: stored[i].end()}
+	}
+	return backups, nil
+}
 
 // List implements dashboard.Files.
 func (f dashboardFiles) List(ctx context.Context, podVolumeBackup, path string, volume func(protocol.Volume) error, entry func(protocol.Entry) error) error {

@@ -44,6 +44,16 @@ func (b *browsing) ask(question, backup, path string) (status int, header http.H
 func (c *cluster) dashboardFiles(t *testing.T) {
 	b := c.browse(t)
 	names := c.namesOf("nightly", "db-0", "web-0")
+	if status, list := openPage(t, b.client, b.base+"backups"); status != http.StatusOK || !strings.Contains(list, ">shop/db-0:data</a>") || !strings.Contains(list, ">shop/web-0:data</a>") || strings.Contains(list, "zero-0") {
+		t.Errorf("volumes: %d\n%s", status, list)
+	}
+	old := c.namesOf("earlier", "db-0", "web-0")[1]
+	if status, list := openPage(t, b.client, b.base+"backups?namespace=shop&pod=db-0&volume=data"); status != http.StatusOK || !strings.Contains(list, `href="files?backup=`+old+`&amp;path="`) || !strings.Contains(list, "1 to 4 of 4 backups") {
+		t.Errorf("backups of a volume: %d\n%s", status, list)
+	}
+	if _, _, page, err := b.ask("files", old, ""); err != nil || !strings.Contains(page, "gone\\u202e") || !strings.Contains(page, "2 entries, the list is complete.") {
+		t.Errorf("an old backup: %v\n%s", err, page)
+	}
 	for _, backup := range []string{names[1], names[3]} {
 		_, _, page, err := b.ask("files", backup, "")
 		for _, want := range []string{"shop/", `path=dumps">dumps/</a>`, "evil\\x1b[31m", `path=invalid%EF%BF%BD">`, ">1.0 MiB<", "4 entries, the list is complete."} {

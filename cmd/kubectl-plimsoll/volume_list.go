@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -74,16 +75,25 @@ type storedVolume struct {
 	Damaged         bool   `json:"damaged,omitempty"`    // a task or an agent has found that it cannot be restored, or that its repository is damaged
 }
 
-func (o *volumeList) run(cmd *cobra.Command, v *volumes) error {
+// stored lists the backups that are wanted.
+func (o *volumeList) stored(ctx context.Context, v *volumes) ([]storedVolume, error) {
 	var list velerov1.PodVolumeBackupList
-	if err := v.api.List(cmd.Context(), &list, client.InNamespace(v.namespace)); err != nil {
-		return fmt.Errorf("list PodVolumeBackups: %w", err)
+	if err := v.api.List(ctx, &list, client.InNamespace(v.namespace)); err != nil {
+		return nil, fmt.Errorf("list PodVolumeBackups: %w", err)
 	}
 	stored := []storedVolume{}
 	for i := range list.Items {
 		if b := &list.Items[i]; o.wants(b) {
 			stored = append(stored, storedVolume{describe.OfPodVolumeBackup(b), b.Annotations[pvcNameAnnotation], b.Spec.BackupStorageLocation, b.Annotations[v1alpha1.AnnotationForgetting] != "", b.Annotations[v1alpha1.AnnotationDamaged] != ""})
 		}
+	}
+	return stored, nil
+}
+
+func (o *volumeList) run(cmd *cobra.Command, v *volumes) error {
+	stored, err := o.stored(cmd.Context(), v)
+	if err != nil {
+		return err
 	}
 	slices.SortFunc(stored, func(a, b storedVolume) int {
 		return cmp.Or(b.Completed.Compare(a.Completed), b.Created.Compare(a.Created), cmp.Compare(a.Name, b.Name))

@@ -19,9 +19,11 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/filerequest/protocol"
 )
 
-// Files reads the files in backups of volumes, each named by its PodVolumeBackup. Its methods may be called concurrently. Paths are
+// Files finds backups of volumes and reads the files in them, each backup named by its PodVolumeBackup. Its methods may be called concurrently. Paths are
 // relative to the volume; an empty one is the volume itself.
 type Files interface {
+	// Backups returns all backups of volumes that have a snapshot, in any order.
+	Backups(ctx context.Context) ([]Backup, error)
 	// List hands on the volume, then what the directory at path holds, or the file at path. An error means that the list is not complete.
 	List(ctx context.Context, podVolumeBackup, path string, volume func(protocol.Volume) error, entry func(protocol.Entry) error) error
 	// Content writes the file at path to the writer that begin returns, or the directory at path as a tar archive; begin gets
@@ -50,9 +52,21 @@ func questionOf(r *http.Request) (podVolumeBackup, path string, err error) {
 	return podVolumeBackup, protocol.Clean(path), protocol.CheckPath(path)
 }
 
-// asking lets next answer a question about files. Unlike the page, a question costs work in the cluster, so that a page of another port
+// aboutPath lets next answer a question about a path of a backup.
+func aboutPath(next func(w http.ResponseWriter, r *http.Request, podVolumeBackup, path string)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		podVolumeBackup, path, err := questionOf(r)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		next(w, r, podVolumeBackup, path)
+	}
+}
+
+// asking lets next answer a question about backups. Unlike the page, a question costs work in the cluster, so that a page of another port
 // of this machine must not lead here by a link.
-func (s *Server) asking(next func(w http.ResponseWriter, r *http.Request, podVolumeBackup, path string)) http.HandlerFunc {
+func (s *Server) asking(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "none" && site != "same-origin" {
 			refuse(w, "Another page wants to use the dashboard.")
@@ -60,12 +74,7 @@ func (s *Server) asking(next func(w http.ResponseWriter, r *http.Request, podVol
 		}
 		if r.Method != http.MethodGet {
 			w.Header().Set("Allow", "GET")
-			http.Error(w, "A question about files has only an answer as a whole.", http.StatusMethodNotAllowed)
-			return
-		}
-		podVolumeBackup, path, err := questionOf(r)
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
+			http.Error(w, "A question about backups has only an answer as a whole.", http.StatusMethodNotAllowed)
 			return
 		}
 		if !s.asked.begin() {
@@ -73,7 +82,7 @@ func (s *Server) asking(next func(w http.ResponseWriter, r *http.Request, podVol
 			return
 		}
 		defer s.asked.end()
-		next(&answerWriter{ResponseWriter: w, deadline: http.NewResponseController(w).SetWriteDeadline}, r, podVolumeBackup, path)
+		next(&answerWriter{ResponseWriter: w, deadline: http.NewResponseController(w).SetWriteDeadline}, r)
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 
 // shelf has entries and one content, and ends as it is told: what real repositories, in the tests of the command, do not do on demand.
 type shelf struct {
+	backups []Backup
 	entries []protocol.Entry
 	content string
 	refused error // before anything comes
@@ -27,6 +28,8 @@ type shelf struct {
 	asked   chan struct{}
 	hang    bool // until the question ends
 }
+
+func (s *shelf) Backups(context.Context) ([]Backup, error) { return slices.Clone(s.backups), s.refused }
 
 func (s *shelf) List(_ context.Context, backup, _ string, volume func(protocol.Volume) error, entry func(protocol.Entry) error) error {
 	if s.refused != nil {
@@ -158,6 +161,8 @@ func TestFilesAreForThePage(t *testing.T) {
 		"a typed URL":    {"/download?backup=x&path=f", "none", http.StatusOK},
 		"another port":   {"/download?backup=x&path=f", "same-site", http.StatusForbidden},
 		"another site":   {"/files?backup=x&path=f", "cross-site", http.StatusForbidden},
+		"the backups":    {"/backups", "same-origin", http.StatusOK},
+		"their link":     {"/backups", "same-site", http.StatusForbidden},
 		"no backup":      {"/files?path=f", "same-origin", http.StatusBadRequest},
 		"out of it":      {"/files?backup=x&path=../f", "same-origin", http.StatusBadRequest},
 		"out of it, too": {"/download?backup=x&path=a/../../f", "same-origin", http.StatusBadRequest},
@@ -191,13 +196,15 @@ func TestFilesAreForThePage(t *testing.T) {
 	stage := newStage()
 	without := serve(t, stage.follow, nil)
 	browser = without.browser()
-	if a := get(t, browser, without.base()+"/files?backup=x"); a.status != http.StatusNotFound {
-		t.Errorf("a dashboard without files: %d", a.status)
+	for _, address := range []string{"/files?backup=x", "/backups"} {
+		if a := get(t, browser, without.base()+address); a.status != http.StatusNotFound {
+			t.Errorf("a dashboard without files: %s: %d", address, a.status)
+		}
 	}
 	open := without.events(browser)
 	stage.show(t, scene(10))
 	open.page("no files", func(p page) bool {
-		return len(p.Volumes) > 0 && !slices.ContainsFunc(p.Volumes, func(v volume) bool { return v.Files != "" })
+		return !p.Backups && len(p.Volumes) > 0 && !slices.ContainsFunc(p.Volumes, func(v volume) bool { return v.Files != "" })
 	})
 }
 

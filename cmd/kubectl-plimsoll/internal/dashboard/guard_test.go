@@ -194,7 +194,7 @@ func TestAssets(t *testing.T) {
 		}
 		for _, m := range reference.FindAllStringSubmatch(a.body, -1) {
 			if !strings.HasPrefix(m[1], "download?") {
-				queue = append(queue, "/"+m[1]+m[2])
+				queue = append(queue, path.Join("/", m[1]+m[2]))
 			}
 		}
 		checkSource(t, at, a.body)

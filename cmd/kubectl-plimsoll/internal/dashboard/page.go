@@ -28,6 +28,7 @@ type page struct {
 	Volumes []volume `json:"volumes"`
 	Nodes   []node   `json:"nodes"`
 	Notes   []string `json:"notes"`
+	Backups bool     `json:"backups,omitempty"` // there is a page of the volumes and their backups
 }
 
 // fact is a line of details. A long one has a line for itself.

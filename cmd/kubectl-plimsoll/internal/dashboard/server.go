@@ -4,7 +4,8 @@
 // One follower watches for all open pages. Each page gets the newest View by server-sent events; a page that reads too
 // slowly misses Views, and one that does not read at all is dropped.
 //
-// The files in a backup are on pages of their own, which the server writes while the list of files comes.
+// The volumes with their backups are on pages of their own, and so are the files in a backup, which the server writes while the list of
+// files comes.
 package dashboard
 
 import (
@@ -44,7 +45,7 @@ type Server struct {
 	source       Source
 	files        Files
 	listing      *template.Template
-	asked        questions // about files
+	asked        questions // about backups
 	assets       http.Handler
 	listener     net.Listener
 	guard        *guard
@@ -64,9 +65,9 @@ func Listen(ctx context.Context, address string, source Source, files Files) (*S
 	if err != nil {
 		return nil, err
 	}
-	listing, err := template.ParseFS(assetFiles, "assets/files.html")
+	listing, err := template.ParseFS(assetFiles, "assets/files.html", "assets/backups.html")
 	if err != nil {
-		return nil, fmt.Errorf("read the page of files: %w", err)
+		return nil, fmt.Errorf("read the pages of files and backups: %w", err)
 	}
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", port.String())
 	if err != nil {
@@ -168,7 +169,7 @@ func (s *Server) follow(ctx context.Context, ready func()) error {
 			return err
 		}
 		p := pageOf(view)
-		if s.files == nil {
+		if p.Backups = s.files != nil; !p.Backups {
 			p.hideFiles()
 		}
 		s.feed.show(p)
@@ -185,8 +186,9 @@ func (s *Server) routes() http.Handler {
 	mux.Handle("GET /", s.assets)
 	mux.HandleFunc("GET /events", s.serveEvents)
 	if s.files != nil {
-		mux.HandleFunc("GET /files", s.asking(s.serveFiles))
-		mux.HandleFunc("GET /download", s.asking(s.serveDownload))
+		mux.HandleFunc("GET /backups", s.asking(s.serveBackups))
+		mux.HandleFunc("GET /files", s.asking(aboutPath(s.serveFiles)))
+		mux.HandleFunc("GET /download", s.asking(aboutPath(s.serveDownload)))
 	}
 	return mux
 }

@@ -15,6 +15,7 @@ function show(page) {
   showVolumes(page.volumes);
   showNodes(page.nodes);
   showNotes(page.notes);
+  byId("backups").hidden = !page.backups;
   announce(page);
 }
 
