@@ -103,8 +103,8 @@ bench: bin/restic-$(RESTIC_DEFAULT) bin/kopia bin/kopia-worker bin/worker-exec #
 	@$(MAKE) --no-print-directory bench-agent
 
 .PHONY: bench-agent
-bench-agent: bin/restic-$(RESTIC_DEFAULT) $(CONTROLPLANE) velero-crds ## Print how much memory an agent takes, idle, with 20 volumes and over many hours, and how long it needs for a small volume.
-	@go test -tags bench -count 1 -timeout 40m -run "TestAgentMemory|TestTimeLapse|TestSmallVolumes" -v ./test/bench | grep -v '^=== '
+bench-agent: bin/restic-$(RESTIC_DEFAULT) bin/versitygw bin/velero bin/velero-plugin-for-aws $(CONTROLPLANE) velero-crds ## Print the memory of an agent, the time that small volumes take, and the rate at which items are restored.
+	@go test -tags bench -count 1 -timeout 60m -run "TestAgentMemory|TestTimeLapse|TestSmallVolumes|TestItemRestore" -v ./test/bench | grep -v '^=== '
 
 # SCALEFLAGS='-agents 10,100' measures with fewer agents.
 SCALEFLAGS ?=
