@@ -113,6 +113,7 @@ func taskReasons() []ReasonInfo {
 		{Reason: ReasonPlanned, Meaning: "the task says what it would forget, remove or migrate, and has changed nothing", Page: pageTasks},
 		{Reason: ReasonForgotten, Meaning: "the snapshots that the policy does not keep are gone, and the others are there", Page: pageTasks},
 		{Reason: ReasonPruned, Meaning: "what no snapshot needs is gone from every restic repository, as far as the limits allow, kopia's maintenance has run, and every snapshot is there", Page: pageTasks},
+		{Reason: ReasonRepaired, Meaning: "the index of every repository was written again, and a check of its structure has found it whole; or no stale lock is left", Page: pageTasks},
 		{
 			Reason: ReasonMaintenanceOwner, Meaning: "kopia's maintenance of the repository belongs to another user than Velero's, and is left to that one", Retried: retriedNo,
 			Remedy: "run 'kopia maintenance run' as its owner; if that one does not exist any more, 'kopia maintenance set --owner default@default' gives it to Velero's user", Page: pageTasks,

@@ -7,7 +7,7 @@ import (
 
 // RepositoryTaskType is what a RepositoryTask does.
 //
-// +kubebuilder:validation:Enum=Verify;Check;Usage;Forget;Prune;Migrate
+// +kubebuilder:validation:Enum=Verify;Check;Usage;Forget;Prune;Migrate;Repair
 type RepositoryTaskType string
 
 // TaskVerify proves that the volumes of a backup can be restored: it reads every file out of the repository and compares it
@@ -36,6 +36,7 @@ const ConditionChecked = "Checked"
 // +kubebuilder:validation:XValidation:rule="self.type == 'Prune' || !has(self.maxUnused) && !has(self.maxRepackSize) && !has(self.full)",message="maxUnused, maxRepackSize and full are for tasks of type Prune"
 // +kubebuilder:validation:XValidation:rule="!has(self.all) && !has(self.dryRun) || self.type == 'Migrate'",message="all and dryRun are for tasks of type Migrate"
 // +kubebuilder:validation:XValidation:rule="self.type != 'Migrate' || has(self.backup) || has(self.all)",message="a task of type Migrate works on a backup or on all"
+// +kubebuilder:validation:XValidation:rule="has(self.repair) == (self.type == 'Repair')",message="repair is needed by tasks of type Repair, and only by those"
 // +kubebuilder:validation:XValidation:rule="!has(self.readData) || self.type == 'Check'",message="readData is for tasks of type Check"
 // +kubebuilder:validation:XValidation:rule="!has(self.restoreTo) || self.type == 'Verify'",message="restoreTo is for tasks of type Verify"
 // +kubebuilder:validation:XValidation:rule="!has(self.sample) || self.type == 'Verify' && !has(self.restoreTo)",message="sample is for tasks of type Verify without restoreTo"
@@ -162,6 +163,12 @@ type RepositoryTaskSpec struct {
 	// +optional
 	Full bool `json:"full,omitempty"`
 
+	// Repair is the cure of a task of type Repair: Index writes the index of the packs that are there, Unlock removes the locks of restic that
+	// restic itself holds for stale.
+	//
+	// +optional
+	Repair RepairKind `json:"repair,omitempty"`
+
 	// TTL is how long the task is kept after it has ended. The time of a volume's last proof is kept with it, and its metric
 	// ends with it. A task that alone has read a part of a volume's content is kept for longer, as long as others read that volume.
 	//
@@ -212,7 +219,7 @@ type RepositoryTaskStatus struct {
 	// +listType=atomic
 	Backups []MigratedBackup `json:"backups,omitempty"`
 
-	// Conditions: Verified, Checked, Measured, Planned, Forgotten, Pruned or Migrated.
+	// Conditions: Verified, Checked, Measured, Planned, Forgotten, Pruned, Repaired or Migrated.
 	//
 	// +optional
 	// +listType=map

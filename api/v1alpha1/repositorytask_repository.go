@@ -4,10 +4,10 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // RepositoryResult is what became of one repository.
 //
-// +kubebuilder:validation:Enum=Pending;Whole;Damaged;Failed;Measured;Forgotten;Planned;Pruned
+// +kubebuilder:validation:Enum=Pending;Whole;Damaged;Failed;Measured;Forgotten;Planned;Pruned;Repaired
 type RepositoryResult string
 
-// The results. Only Whole says that nothing is damaged.
+// The results. Whole says that nothing is damaged, and so does Repaired of the repair of an index.
 const (
 	RepositoryPending RepositoryResult = "Pending" // not done yet
 	RepositoryWhole   RepositoryResult = "Whole"   // all that the check looks at is there, and is what it should be
@@ -172,7 +172,7 @@ type RepositoryTaskRepository struct {
 	// +kubebuilder:validation:MaxItems=10
 	Remedies []string `json:"remedies,omitempty"`
 
-	// Locks are the repository's locks. They are shown, not removed.
+	// Locks are the repository's locks, of a task of type Repair those that it has left. A check shows them, and removes none.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=10
@@ -194,6 +194,11 @@ type RepositoryTaskRepository struct {
 	//
 	// +optional
 	Prune *RepositoryPrune `json:"prune,omitempty"`
+
+	// Repair is what a task of type Repair has changed.
+	//
+	// +optional
+	Repair *RepositoryRepair `json:"repair,omitempty"`
 
 	// Reason is one word for programs: why the result is Damaged or Failed.
 	//

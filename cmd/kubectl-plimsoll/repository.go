@@ -25,11 +25,11 @@ import (
 func repositoryCommand(c *connection) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "repository",
-		Short: "Prove that backups can be restored; check and measure repositories; forget backups and prune; migrate restic to kopia; list, find, compare and get files",
+		Short: "Prove that backups can be restored; check, measure and repair repositories; forget backups and prune; migrate restic to kopia; list, find, compare and get files",
 		Args:  program.NoArguments,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(repositoryVerifyCommand(c), repositoryCheckCommand(c), repositoryUsageCommand(c), repositoryForgetCommand(c), repositoryPruneCommand(c), repositoryMigrateCommand(c), repositoryWatchCommand(c), repositoryProofsCommand(c),
+	cmd.AddCommand(repositoryVerifyCommand(c), repositoryCheckCommand(c), repositoryRepairCommand(c), repositoryUsageCommand(c), repositoryForgetCommand(c), repositoryPruneCommand(c), repositoryMigrateCommand(c), repositoryWatchCommand(c), repositoryProofsCommand(c),
 		repositoryLsCommand(c), repositoryFindCommand(c), repositoryDiffCommand(c), repositoryGetCommand(c))
 	return cmd
 }
@@ -345,8 +345,10 @@ func (w *taskWait) ended(out io.Writer, task *v1alpha1.RepositoryTask) error {
 		what = "not pruned"
 	case task.Spec.Type == v1alpha1.TaskMigrate:
 		what = "not migrated"
-	case task.Spec.Type == v1alpha1.TaskCheck && task.Status.Reason == v1alpha1.ReasonDamaged:
+	case (task.Spec.Type == v1alpha1.TaskCheck || task.Spec.Type == v1alpha1.TaskRepair) && task.Status.Reason == v1alpha1.ReasonDamaged:
 		what = "not whole"
+	case task.Spec.Type == v1alpha1.TaskRepair:
+		what = "not repaired"
 	case task.Spec.Type == v1alpha1.TaskCheck:
 		what = "not checked"
 	}
@@ -369,6 +371,9 @@ func (w *taskWait) report(out io.Writer, task *v1alpha1.RepositoryTask) error {
 		}
 		if task.Spec.Type == v1alpha1.TaskPrune {
 			return printPrune(out, task)
+		}
+		if task.Spec.Type == v1alpha1.TaskRepair {
+			return printRepair(out, task)
 		}
 		if task.Spec.Type == v1alpha1.TaskMigrate {
 			return printMigration(out, task)

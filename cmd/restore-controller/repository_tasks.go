@@ -115,7 +115,7 @@ func serveTasks(ctx context.Context, o tasksOptions) error {
 		return err
 	}
 	err = repositorytask.SetUp(mgr, repositorytask.Config{
-		Namespace: o.namespace, Pod: pod, ScratchTimeout: o.scratchTimeout, Verifiers: asVerifiers(data), Checkers: asCheckers(data), UsageReaders: asUsageReaders(data), Forgetters: asForgetters(data), Pruners: asPruners(data),
+		Namespace: o.namespace, Pod: pod, ScratchTimeout: o.scratchTimeout, Verifiers: asVerifiers(data), Checkers: asCheckers(data), UsageReaders: asUsageReaders(data), Forgetters: asForgetters(data), Pruners: asPruners(data), Repairers: asRepairers(data),
 		Exporter: asExporter(data), Importer: asImporter(data), LockWait: o.lockWait, ProgressInterval: o.progressInterval, Logger: log,
 	})
 	if err != nil {
@@ -244,6 +244,17 @@ func asPruners(data map[string]repositoryData) map[string]uploader.Pruner {
 		}
 	}
 	return pruners
+}
+
+// asRepairers returns the data paths that can repair a repository.
+func asRepairers(data map[string]repositoryData) map[string]uploader.Repairer {
+	repairers := map[string]uploader.Repairer{}
+	for kind, d := range data {
+		if repairer, ok := d.(uploader.Repairer); ok {
+			repairers[kind] = repairer
+		}
+	}
+	return repairers
 }
 
 // newRepositoryData returns the data paths. None has a cache: what it holds would prove nothing of the repository.

@@ -77,6 +77,10 @@ func completedText(spec *v1alpha1.RepositoryTaskSpec) string {
 		return "what no snapshot needs is gone from every restic repository, as far as the limits allow, and kopia's maintenance has run"
 	case spec.Type == v1alpha1.TaskPrune:
 		return "it says what it would remove, and has changed nothing"
+	case spec.Type == v1alpha1.TaskRepair && spec.Repair == v1alpha1.RepairUnlock:
+		return "no repository has a stale lock"
+	case spec.Type == v1alpha1.TaskRepair:
+		return "the index of every repository was written again, and a check has found each whole"
 	case spec.Type == v1alpha1.TaskMigrate && spec.DryRun:
 		return "it says what a migration would copy; nothing was copied"
 	case spec.Type == v1alpha1.TaskMigrate:
@@ -99,6 +103,8 @@ func failedText(kind v1alpha1.RepositoryTaskType) string {
 		return "not all that the policy does not keep was forgotten"
 	case v1alpha1.TaskPrune:
 		return "not every repository was pruned"
+	case v1alpha1.TaskRepair:
+		return "not every repository was repaired"
 	case v1alpha1.TaskMigrate:
 		return "not everything was migrated"
 	default:
@@ -119,6 +125,8 @@ func workingText(kind v1alpha1.RepositoryTaskType, v *Volume) string {
 		return "it forgets: " + PercentOf(v.Percent())
 	case v1alpha1.TaskPrune:
 		return fmt.Sprintf("it prunes: %s of the packs, time left %s", PercentOf(v.Percent()), ETA(s.ETASeconds))
+	case v1alpha1.TaskRepair:
+		return "it repairs: " + PercentOf(v.Percent())
 	case v1alpha1.TaskMigrate:
 		return "it copies and compares: " + rate
 	default:
@@ -126,7 +134,7 @@ func workingText(kind v1alpha1.RepositoryTaskType, v *Volume) string {
 	}
 }
 
-// addRepository says what a check has found in a repository.
+// addRepository says what a check has found in a repository, and what a repair has done.
 func (e *Explanation) addRepository(r *v1alpha1.RepositoryTaskRepository) {
 	name := r.BackupStorageLocation + "/" + r.VolumeNamespace
 	if r.Result == v1alpha1.RepositoryDamaged || r.Result == v1alpha1.RepositoryFailed {
@@ -137,6 +145,9 @@ func (e *Explanation) addRepository(r *v1alpha1.RepositoryTaskRepository) {
 	}
 	if r.TouchedBackupsOmitted > 0 {
 		e.fact("damage in repository %s touches %d more", name, r.TouchedBackupsOmitted)
+	}
+	if r.Result == v1alpha1.RepositoryRepaired {
+		e.fact("repository %s: %s", name, r.Message)
 	}
 	for i := range r.Locks {
 		e.fact("repository %s is %s", name, LockText(&r.Locks[i]))

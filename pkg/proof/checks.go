@@ -58,16 +58,21 @@ func (c Checks) ProvenSince(at *metav1.Time) bool {
 	return at != nil && slices.ContainsFunc(c, func(r Check) bool { return r.Whole && r.Deep && r.At.After(at.Time) })
 }
 
+// IsCheck reports whether a task checks repositories, as one does, too, that has repaired their indexes.
+func IsCheck(spec *v1alpha1.RepositoryTaskSpec) bool {
+	return spec.Type == v1alpha1.TaskCheck || spec.Type == v1alpha1.TaskRepair && spec.Repair == v1alpha1.RepairIndex
+}
+
 // ChecksOf returns the results of the checks of all tasks, by repository.
 func ChecksOf(tasks []v1alpha1.RepositoryTask) map[v1alpha1.RepositoryKey]Checks {
 	checks := map[v1alpha1.RepositoryKey]Checks{}
 	for i := range tasks {
-		if tasks[i].Spec.Type != v1alpha1.TaskCheck {
+		if !IsCheck(&tasks[i].Spec) {
 			continue
 		}
 		for j := range tasks[i].Status.Repositories {
 			entry := &tasks[i].Status.Repositories[j]
-			whole := entry.Result == v1alpha1.RepositoryWhole
+			whole := entry.Result == v1alpha1.RepositoryWhole || entry.Result == v1alpha1.RepositoryRepaired
 			if (whole || RepositoryDamage(entry)) && entry.CompletionTimestamp != nil {
 				checked := RepositoryIn(entry)
 				deep := tasks[i].Spec.ReadData && entry.Result != v1alpha1.RepositoryFailed // what is lost any check sees

@@ -64,7 +64,12 @@ func (e *closedError) Unwrap() error { return e.err }
 
 // admit returns a *closedError if a repository did not open a while ago, or does not yet, or its location does not answer: each of its repositories would
 // else hold the only slot for as long as restic is patient.
+//
+// A cure is always let in: somebody waits for its end, what keeps the repository from opening may be what it cures, and it costs a few tries.
 func (r *run) admit(ctx context.Context, pvb *velerov1.PodVolumeBackup) error {
+	if r.cures {
+		return nil
+	}
 	key := proof.RepositoryOf(pvb)
 	known, others := r.breaker[key], r.breaker.besides(key)
 	silent := func(o *outage) bool { return o.failures == 1 }
@@ -84,9 +89,9 @@ func (r *run) admit(ctx context.Context, pvb *velerov1.PodVolumeBackup) error {
 }
 
 // learn finds out whether the work on a repository has failed because it does not open, and returns a *closedError then. An error of a volume
-// says nothing of the others.
+// says nothing of the others. A cure that fails says so at once, and is not parked.
 func (r *run) learn(ctx context.Context, pvb *velerov1.PodVolumeBackup, reason v1alpha1.Reason) error {
-	if reason != v1alpha1.ReasonDataPath {
+	if reason != v1alpha1.ReasonDataPath || r.cures {
 		return nil
 	}
 	return r.lookWhetherOpen(ctx, pvb)

@@ -151,6 +151,9 @@ func (r *run) tryRepository(ctx context.Context, w repositoryWork, i, n int, bac
 	for try := 1; ; {
 		err := w.once(ctx, i, n, backups, &entry)
 		if err == nil {
+			if r.cures { // it has opened
+				delete(r.breaker, proof.RepositoryIn(&entry))
+			}
 			return entry, nil
 		}
 		if ctx.Err() != nil {
@@ -387,7 +390,7 @@ func summarizeCheck(repositories []v1alpha1.RepositoryTaskRepository) checkSumma
 				s.reason, s.example = entry.Reason, entry
 			}
 		case v1alpha1.RepositoryFailed, v1alpha1.RepositoryPending, // the following are no results of a check
-			v1alpha1.RepositoryMeasured, v1alpha1.RepositoryForgotten, v1alpha1.RepositoryPlanned, v1alpha1.RepositoryPruned:
+			v1alpha1.RepositoryMeasured, v1alpha1.RepositoryForgotten, v1alpha1.RepositoryPlanned, v1alpha1.RepositoryPruned, v1alpha1.RepositoryRepaired:
 			if s.failed++; s.example == nil {
 				s.reason, s.example = entry.Reason, entry
 			}

@@ -1,6 +1,6 @@
 // Package repositorytask does what RepositoryTasks ask for: it proves that the volumes of a backup can be restored, checks and
-// measures the repositories that they are in, forgets snapshots that a policy does not keep, prunes, and migrates restic snapshots to
-// kopia.
+// measures the repositories that they are in, forgets snapshots that a policy does not keep, prunes, repairs indexes, removes stale locks, and
+// migrates restic snapshots to kopia.
 //
 // One process of a namespace, which holds the lease, works on one task at a time, so no repository has two.
 // Each volume is read by a confined worker, as in a node agent. A task whose process ended is begun again; volumes that were
@@ -45,6 +45,7 @@ type Config struct {
 	UsageReaders map[string]uploader.UsageReader // by uploaderType; those that are missing cannot measure a repository
 	Forgetters   map[string]uploader.Forgetter   // by uploaderType; those that are missing cannot forget snapshots
 	Pruners      map[string]uploader.Pruner      // by uploaderType; those that are missing cannot be pruned
+	Repairers    map[string]uploader.Repairer    // by uploaderType; those that are missing cannot be repaired
 
 	Exporter uploader.Exporter // restic; nil: nothing can be migrated
 	Importer Importer          // kopia
@@ -214,7 +215,7 @@ func (c *Controller) isEvidence(ctx context.Context, task *v1alpha1.RepositoryTa
 	if task.Spec.Type == v1alpha1.TaskUsage {
 		return tellsMissing(task, others, backups.Items), nil
 	}
-	if task.Spec.Type != v1alpha1.TaskCheck {
+	if !proof.IsCheck(&task.Spec) {
 		return false, nil
 	}
 	checks, otherChecks := proof.ChecksOf(tasks.Items), proof.ChecksOf(others)

@@ -14,6 +14,8 @@ type kind struct {
 	inSteps bool
 	// selects: the task works on the PodVolumeBackups of its selection, or on their repositories.
 	selects bool
+	// cures: the task is tried at once, whatever the breaker knows.
+	cures bool
 	// doWork does what no earlier process has done, one volume or repository after the other, each of which it writes. Its error is a
 	// *RefusedError, the API server's or that of ctx: what becomes of a volume or repository is a result.
 	doWork func(*run, context.Context) error
@@ -49,6 +51,8 @@ func kindOf(spec *v1alpha1.RepositoryTaskSpec) (kind, bool) {
 			condition = v1alpha1.ConditionPruned
 		}
 		return kind{condition: condition, inSteps: true, selects: true, doWork: (*run).pruneRepositories, outcome: pruneOutcome(spec.Apply)}, true
+	case v1alpha1.TaskRepair:
+		return kind{condition: v1alpha1.ConditionRepaired, inSteps: true, selects: true, cures: true, doWork: (*run).repairRepositories, outcome: repairOutcome}, true
 	case v1alpha1.TaskMigrate:
 		condition := v1alpha1.ConditionMigrated
 		if spec.DryRun {

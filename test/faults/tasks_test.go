@@ -140,6 +140,8 @@ func (b *bench) newTask(kind v1alpha1.RepositoryTaskType) *v1alpha1.RepositoryTa
 		}
 	case v1alpha1.TaskCheck:
 		task.Spec.PodVolumeBackup, task.Spec.ReadData = b.kept.Name, true
+	case v1alpha1.TaskRepair:
+		task.Spec.PodVolumeBackup, task.Spec.Repair = b.kept.Name, v1alpha1.RepairIndex
 	default:
 		task.Spec.PodVolumeBackup = b.kept.Name
 	}
@@ -326,7 +328,7 @@ func TestTaskWithAWrongPassword(t *testing.T) {
 		before := b.files()
 		secret := &corev1.Secret{ObjectMeta: b.Meta("velero-repo-credentials")}
 		b.Patch(secret, `{"stringData":{"repository-password":"wrong"}}`)
-		for _, kind := range []v1alpha1.RepositoryTaskType{v1alpha1.TaskVerify, v1alpha1.TaskCheck, v1alpha1.TaskUsage, v1alpha1.TaskForget, v1alpha1.TaskPrune} {
+		for _, kind := range []v1alpha1.RepositoryTaskType{v1alpha1.TaskVerify, v1alpha1.TaskCheck, v1alpha1.TaskUsage, v1alpha1.TaskForget, v1alpha1.TaskPrune, v1alpha1.TaskRepair} {
 			status := b.fails(kind, v1alpha1.ReasonWrongPassword, "wrong repository password")
 			for _, v := range status.Volumes {
 				if v.Result != v1alpha1.VolumeFailed || v.Mismatched != 0 {
@@ -363,7 +365,7 @@ func TestTaskInAReadOnlyLocation(t *testing.T) {
 		b.Patch(location, `{"spec":{"accessMode":"ReadOnly"}}`)
 		b.whole()
 		b.completes(v1alpha1.TaskUsage)
-		for _, kind := range []v1alpha1.RepositoryTaskType{v1alpha1.TaskForget, v1alpha1.TaskPrune} {
+		for _, kind := range []v1alpha1.RepositoryTaskType{v1alpha1.TaskForget, v1alpha1.TaskPrune, v1alpha1.TaskRepair} {
 			b.fails(kind, v1alpha1.ReasonUnsupported, "the BackupStorageLocation is read-only")
 		}
 		b.unchanged(before)

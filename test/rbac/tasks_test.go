@@ -107,6 +107,13 @@ func TestRightsOfRepositoryTasks(t *testing.T) {
 		testenv.EventuallyGet(c.Env, prune, "what was freed", func(task *v1alpha1.RepositoryTask, err error) bool {
 			return err == nil && task.Status.Phase == v1alpha1.PhaseCompleted && task.Status.Repositories[0].Prune.FreedBytes != nil
 		})
+		for _, cure := range []v1alpha1.RepairKind{v1alpha1.RepairIndex, v1alpha1.RepairUnlock} {
+			repair := &v1alpha1.RepositoryTask{ObjectMeta: c.Meta(name + "-" + strings.ToLower(string(cure))), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskRepair, PodVolumeBackup: "pruned-1", Repair: cure}}
+			c.Create(repair)
+			testenv.EventuallyGet(c.Env, repair, "the end of a repair", func(task *v1alpha1.RepositoryTask, err error) bool {
+				return err == nil && task.Status.Phase == v1alpha1.PhaseCompleted
+			})
+		}
 		// It creates the kopia repository. The Backup is not in the bucket, so it gets no copy.
 		migration := &v1alpha1.RepositoryTask{ObjectMeta: c.Meta(name + "-migrate"), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskMigrate, All: true}}
 		c.Create(migration)

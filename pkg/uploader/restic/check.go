@@ -347,9 +347,16 @@ func (u *Uploader) remedies(agreed []finding) []string {
 	if len(packs)+len(missing) > 0 {
 		commands = append(commands, "bring the damaged packs back from the bucket's versions, and check again; only where that is not possible:")
 	}
+	command, args := u.version.repairIndexCommand()
+	repairIndex := strings.Join(append([]string{"restic", command}, args...), " ")
+	if len(packs) == 0 {
+		repairIndex = "kubectl plimsoll repository repair --index, which runs '" + repairIndex + "'"
+	}
 	if !u.version.repairs() {
-		command, args := u.version.repairIndexCommand()
-		return append(commands, strings.Join(append([]string{"restic", command}, append(args, "--read-all-packs")...), " "), repairSnapshots+" (with restic 0.16 or later)")
+		if len(packs) > 0 {
+			repairIndex += " --read-all-packs"
+		}
+		return append(commands, repairIndex, repairSnapshots+" (with restic 0.16 or later)")
 	}
 	if len(packs) > 0 {
 		shown := packs[:min(len(packs), uploader.MaxExamples)]
@@ -363,7 +370,7 @@ func (u *Uploader) remedies(agreed []finding) []string {
 		commands = append(commands, "kubectl plimsoll repository check --read-data, which names the packs")
 	}
 	if len(missing) > 0 || len(packs) == 0 {
-		commands = append(commands, "restic repair index")
+		commands = append(commands, repairIndex)
 	}
 	return append(commands, repairSnapshots)
 }

@@ -63,7 +63,7 @@ func (l *look) lacks(wanted []string) error {
 	}
 	hint := ""
 	if l.unindexed > 0 {
-		hint = "; " + unindexedText(l.unindexed) + ", which 'kopia index recover' would read again"
+		hint = "; " + unindexedText(l.unindexed) + ": 'kubectl plimsoll repository repair --index' reads them again"
 	}
 	return fmt.Errorf("%w: what the repository has is whole, but %d of %d snapshots that PodVolumeBackups name are not there, such as %s%s",
 		uploader.ErrSnapshotNotFound, len(left), len(wanted), protocol.Printable(left[0]), hint)

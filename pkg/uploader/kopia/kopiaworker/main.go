@@ -118,6 +118,8 @@ func (j *job) do(ctx, stop context.Context, abort func()) (protocol.Result, erro
 		return j.measureOther(stop)
 	case protocol.OpMaintain:
 		return j.maintain(stop)
+	case protocol.OpRepairIndex:
+		return j.repairIndex(stop)
 	case protocol.OpForget:
 		return j.forget(stop)
 	case protocol.OpInitialize:

@@ -87,7 +87,12 @@ func (j *job) mayMaintain(ctx context.Context, r repo.DirectRepository) error {
 	if err != nil {
 		return fmt.Errorf("read the maintenance schedule: %w", err)
 	}
-	if began, running := runningSince(params, schedule, r.Time()); running {
+	return refuseRunning(params, schedule, r.Time())
+}
+
+// refuseRunning returns uploader.ErrRepositoryLocked if a maintenance may be running.
+func refuseRunning(params *maintenance.Params, schedule *maintenance.Schedule, now time.Time) error {
+	if began, running := runningSince(params, schedule, now); running {
 		return fmt.Errorf("%w: a maintenance began at %s and has not recorded its end", uploader.ErrRepositoryLocked, began.UTC().Format(time.RFC3339))
 	}
 	return nil

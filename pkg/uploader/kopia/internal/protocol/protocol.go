@@ -43,6 +43,8 @@ const (
 	OpMaintain   Operation = "maintain"
 	OpImport     Operation = "import"
 	OpImported   Operation = "imported"
+
+	OpRepairIndex Operation = "repair index"
 )
 
 // Request is all that a worker is told. It travels on stdin, secrets included, as gob because JSON would change bytes
@@ -102,7 +104,7 @@ type Request struct {
 // Form describes the protocol. An agent and a worker of different versions may not have the same: a worker that does not know
 // a field would leave out silently what it asks for.
 func Form() string {
-	return fmt.Sprintf("%+v %+v %+v %+v", Request{}, Result{}, progress.Reading{}, Entry{}) + fmt.Sprintf(" %+v %+v %+v %+v %+v", Change{}, Snapshot{}, Frame{}, uploader.ForgetSnapshot{}, Forgotten{}) + fmt.Sprintf(" %+v", uploader.CheckResult{})
+	return fmt.Sprintf("%+v %+v %+v %+v", Request{}, Result{}, progress.Reading{}, Entry{}) + fmt.Sprintf(" %+v %+v %+v %+v %+v", Change{}, Snapshot{}, Frame{}, uploader.ForgetSnapshot{}, Forgotten{}) + fmt.Sprintf(" %+v %+v", uploader.CheckResult{}, uploader.IndexRepair{})
 }
 
 // Frame is a part of what follows the Request of an import on stdin, as gob, too: an Entry, then a file's content in pieces of Data
@@ -217,6 +219,8 @@ type Result struct {
 
 	Check *uploader.CheckResult `json:"check,omitempty"` // check
 
+	Repair *uploader.IndexRepair `json:"repair,omitempty"` // repair index
+
 	Usage Usage `json:"usage,omitzero"` // usage, measure; of usage, imported and forget, TotalFiles is the number of snapshots
 }
 
@@ -300,6 +304,11 @@ func (r *Result) check() error {
 	}
 	if r.Check != nil {
 		if err := checkCheck(r.Check); err != nil {
+			return err
+		}
+	}
+	if r.Repair != nil {
+		if err := errors.Join(checkText(r.Repair.Example), checkCounts(r.Repair.Added, r.Repair.Gone, r.Repair.Unread, r.Repair.BadIndexes)); err != nil {
 			return err
 		}
 	}

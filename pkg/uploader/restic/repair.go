@@ -1,0 +1,268 @@
+package restic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+)
+
+var _ uploader.Repairer = (*Uploader)(nil)
+
+// RepairIndex runs restic repair index, of 0.14 rebuild-index, which takes the repository's exclusive lock. restic reads the headers of the
+// packs that the index lacks, and writes the new index before it removes the old one, so one that was killed has harmed nothing.
+func (u *Uploader) RepairIndex(ctx context.Context, repo uploader.Repository, p progress.Sink) (uploader.IndexRepair, error) {
+	var repaired uploader.IndexRepair
+	err := u.cure(repo, "repair the index", func(w *workspace) (err error) {
+		p = orDiscard(p)
+		p.Report(progress.Reading{Stage: progress.StageScanning})
+		if err := u.listsPacks(ctx, w); err != nil {
+			return err
+		}
+		// restic leaves out a pack that it cannot read, whatever the reason: also one that the storage has not sent.
+		for range repairTries {
+			run, err := u.runRepairIndex(ctx, w, p)
+			if err != nil {
+				return err
+			}
+			repaired.Added += run.Added - run.Unread
+			repaired.Gone, repaired.BadIndexes = repaired.Gone+run.Gone, repaired.BadIndexes+run.BadIndexes
+			if repaired.Unread, repaired.Example = run.Unread, run.Example; run.Unread == 0 {
+				break
+			}
+		}
+		return nil
+	})
+	return repaired, err
+}
+
+// repairTries is how often packs are read that could not be read.
+const repairTries = 2
+
+func (u *Uploader) runRepairIndex(ctx context.Context, w *workspace, p progress.Sink) (uploader.IndexRepair, error) {
+	command, args := u.version.repairIndexCommand()
+	args = append(args, "--verbose") // it names the packs that it leaves out
+	var run *indexRun
+	err := u.pastDeadLocks(ctx, w, func() error {
+		run = &indexRun{sink: p}
+		return u.run(ctx, w, invocation{command: command, args: args, stdout: run.line, said: func(line string) { run.said(w.hide(line)) }})
+	})
+	if err == nil && !run.ended {
+		err = errors.New("restic has ended without saying that the index is written")
+	}
+	return run.repaired, err
+}
+
+// cure opens a workspace without a cache for do: what a cache holds says nothing of the repository.
+func (u *Uploader) cure(repo uploader.Repository, doing string, do func(*workspace) error) error {
+	if repo.ReadOnly {
+		return fmt.Errorf("%s of a read-only repository: %w", doing, uploader.ErrUnsupported)
+	}
+	if err := repositoryExists(repo); err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	err := u.inWorkspace(repo, func(w *workspace) error {
+		w.cacheDir = ""
+		return do(w)
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	return nil
+}
+
+// listsPacks returns uploader.ErrUnconfirmed for a storage that lists snapshots, and not one pack. restic would take all packs out of the
+// index: it takes HTTP 404 for an empty list (docs/contracts/restic-kopia.md 12).
+func (u *Uploader) listsPacks(ctx context.Context, w *workspace) error {
+	look := u.unlocked(w).workspace
+	var packs, snapshots int
+	if err := u.listIDs(ctx, look, "packs", func(string) { packs++ }); err != nil || packs > 0 {
+		return err
+	}
+	if err := u.listIDs(ctx, look, "snapshots", func(string) { snapshots++ }); err != nil || snapshots == 0 {
+		return err
+	}
+	return unconfirmedError{fmt.Errorf("the storage lists %d snapshots and no pack, so that nothing would be left of the index; nothing was changed", snapshots)}
+}
+
+// unconfirmedError is an uploader.ErrUnconfirmed that is not about damage.
+type unconfirmedError struct{ error }
+
+func (e unconfirmedError) Is(target error) bool { return target == uploader.ErrUnconfirmed }
+
+func (e unconfirmedError) Unwrap() error { return e.error }
+
+// indexRun reads what restic prints while it writes the index, which is text in all versions.
+type indexRun struct {
+	sink        progress.Sink
+	done, total int64 // packs that are read
+	phase       string
+	ended       bool
+	repaired    uploader.IndexRepair
+}
+
+// line takes a line of restic's standard output.
+func (r *indexRun) line(line []byte) {
+	said := strings.TrimSpace(string(line))
+	switch m := pruneStep.FindStringSubmatch(said); {
+	case said == "done":
+		r.ended = true
+	case m != nil && strings.HasPrefix(m[3], "packs"):
+		r.done, r.total = number(m[1]), number(m[2])
+	case packUnread.MatchString(said):
+		r.repaired.Unread++
+		r.repaired.Example = printable(said)
+	case m == nil && said != "":
+		r.phase = strings.TrimRight(said, ".")
+	}
+	r.report()
+}
+
+func (r *indexRun) report() {
+	reading := progress.Reading{Stage: progress.StageScanning, BytesDone: r.done, TotalBytes: r.total}
+	if r.phase != "" {
+		reading.Stage, reading.Message = progress.StageWaiting, printable("for restic to repair the index: "+r.phase)
+	}
+	r.sink.Report(reading)
+}
+
+// What restic 0.14 to 0.19 say of packs and index files while they write the index.
+var (
+	packAdded   = regexp.MustCompile(`^(adding pack file to index|reindexing pack file) [0-9a-f]{64}`)
+	packGone    = regexp.MustCompile(`^removing not found pack file [0-9a-f]{64}`)
+	packUnread  = regexp.MustCompile(`^skipped incomplete pack file: [0-9a-f]{64}`) // on stdout
+	indexUnread = regexp.MustCompile(`^removing invalid index [0-9a-f]{8,64}`)
+)
+
+// said takes a line of restic's standard error.
+func (r *indexRun) said(line string) {
+	switch {
+	case packAdded.MatchString(line):
+		r.repaired.Added++
+	case packGone.MatchString(line):
+		r.repaired.Gone++
+	case indexUnread.MatchString(line):
+		r.repaired.BadIndexes++
+	}
+}
+
+// Unlock runs restic unlock, which removes the locks that are older than 30 minutes by this host's clock, and those of processes of this host
+// that do not run any more.
+func (u *Uploader) Unlock(ctx context.Context, repo uploader.Repository) (uploader.Unlocked, error) {
+	var result uploader.Unlocked
+	err := u.cure(repo, "unlock", func(w *workspace) (err error) {
+		result, err = u.removeStale(ctx, w)
+		return err
+	})
+	return result, err
+}
+
+func (u *Uploader) removeStale(ctx context.Context, w *workspace) (uploader.Unlocked, error) {
+	gate := u.gates.of(w.repository.URL)
+	if !gate.TryLock() {
+		return uploader.Unlocked{}, fmt.Errorf("this process itself uses the repository: %w", uploader.ErrRepositoryLocked)
+	}
+	defer gate.Unlock()
+	host, err := os.Hostname()
+	if err != nil {
+		return uploader.Unlocked{}, fmt.Errorf("find the name of this host: %w", err)
+	}
+	before, unread, err := u.allLocks(ctx, w)
+	if err == nil && errors.Is(unread, context.DeadlineExceeded) {
+		err = unread
+	}
+	if err == nil {
+		err = refuseLiving(before, host)
+	}
+	if err != nil {
+		return uploader.Unlocked{}, err
+	}
+	if err := u.run(ctx, w, invocation{command: "unlock"}); err != nil {
+		return uploader.Unlocked{}, err
+	}
+	after, unread, err := u.allLocks(ctx, w)
+	if err = errors.Join(err, unread); err != nil {
+		return uploader.Unlocked{}, unconfirmedError{fmt.Errorf("restic unlock has ended well, and which locks are left is not known: %w", err)}
+	}
+	return compareLocks(before, after, host)
+}
+
+// refuseLiving returns a *uploader.LockedError if a process of this host lives that holds one of the locks: restic cannot signal it out of its
+// confinement, takes it for dead, and would remove its lock, too.
+func refuseLiving(locks map[string]uploader.Lock, host string) error {
+	for _, l := range locks {
+		if l.Stale || l.Host != host || errors.Is(syscall.Kill(l.PID, 0), syscall.ESRCH) {
+			continue
+		}
+		owner := lockOwner{exclusive: l.Exclusive, pid: l.PID, host: l.Host, user: l.User, since: l.Since.UTC().Format(time.RFC3339)}.String()
+		return &uploader.LockedError{Owner: owner, Err: fmt.Errorf("%w: it is %s, a process that lives on this host, and restic unlock would remove its lock, too", uploader.ErrRepositoryLocked, owner)}
+	}
+	return nil
+}
+
+// compareLocks says what restic unlock has removed, by the locks before and after.
+func compareLocks(before, after map[string]uploader.Lock, host string) (uploader.Unlocked, error) {
+	var result uploader.Unlocked
+	for id, l := range before {
+		// A live owner of another host has removed its lock itself: it has ended, or renewed the lock, which is another one then.
+		if _, left := after[id]; left || !l.Stale && l.Host != host {
+			continue
+		}
+		if result.Count++; len(result.Removed) < uploader.MaxExamples {
+			result.Removed = append(result.Removed, l)
+		}
+	}
+	for _, l := range after {
+		if l.Stale {
+			return result, unconfirmedError{fmt.Errorf("restic unlock has ended well, and has left a stale lock, of PID %d on %s", l.PID, l.Host)}
+		}
+		result.Left = append(result.Left, l)
+	}
+	return result, nil
+}
+
+// maxLocks bounds how many locks are read, each by a run of restic.
+const maxLocks = 1000
+
+// allLocks returns the repository's locks by their ids. unread says why one that is there could not be read; one that goes meanwhile is none.
+func (u *Uploader) allLocks(ctx context.Context, w *workspace) (found map[string]uploader.Lock, unread, err error) {
+	look := u.unlocked(w).workspace
+	ids, err := u.lockIDs(ctx, look)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(ids) > maxLocks {
+		return nil, nil, fmt.Errorf("to read %d locks, more than %d, is %w: 'restic unlock' of a client of your own removes those that are stale", len(ids), maxLocks, uploader.ErrUnsupported)
+	}
+	found = map[string]uploader.Lock{}
+	failed := map[string]error{}
+	for _, id := range ids {
+		if found[id], err = u.lock(ctx, look, id); err != nil {
+			delete(found, id)
+			failed[id] = fmt.Errorf("read lock %s: %w", id, err)
+		}
+		if ctx.Err() != nil {
+			return nil, nil, context.Cause(ctx)
+		}
+	}
+	if len(failed) == 0 {
+		return found, nil, nil
+	}
+	ids, err = u.lockIDs(ctx, look)
+	for _, id := range ids {
+		unread = errors.Join(unread, failed[id])
+	}
+	return found, unread, err
+}
+
+func (u *Uploader) lockIDs(ctx context.Context, w *workspace) (ids []string, err error) {
+	err = u.listIDs(ctx, w, "locks", func(id string) { ids = append(ids, id) })
+	return ids, err
+}
