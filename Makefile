@@ -147,6 +147,13 @@ bin/demo: bin/node-agent # which shares most packages with it
 e2e: ## Run the suite that needs a real cluster: that of KUBECONFIG or, as root on Linux, one that test/cluster starts.
 	@test/e2e/run.sh
 
+# GUIDES='stuck-backup alerts' runs these, UPDATE=1 writes what the commands print into the guides.
+GUIDES ?=
+
+.PHONY: guides
+guides: ## Run the commands of docs/guides as they are written, as root on Linux, on a cluster for each guide, and compare what they print. GUIDES='alerts' UPDATE=1
+	@test/guides/run.sh $(if $(UPDATE),-update) $(GUIDES)
+
 ##@ Check
 
 .PHONY: fmt
