@@ -27,6 +27,7 @@ type Record struct {
 	Boot             string     `json:"boot"`                // boot ID of the node when the volume was restored
 	Failure          string     `json:"failure,omitempty"`   // why the restore failed; empty: the volume is complete
 	Paths            bool       `json:"paths,omitempty"`     // single paths were restored, into a pod that runs: there is no marker
+	Unflushed        bool       `json:"unflushed,omitempty"` // the paths are in their places, and it is not known whether the disk has them
 	Errors           int64      `json:"errors,omitempty"`    // files that could not be written, which the user has accepted
 	Unchecked        bool       `json:"unchecked,omitempty"` // it is not known whether all bytes are there
 	Refused          bool       `json:"refused,omitempty"`   // the volume did not take all attributes

@@ -21,6 +21,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/volume"
 	"github.com/plimsoll-io/plimsoll/test/controlplane"
 )
 
@@ -353,7 +354,15 @@ func TestPathsAreRestoredOnce(t *testing.T) {
 	second.Name = "second"
 	c.Create(second)
 	rec := records[i]
-	rec.PodVolumeRestore, rec.Restore, rec.Message = second.UID, second.UID, "2 files were replaced"
+	if rec.Unflushed {
+		t.Errorf("the end does not remember that the paths are on the disk: %+v", rec)
+	}
+	// The agent was killed while the disk was slow.
+	rec.PodVolumeRestore, rec.Restore, rec.Message, rec.Unflushed = second.UID, second.UID, "2 files were replaced", true
+	dir := c.dir(pod, "data")
+	if err := os.MkdirAll(filepath.Join(dir, volume.StageName(string(second.UID)), "files"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	if err := c.records(pod).Save(pod.UID, rec); err != nil {
 		t.Fatal(err)
 	}
@@ -365,5 +374,12 @@ func TestPathsAreRestoredOnce(t *testing.T) {
 	}
 	if calls := data.Calls(); len(calls) != 0 {
 		t.Errorf("the data path was called: %v", calls)
+	}
+	records, err = c.records(pod).List(pod.UID)
+	if unflushed := slices.ContainsFunc(records, func(rec donefile.Record) bool { return rec.Unflushed }); unflushed || err != nil || len(records) != 3 {
+		t.Errorf("%+v, %v", records, err)
+	}
+	if names := entries(t, dir); !slices.Equal(names, []string{"conf"}) {
+		t.Errorf("something of ours is left in the volume: %q", names)
 	}
 }

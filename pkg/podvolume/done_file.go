@@ -29,8 +29,11 @@ func (op *Operation) alreadyRestored(ctx context.Context, pvr *velerov1.PodVolum
 		return false, before, err
 	}
 	before = attemptResult{errors: rec.Errors, unchecked: rec.Unchecked, refused: rec.Refused, message: rec.Message}
+	if rec.Paths && rec.Unflushed {
+		err = op.finishPaths(ctx, pvr, *rec)
+	}
 	if rec.Paths {
-		return true, before, nil
+		return err == nil, before, err
 	}
 	done, err = op.isHandedOver(ctx, pvr, rec, before)
 	return done, before, err

@@ -83,6 +83,9 @@ func (op *Operation) restorePaths(ctx context.Context, up uploader.Uploader, req
 	}
 	stage.Step = op.tracker.Step
 	result, err := op.restoreThrough(ctx, up, req, stage, wanted)
+	if err == nil {
+		err = op.flushPaths(ctx, pvr, stage.Files(), waits, result)
+	}
 	err = errors.Join(err, stage.Close())
 	if cause := stopCause(ctx); err == nil || errors.Is(cause, ErrPodGone) { // the volume cannot be opened again
 		err = errors.Join(err, stage.Remove())
@@ -92,11 +95,57 @@ func (op *Operation) restorePaths(ctx context.Context, up uploader.Uploader, req
 	case waits:
 		err = op.tellWaitingPod(ctx, pvr, dir, result)
 	default:
-		rec := op.newRecord(pvr)
-		rec.Paths, rec.Restore = true, pvr.UID // beside the record of the pod's own restore: its init container needs that after a restart of the node
-		op.rememberPaths(rec, result)
+		op.rememberPaths(op.newPathsRecord(pvr), result)
 	}
 	return result, err
+}
+
+// newPathsRecord returns the record that paths are restored into a pod that runs, beside the record of the pod's own restore: its init container needs
+// that after a restart of the node.
+func (op *Operation) newPathsRecord(pvr *velerov1.PodVolumeRestore) donefile.Record {
+	rec := op.newRecord(pvr)
+	rec.Paths, rec.Restore = true, pvr.UID
+	return rec
+}
+
+// flushPaths makes sure that the disk has what was moved to its places. That may take hours, and a pod that runs goes on to write: the record is saved
+// before, so that an agent that takes over meanwhile flushes only. What the disk has lost is restored again.
+func (op *Operation) flushPaths(ctx context.Context, pvr *velerov1.PodVolumeRestore, dir *os.File, waits bool, result attemptResult) error {
+	if waits {
+		return op.flush(ctx, dir)
+	}
+	rec := op.newPathsRecord(pvr)
+	rec.Unflushed = true
+	op.rememberPaths(rec, result)
+	return op.flushRemembered(ctx, dir, rec)
+}
+
+func (op *Operation) flushRemembered(ctx context.Context, dir *os.File, rec donefile.Record) error {
+	err := op.flush(ctx, dir)
+	if err != nil && stopCause(ctx) == nil {
+		err = errors.Join(err, op.env.Records.Remove(op.foundPodUID, rec))
+	}
+	return err
+}
+
+// finishPaths does what was left when an earlier agent had moved the paths to their places.
+func (op *Operation) finishPaths(ctx context.Context, pvr *velerov1.PodVolumeRestore, rec donefile.Record) error {
+	dir, err := op.openVolume(ctx)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if err := op.flushRemembered(ctx, dir, rec); err != nil {
+		return err
+	}
+	if err := volume.RemoveStage(dir, string(pvr.UID)); err != nil {
+		return err
+	}
+	rec.Unflushed = false
+	if err := op.env.Records.Save(op.foundPodUID, rec); err != nil {
+		op.log.Warn("It cannot be remembered that the restored paths are on the disk", "error", err)
+	}
+	return nil
 }
 
 // rememberPaths saves that the paths are there, before the end is written: the next agent, should this one end meanwhile, would replace what the pod has
@@ -130,7 +179,8 @@ func (op *Operation) podWaits(ctx context.Context) (bool, error) {
 	return HasRestoreWait(pod) && !RestoreWaitSucceeded(pod), nil
 }
 
-// restoreThrough restores into the stage, makes sure that it holds all of the paths and nothing else, and moves that to its places.
+// restoreThrough restores into the stage, makes sure that it holds all of the paths and nothing else, and moves that to its places, where the disk may
+// not have it yet.
 func (op *Operation) restoreThrough(ctx context.Context, up uploader.Uploader, req uploader.RestoreRequest, stage *volume.Stage, wanted v1alpha1.RestorePaths) (attemptResult, error) {
 	req.Volume = stage.Files()
 	restored, err := up.Restore(ctx, req, op.tracker)
@@ -152,9 +202,6 @@ func (op *Operation) restoreThrough(ctx context.Context, up uploader.Uploader, r
 	}
 	moved, err := stage.Move(ctx, wanted.Overwrite.Replaces, &op.pathsMoved)
 	if err != nil {
-		return attemptResult{}, err
-	}
-	if err := op.flush(ctx, stage.Files()); err != nil {
 		return attemptResult{}, err
 	}
 	result := attemptResult{totalBytes: restored.TotalBytes, errors: restored.Errors, message: describeMoved(moved, wanted.Overwrite)}
