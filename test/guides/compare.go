@@ -28,7 +28,7 @@ var varying = []struct {
 	{regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`), "UID"},
 	{regexp.MustCompile(`-` + random + `{8,10}-` + random + `{5}\b`), "-HASH-XXXXX"}, // a pod of a Deployment
 	{regexp.MustCompile(`-` + random + `{5}\b`), "-XXXXX"},
-	{regexp.MustCompile(`\b([0-9a-f]{64}|[0-9a-f]{32}|[0-9a-f]{8})\b`), "ID"},
+	{regexp.MustCompile(`\b([0-9a-f]{64}|[0-9a-f]{32}|[0-9a-f]{16}|[0-9a-f]{8})\b`), "ID"},
 	{regexp.MustCompile(`\b10\.\d+\.\d+\.\d+\b`), "IP"},
 	{regexp.MustCompile(`\bnode[12]\b`), "NODE"},
 	{regexp.MustCompile(`\b\d+(\.\d+)?(d|h|ms|m|s)(\d+(h|m|s))*\b`), "AGE"},
