@@ -111,6 +111,7 @@ func (c *cluster) stop() (err error) {
 // usage is what the control plane has used so far.
 type usage struct {
 	apiCPU, etcdCPU, ownCPU time.Duration
+	machineCPU              time.Duration // of all programs of the machine
 	apiMemory, etcdMemory   int64
 	etcdSize                float64
 }
@@ -119,6 +120,9 @@ type usage struct {
 func (c *cluster) usage(ctx context.Context) (u usage, err error) {
 	own := os.Getpid()
 	if u.ownCPU, _, err = process(own); err != nil {
+		return u, err
+	}
+	if u.machineCPU, err = machineCPU(); err != nil {
 		return u, err
 	}
 	children, err := children(own)
@@ -195,6 +199,28 @@ func name(pid int) string {
 
 // clockTicks is what Linux counts the CPU time of processes in, on all architectures that we build for.
 const clockTicks = 100
+
+// machineCPU returns the CPU time of all programs of the machine, with what its host has given to other machines.
+func machineCPU() (sum time.Duration, err error) {
+	content, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, err
+	}
+	first, _, _ := strings.Cut(string(content), "\n")
+	fields := strings.Fields(first)
+	const user, nice, system, irq, softirq, steal = 1, 2, 3, 6, 7, 8 // proc_stat(5); idle and iowait are between them
+	if len(fields) <= steal {
+		return 0, errors.New("unknown format of /proc/stat")
+	}
+	for _, field := range []int{user, nice, system, irq, softirq, steal} {
+		ticks, err := strconv.ParseInt(fields[field], 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("read /proc/stat: %w", err)
+		}
+		sum += time.Duration(ticks) * (time.Second / clockTicks)
+	}
+	return sum, nil
+}
 
 // process returns the CPU time and the resident memory of a process.
 func process(pid int) (cpu time.Duration, memory int64, err error) {

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/nodeagent"
 	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
@@ -32,18 +33,18 @@ import (
 )
 
 const (
-	volumes          = 4 // of each agent
-	volumeSize       = 100 << 30
-	progressInterval = progress.DefaultInterval
-	uploaderType     = "kopia"
+	volumes      = 4 // of each agent
+	volumeSize   = 100 << 30
+	uploaderType = "kopia"
 )
 
 // fleet are the agents of all nodes.
 type fleet struct {
 	*cluster
+	options options
 	agents  []*agent
 	pods    []*corev1.Pod
-	begun   atomic.Int64
+	moving  atomic.Int64  // volumes that move now
 	release chan struct{} // closed to let all volumes end
 	writes  latencies
 	cancel  context.CancelFunc
@@ -59,9 +60,9 @@ type agent struct {
 }
 
 // startFleet starts agents, and returns when all of them watch.
-func (c *cluster) startFleet(ctx context.Context, number int) (*fleet, error) {
+func (c *cluster) startFleet(ctx context.Context, number int, o options) (*fleet, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	f := &fleet{cluster: c, release: make(chan struct{}), cancel: cancel}
+	f := &fleet{cluster: c, options: o, release: make(chan struct{}), cancel: cancel}
 	mapper := f.mapper()
 	for i := range number {
 		a := &agent{node: fmt.Sprintf("node-%05d", i)}
@@ -118,7 +119,7 @@ func (f *fleet) start(ctx context.Context, a *agent, pod *corev1.Pod, mapper met
 	agent, err := nodeagent.SetUp(ctx, mgr, nodeagent.Config{
 		Config: podvolume.Config{
 			NodeName: a.node, Namespace: namespace, HostPods: hostPods, BackupTimeout: 4 * time.Hour,
-			Uploaders: map[string]uploader.Uploader{uploaderType: data},
+			Uploaders: map[string]uploader.Uploader{uploaderType: data}, ProgressInterval: f.options.interval,
 		},
 		Concurrency: volumes,
 	})
@@ -150,7 +151,8 @@ func (f *fleet) config(a *agent) *rest.Config {
 
 // backUp is a data path that moves nothing, and reports until it is told to end.
 func (f *fleet) backUp(ctx context.Context, _ uploader.BackupRequest, p progress.Sink) (uploader.BackupResult, error) {
-	f.begun.Add(1)
+	f.moving.Add(1)
+	defer f.moving.Add(-1)
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for n := int64(1); ; n++ {
@@ -165,11 +167,23 @@ func (f *fleet) backUp(ctx context.Context, _ uploader.BackupRequest, p progress
 	}
 }
 
+// begin creates all volumes, and waits until they move.
+func (f *fleet) begin(ctx context.Context) error {
+	if err := f.createVolumes(ctx); err != nil {
+		return err
+	}
+	all := int64(volumes * len(f.agents))
+	return f.poll(ctx, func() (bool, error) { return f.moving.Load() == all, nil })
+}
+
 // createVolumes creates the PodVolumeBackups of all nodes, as a server does.
 func (f *fleet) createVolumes(ctx context.Context) error {
 	for v := range volumes {
 		for _, pod := range f.pods {
 			pvb := velero.PodVolumeBackup(f.backup, pod, pod.Spec.Volumes[v].Name, uploaderType)
+			if f.options.labelled {
+				pvb.Labels[v1alpha1.LabelNode] = v1alpha1.LabelValue(pvb.Spec.Node)
+			}
 			if err := f.api.Create(ctx, pvb); err != nil {
 				return fmt.Errorf("create a PodVolumeBackup: %w", err)
 			}
@@ -178,32 +192,27 @@ func (f *fleet) createVolumes(ctx context.Context) error {
 	return nil
 }
 
-// untilMoving waits until all volumes move.
-func (f *fleet) untilMoving(ctx context.Context) error {
-	all := int64(volumes * len(f.agents))
-	return f.poll(ctx, func() (bool, error) { return f.begun.Load() == all, nil })
-}
-
 // end lets all volumes end, and waits until all objects say so.
 func (f *fleet) end(ctx context.Context) error {
 	close(f.release)
-	return f.poll(ctx, func() (bool, error) {
-		var list velerov1.PodVolumeBackupList
-		// From the API server's watch cache, which costs it little.
-		if err := f.api.List(ctx, &list, client.InNamespace(namespace), &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: "0"}}); err != nil {
-			return false, err
-		}
-		for i := range list.Items {
-			switch list.Items[i].Status.Phase {
-			case velerov1.PodVolumeBackupPhaseCompleted:
-			case velerov1.PodVolumeBackupPhaseFailed:
-				return false, fmt.Errorf("PodVolumeBackup %s has failed: %s", list.Items[i].Name, list.Items[i].Status.Message)
-			default:
-				return false, nil
-			}
-		}
-		return true, nil
+	err := f.poll(ctx, func() (bool, error) {
+		var moving velerov1.PodVolumeBackupList // one of them is enough: thousands would cost the API server more than the agents do
+		err := f.api.List(ctx, &moving, client.InNamespace(namespace), client.HasLabels{v1alpha1.LabelNode}, client.Limit(1))
+		return err == nil && len(moving.Items) == 0, err
 	})
+	if err != nil {
+		return err
+	}
+	var list velerov1.PodVolumeBackupList
+	if err := f.api.List(ctx, &list, client.InNamespace(namespace)); err != nil {
+		return err
+	}
+	for i := range list.Items {
+		if status := list.Items[i].Status; status.Phase != velerov1.PodVolumeBackupPhaseCompleted {
+			return fmt.Errorf("PodVolumeBackup %s has ended as %q: %s", list.Items[i].Name, status.Phase, status.Message)
+		}
+	}
+	return nil
 }
 
 // poll waits until a condition holds.

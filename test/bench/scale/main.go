@@ -20,7 +20,16 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
+
+// options are what the agents and their volumes are like in all columns of the table.
+type options struct {
+	moving   time.Duration // how long is counted
+	interval time.Duration // of the writes of progress
+	labelled bool          // each volume has its node's label when it is created
+}
 
 func main() {
 	if err := run(context.Background()); err != nil {
@@ -33,8 +42,14 @@ func run(ctx context.Context) error {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt)
 	defer stop()
 	numbers := flag.String("agents", "10,100,1000", "measure with each of these numbers of agents, separated by commas")
-	moving := flag.Duration("moving", time.Minute, "count for this long while all volumes move")
+	var o options
+	flag.DurationVar(&o.moving, "moving", time.Minute, "count for this long while all volumes move")
+	flag.DurationVar(&o.interval, "progress-interval", progress.DefaultInterval, "the agents' flag of the same name")
+	flag.BoolVar(&o.labelled, "labelled", false, "create each volume with its node's label, as an admission policy can do it, so that it goes to its own agent only")
 	flag.Parse()
+	if o.interval <= 0 || o.moving < o.interval {
+		return fmt.Errorf("--moving=%s must be at least as long as --progress-interval=%s, and that positive", o.moving, o.interval)
+	}
 	ctrl.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
 	var results []result
@@ -43,53 +58,49 @@ func run(ctx context.Context) error {
 		if err != nil || agents < 1 {
 			return fmt.Errorf("--agents=%s: %q is no number of agents", *numbers, text)
 		}
-		fmt.Fprintf(os.Stderr, "%s: %d agents with %d volumes each\n", time.Now().UTC().Format(time.TimeOnly), agents, volumes)
-		r, err := measure(ctx, agents, *moving)
+		say(fmt.Sprintf("%d agents with %d volumes each", agents, volumes))
+		r, err := measure(ctx, agents, o)
 		if err != nil {
 			return fmt.Errorf("%d agents: %w", agents, err)
 		}
 		results = append(results, r)
 	}
-	return printTable(results)
+	return printTable(results, o)
 }
 
 // measure runs agents on a control plane of their own.
-func measure(ctx context.Context, agents int, moving time.Duration) (r result, err error) {
+func measure(ctx context.Context, agents int, o options) (r result, err error) {
 	c, err := startCluster(ctx)
 	if err != nil {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, c.stop()) }()
-	f, err := c.startFleet(ctx, agents)
+	f, err := c.startFleet(ctx, agents, o)
 	if err != nil {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, f.stop()) }()
+	say("all agents watch")
 
 	r.agents = agents
-	before := f.received()
-	begin := time.Now()
-	if err := f.createVolumes(ctx); err != nil {
+	if r.claiming, err = f.count(ctx, func() error { return f.begin(ctx) }); err != nil {
 		return r, err
 	}
-	if err := f.untilMoving(ctx); err != nil {
+	say("all volumes move")
+	if err := wait(ctx, 2*progress.DefaultInterval); err != nil { // until the moves between watches are over
 		return r, err
 	}
-	r.claim, r.claimBytes = time.Since(begin), spread(f.received(), before)
+	if r.moving, err = f.count(ctx, func() error { return wait(ctx, o.moving) }); err != nil {
+		return r, err
+	}
+	say("the volumes end")
+	r.ending, err = f.count(ctx, func() error { return f.end(ctx) })
+	return r, err
+}
 
-	if err := wait(ctx, 2*progressInterval); err != nil { // until the moves between watches are over
-		return r, err
-	}
-	if err := r.countMoving(ctx, f, moving); err != nil {
-		return r, err
-	}
-
-	before, begin = f.received(), time.Now()
-	if err := f.end(ctx); err != nil {
-		return r, err
-	}
-	r.end, r.endBytes = time.Since(begin), spread(f.received(), before)
-	return r, nil
+// say shows how far a run is, which can take many minutes.
+func say(text string) {
+	fmt.Fprintf(os.Stderr, "%s: %s\n", time.Now().UTC().Format(time.TimeOnly), text)
 }
 
 func wait(ctx context.Context, d time.Duration) error {

@@ -15,32 +15,38 @@ import (
 	"sync"
 	"text/tabwriter"
 	"time"
+
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/test/bench/machine"
 )
 
 // result is what a run has measured.
 type result struct {
-	agents               int
-	claim, end           time.Duration
-	claimBytes, endBytes bytesSpread
-	moving               time.Duration
-	movingBytes          bytesSpread
-	writes               []time.Duration // sorted
-	before, after        usage
+	agents                   int
+	claiming, moving, ending phase
 }
 
-// countMoving counts while all volumes move.
-func (r *result) countMoving(ctx context.Context, f *fleet, moving time.Duration) (err error) {
-	if r.before, err = f.usage(ctx); err != nil {
-		return err
+// phase is what was counted during a part of a run.
+type phase struct {
+	took          time.Duration
+	received      bytesSpread
+	writes        []time.Duration // sorted
+	before, after usage
+}
+
+// count runs do and counts meanwhile.
+func (f *fleet) count(ctx context.Context, do func() error) (p phase, err error) {
+	if p.before, err = f.usage(ctx); err != nil {
+		return p, err
 	}
 	received, begin := f.received(), time.Now()
 	f.writes.take()
-	if err := wait(ctx, moving); err != nil {
-		return err
+	if err := do(); err != nil {
+		return p, err
 	}
-	r.moving, r.movingBytes, r.writes = time.Since(begin), spread(f.received(), received), f.writes.take()
-	r.after, err = f.usage(ctx)
-	return err
+	p.took, p.received, p.writes = time.Since(begin), spread(f.received(), received), f.writes.take()
+	p.after, err = f.usage(ctx)
+	return p, err
 }
 
 // bytesSpread are the bytes that agents have received: the one in the middle, and the one with the most.
@@ -106,8 +112,9 @@ func find(text io.Reader, metric string) (float64, error) {
 }
 
 // printTable prints the results as Markdown, so that docs/scale.md can hold what was printed.
-func printTable(results []result) error {
-	fmt.Printf("%s: %d processors, %s\n\n", time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), runtime.Version())
+func printTable(results []result, o options) error {
+	fmt.Printf("%s: %s; %d volumes for each agent, progress each %s, %s of movement\n\n", time.Now().UTC().Format(time.DateOnly), machine.Describe(os.TempDir()),
+		volumes, o.interval, o.moving)
 	t := tabwriter.NewWriter(os.Stdout, 0, 0, 1, ' ', 0)
 	row := func(name string, cell func(result) string) {
 		fmt.Fprintf(t, "| %s\t", name)
@@ -119,43 +126,86 @@ func printTable(results []result) error {
 	row("agents", func(r result) string { return strconv.Itoa(r.agents) })
 	row("---", func(result) string { return "---:" })
 	row("volumes", func(r result) string { return strconv.Itoa(r.agents * volumes) })
-	row("all volumes created and claimed, s", func(r result) string { return seconds(r.claim) })
-	row("received by an agent meanwhile, KiB: median", func(r result) string { return kibibytes(r.claimBytes.median) })
-	row("... most", func(r result) string { return kibibytes(r.claimBytes.most) })
-	row("moving: received by an agent, KiB/min: median", func(r result) string { return r.perMinute(r.movingBytes.median) })
-	row("... most", func(r result) string { return r.perMinute(r.movingBytes.most) })
-	row("patches/s", func(r result) string { return fmt.Sprintf("%.1f", float64(len(r.writes))/r.moving.Seconds()) })
-	row("a patch, ms: median", func(r result) string { return r.quantile(0.5) })
-	row("... p99", func(r result) string { return r.quantile(0.99) })
-	row("API server, CPUs", func(r result) string { return r.cpus(r.after.apiCPU - r.before.apiCPU) })
-	row("API server, MiB", func(r result) string { return strconv.FormatInt(r.after.apiMemory>>20, 10) })
-	row("etcd, CPUs", func(r result) string { return r.cpus(r.after.etcdCPU - r.before.etcdCPU) })
-	row("etcd, MiB", func(r result) string { return strconv.FormatInt(r.after.etcdMemory>>20, 10) })
-	row("etcd's database grows, MiB/min", func(r result) string {
-		return fmt.Sprintf("%.1f", (r.after.etcdSize-r.before.etcdSize)/(1<<20)/r.moving.Minutes())
+	row("all volumes created and claimed, s", func(r result) string { return r.claiming.seconds() })
+	row("received by an agent meanwhile, KiB: median, most", func(r result) string { return r.claiming.kibibytes() })
+	row("API server, etcd, all agents in one process meanwhile: CPUs", func(r result) string { return r.claiming.allCPUs() })
+	row("moving: received by an agent, KiB/min: median, most", func(r result) string { return r.moving.kibibytesPerMinute() })
+	row("patches/s", func(r result) string {
+		return fmt.Sprintf("%.1f", float64(len(r.moving.writes))/r.moving.took.Seconds())
 	})
-	row("all agents in one process, CPUs", func(r result) string { return r.cpus(r.after.ownCPU - r.before.ownCPU) })
-	row("all volumes ended, s", func(r result) string { return seconds(r.end) })
-	row("received by an agent meanwhile, KiB: median", func(r result) string { return kibibytes(r.endBytes.median) })
-	row("... most", func(r result) string { return kibibytes(r.endBytes.most) })
-	return t.Flush()
+	row("a patch, ms: median, p99", func(r result) string { return r.moving.quantile(0.5) + ", " + r.moving.quantile(0.99) })
+	row("API server, etcd, all agents in one process meanwhile: CPUs", func(r result) string { return r.moving.allCPUs() })
+	row("API server, MiB", func(r result) string { return strconv.FormatInt(r.moving.after.apiMemory>>20, 10) })
+	row("etcd, MiB", func(r result) string { return strconv.FormatInt(r.moving.after.etcdMemory>>20, 10) })
+	row("etcd's database grows, MiB/min", func(r result) string { return r.moving.etcdGrowth() })
+	row("all volumes ended, s", func(r result) string { return r.ending.seconds() })
+	row("received by an agent meanwhile, KiB: median, most", func(r result) string { return r.ending.kibibytes() })
+	row("API server, etcd, all agents in one process meanwhile: CPUs", func(r result) string { return r.ending.allCPUs() })
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for _, note := range append(o.leftOut(), fullMachine(results)...) {
+		fmt.Println("\n- " + note)
+	}
+	return nil
 }
 
-func seconds(d time.Duration) string { return fmt.Sprintf("%.1f", d.Seconds()) }
-
-func kibibytes(n int64) string { return strconv.FormatInt(n>>10, 10) }
-
-func (r result) perMinute(n int64) string {
-	return fmt.Sprintf("%.0f", float64(n)/(1<<10)/r.moving.Minutes())
+// leftOut returns what the agents are spared that those of an installed version are not.
+func (o options) leftOut() (notes []string) {
+	if o.labelled {
+		notes = append(notes, "Left out: volumes have their node's label when they are created, so that no agent is sent new volumes of others.")
+	}
+	if o.interval > progress.DefaultInterval {
+		notes = append(notes, fmt.Sprintf("Left out: agents write progress each %s; as installed, each %s.", o.interval, progress.DefaultInterval))
+	}
+	return notes
 }
 
-func (r result) cpus(used time.Duration) string {
-	return fmt.Sprintf("%.2f", used.Seconds()/r.moving.Seconds())
+// fullMachine returns in which phases nearly all processors were busy, with this program or others.
+func fullMachine(results []result) (notes []string) {
+	const nearlyAll = 0.9
+	for _, r := range results {
+		for _, part := range []struct {
+			name string
+			phase
+		}{{"were created and claimed", r.claiming}, {"moved", r.moving}, {"ended", r.ending}} {
+			if busy := part.cpus(part.after.machineCPU - part.before.machineCPU); busy > nearlyAll*float64(runtime.NumCPU()) {
+				notes = append(notes, fmt.Sprintf("%d agents: while the volumes %s, %.2f of %d processors were busy, %.2f of them with API server, etcd and agents: the times are those of a full machine.",
+					r.agents, part.name, busy, runtime.NumCPU(), part.cpus(part.after.cpu()-part.before.cpu())))
+			}
+		}
+	}
+	return notes
 }
 
-func (r result) quantile(q float64) string {
-	if len(r.writes) == 0 {
+// cpu is the time of all programs that were counted.
+func (u usage) cpu() time.Duration { return u.apiCPU + u.etcdCPU + u.ownCPU }
+
+func (p phase) seconds() string { return fmt.Sprintf("%.1f", p.took.Seconds()) }
+
+func (p phase) kibibytes() string {
+	return fmt.Sprintf("%d, %d", p.received.median>>10, p.received.most>>10)
+}
+
+func (p phase) kibibytesPerMinute() string {
+	perMinute := func(n int64) float64 { return float64(n) / (1 << 10) / p.took.Minutes() }
+	return fmt.Sprintf("%.0f, %.0f", perMinute(p.received.median), perMinute(p.received.most))
+}
+
+func (p phase) etcdGrowth() string {
+	return fmt.Sprintf("%.1f", (p.after.etcdSize-p.before.etcdSize)/(1<<20)/p.took.Minutes())
+}
+
+// cpus is how many processors were in use for a CPU time of the phase.
+func (p phase) cpus(used time.Duration) float64 { return used.Seconds() / p.took.Seconds() }
+
+func (p phase) allCPUs() string {
+	return fmt.Sprintf("%.2f, %.2f, %.2f", p.cpus(p.after.apiCPU-p.before.apiCPU), p.cpus(p.after.etcdCPU-p.before.etcdCPU), p.cpus(p.after.ownCPU-p.before.ownCPU))
+}
+
+func (p phase) quantile(q float64) string {
+	if len(p.writes) == 0 {
 		return "-"
 	}
-	return fmt.Sprintf("%.1f", float64(r.writes[int(q*float64(len(r.writes)-1))])/float64(time.Millisecond))
+	return fmt.Sprintf("%.1f", float64(p.writes[int(q*float64(len(p.writes)-1))])/float64(time.Millisecond))
 }
