@@ -12,7 +12,6 @@ import (
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
 	"github.com/plimsoll-io/plimsoll/pkg/describe"
-	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
 // repairTask is a RepositoryTask of type Repair that a command creates.
@@ -112,12 +111,15 @@ func printRepair(out io.Writer, task *v1alpha1.RepositoryTask) error {
 	return nil
 }
 
+// maxLocks is how many locks of a repository an object names at most (uploader.MaxExamples).
+const maxLocks = 10
+
 // locksLeft is how many locks a repository has that were not removed: never 0 where nobody knows.
 func locksLeft(r *v1alpha1.RepositoryTaskRepository) string {
 	switch {
 	case r.Result != v1alpha1.RepositoryRepaired:
 		return "?"
-	case len(r.Locks) == uploader.MaxExamples:
+	case len(r.Locks) == maxLocks:
 		return fmt.Sprintf("%d or more", len(r.Locks))
 	}
 	return strconv.Itoa(len(r.Locks))

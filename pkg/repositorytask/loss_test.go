@@ -85,7 +85,7 @@ func (f failsOnce) Forget(ctx context.Context, req uploader.ForgetRequest, p pro
 			f.breakIt()
 		}
 	}))
-	f.ends(err)
+	f.ends(err) //nolint:contextcheck // the test's call, not the data path's
 	return result, err
 }
 
@@ -159,7 +159,7 @@ func (f prunesOnce) Prune(ctx context.Context, req uploader.PruneRequest, p prog
 		return measured(size)
 	}
 	result, err := f.Pruner.Prune(ctx, req, p)
-	f.ends(err)
+	f.ends(err) //nolint:contextcheck // the test's call, not the data path's
 	return result, err
 }
 

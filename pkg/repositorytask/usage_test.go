@@ -301,13 +301,13 @@ func TestMissingSnapshotsAreNotForgotten(t *testing.T) {
 	s := newSite(t)
 	lost := s.record(s.backup("nightly"), "restic", "shop", "db-0", strings.Repeat("a", 64), velerov1.PodVolumeBackupPhaseCompleted)
 	controller := s.controller(s.config(), s.Client)
-	measured := func(name string, minutesAgo time.Duration, missing int64) *v1alpha1.RepositoryTask {
+	measured := func(name string, ago time.Duration, missing int64) *v1alpha1.RepositoryTask {
 		t.Helper()
 		task := s.usageTask(name)
 		task.Spec.TTL = &metav1.Duration{Duration: time.Millisecond}
 		s.Create(task)
 		s.Change(task, func() {
-			at := new(metav1.NewTime(time.Now().Add(-minutesAgo * time.Minute)))
+			at := new(metav1.NewTime(time.Now().Add(-ago)))
 			task.Status.Phase, task.Status.CompletionTimestamp = v1alpha1.PhaseCompleted, at
 			task.Status.Repositories = []v1alpha1.RepositoryTaskRepository{{
 				BackupStorageLocation: "default", VolumeNamespace: "shop", Uploader: "restic", Result: v1alpha1.RepositoryMeasured, CompletionTimestamp: at,
@@ -324,19 +324,19 @@ func TestMissingSnapshotsAreNotForgotten(t *testing.T) {
 		}
 		return apierrors.IsNotFound(s.Client.Get(t.Context(), client.ObjectKeyFromObject(task), &v1alpha1.RepositoryTask{}))
 	}
-	first := measured("first", 50, 1)
+	first := measured("first", 50*time.Minute, 1)
 	if expires(first) {
 		t.Fatal("the only task that knows of a missing snapshot is gone")
 	}
-	second := measured("second", 40, 1)
-	third := measured("third", 30, 0)
+	second := measured("second", 40*time.Minute, 1)
+	third := measured("third", 30*time.Minute, 0)
 	if expires(third) || !expires(second) {
 		t.Error("the task that has found the snapshot again must outlive the one that has missed it")
 	}
 	if !expires(first) || !expires(third) {
 		t.Error("a task is kept although nothing is missing")
 	}
-	last := measured("last", 20, 1)
+	last := measured("last", 20*time.Minute, 1)
 	if expires(last) {
 		t.Error("the last task that knows of a missing snapshot is gone")
 	}

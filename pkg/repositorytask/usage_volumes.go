@@ -185,8 +185,9 @@ func growth(before, now *int64) *int64 {
 func usagesOf(tasks []v1alpha1.RepositoryTask) map[v1alpha1.RepositoryKey]*v1alpha1.RepositoryTaskRepository {
 	last := map[v1alpha1.RepositoryKey]*v1alpha1.RepositoryTaskRepository{}
 	for i := range tasks {
-		for j := range tasks[i].Status.Repositories {
-			entry := &tasks[i].Status.Repositories[j]
+		repositories := tasks[i].Status.Repositories
+		for j := range repositories {
+			entry := &repositories[j]
 			if entry.Result != v1alpha1.RepositoryMeasured || entry.Usage == nil || entry.CompletionTimestamp == nil {
 				continue
 			}

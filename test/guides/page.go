@@ -32,8 +32,8 @@ func parse(page string) []block {
 	var blocks []block
 	heading := ""
 	for i := 0; i < len(lines); i++ {
-		if strings.HasPrefix(lines[i], "## ") {
-			heading = strings.TrimPrefix(lines[i], "## ")
+		if title, isHeading := strings.CutPrefix(lines[i], "## "); isHeading {
+			heading = title
 		}
 		language, opens := strings.CutPrefix(lines[i], "```")
 		if !opens {

@@ -120,7 +120,7 @@ func TestPacksArePacedOut(t *testing.T) {
 func contentOf(i int) string { return fmt.Sprintf("content %d", i) }
 
 // storages guards kopia's registry of storages, which is one for the whole process: a worker opens one repository.
-var storages sync.Mutex //nolint:gochecknoglobals // as what it guards
+var storages sync.Mutex
 
 // openWithContents opens a repository in which each of so many objects has one small content.
 func openWithContents(t *testing.T, contents int) (*job, repo.DirectRepository, []object.ID) {
