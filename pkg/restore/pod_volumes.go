@@ -145,8 +145,31 @@ func waitForVolumes(ctx context.Context, s *scope, in *actionInput) (actionOutpu
 	out := actionOutput{warnings: slices.Concat(warnings, emptyWarnings, keptWarnings), errors: slices.Concat(errs, kept)}
 	if s.leavesOutData() {
 		out.warnings, out.errors = append(out.warnings, out.errors...), nil
+	} else {
+		out.warnings = append(out.warnings, s.unawaitedClaims(in.original)...)
 	}
 	return out, err
+}
+
+// unawaitedClaims returns a warning for each claim of a pod into which data comes through other pods only: a server backs a claim up from the first pod
+// that has it. Nothing holds this pod back until the data is there.
+func (s *scope) unawaitedClaims(pod *unstructured.Unstructured) (warnings []string) {
+	for volume, name := range claimsByVolume(pod.Object) {
+		through := ""
+		for _, pvb := range s.volumes.podVolumes[types.NamespacedName{Namespace: pod.GetNamespace(), Name: name}] {
+			if pvb.Status.SnapshotID == "" {
+				continue
+			}
+			if through = pvb.Spec.Pod.Name; through == pod.GetName() {
+				break
+			}
+		}
+		if through != "" && through != pod.GetName() {
+			warnings = append(warnings, fmt.Sprintf("its volume %q is the claim %q, which is restored through pod %s: this pod does not wait for the data, and may begin before all of it is there", volume, name, through))
+		}
+	}
+	slices.Sort(warnings)
+	return warnings
 }
 
 // keptClaims returns which volumes of a pod are claims that the restore has not created, and into which no data comes although the

@@ -152,6 +152,23 @@ func TestPodsWaitForTheirVolumes(t *testing.T) {
 			warnings: []string{`its volume "data" stays empty: its backup Failed`},
 		},
 	}, {
+		name:    "not for a claim that was backed up from another pod, with a warning",
+		records: []velerov1.PodVolumeBackup{podVolumeBackup("data", "shared", "s1")},
+		item:    `{metadata: {name: web-2, namespace: shop}, spec: {volumes: [{name: files, persistentVolumeClaim: {claimName: shared}}], containers: [{name: a}]}}`,
+		want: expectation{
+			item:       `{metadata: {name: web-2, namespace: shop}, spec: {volumes: [{name: files, persistentVolumeClaim: {claimName: shared}}], containers: [{name: a}]}}`,
+			additional: []string{"persistentvolumeclaims shop/shared"},
+			warnings:   []string{`its volume "files" is the claim "shared", which is restored through pod web: this pod does not wait for the data`},
+		},
+	}, {
+		name:    "not for a claim of another pod that was empty",
+		records: []velerov1.PodVolumeBackup{podVolumeBackup("data", "shared", "")},
+		item:    `{metadata: {name: web-2, namespace: shop}, spec: {volumes: [{name: files, persistentVolumeClaim: {claimName: shared}}], containers: [{name: a}]}}`,
+		want: expectation{
+			item:       `{metadata: {name: web-2, namespace: shop}, spec: {volumes: [{name: files, persistentVolumeClaim: {claimName: shared}}], containers: [{name: a}]}}`,
+			additional: []string{"persistentvolumeclaims shop/shared"},
+		},
+	}, {
 		name:    "not for those of another pod",
 		records: record,
 		item:    `{metadata: {name: web, namespace: other}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a}]}}`,
