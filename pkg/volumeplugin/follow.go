@@ -96,6 +96,9 @@ func (r *Recorder) ask(ctx context.Context, op *Operation, snapshotID string, po
 		return false
 	}
 	op.SetMessage(string(waiting))
+	if !mayEnd && total > 0 && done >= total { // the bytes of an earlier restore of the snapshot, too
+		return false
+	}
 	op.Update(done, total)
 	if mayEnd && waiting == "" && total > 0 && done >= total {
 		op.Complete()

@@ -521,6 +521,40 @@ func TestDeafPollerHoldsNothingUp(t *testing.T) {
 	})
 }
 
+// slowStorage makes a volume when it is told to.
+type slowStorage struct {
+	volumesnapshotter.VolumeSnapshotter
+	goOn chan struct{}
+}
+
+func (s slowStorage) CreateVolumeFromSnapshot(string, string, string, *int64) (string, error) {
+	<-s.goOn
+	return "vol-9", nil
+}
+
+// TestAnEarlierRestoreOfTheSnapshotIsNotShown has a storage that goes on to tell of an earlier restore of the snapshot until the new one has begun.
+func TestAnEarlierRestoreOfTheSnapshotIsNotShown(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, s *store, r *Recorder, _ *bytes.Buffer) {
+		storage := slowStorage{goOn: make(chan struct{})}
+		wrapped := Wrap(storage, r, WrapOptions{Restores: func(context.Context, string) (int64, int64, error) { return 100, 100, nil }})
+		created := make(chan error)
+		go func() {
+			_, err := wrapped.CreateVolumeFromSnapshot("snap-1", "", "", nil)
+			created <- err
+		}()
+		pass(3 * r.Interval)
+		list := &v1alpha1.VolumePluginRestoreList{}
+		if err := s.List(t.Context(), list); err != nil || len(list.Items) != 1 || list.Items[0].Status.Progress.BytesDone != 0 || list.Items[0].Status.Phase == v1alpha1.PhaseCompleted {
+			t.Errorf("%v, %+v", err, list.Items)
+		}
+		close(storage.goOn)
+		if err := <-created; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestRestoreOfAKnownVolumeGoesOn(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *store, r *Recorder, _ *bytes.Buffer) {
