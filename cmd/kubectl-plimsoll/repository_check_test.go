@@ -89,14 +89,14 @@ func TestRepositoryCheck(t *testing.T) {
 	}
 	out, errOut, code = c.run("repository", "watch", task.Name)
 	t.Log(out, errOut)
-	for _, want := range []string{"Damaged", "  touched file: file\n", "  touched backup: nightly-1 of Backup nightly, shop/db-0:data, ", ", snapshot " + r.SnapshotIDs[0] + "\n", "  damaged pack: ", "  to repair: bring the damaged packs back from the bucket's versions, and check again; only where that is not possible:\n  to repair: kubectl plimsoll repository repair --index, which runs 'restic repair index'\n  to repair: restic repair snapshots --forget, after which no Backup finds these snapshots: they have other ids\n", "; 1 snapshot needs it\n"} {
+	for _, want := range []string{"Damaged", "  touched file: file\n", "  touched backup: nightly-1 of Backup nightly, shop/db-0:data, ", ", snapshot " + r.SnapshotIDs[0] + "\n", "  damaged pack: ", "  to repair: bring the damaged packs back from the bucket's versions, and check again; only where that is not possible:\n  to repair: kubectl plimsoll repository repair --index --latest, which runs 'restic repair index'\n  to repair: restic repair snapshots --forget, after which no Backup finds these snapshots: they have other ids\n", "; 1 snapshot needs it\n"} {
 		if code != exitFailed || !strings.Contains(out, want) {
 			t.Errorf("code %d, %q is missing", code, want)
 		}
 	}
 	out, _, code = c.run("explain", "repositorytask", task.Name)
 	t.Log(out)
-	if code != 0 || !strings.Contains(out, "repository default/shop is Damaged: 1 object is damaged or missing") || !strings.Contains(out, "touches nightly-1 of Backup nightly, shop/db-0:data") || !strings.Contains(out, "to repair repository default/shop: kubectl plimsoll repository repair --index") {
+	if code != 0 || !strings.Contains(out, "repository default/shop is Damaged: 1 object is damaged or missing") || !strings.Contains(out, "touches nightly-1 of Backup nightly, shop/db-0:data") || !strings.Contains(out, "to repair repository default/shop: kubectl plimsoll repository repair --index --latest") {
 		t.Errorf("explain: code %d", code)
 	}
 	if err := os.RemoveAll(dir); err != nil {

@@ -44,7 +44,7 @@ func TestRepositoryRepair(t *testing.T) {
 	if err := os.Remove(indexes[0]); err != nil {
 		t.Fatal(err)
 	}
-	if out, errOut, code := c.run("repository", "check", "--backup", "nightly"); code != exitFailed || !strings.Contains(out, "  to repair: kubectl plimsoll repository repair --index, which runs 'restic repair index'\n") {
+	if out, errOut, code := c.run("repository", "check", "--backup", "nightly"); code != exitFailed || !strings.Contains(out, "  to repair: kubectl plimsoll repository repair --index --latest, which runs 'restic repair index'\n") {
 		t.Errorf("check: code %d: %s%s", code, out, errOut)
 	}
 	out, errOut, code := c.run("repository", "repair", "--index", "--backup", "nightly", "--volume", "shop")

@@ -87,6 +87,9 @@ func (o *usageTask) showOrMeasure(cmd *cobra.Command, c *connection) error {
 		return o.run(cmd, api, task)
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "Measured %s ago by RepositoryTask %s; --refresh measures again.\n", describe.Age(time.Now(), last.Status.CompletionTimestamp.Time), describe.Clean(last.Name))
+	if o.format != formatTable { // the object as it is
+		return o.report(cmd.OutOrStdout(), last)
+	}
 	if err := updateProofs(cmd.Context(), api, last, tasks.Items); err != nil {
 		fmt.Fprintln(cmd.ErrOrStderr(), "CHECKED and PROVEN are those of then:", describe.Clean(err.Error()))
 	}

@@ -21,13 +21,13 @@ func isBusy(err error) bool {
 	return ok
 }
 
-// reportUnkeptLimit says, once for an operation, what of its location's limit is not kept.
+// reportUnkeptLimit says what of its location's limit is not kept, unless that was said last.
 func (op *Operation) reportUnkeptLimit(problems ...string) {
-	if len(problems) == 0 || op.unkeptShown {
+	said := strings.Join(problems, "; ")
+	if said == "" || op.unkeptSaid == said {
 		return
 	}
-	op.unkeptShown = true
-	said := strings.Join(problems, "; ")
+	op.unkeptSaid = said
 	op.log.Warn("The limit of a location is not kept", "location", op.Location, "problem", said)
 	op.emit(warning, v1alpha1.EventLimitNotKept, "the limit of BackupStorageLocation %s is not kept: %s", op.Location, said)
 }

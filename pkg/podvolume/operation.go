@@ -53,7 +53,7 @@ type Operation struct {
 	place  atomic.Pointer[locationlimit.Place] // held while an attempt runs; nil: none
 	turn   locationlimit.Turn                  // among those who wait for a place
 
-	unkeptShown bool // there is an Event of a limit of the location that is not kept
+	unkeptSaid string // what the last Event says of a limit of the location that is not kept
 
 	repositoryKey repositoryKey // of the attempt; zero until it uses the repository
 	parkedFor     time.Duration // how long the operation has waited for a repository that does not open

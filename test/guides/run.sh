@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the commands of guides as they are written, as root on Linux, and compares what they print with what the guide shows. Each
 # guide has a cluster of its own of two nodes, from test/cluster. `make guides` calls it.
-#   run.sh [-update] [GUIDE...]     GUIDE is a name such as nightly-volume-backup; without one it runs all
+#   run.sh [-update] [GUIDE...]     GUIDE is a name such as nightly-volume-backup; without one it runs all but alerts
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . test/cluster/common.sh # for cache, log, etc, bin, init_pid
@@ -11,7 +11,7 @@ guides=("$@")
 if [ ${#guides[@]} -eq 0 ]; then
   for script in test/guides/setup/*.sh; do
     name=$(basename "$script" .sh)
-    [ "$name" = common ] || guides+=("$name")
+    case $name in common | alerts) ;; *) guides+=("$name") ;; esac # alerts cannot be run yet: README.md
   done
 fi
 [ "$(uname -s) $(id -u)" = 'Linux 0' ] || fail 'needs root on Linux'

@@ -350,7 +350,7 @@ func (u *Uploader) remedies(agreed []finding) []string {
 	command, args := u.version.repairIndexCommand()
 	repairIndex := strings.Join(append([]string{"restic", command}, args...), " ")
 	if len(packs) == 0 {
-		repairIndex = "kubectl plimsoll repository repair --index, which runs '" + repairIndex + "'"
+		repairIndex = "kubectl plimsoll repository repair --index --latest, which runs '" + repairIndex + "'"
 	}
 	if !u.version.repairs() {
 		if len(packs) > 0 {

@@ -86,7 +86,7 @@ func (s *Server) serveBackups(w http.ResponseWriter, r *http.Request) {
 		p.Problem = describe.Clean(err.Error())
 		w.WriteHeader(http.StatusBadGateway)
 	}
-	_ = s.listing.ExecuteTemplate(w, "backups", p) // what cannot be written is missed by nobody: the browser has gone
+	_ = s.listing.ExecuteTemplate(w, "backups", p) // a write error means that the browser has gone
 }
 
 // showVolumes shows a page of the volumes, sorted by name. The backups are sorted, the newest first.

@@ -102,19 +102,23 @@ func TestBrowseOldBackups(t *testing.T) {
 	view := scene(10)
 	view.Volumes = nil
 	p.show(view)
+	loaded := func() { p.Until("the page has loaded", "document.readyState === 'complete'") }
 	const text = "document.getElementById('entries').innerText + document.getElementById('end').innerText"
 	p.checkNarrow()
 	p.Do(chromedp.Click("#backups", chromedp.ByQuery), chromedp.WaitReady("#end", chromedp.ByQuery))
+	loaded()
 	if got := chromium.Ask[string](p.Tab, text); !strings.Contains(got, "shop/"+hostile.Pod+":data") || !strings.Contains(got, "1 to 2 of 2 volumes") || chromium.Ask[bool](p.Tab, "'hacked' in window || document.querySelector('main img') !== null") {
 		t.Errorf("the page shows %s", got)
 	}
 	p.checkNarrow()
 	p.Do(chromedp.Click("#entries tr:nth-child(2) a", chromedp.ByQuery), chromedp.WaitReady("a[href^=files]", chromedp.ByQuery))
+	loaded()
 	if got := chromium.Ask[string](p.Tab, text); !strings.Contains(got, noon.AddDate(0, 0, -400).Format(time.RFC3339)) || !strings.Contains(got, "1 to 2 of 2 backups, the newest first") {
 		t.Errorf("the page shows %s", got)
 	}
 	p.checkNarrow()
 	p.Do(chromedp.Click("#entries tr:nth-child(2) a", chromedp.ByQuery), chromedp.WaitReady("a[href^=download]", chromedp.ByQuery))
+	loaded()
 	if got := chromium.Ask[string](p.Tab, "location.search"); got != "?backup=nightly-x&path=" {
 		t.Errorf("the files are those of %s", got)
 	}
@@ -123,7 +127,7 @@ func TestBrowseOldBackups(t *testing.T) {
 	p.CheckQuiet(p.s.base())
 }
 
-// checkNarrow looks whether the page fits into narrow windows.
+// checkNarrow checks that the page fits into narrow windows.
 func (p *inChromium) checkNarrow() {
 	p.t.Helper()
 	for _, width := range []int64{320, 390, 600, 1200} {

@@ -74,7 +74,7 @@ func (s *Server) asking(next http.HandlerFunc) http.HandlerFunc {
 		}
 		if r.Method != http.MethodGet {
 			w.Header().Set("Allow", "GET")
-			http.Error(w, "A question about backups has only an answer as a whole.", http.StatusMethodNotAllowed)
+			http.Error(w, "Only GET is allowed for lists and downloads.", http.StatusMethodNotAllowed)
 			return
 		}
 		if !s.asked.begin() {

@@ -327,7 +327,7 @@ func remedies(agreed []finding) []string {
 		do = append(do, "bring the damaged packs back from the bucket's versions")
 	}
 	if has(kindContent) {
-		do = append(do, "kubectl plimsoll repository repair --index, which does what 'kopia index recover --commit' does")
+		do = append(do, "kubectl plimsoll repository repair --index --latest, which does what 'kopia index recover --commit' does")
 	}
 	command := "kopia snapshot fix invalid-files --commit"
 	if !has(kindContent) && slices.ContainsFunc(agreed, func(f finding) bool { return strings.HasPrefix(f.text, "content ") }) {
