@@ -382,4 +382,17 @@ func TestPathsAreRestoredOnce(t *testing.T) {
 	if names := entries(t, dir); !slices.Equal(names, []string{"conf"}) {
 		t.Errorf("something of ours is left in the volume: %q", names)
 	}
+
+	// The node lost its power before the disk had them.
+	third := c.newPathsRestore(pod, "restic", snapshot, v1alpha1.RestorePaths{Paths: []string{"conf"}, Overwrite: v1alpha1.OverwriteAlways})
+	third.Name = "third"
+	c.Create(third)
+	rec.PodVolumeRestore, rec.Restore, rec.Boot = third.UID, third.UID, "another boot"
+	if err := c.records(pod).Save(pod.UID, rec); err != nil {
+		t.Fatal(err)
+	}
+	c.Patch(third.DeepCopy(), `{"status":{"phase":"InProgress","startTimestamp":"2026-01-01T00:00:00Z"}}`)
+	if end := c.end(third); end.Phase != podvolume.PhaseFailed || len(data.Calls()) == 0 {
+		t.Errorf("what the node has lost was not restored again: %s", describe([]podvolume.PodVolume{end}))
+	}
 }

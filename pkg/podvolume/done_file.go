@@ -29,7 +29,10 @@ func (op *Operation) alreadyRestored(ctx context.Context, pvr *velerov1.PodVolum
 		return false, before, err
 	}
 	before = attemptResult{errors: rec.Errors, unchecked: rec.Unchecked, refused: rec.Refused, message: rec.Message}
-	if rec.Paths && rec.Unflushed {
+	if rec.Unflushed && rec.Boot != donefile.BootID() { // the node may have lost what was moved, and not the record, which lies on another disk
+		return false, attemptResult{}, nil
+	}
+	if rec.Unflushed {
 		err = op.finishPaths(ctx, pvr, *rec)
 	}
 	if rec.Paths {

@@ -122,7 +122,7 @@ func (op *Operation) flushPaths(ctx context.Context, pvr *velerov1.PodVolumeRest
 
 func (op *Operation) flushRemembered(ctx context.Context, dir *os.File, rec donefile.Record) error {
 	err := op.flush(ctx, dir)
-	if err != nil && stopCause(ctx) == nil {
+	if err != nil { // the next flush would not tell it again
 		err = errors.Join(err, op.env.Records.Remove(op.foundPodUID, rec))
 	}
 	return err

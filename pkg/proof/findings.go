@@ -45,7 +45,7 @@ func (f *Findings) Of(newest *velerov1.PodVolumeBackup) Proof {
 	p := f.proofs[VolumeOf(newest)]
 	if newest.Status.SnapshotID != "" {
 		isNoted := slices.ContainsFunc(f.damaged, func(noted velerov1.PodVolumeBackup) bool { return SameSource(&noted, newest) })
-		p.Damaged = p.Damaged || isNoted || f.checks[RepositoryOf(newest)].DamagedSince(p.Verified)
+		p.Damaged = p.Damaged || isNoted || f.checks[RepositoryOf(newest)].DamagedSince(p.AsOf(BackupTime(newest)))
 	}
 	return p.WithNewest(BackupTime(newest))
 }

@@ -253,6 +253,9 @@ func messageOf(said string) string {
 	return text.ShortenMiddle(text.Line(said, 4*maxMessage), maxMessage)
 }
 
+// noRepository is the message of a repository that nobody has made yet.
+const noRepository = "there is no repository, and no backup in the cluster that needs one: none in it has completed"
+
 // checkOnce checks a repository, and notes its address.
 func (r *run) checkOnce(ctx context.Context, i, n int, backups []*velerov1.PodVolumeBackup, entry *v1alpha1.RepositoryTaskRepository) error {
 	checker := r.cfg.Checkers[entry.Uploader]
@@ -269,7 +272,7 @@ func (r *run) checkOnce(ctx context.Context, i, n int, backups []*velerov1.PodVo
 		req := uploader.CheckRequest{Repository: repository, ReadData: r.object.Spec.ReadData, Snapshots: snapshotsOf(recorded)}
 		result, err := checker.Check(ctx, req, sink)
 		if errors.Is(err, uploader.ErrRepositoryNotFound) && len(recorded) == 0 {
-			fail(entry, v1alpha1.ReasonNotBackedUp, "there is no repository, and no backup in the cluster that needs one: none in it has completed")
+			fail(entry, v1alpha1.ReasonNotBackedUp, noRepository)
 			return nil
 		}
 		if err != nil {

@@ -128,21 +128,25 @@ func TestCheckOfNoRepository(t *testing.T) {
 			s.record(s.backup("first"), kind, "shop", "db-0", "", velerov1.PodVolumeBackupPhaseFailed)
 			cfg := s.config()
 			cfg.Checkers = map[string]uploader.Checker{"restic": s.restic, "kopia": s.kopia}
+			cfg.Repairers = map[string]uploader.Repairer{"restic": s.restic, "kopia": s.kopia}
 			s.start(cfg)
-			check := func(name, backup string, want v1alpha1.Reason, damaged bool) {
+			see := func(task *v1alpha1.RepositoryTask, want v1alpha1.Reason, damaged bool) {
 				t.Helper()
-				task := s.ended(s.checkTask(name, backup, true))
+				task = s.ended(task)
 				entry := task.Status.Repositories[0]
 				if task.Status.Phase != v1alpha1.PhaseFailed || task.Status.Reason != want || entry.Result != v1alpha1.RepositoryFailed || entry.Reason != want {
 					t.Errorf("%+v", task.Status)
 				}
 				if got := proof.ChecksOf([]v1alpha1.RepositoryTask{*task})[proof.RepositoryIn(&entry)].Damaged(); got != damaged {
-					t.Errorf("%s: damaged is %t", name, got)
+					t.Errorf("%s: damaged is %t", task.Name, got)
 				}
 			}
-			check("never", "first", v1alpha1.ReasonNotBackedUp, false)
+			repair := s.repairTask("repair", v1alpha1.RepairIndex)
+			repair.Spec.Backup = "first"
+			see(repair, v1alpha1.ReasonNotBackedUp, false)
+			see(s.checkTask("never", "first", true), v1alpha1.ReasonNotBackedUp, false)
 			s.record(s.backup("second"), kind, "shop", "db-0", strings.Repeat("a", 32), velerov1.PodVolumeBackupPhaseCompleted)
-			check("gone", "first", v1alpha1.ReasonRepositoryNotFound, true)
+			see(s.checkTask("gone", "first", true), v1alpha1.ReasonRepositoryNotFound, true)
 		})
 	}
 }
@@ -160,7 +164,8 @@ func namesTouched(r *v1alpha1.RepositoryTaskRepository, backups []*velerov1.PodV
 func TestTouchedBackups(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	r := &run{Controller: s.controller(s.config(), s.Client), object: s.checkTask("check", "nightly", false)}
+	task := s.checkTask("check", "nightly", false)
+	r := &run{Controller: s.controller(s.config(), s.Client), task: task, object: task}
 	entry := v1alpha1.RepositoryTaskRepository{BackupStorageLocation: "default", VolumeNamespace: "shop", Uploader: "restic", TouchedSnapshots: 30}
 	const completed = velerov1.PodVolumeBackupPhaseCompleted
 	nobodys := &velerov1.Backup{ObjectMeta: s.Meta("own")}

@@ -2,6 +2,7 @@ package repositorytask
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -54,6 +55,15 @@ func (r *run) repairIndexOnce(ctx context.Context, i, n int, backups []*velerov1
 		return err
 	}
 	repaired, err := repairer.RepairIndex(ctx, repository, r.halfSink(0, i, n))
+	if errors.Is(err, uploader.ErrRepositoryNotFound) {
+		return r.withRecorded(ctx, entry, backups, func(recorded []velerov1.PodVolumeBackup) error {
+			if len(recorded) > 0 {
+				return err
+			}
+			fail(entry, v1alpha1.ReasonNotBackedUp, noRepository)
+			return nil
+		})
+	}
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 
 const (
 	maxTouchedBackups = 20  // in the entry of one repository
+	maxTouchedOfTask  = 400 // in all entries: an object has at most 1.5 MiB
 	maxName           = 253 // bytes
 )
 
@@ -29,8 +30,11 @@ func (r *run) nameTouched(ctx context.Context, entry *v1alpha1.RepositoryTaskRep
 			known = append(known, *pvb)
 		}
 	}
-	all := touchedBackups(r.touched, known)
-	entry.TouchedBackups = all[:min(len(all), maxTouchedBackups)]
+	all, room := touchedBackups(r.touched, known), maxTouchedOfTask
+	for _, other := range r.status().Repositories {
+		room -= len(other.TouchedBackups)
+	}
+	entry.TouchedBackups = all[:min(len(all), maxTouchedBackups, max(room, 0))]
 	entry.TouchedBackupsOmitted = int64(len(all)-len(entry.TouchedBackups)) + max(entry.TouchedSnapshots-int64(len(r.touched)), 0)
 	return nil
 }

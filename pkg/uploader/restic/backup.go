@@ -76,7 +76,7 @@ func (u *Uploader) backup(ctx context.Context, w *workspace, req uploader.Backup
 	switch {
 	case errors.Is(err, errEmpty) && out.reading.Errors == 0 && out.gone() == 0:
 		return uploader.BackupResult{}, nil
-	case errors.Is(err, errEmpty), out.summary != nil && out.summary.files == 0 && out.reading.Errors+out.gone() > 0:
+	case errors.Is(err, errEmpty), out.summary != nil && out.summary.files == 0 && out.reading.Errors+out.toldGone() > 0:
 		return uploader.BackupResult{}, out.nothingRead()
 	case err != nil && !partial:
 		return uploader.BackupResult{}, err

@@ -62,7 +62,7 @@ func (u *Uploader) prune(ctx context.Context, w *workspace, req *uploader.PruneR
 	unconfirmed := uploader.PruneResult{Others: slices.Sorted(maps.Keys(idsOf(before)))}
 	run, err := u.runPrune(ctx, w, req, p)
 	switch {
-	case err != nil && (!req.Apply || errors.Is(err, uploader.ErrRepositoryLocked)): // nothing was begun
+	case err != nil && (!req.Apply || errors.Is(err, uploader.ErrRepositoryLocked) || errors.Is(err, uploader.ErrRepositoryDamaged)): // nothing was begun
 		return uploader.PruneResult{}, err
 	case err != nil:
 		return unconfirmed, err

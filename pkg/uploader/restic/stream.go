@@ -193,6 +193,13 @@ func (s *stream) gone() int64 {
 	return max(s.vanished, s.scanned, s.missed())
 }
 
+// toldGone is gone without what restic does not tell.
+func (s *stream) toldGone() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return max(s.vanished, s.scanned)
+}
+
 // missed is how many files the scanner has found that are not in the snapshot, at least. A directory that was renamed between the two takes
 // all of its files along, and from 0.17 on restic does not say that it is missing. It is 0 where directories could not be read, whose files are
 // no matter of time.
