@@ -29,12 +29,12 @@ image() {
   go run ./tools/image archive -root "$3" -dockerfile "$2" -tag "$4" -output "$out/$1.tar"
 }
 
-# package NAME: unpacks one of Debian's packages, and installs nothing. Prints the folder, which Go leaves out for its underscore.
+# package NAME: unpacks one of Debian's packages without its examples in Go, and installs nothing. Prints the folder.
 package() {
-  local folder=$out/_packages/$1
+  local folder=$out/packages/$1
   if ! [ -d "$folder" ]; then
     mkdir -p "$folder.partial"
-    (cd "$folder.partial" && apt-get download -qq -o APT::Sandbox::User=root "$1" >&2 && dpkg-deb -x ./*.deb . && rm ./*.deb)
+    (cd "$folder.partial" && apt-get download -qq -o APT::Sandbox::User=root "$1" >&2 && dpkg-deb -x ./*.deb . && rm -r ./*.deb usr/share/doc)
     mv "$folder.partial" "$folder"
   fi
   echo "$folder"
@@ -51,7 +51,7 @@ with_libraries() {
 
 debian_images() {
   local busybox prometheus alertmanager applet
-  [ -d "$out/_packages" ] || apt-get update -qq
+  [ -d "$out/packages" ] || apt-get update -qq
   busybox=$(package busybox-static)/bin/busybox
   prometheus=$(package prometheus)/usr/bin
   alertmanager=$(package prometheus-alertmanager)/usr/bin
