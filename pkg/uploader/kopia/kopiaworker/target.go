@@ -96,7 +96,8 @@ func (t *target) beginDirectory(ctx context.Context, path string, e kopiafs.Dire
 // makeDirectory makes a directory, unless it existed. The root always does.
 func (t *target) makeDirectory(path string) (existed bool, err error) {
 	if path != "" {
-		replace := t.mayReplace(path)
+		replace, made := t.claim(path)
+		defer made()
 		if err := t.root.Mkdir(path, ownerOnly); !errors.Is(err, os.ErrExist) {
 			return false, err
 		}
@@ -238,7 +239,8 @@ func (t *target) createSymlink(ctx context.Context, path string, e kopiafs.Symli
 
 // make makes a file or link, in place of what had its name before.
 func (t *target) make(path string, attempt func() error) error {
-	replace := t.mayReplace(path)
+	replace, made := t.claim(path)
+	defer made()
 	err := attempt()
 	if !errors.Is(err, os.ErrExist) {
 		return err

@@ -26,26 +26,34 @@ type existing struct {
 // namesakes are names in a directory of the snapshot that a volume may take for one.
 type namesakes struct {
 	present map[string]bool // the names that the volume had before this restore, as it lists them
-	claimed atomic.Bool     // one of them has tried to replace what is in its way
+	claimed atomic.Bool     // one of them may replace what is in its way
+	made    chan struct{}   // closed when that one was made, or could not be
 }
 
-// mayReplace reports whether name may replace what is in its way. If the volume lists one of the names, what is there is that one's. If it lists
-// none, the entry was made under another form of the name, and the first to come replaces it.
-func (n *namesakes) mayReplace(name string) bool {
-	if len(n.present) > 0 {
-		return n.present[name]
+// claim reports whether name may replace what is in its way. If the volume lists one of the names, what is there is that one's. If it lists
+// none, the entry was made under another form of the name, and the first to come replaces it: the others wait until it has, as it would take
+// what they had made for what was there before.
+func (n *namesakes) claim(name string) (mayReplace bool, made func()) {
+	switch {
+	case len(n.present) > 0:
+		return n.present[name], func() {}
+	case !n.claimed.Swap(true):
+		return true, func() { close(n.made) }
 	}
-	return !n.claimed.Swap(true)
+	<-n.made
+	return false, func() {}
 }
 
-// mayReplace reports whether what is at path may be replaced. Each entry asks once, before it is made.
-func (t *target) mayReplace(path string) bool {
+// claim reports whether what is at path may be replaced. Each entry asks once, before it is made, and calls made after it.
+func (t *target) claim(path string) (mayReplace bool, made func()) {
 	dir, ok := t.existing.Load(filepath.Dir(path))
 	if !ok {
-		return false
+		return false, func() {}
 	}
-	n, ok := dir.(*existing).namesakes[filepath.Base(path)]
-	return !ok || n.mayReplace(filepath.Base(path))
+	if n, ok := dir.(*existing).namesakes[filepath.Base(path)]; ok {
+		return n.claim(filepath.Base(path))
+	}
+	return true, func() {}
 }
 
 // wasThere reports whether what is at path, if anything, was there before this restore and is no other entry of the snapshot.
@@ -103,7 +111,7 @@ func findNamesakes(entries []*snapshot.DirEntry) map[string]*namesakes {
 			continue
 		}
 		if found[other] == nil {
-			found[other] = &namesakes{present: map[string]bool{}}
+			found[other] = &namesakes{present: map[string]bool{}, made: make(chan struct{})}
 		}
 		found[entry.Name] = found[other]
 	}

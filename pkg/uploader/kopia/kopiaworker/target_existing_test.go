@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	kopiafs "github.com/kopia/kopia/fs"
 	"github.com/kopia/kopia/snapshot"
@@ -116,7 +117,8 @@ func TestFindNamesakes(t *testing.T) {
 	}
 }
 
-// TestFirstOfNamesakesReplaces: what a volume lists by neither name is replaced once.
+// TestFirstOfNamesakesReplaces: what a volume lists by neither name is replaced once, and before the other one is made: else the first would replace
+// that one.
 func TestFirstOfNamesakesReplaces(t *testing.T) {
 	t.Parallel()
 	target, dir := newTestTarget(t)
@@ -126,7 +128,24 @@ func TestFirstOfNamesakesReplaces(t *testing.T) {
 	if err := target.noteExisting("", []*snapshot.DirEntry{{Name: "README"}, {Name: "readme"}}); err != nil {
 		t.Fatal(err)
 	}
-	if first, second := target.mayReplace("readme"), target.mayReplace("README"); !first || second {
-		t.Errorf("%v, %v, want the first", first, second)
-	}
+	found, _ := target.existing.Load(".")
+	pair := found.(*existing).namesakes["readme"]
+	synctest.Test(t, func(t *testing.T) {
+		pair.made = make(chan struct{}) // of the bubble
+		first, made := target.claim("readme")
+		second := make(chan bool, 1)
+		go func() {
+			mayReplace, made := target.claim("README")
+			made()
+			second <- mayReplace
+		}()
+		synctest.Wait()
+		if !first || len(second) > 0 {
+			t.Errorf("the first may replace: %v; the second has gone on: %v", first, len(second) > 0)
+		}
+		made()
+		if <-second {
+			t.Error("both may replace what was there")
+		}
+	})
 }
