@@ -16,6 +16,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
 	"github.com/plimsoll-io/plimsoll/test/controlplane"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
@@ -161,6 +162,7 @@ func TestTakenObjectOfALostNodeIsReleased(t *testing.T) {
 
 // There may be more objects than one answer of the API server has.
 func TestManyObjectsOfOtherAgents(t *testing.T) {
+	parts.Slow(t)
 	t.Parallel()
 	c := newCluster(t, controlplane.LatestVelero)
 	gone := "gone-" + c.Namespace

@@ -14,6 +14,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/tree"
 )
 
@@ -47,6 +48,7 @@ func TestRestoreCountsWhatItLooksAt(t *testing.T) {
 // TestRestoreTakesNoMemoryForNames: whoever writes into a volume decides how many names a directory has. A whole list of these takes
 // 10 MB at least.
 func TestRestoreTakesNoMemoryForNames(t *testing.T) { //nolint:paralleltest // it measures the heap
+	parts.Slow(t)
 	const entries = 200_000
 	at, err := os.MkdirTemp("/dev/shm", "volume") //nolint:usetesting // a file system in memory
 	if err != nil {

@@ -101,6 +101,7 @@ func TestUsageErrors(t *testing.T) {
 
 // TestUsageBesideOthers: an exclusive lock does not stop it, and the numbers are of one set of snapshots, whatever backups and forget do.
 func TestUsageBesideOthers(t *testing.T) {
+	parts.Slow(t)
 	t.Parallel()
 	u := newUploader(t, parts.DefaultRestic, Options{})
 	repository := initialized(t, u, 1<<20)
