@@ -394,7 +394,7 @@ func (f *forgetting) unmarkPresent(ctx context.Context) {
 	}
 }
 
-// unmark removes the mark of a record, whatever somebody else has changed of it, but of no other of its name.
+// unmark removes the mark of a record, also if the record was changed meanwhile, and leaves a new record of the same name alone.
 func (f *forgetting) unmark(ctx context.Context, s *openSnapshot) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": s.record.UID, "annotations": map[string]any{v1alpha1.AnnotationForgetting: nil}}})
 	if err != nil {

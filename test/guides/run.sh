@@ -96,7 +96,7 @@ take_down() {
 
 # run_guide NAME: on a new cluster, in a folder with the checkout `plimsoll`.
 run_guide() (
-  work=$out/work/$1
+  work=$out/scratch/$1
   trap take_down EXIT
   trap 'exit 130' INT TERM
   images=("$repository/bin/image/node-agent.tar" "$out"/{velero,velero-1.16,busybox,prometheus,alertmanager}.tar)

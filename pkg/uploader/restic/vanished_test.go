@@ -21,7 +21,7 @@ func TestRenamedDirectory(t *testing.T) {
 		u := newUploader(t, version, Options{})
 		v := uploadertest.NewFailing(t, 10)
 		v.Write(t, "before", uploadertest.Random(t, 64<<10))
-		v.Write(t, "dir/large", uploadertest.Random(t, 1<<20)) // restic says that the scan has ended where more than a second is left
+		v.Write(t, "dir/large", uploadertest.Random(t, 1<<20)) // more than a second of work: only then restic prints that its scan has ended
 		for i := range 30 {
 			v.Write(t, fmt.Sprint("release/", i), []byte("content"))
 		}
