@@ -6,8 +6,8 @@ const TaskRepair RepositoryTaskType = "Repair"
 // ConditionRepaired is True when spec.repair was carried out in every repository, and a look at each afterwards agrees.
 const ConditionRepaired = "Repaired"
 
-// RepositoryRepaired says that the cure was carried out, and that a look afterwards agrees: after Index the repository is whole, as a check
-// without readData sees it; after Unlock it has no stale lock.
+// RepositoryRepaired is the result of a repair that was carried out and looked at afterwards. After Index a check without readData has found the
+// repository whole. After Unlock it has no stale lock.
 const RepositoryRepaired RepositoryResult = "Repaired"
 
 // RepairKind is a cure of a repository.
