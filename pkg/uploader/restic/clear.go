@@ -10,7 +10,6 @@ import (
 	"path"
 	"strings"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -19,10 +18,12 @@ import (
 )
 
 // obstacles are what lies in a volume and must not be written through: links, FIFOs, devices, sockets, and files that have
-// another name, too. Whoever leaves such a thing there may want that something outside of the volume is changed.
+// another name, too. Whoever leaves such a thing there may want that something outside of the volume is changed. For restic before
+// 0.17 any file is one: it removes what lies in the place of a hard link, makes no link then, and reports no error
+// (fs.Remove in restoreHardlinkAt, internal/restorer/restorer.go of 0.14 and 0.16).
 type obstacles struct {
 	volume *os.Root
-	since  time.Time
+	names  uint64 // a file with more names than these is one
 	found  bool
 	odd    map[string][]string // those with names that are not UTF-8, by the path that restic prints for them
 	odds   int                 // how many these are
@@ -38,9 +39,6 @@ const maxPresent = 16 << 40
 // maxOdd bounds the memory that odd names take.
 const maxOdd = 10_000
 
-// clockTick is by how much the kernel's time of a change may be behind: one tick at 100 Hz.
-const clockTick = 10 * time.Millisecond
-
 // clear removes what a restore must not write through, where the snapshot has something. restic before 0.17 follows links
 // to directories, changes owner, mode and time of what they lead to, and fails where an earlier try has made a link; every
 // restic waits for a reader of the FIFO that lies where it wants to write a file. Without such things in the volume it
@@ -51,7 +49,10 @@ func (u *Uploader) clear(ctx context.Context, w *workspace, req uploader.Restore
 		return 0, fmt.Errorf("open volume: %w", err)
 	}
 	defer root.Close()
-	o := &obstacles{volume: root, since: time.Now().Add(-clockTick), odd: map[string][]string{}, reread: u.version.comparesContent(), step: step}
+	o := &obstacles{volume: root, odd: map[string][]string{}, step: step}
+	if u.version.comparesContent() {
+		o.names, o.reread = 1, true
+	}
 	if err := o.find(ctx, req.Volume); err != nil {
 		return 0, fmt.Errorf("look for links in the volume: %w", err)
 	}
@@ -92,7 +93,7 @@ func (o *obstacles) note(name string, entry *unix.Stat_t) {
 			o.dropPages(name)
 		}
 	}
-	if regular && !o.isLinked(entry.Nlink > 1, time.Unix(entry.Ctim.Unix())) {
+	if regular && uint64(entry.Nlink) <= o.names {
 		return
 	}
 	o.found = true
@@ -130,13 +131,7 @@ func (o *obstacles) isObstacle(info fs.FileInfo) bool {
 		return false
 	}
 	inode, ok := info.Sys().(*syscall.Stat_t)
-	return !info.Mode().IsRegular() || ok && o.isLinked(inode.Nlink > 1, time.Unix(inode.Ctim.Unix()))
-}
-
-// isLinked holds a file that has changed since we began for one with several names, too: it is what we have left of hard links. restic
-// before 0.17 removes a file in the place of a hard link, and does not make the link then.
-func (o *obstacles) isLinked(hasNames bool, changed time.Time) bool {
-	return hasNames || changed.After(o.since)
+	return !info.Mode().IsRegular() || ok && uint64(inode.Nlink) > o.names
 }
 
 // removeListed removes the obstacle at the path of an entry of the snapshot. Parents come before what is in them.
