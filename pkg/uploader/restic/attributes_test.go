@@ -101,6 +101,23 @@ func checkAttributes(t *testing.T, u *Uploader, repository uploader.Repository, 
 	}
 }
 
+// TestAttributesOfPathWithSecret holds that an error is understood where the path of the entry has a word that is hidden, as the region is
+// or the name of a profile.
+func TestAttributesOfPathWithSecret(t *testing.T) {
+	t.Parallel()
+	repository := uploader.Repository{Env: map[string]uploader.Secret{"AWS_DEFAULT_REGION": "us-east-1"}}
+	s := newBackupStream(progress.Discard, "/volume", volumeWith(t, "dir"))
+	s.hide = repository.Hider()
+	s.itemFailed("logs/us-east-1/x", "incomplete metadata for logs/us-east-1/x: xattr.list logs/us-east-1/x: permission denied")
+	if s.attributes.entries != 1 || s.reading.Errors != 0 {
+		t.Errorf("%d entries without attributes, %d errors", s.attributes.entries, s.reading.Errors)
+	}
+	s.itemFailed("dir", "read s3:us-east-1/shop: denied")
+	if got := s.reading.LastError; got == "" || strings.Contains(got, "us-east-1") {
+		t.Errorf("the last error is %q", got)
+	}
+}
+
 // TestOnlyAttributes holds which errors of an entry leave it whole, in the words of each version.
 func TestOnlyAttributes(t *testing.T) {
 	t.Parallel()

@@ -58,6 +58,7 @@ func (u *Uploader) backup(ctx context.Context, w *workspace, req uploader.Backup
 	}
 	defer root.Close()
 	out := newBackupStream(sink, pathOf(req.Volume), root)
+	out.hide = w.hide
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	// restic would go on, save what is left as a snapshot, and exit with 3 as for single files.

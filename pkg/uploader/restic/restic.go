@@ -196,7 +196,7 @@ func (u *Uploader) run(ctx context.Context, w *workspace, i invocation) error {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	said := &stderr{itemFail: w.hiding(i.itemFail), itemGone: i.itemGone, attribute: i.attribute, said: i.said, fullDisk: i.fullDisk, fullRepository: func(line string) {
+	said := &stderr{itemFail: i.itemFail, itemGone: i.itemGone, attribute: i.attribute, said: i.said, fullDisk: i.fullDisk, fullRepository: func(line string) {
 		// It ends now, as a rule: one backup by 0.18.1 hung on a full disk, with nothing to tell why.
 		end := time.AfterFunc(cmp.Or(u.options.Grace.Interrupt, 10*time.Second), func() {
 			cancel(fmt.Errorf("%s: %w", w.hide(line), uploader.ErrNoSpace))

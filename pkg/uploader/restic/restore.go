@@ -51,6 +51,7 @@ func (u *Uploader) restore(ctx context.Context, w *workspace, req uploader.Resto
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	out := newRestoreStream(sink, pathOf(req.Volume))
+	out.hide = w.hide
 	out.reading.TotalBytes = max(req.TotalBytes, 0)
 	out.report()
 	size := u.startSizing(ctx, w, req, paths, out)

@@ -31,8 +31,9 @@ const maxFailedPaths = 20
 type stream struct {
 	mu     sync.Mutex
 	sink   progress.Sink
-	volume string   // the volume's path, which restic puts before each name in it; people know only the name
-	root   *os.Root // the volume; nil in a restore
+	volume string              // the volume's path, which restic puts before each name in it; people know only the name
+	hide   func(string) string // takes secrets out of what is kept of an error: restic names the repository with its address
+	root   *os.Root            // the volume; nil in a restore
 
 	message    message // of stdout
 	reading    progress.Reading
@@ -74,11 +75,11 @@ type summary struct {
 }
 
 func newBackupStream(sink progress.Sink, volume string, root *os.Root) *stream {
-	return &stream{sink: sink, volume: volume, root: root, interpret: (*stream).backupLine, backsUp: true}
+	return &stream{sink: sink, volume: volume, root: root, hide: asIs, interpret: (*stream).backupLine, backsUp: true}
 }
 
 func newRestoreStream(sink progress.Sink, volume string) *stream {
-	return &stream{sink: sink, volume: volume, interpret: (*stream).restoreLine, reading: progress.Reading{Stage: progress.StageScanning}}
+	return &stream{sink: sink, volume: volume, hide: asIs, interpret: (*stream).restoreLine, reading: progress.Reading{Stage: progress.StageScanning}}
 }
 
 // stdout takes one line of restic's output.
@@ -99,12 +100,14 @@ func (s *stream) itemFailed(item, text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	name := s.name(item)
+	// A secret may be a word of a path, such as the region: what an error means is seen in all of it.
 	again, stored := storedAgain.MatchString(strings.TrimPrefix(text, item+": ")), onlyAttributes(item, text)
+	shown := s.inVolume(s.hide(text))
 	item, text = s.inVolume(item), s.inVolume(text)
 	switch {
 	case uploader.SaysVolumeIO(text):
 		if s.volumeErr == nil {
-			s.volumeErr = fmt.Errorf("%w: %s: %s", uploader.ErrVolumeIO, item, text)
+			s.volumeErr = fmt.Errorf("%w: %s: %s", uploader.ErrVolumeIO, item, shown)
 			if s.volumeFailed != nil {
 				s.volumeFailed(s.volumeErr)
 			}
@@ -131,7 +134,7 @@ func (s *stream) itemFailed(item, text string) {
 			item += "/"
 		}
 	}
-	s.fail(item, text)
+	s.fail(item, shown)
 }
 
 // fail counts an entry that the snapshot or the volume lacks.
@@ -278,6 +281,8 @@ func (s *stream) nothingRead() error {
 	}
 	return fmt.Errorf("%w: %d errors, such as %s", uploader.ErrNothingRead, s.reading.Errors, s.example())
 }
+
+func asIs(text string) string { return text }
 
 // inVolume makes a path, or a text with paths, fit to be shown.
 func (s *stream) inVolume(text string) string {

@@ -133,11 +133,3 @@ func (w *workspace) setAccess(home, secrets string, readPaths []string) {
 		w.access.ReadWrite = append(w.access.ReadWrite, dir)
 	}
 }
-
-// hiding makes itemFail get a text without secrets: what restic could not read from the repository it names with its address.
-func (w *workspace) hiding(itemFail func(item, text string)) func(item, text string) {
-	if itemFail == nil {
-		return nil
-	}
-	return func(item, text string) { itemFail(item, w.hide(text)) }
-}
