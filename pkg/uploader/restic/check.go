@@ -25,9 +25,6 @@ const maxLooks = 4
 // looks in succession find the same. It returns uploader.ErrUnconfirmed if neither comes about.
 func (u *Uploader) Check(ctx context.Context, req uploader.CheckRequest, p progress.Sink) (uploader.CheckResult, error) {
 	req.Repository.ReadOnly = true
-	if err := repositoryExists(req.Repository); err != nil {
-		return uploader.CheckResult{}, fmt.Errorf("check: %w", err)
-	}
 	var result uploader.CheckResult
 	err := u.inWorkspace(req.Repository, func(w *workspace) error {
 		w.cacheDir = "" // what it holds proves nothing of the repository

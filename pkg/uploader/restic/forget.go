@@ -24,9 +24,6 @@ func (u *Uploader) Forget(ctx context.Context, req uploader.ForgetRequest, p pro
 	if req.Repository.ReadOnly {
 		return uploader.ForgetResult{}, fmt.Errorf("forget snapshots of a read-only repository: %w", uploader.ErrUnsupported)
 	}
-	if err := repositoryExists(req.Repository); err != nil {
-		return uploader.ForgetResult{}, fmt.Errorf("forget snapshots: %w", err)
-	}
 	var result uploader.ForgetResult
 	err := u.inWorkspace(req.Repository, func(w *workspace) error {
 		var err error

@@ -12,13 +12,5 @@ var _ uploader.Opener = (*Uploader)(nil)
 // Backup.
 func (u *Uploader) Open(ctx context.Context, repo uploader.Repository) error {
 	repo.ReadOnly = true
-	if err := repositoryExists(repo); err != nil {
-		return err
-	}
 	return u.inWorkspace(repo, func(w *workspace) error { return u.checkPassword(ctx, w) })
-}
-
-// repositoryExists looks for the directory of a repository in the file system: a worker cannot be confined to what does not exist.
-func repositoryExists(repo uploader.Repository) error {
-	return nil
 }

@@ -24,9 +24,6 @@ func (u *Uploader) Prune(ctx context.Context, req uploader.PruneRequest, p progr
 	if req.Repository.ReadOnly {
 		return uploader.PruneResult{}, fmt.Errorf("prune a read-only repository: %w", uploader.ErrUnsupported)
 	}
-	if err := repositoryExists(req.Repository); err != nil {
-		return uploader.PruneResult{}, fmt.Errorf("prune: %w", err)
-	}
 	var result uploader.PruneResult
 	err := u.inWorkspace(req.Repository, func(w *workspace) error {
 		var err error

@@ -65,9 +65,6 @@ func (u *Uploader) cure(repo uploader.Repository, doing string, do func(*workspa
 	if repo.ReadOnly {
 		return fmt.Errorf("%s of a read-only repository: %w", doing, uploader.ErrUnsupported)
 	}
-	if err := repositoryExists(repo); err != nil {
-		return fmt.Errorf("%s: %w", doing, err)
-	}
 	err := u.inWorkspace(repo, func(w *workspace) error {
 		w.cacheDir = ""
 		return do(w)

@@ -21,9 +21,6 @@ var _ uploader.UsageReader = (*Uploader)(nil)
 // of one set of snapshots, and are asked for again otherwise. The error is uploader.ErrUnconfirmed if that never comes about.
 func (u *Uploader) Usage(ctx context.Context, req uploader.UsageRequest, p progress.Sink) (uploader.UsageResult, error) {
 	req.Repository.ReadOnly = true
-	if err := repositoryExists(req.Repository); err != nil {
-		return uploader.UsageResult{}, fmt.Errorf("measure: %w", err)
-	}
 	var result uploader.UsageResult
 	err := u.inWorkspace(req.Repository, func(w *workspace) error {
 		m := &measurement{Uploader: u, workspace: w, request: req, sink: orDiscard(p), measured: map[string]int64{}}
