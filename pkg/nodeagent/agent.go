@@ -91,8 +91,8 @@ type Agent struct {
 	unreadySince map[podvolume.Key]time.Time
 	// observed has what this agent has seen of the objects of other nodes' agents.
 	observed map[podvolume.Key]*observation
-	// deadlines has the deadlines of Backups that have volumes on other nodes, by the Backup's UID; nil where no server waits.
-	deadlines map[types.UID]*podvolume.Deadline
+	// deadlines has the deadlines of Backups that have volumes on other nodes, by the Backup's UID.
+	deadlines map[types.UID]knownDeadline
 	// unmarkedSince has the times since when volumes of waiting pods lack their markers, by pod and volume.
 	unmarkedSince map[types.NamespacedName]map[string]time.Time
 	markersBusy   sync.Map // UIDs of the pods whose markers are reconciled now
@@ -166,7 +166,7 @@ func SetUp(ctx context.Context, mgr ctrl.Manager, cfg Config) (*Agent, error) {
 		orphaned:      map[podvolume.Key]struct{}{},
 		unreadySince:  map[podvolume.Key]time.Time{},
 		observed:      map[podvolume.Key]*observation{},
-		deadlines:     map[types.UID]*podvolume.Deadline{},
+		deadlines:     map[types.UID]knownDeadline{},
 		unmarkedSince: map[types.NamespacedName]map[string]time.Time{},
 	}
 	a.shutdownCtx, a.cancelShutdown = context.WithCancelCause(context.WithoutCancel(ctx))

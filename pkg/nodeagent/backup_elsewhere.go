@@ -76,9 +76,10 @@ func (a *Agent) untilDeadline(ctx context.Context, pv podvolume.PodVolume, seen 
 		return nil, never, nil
 	}
 	a.mu.Lock()
-	d, known := a.deadlines[owner]
+	known, asked := a.deadlines[owner]
 	a.mu.Unlock()
-	if !known {
+	d := known.Deadline
+	if !asked {
 		// The agents of all nodes would ask at once, and most backups have ended before that matters.
 		if wait := a.cfg.AbandonedAfter + a.stagger(pv, owner, a.cfg.AbandonedAfter) - time.Since(seen.firstSeen); wait > 0 {
 			return nil, wait, nil
@@ -98,14 +99,26 @@ func (a *Agent) untilDeadline(ctx context.Context, pv podvolume.PodVolume, seen 
 	return missed, left, nil
 }
 
+// knownDeadline is what the deadline of a Backup was when it was asked for; nil where no server waits.
+type knownDeadline struct {
+	*podvolume.Deadline
+	asked time.Time
+}
+
+// ended is the time from which nobody needs it.
+func (d knownDeadline) ended() time.Time {
+	if d.Deadline == nil {
+		return d.asked
+	}
+	return d.Local
+}
+
 // rememberDeadline keeps the deadline of a Backup, nil if it has none, and forgets those that have passed.
 func (a *Agent) rememberDeadline(backup types.UID, d *podvolume.Deadline) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	maps.DeleteFunc(a.deadlines, func(_ types.UID, old *podvolume.Deadline) bool {
-		return old != nil && time.Since(old.Local) > time.Hour
-	})
-	a.deadlines[backup] = d
+	maps.DeleteFunc(a.deadlines, func(_ types.UID, old knownDeadline) bool { return time.Since(old.ended()) > time.Hour })
+	a.deadlines[backup] = knownDeadline{Deadline: d, asked: time.Now()}
 }
 
 // backupUID returns the UID of the Backup that pv belongs to, empty if it belongs to none.

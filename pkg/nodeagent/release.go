@@ -27,7 +27,8 @@ func (a *Agent) release(ctx context.Context, pv podvolume.PodVolume) (reconcile.
 
 // releaseDelay returns how long this agent leaves a deleted object to others. Its own node's agent comes first.
 func (a *Agent) releaseDelay(pv podvolume.PodVolume) time.Duration {
-	if pv.Node == a.cfg.NodeName {
+	// CRDs before Velero 1.17 do not keep a restore's node: the label is what tells it.
+	if pv.Node == a.cfg.NodeName || pv.TakenFor(a.cfg.NodeName) {
 		return 0
 	}
 	seen := a.observe(pv)
