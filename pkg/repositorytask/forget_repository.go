@@ -143,6 +143,7 @@ func (f *forgetting) address(ctx context.Context) (uploader.Repository, error) {
 const (
 	deletedMeanwhile = "its PodVolumeBackup was deleted meanwhile, and not by this task: the snapshot is left in the repository"
 	changedMeanwhile = "its PodVolumeBackup was changed meanwhile"
+	keptIsUnnamed    = "its PodVolumeBackup, which is to be kept, was deleted or changed meanwhile, so nothing of the volume is forgotten: the next task makes a new plan"
 	keptIsLost       = "the repository does not have the snapshot, which is to be kept, so nothing of the volume is forgotten: 'kubectl plimsoll repository check' says more. If it is given up, delete this PodVolumeBackup"
 )
 
@@ -204,35 +205,47 @@ func (f *forgetting) look(ctx context.Context) error {
 	return f.lookAtKept(ctx, outcomes[len(f.open):])
 }
 
-// lookAtKept keeps all snapshots of a volume that lacks one of those that are to be kept: what was to go may be all that is left of it.
+// lookAtKept keeps all snapshots of a volume that lacks one of those that are to be kept: what was to go may be all that is left of it. outcomes is nil
+// where only the records were read again.
 func (f *forgetting) lookAtKept(ctx context.Context, outcomes []uploader.ForgetOutcome) error {
-	lacks := map[int]string{} // PodVolumeBackups by volume
+	lacks := map[int]string{} // why the volume's others stay
 	for i, s := range f.kept {
-		if outcomes[i].State == uploader.ForgetPresent {
-			continue
+		why := ""
+		switch {
+		case s.Result != v1alpha1.RetentionKept: // known since the first look
+		case s.lacksRecord():
+			s.fail(keptIsUnnamed)
+			why = "PodVolumeBackup " + s.PodVolumeBackup + " is to be kept, and was deleted or changed meanwhile"
+		case outcomes != nil && outcomes[i].State != uploader.ForgetPresent:
+			s.fail(strings.TrimPrefix(outcomes[i].Why+": "+keptIsLost, ": "))
+			why = "the snapshot of PodVolumeBackup " + s.PodVolumeBackup + " is to be kept, and the repository does not have it"
 		}
-		s.fail(strings.TrimPrefix(outcomes[i].Why+": "+keptIsLost, ": "))
 		if lacks[s.volume] == "" {
-			lacks[s.volume] = s.PodVolumeBackup
+			lacks[s.volume] = why
 		}
 	}
 	for _, s := range f.open {
-		lost := lacks[s.volume]
-		if lost == "" || s.Result != v1alpha1.RetentionPending {
+		why := lacks[s.volume]
+		if why == "" || s.Result != v1alpha1.RetentionPending {
 			continue
 		}
-		if s.marked { // by an earlier try
+		if s.marked {
 			if err := f.unmark(ctx, s); err != nil {
 				return err
 			}
 		}
-		s.keep(retention.RuleLost, "the snapshot of PodVolumeBackup "+lost+" is to be kept, and the repository does not have it")
+		s.keep(retention.RuleLost, why)
 	}
 	return nil
 }
 
-// keepNeeded reads again what needs snapshots, and the records themselves: what has begun after the marks does not take a marked record, and who asks
-// for a record to be kept while many are marked is heard.
+// lacksRecord reports whether the record of a snapshot that is to be kept does not name it any more, or may soon be deleted.
+func (s *openSnapshot) lacksRecord() bool {
+	return s.record == nil || s.record.Status.SnapshotID != s.SnapshotID || s.record.Annotations[v1alpha1.AnnotationForgetting] != "" || !retention.IsCandidate(s.record)
+}
+
+// keepNeeded reads again what needs snapshots, and the records themselves: what has begun after the marks does not take a marked record, who asks
+// for a record to be kept while many are marked is heard, and where a record that is to be kept was deleted meanwhile the volume's others stay.
 func (f *forgetting) keepNeeded(ctx context.Context) error {
 	records, err := f.records(ctx)
 	if err != nil {
@@ -243,12 +256,12 @@ func (f *forgetting) keepNeeded(ctx context.Context) error {
 		if s.Result != v1alpha1.RetentionPending {
 			continue
 		}
-		fresh := slices.IndexFunc(records.Backups, func(pvb velerov1.PodVolumeBackup) bool { return pvb.UID == s.record.UID })
-		if fresh < 0 {
+		fresh := sameRecord(records, s.record)
+		if fresh == nil {
 			s.fail(deletedMeanwhile)
 			continue
 		}
-		s.record = &records.Backups[fresh]
+		s.record = fresh
 		rule, why := protection.Of(s.record)
 		if s.record.Status.SnapshotID != s.SnapshotID || !retention.IsCandidate(s.record) {
 			rule, why = retention.RuleAnother, changedMeanwhile
@@ -260,7 +273,21 @@ func (f *forgetting) keepNeeded(ctx context.Context) error {
 			s.keep(rule, why)
 		}
 	}
-	return nil
+	for _, s := range f.kept {
+		if s.record != nil {
+			s.record = sameRecord(records, s.record)
+		}
+	}
+	return f.lookAtKept(ctx, nil)
+}
+
+// sameRecord returns a record as it is by now, but no other of its name; nil: it was deleted.
+func sameRecord(now *retention.Records, record *velerov1.PodVolumeBackup) *velerov1.PodVolumeBackup {
+	i := slices.IndexFunc(now.Backups, func(pvb velerov1.PodVolumeBackup) bool { return pvb.UID == record.UID })
+	if i < 0 {
+		return nil
+	}
+	return &now.Backups[i]
 }
 
 // remove removes the snapshots, and the records of those that are gone.

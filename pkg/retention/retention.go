@@ -32,7 +32,7 @@ const (
 	RuleDamaged     = "Damaged"     // damage was found in the volume's backups or its repository, so others may be all that is left
 	RuleInterrupted = "Interrupted" // an earlier task has begun to forget it: it counts for no other rule
 	RuleAnother     = "Another"     // the snapshot in the repository is of another volume than the record names
-	RuleLost        = "Lost"        // one that is to be kept of the volume is gone, so this one may be all that is left
+	RuleLost        = "Lost"        // one that is to be kept of the volume is gone, or its record is, so this one may be all that is left
 )
 
 // uploaderRestic is what an empty uploaderType means.
