@@ -9,19 +9,26 @@ import (
 	"strings"
 	"time"
 
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/proof"
 )
 
 // guard names the wave of deletions of a plan, and counts those that new backups do not explain.
 //
 // Where the same policy was carried out before, each backup that is new since then pushes at most one other out of each rule. Whatever
-// is more than that has another cause, such as a policy that nobody has applied to the volume before, or a number too few in it. And where the new ones
-// come so fast that the last ones reach back less than half as far as before, they explain nothing.
-func guard(plan *v1alpha1.RepositoryRetention, tasks []v1alpha1.RepositoryTask, policy *v1alpha1.RetentionPolicy) {
-	before := newEarlier(tasks, policy)
+// is more than that has another cause, such as a policy that nobody has applied to the volume before, a number too few in it, or old backups that no task
+// has listed, such as those of another pod with the same claim. And where the new ones come so fast that the last ones reach back less than half as far as
+// before, they explain nothing.
+func guard(plan *v1alpha1.RepositoryRetention, records *Records, policy *v1alpha1.RetentionPolicy) {
+	before := newEarlier(records.Tasks, policy)
+	byName := map[string]*velerov1.PodVolumeBackup{}
+	for i := range records.Backups {
+		byName[records.Backups[i].Name] = &records.Backups[i]
+	}
 	rules := len(rulesOf(policy))
 	if policy.Within != nil {
 		rules++
@@ -34,7 +41,7 @@ func guard(plan *v1alpha1.RepositoryRetention, tasks []v1alpha1.RepositoryTask, 
 			s := &v.Snapshots[j]
 			if before.seen[keyOf(s)] {
 				applied = true
-			} else {
+			} else if before.isNew(byName[s.PodVolumeBackup]) {
 				added++
 			}
 			if s.Result == v1alpha1.RetentionPending {
@@ -80,10 +87,17 @@ type earlier struct {
 	seen     map[string]bool
 	approved map[string]bool    // to be forgotten, which such a task has failed to do
 	reached  map[volume]reached // since a wave of the volume was acknowledged
+	listings map[volume][]listing
+}
+
+// listing is what a task has listed of a volume.
+type listing struct {
+	task   *v1alpha1.RepositoryTask
+	newest time.Time // of the backups
 }
 
 func newEarlier(tasks []v1alpha1.RepositoryTask, policy *v1alpha1.RetentionPolicy) earlier {
-	e := earlier{map[string]bool{}, map[string]bool{}, map[volume]reached{}}
+	e := earlier{map[string]bool{}, map[string]bool{}, map[volume]reached{}, map[volume][]listing{}}
 	tasks = slices.DeleteFunc(slices.Clone(tasks), func(t v1alpha1.RepositoryTask) bool {
 		return !t.Spec.Apply || t.Status.Retention == nil || !equality.Semantic.DeepEqual(t.Spec.Keep, policy) || !wasLetBegin(&t)
 	})
@@ -100,6 +114,7 @@ func newEarlier(tasks []v1alpha1.RepositoryTask, policy *v1alpha1.RetentionPolic
 					e.reached[volumeIn(v)] = reached{rule, back}
 				}
 			}
+			e.listings[volumeIn(v)] = append(e.listings[volumeIn(v)], listing{t, newestIn(v)})
 			for j := range v.Snapshots {
 				s := &v.Snapshots[j]
 				e.seen[keyOf(s)] = true
@@ -110,6 +125,41 @@ func newEarlier(tasks []v1alpha1.RepositoryTask, policy *v1alpha1.RetentionPolic
 		}
 	}
 	return e
+}
+
+// newestIn returns when the newest backup began that was not in the future.
+func newestIn(v *v1alpha1.RetentionVolume) (newest time.Time) {
+	for i := range v.Snapshots {
+		if s := &v.Snapshots[i]; s.BackupTimestamp.After(newest) && !slices.Contains(s.Rules, RuleInFuture) {
+			newest = s.BackupTimestamp.Time
+		}
+	}
+	return newest
+}
+
+// isNew reports whether a backup that no task has listed was made since the last task that selects its pod and has listed its volume.
+func (e *earlier) isNew(pvb *velerov1.PodVolumeBackup) bool {
+	for _, last := range slices.Backward(e.listings[volumeOf(pvb)]) {
+		if last.task.Spec.Volume.Selects(&pvb.Spec.Pod, pvb.Spec.Volume) {
+			return last.isBefore(pvb)
+		}
+	}
+	return false
+}
+
+// maxBehind is how far a node's clock may be behind.
+const maxBehind = 4 * time.Hour
+
+// isBefore reports whether a backup was made after the task. The API server says when the task and the record were created. A record that is older than
+// the task may be of a backup that ran meanwhile, and one that is newer may be a copy of an old one: then it is of a time long before it was created, which
+// the newest backup that the task has listed had reached.
+func (l *listing) isBefore(pvb *velerov1.PodVolumeBackup) bool {
+	created, ended, begun := pvb.CreationTimestamp.Time, pvb.Status.CompletionTimestamp, l.task.CreationTimestamp.Time
+	if !created.After(begun) && (ended == nil || !ended.Add(maxSkew).After(begun)) {
+		return false
+	}
+	at := proof.RecordedTime(pvb)
+	return at.After(l.newest) || created.Sub(at) <= maxBehind
 }
 
 const (

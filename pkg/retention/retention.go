@@ -108,7 +108,7 @@ func Plan(records *Records, req Request) *v1alpha1.RepositoryRetention {
 		return cmp.Or(cmp.Compare(a.BackupStorageLocation, b.BackupStorageLocation), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Uploader, b.Uploader),
 			cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Volume, b.Volume), cmp.Compare(a.ClaimUID, b.ClaimUID))
 	})
-	guard(plan, records.Tasks, req.Policy)
+	guard(plan, records, req.Policy)
 	return plan
 }
 

@@ -312,6 +312,68 @@ func TestGuard(t *testing.T) {
 	}
 }
 
+// TestGuardOfUnlisted: what no task has listed explains something only if it was made since the last task that would have listed it, whatever its pod, its
+// node's clock and the record's own age.
+func TestGuardOfUnlisted(t *testing.T) {
+	t.Parallel()
+	policy := v1alpha1.RetentionPolicy{Daily: 7}
+	begun := now().AddDate(0, 0, -1) // an hour after the second night
+	selectors := map[string]*v1alpha1.PodVolumeSelector{"": nil, "db-0": {Namespace: "shop", Pod: "db-0"}, "db-1": {Namespace: "shop", Pod: "db-1"}}
+	task := func(on time.Time, pod string, backups ...velerov1.PodVolumeBackup) v1alpha1.RepositoryTask {
+		task := v1alpha1.RepositoryTask{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(on)}}
+		task.Spec = v1alpha1.RepositoryTaskSpec{Keep: &policy, Apply: true, Volume: selectors[pod]}
+		task.Status.Phase, task.Status.CompletionTimestamp = v1alpha1.PhaseCompleted, new(metav1.NewTime(on))
+		task.Status.Retention = Plan(&Records{Backups: backups}, Request{Policy: &policy, Volume: task.Spec.Volume, Now: on})
+		return task
+	}
+	all := nights(40)
+	of := func(from, to int, change func(*velerov1.PodVolumeBackup)) (changed []velerov1.PodVolumeBackup) {
+		for i := range all[from:to] {
+			pvb := *all[from+i].DeepCopy()
+			change(&pvb)
+			changed = append(changed, pvb)
+		}
+		return changed
+	}
+	inDB1 := func(pvb *velerov1.PodVolumeBackup) { pvb.Spec.Pod.Name = "db-1" }
+	copied := func(pvb *velerov1.PodVolumeBackup) { pvb.CreationTimestamp = metav1.NewTime(now().Add(-time.Minute)) }
+	running := func(pvb *velerov1.PodVolumeBackup) { // while the task was
+		pvb.CreationTimestamp = metav1.NewTime(begun.Add(-time.Minute))
+		pvb.Status.StartTimestamp, pvb.Status.CompletionTimestamp = &pvb.CreationTimestamp, new(metav1.NewTime(begun.Add(time.Hour)))
+	}
+	behind := func(pvb *velerov1.PodVolumeBackup) {
+		pvb.CreationTimestamp = metav1.NewTime(begun.Add(time.Minute))
+		pvb.Status.StartTimestamp = new(metav1.NewTime(begun.Add(-2 * time.Hour)))
+	}
+	both := func(parts ...[]velerov1.PodVolumeBackup) []velerov1.PodVolumeBackup { return slices.Concat(parts...) }
+	ahead := record("ahead", begun.AddDate(1, 0, 0))
+	ahead.Status.SnapshotID = "ahead"
+	for name, test := range map[string]struct {
+		tasks []v1alpha1.RepositoryTask
+		now   []velerov1.PodVolumeBackup
+		want  int32
+	}{
+		"as many as are new":                     {[]v1alpha1.RepositoryTask{task(begun, "", all[1:8]...)}, all[:8], 0},
+		"older ones in another pod":              {[]v1alpha1.RepositoryTask{task(begun, "db-0", all[1:8]...)}, both(all[1:8], of(8, 38, inDB1)), 30},
+		"and a new one in the same":              {[]v1alpha1.RepositoryTask{task(begun, "db-0", all[1:8]...)}, both(all[:8], of(8, 38, inDB1)), 30},
+		"newer than the task for that pod":       {[]v1alpha1.RepositoryTask{task(begun, "db-0", all[1:2]...), task(begun.AddDate(0, 0, -3), "db-1", of(4, 11, inDB1)...)}, of(2, 11, inDB1), 0},
+		"older ones that nobody has listed":      {[]v1alpha1.RepositoryTask{task(begun, "", all[1:8]...)}, all[1:38], 30},
+		"older ones whose records are copies":    {[]v1alpha1.RepositoryTask{task(begun, "", all[1:8]...)}, both(all[1:8], of(8, 38, copied)), 29},
+		"new ones whose records are copies":      {[]v1alpha1.RepositoryTask{task(begun, "", all[1:8]...)}, both(of(0, 1, copied), all[1:8]), 0},
+		"one that ran while the task did":        {[]v1alpha1.RepositoryTask{task(begun, "", all[2:9]...)}, both(of(0, 1, running), all[2:9]), 0},
+		"one of a clock that is behind":          {[]v1alpha1.RepositoryTask{task(begun, "", all[1:8]...)}, both(of(0, 1, behind), all[1:8]), 0},
+		"after one of a clock that was ahead":    {[]v1alpha1.RepositoryTask{task(begun, "", append(all[1:8:8], ahead)...)}, all[:8], 0},
+		"of a volume that no task has ever seen": {[]v1alpha1.RepositoryTask{task(begun, "", of(1, 8, func(pvb *velerov1.PodVolumeBackup) { pvb.Labels = nil })...)}, all[:8], 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := plan(&Records{Backups: test.now, Tasks: test.tasks}, policy); got.Unexplained != test.want {
+				t.Errorf("%d unexplained, want %d: %v", got.Unexplained, test.want, results(got))
+			}
+		})
+	}
+}
+
 // TestShortened: backups that come faster than before explain nothing once the last ones reach back less than half as far as they have since an
 // acknowledgement, and nothing else is kept of these days.
 func TestShortened(t *testing.T) {
