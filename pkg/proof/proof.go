@@ -37,15 +37,20 @@ func (v Volume) WithAny() Volume {
 // maxWait is the longest time that a PodVolumeBackup waits for its node agent: by default Velero's server fails it then.
 const maxWait = 4 * time.Hour
 
-// BackupTime is when a volume was backed up. The node agent's clock says it, unless that was ahead of the API server's: a backup from the
-// future would be the newest one until then. The record's creation is as good: records that are synced are created later than that.
+// BackupTime is when a volume was backed up. The node agent's clock says it, as far as the API server's agrees, which says when the record was created:
+// that was at most maxWait before. By a clock that was ahead, a backup would be the newest one until then; by one that was behind, an older backup would
+// stay the newest, and its proof would clear damage of this one. A synced record is created later than that, so there the node's clock is all there is.
 func BackupTime(pvb *velerov1.PodVolumeBackup) time.Time {
-	created := pvb.CreationTimestamp.Time
-	if at := RecordedTime(pvb); created.IsZero() || !at.After(created.Add(maxWait)) {
-		return at
+	created, at := pvb.CreationTimestamp.Time, RecordedTime(pvb)
+	if !created.IsZero() && (at.After(created.Add(maxWait)) || at.Before(created) && ranHere(pvb)) {
+		return created
 	}
-	return created
+	return at
 }
+
+// ranHere reports whether the backup was made with this record: its status has changed since it was created. A record that a server syncs, or that is a
+// copy, is created with its status. Annotations do not count (https://github.com/kubernetes/community/blob/main/contributors/devel/sig-architecture/api-conventions.md#metadata).
+func ranHere(pvb *velerov1.PodVolumeBackup) bool { return pvb.Generation > 1 }
 
 // RecordedTime is when a volume was backed up, by the clock of its node.
 func RecordedTime(pvb *velerov1.PodVolumeBackup) time.Time {

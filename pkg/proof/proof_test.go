@@ -117,6 +117,41 @@ func TestNewest(t *testing.T) {
 	}
 }
 
+// TestClockBehind: a backup whose node's clock was behind is newer than one that was made before, so it is the newest one, and a proof of the other says
+// nothing of it. Of records that a server has synced only the nodes' clocks are known: all of them are created at the end, in any order.
+func TestClockBehind(t *testing.T) {
+	t.Parallel()
+	made := func(name string, created, recorded time.Time, generation int64) velerov1.PodVolumeBackup {
+		pvb := velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(created), Generation: generation}}
+		pvb.Status.Phase, pvb.Status.StartTimestamp = velerov1.PodVolumeBackupPhaseCompleted, new(metav1.NewTime(recorded))
+		return pvb
+	}
+	result := func(on int, pvb *velerov1.PodVolumeBackup, result v1alpha1.VolumeResult) v1alpha1.RepositoryTaskVolume {
+		return v1alpha1.RepositoryTaskVolume{Result: result, CompletionTimestamp: new(metav1.NewTime(day(on))), BackupTimestamp: new(metav1.NewTime(proof.BackupTime(pvb)))}
+	}
+	for name, behind := range map[string]time.Time{"hours": day(1).Add(-3 * time.Hour), "years": time.Unix(0, 0)} {
+		old, late := made("old", day(1).Add(-time.Minute), day(1), 5), made("new", day(2), behind, 5)
+		if newest := proof.Newest([]velerov1.PodVolumeBackup{old, late}, nil); newest[0].Name != "new" || !proof.BackupTime(&late).Equal(day(2)) {
+			t.Errorf("%s: the newest is %s, and the new one of %s", name, newest[0].Name, proof.BackupTime(&late))
+		}
+		var task v1alpha1.RepositoryTask
+		task.Status.Volumes = []v1alpha1.RepositoryTaskVolume{result(3, &late, v1alpha1.VolumeMismatched), result(4, &old, v1alpha1.VolumeVerified)}
+		p := proof.Of([]v1alpha1.RepositoryTask{task})[proof.Volume{Uploader: "restic"}]
+		if asOf := p.AsOf(proof.BackupTime(&late)); !p.Damaged || asOf.After(day(1)) {
+			t.Errorf("%s: after a proof of the old one, damaged: %t, and proven as of %s", name, p.Damaged, asOf)
+		}
+		late.Annotations = map[string]string{v1alpha1.AnnotationDamaged: day(3).Format(time.RFC3339)}
+		old.Annotations = map[string]string{v1alpha1.AnnotationVerified: day(4).Format(time.RFC3339)}
+		if !proof.IsMarkedDamaged(&late, []velerov1.PodVolumeBackup{old, late}) {
+			t.Errorf("%s: a proof of the old one has cleared the note of damage", name)
+		}
+	}
+	synced := []velerov1.PodVolumeBackup{made("new", day(8), day(2), 1), made("old", day(8).Add(time.Second), day(1), 1)}
+	if newest := proof.Newest(synced, nil); newest[0].Name != "new" || !proof.BackupTime(&newest[0]).Equal(day(2)) {
+		t.Errorf("of synced ones, the newest is %s", newest[0].Name)
+	}
+}
+
 // TestOldBackupProvesNoNewerOne: a verification of one and the same backup, repeated for ever, proves what the volume was then.
 func TestOldBackupProvesNoNewerOne(t *testing.T) {
 	t.Parallel()

@@ -173,7 +173,7 @@ func TestTouchedBackups(t *testing.T) {
 	s.record(nobodys, "restic", "shop", "whole-0", "dddd", completed)
 	s.record(nobodys, "kopia", "shop", "other-0", "aaaa", completed)
 	for pvb, age := range map[*velerov1.PodVolumeBackup]time.Duration{older: 2 * time.Hour, newer: time.Hour} {
-		s.Patch(pvb, fmt.Sprintf(`{"status": {"startTimestamp": %q}}`, time.Now().Add(-age).UTC().Format(time.RFC3339)))
+		s.startedAt(pvb, time.Now().Add(-age))
 	}
 	unsynced := *newer.DeepCopy()
 	unsynced.Name, unsynced.Status.Phase, unsynced.Status.SnapshotID, unsynced.Spec.Pod.Name = "listed", phaseUnsynced, "cccc", "x\nhostile"

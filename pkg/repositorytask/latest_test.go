@@ -30,7 +30,17 @@ func (s *site) latest(name, maxBytes string) *v1alpha1.RepositoryTask {
 
 // started says on which day of a month a volume was backed up.
 func (s *site) started(pvb *velerov1.PodVolumeBackup, day int) {
-	s.Patch(pvb, fmt.Sprintf(`{"status": {"startTimestamp": "2026-11-%02dT00:00:00Z"}}`, day))
+	s.t.Helper()
+	s.startedAt(pvb, time.Date(2026, 11, day, 0, 0, 0, 0, time.UTC))
+}
+
+// startedAt makes the record anew as a server syncs it, with its status: of one that is changed here, the time of its creation counts.
+func (s *site) startedAt(pvb *velerov1.PodVolumeBackup, at time.Time) {
+	s.t.Helper()
+	s.Delete(pvb)
+	pvb.UID, pvb.ResourceVersion = "", ""
+	pvb.Status.StartTimestamp = new(metav1.NewTime(at))
+	s.Create(pvb)
 }
 
 // clock returns a clock that is a minute later each time that it is asked: timestamps have whole seconds, and what is found within one has no order.
