@@ -16,6 +16,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
 	"github.com/plimsoll-io/plimsoll/pkg/describe"
+	"github.com/plimsoll-io/plimsoll/pkg/repository"
 )
 
 const (
@@ -159,12 +160,7 @@ func identifier(repositories []velerov1.BackupRepository, uploader string) strin
 	if uploader != uploaderRestic {
 		return ""
 	}
-	for i := range repositories {
-		if id := repositories[i].Spec.ResticIdentifier; id != "" {
-			return id
-		}
-	}
-	return ""
+	return repository.ResticIdentifier(repositories)
 }
 
 // agents lists the pods of the node agents.

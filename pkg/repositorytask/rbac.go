@@ -11,6 +11,7 @@ package repositorytask
 // +kubebuilder:rbac:groups=plimsoll.io,namespace=velero,resources=volumepluginbackups,verbs=list
 // +kubebuilder:rbac:groups=velero.io,namespace=velero,resources=backupstoragelocations,verbs=get
 // +kubebuilder:rbac:groups=velero.io,namespace=velero,resources=backups,verbs=get;list
+// +kubebuilder:rbac:groups=velero.io,namespace=velero,resources=backuprepositories,verbs=list
 // +kubebuilder:rbac:groups=velero.io,namespace=velero,resources=podvolumebackups,verbs=get;list;patch;delete
 // +kubebuilder:rbac:groups=velero.io,namespace=velero,resources=podvolumerestores,verbs=list
 // +kubebuilder:rbac:groups="",namespace=velero,resources=secrets,verbs=get

@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/pkg/repository"
@@ -21,7 +23,7 @@ type Repositories struct {
 	resolver  *repository.Resolver
 }
 
-// NewRepositories returns the repositories of a namespace. api reads BackupStorageLocations and Secrets, without a cache.
+// NewRepositories returns the repositories of a namespace. api reads BackupStorageLocations, BackupRepositories and Secrets, without a cache.
 func NewRepositories(api client.Reader, namespace string) *Repositories {
 	r := &Repositories{api: api, namespace: namespace}
 	r.resolver = &repository.Resolver{Secrets: repository.SecretReaderFunc(r.secret), LookupEnv: os.LookupEnv, BucketRegion: repository.DetectRegion(nil)}
@@ -36,8 +38,8 @@ func (r *Repositories) secret(ctx context.Context, name string) (map[string][]by
 	return secret.Data, nil
 }
 
-// Of returns the address and the credentials of a backup's repository. The error wraps repository.ErrMisconfigured, or is the
-// API server's.
+// Of returns the address and the credentials of the repository that a restore of the backup reads, whatever the record says of it. The error wraps
+// repository.ErrMisconfigured, or is the API server's.
 func (r *Repositories) Of(ctx context.Context, pvb *velerov1.PodVolumeBackup) (uploader.Repository, error) {
 	name := pvb.Spec.BackupStorageLocation
 	var location velerov1.BackupStorageLocation
@@ -48,7 +50,35 @@ func (r *Repositories) Of(ctx context.Context, pvb *velerov1.PodVolumeBackup) (u
 	if err != nil {
 		return uploader.Repository{}, fmt.Errorf("get BackupStorageLocation %s: %w", name, err)
 	}
-	return r.resolver.Resolve(ctx, &location, repository.Request{
-		UploaderType: pvb.Spec.UploaderType, Identifier: pvb.Spec.RepoIdentifier, Namespace: pvb.Spec.Pod.Namespace,
-	})
+	identifier, err := r.identifier(ctx, pvb)
+	if err != nil {
+		return uploader.Repository{}, err
+	}
+	return r.resolver.Resolve(ctx, &location, repository.Request{UploaderType: pvb.Spec.UploaderType, Identifier: identifier, Namespace: pvb.Spec.Pod.Namespace})
+}
+
+// identifier returns what a restore of the backup has as spec.repoIdentifier.
+func (r *Repositories) identifier(ctx context.Context, pvb *velerov1.PodVolumeBackup) (string, error) {
+	if uploaderOf(pvb) != uploaderRestic {
+		return "", nil
+	}
+	var recorded velerov1.BackupRepositoryList
+	labels := client.MatchingLabels(repository.ResticLabels(pvb.Spec.Pod.Namespace, pvb.Spec.BackupStorageLocation))
+	err := r.api.List(ctx, &recorded, client.InNamespace(r.namespace), labels)
+	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) { // no such CRD
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("look for the BackupRepository of namespace %s in location %s: %w", pvb.Spec.Pod.Namespace, pvb.Spec.BackupStorageLocation, err)
+	}
+	return repository.ResticIdentifier(recorded.Items), nil
+}
+
+// otherAddress says that the record of a backup names another repository than the one that a restore reads; empty: it does not.
+func otherAddress(pvb *velerov1.PodVolumeBackup, repo *uploader.Repository) string {
+	named := pvb.Spec.RepoIdentifier
+	if uploaderOf(pvb) != uploaderRestic || named == "" || strings.TrimSuffix(named, "/") == strings.TrimSuffix(repo.URL, "/") {
+		return ""
+	}
+	return fmt.Sprintf("a restore reads %s; its PodVolumeBackup names %s", uploader.RedactURL(repo.URL), uploader.RedactURL(named))
 }

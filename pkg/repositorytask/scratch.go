@@ -349,12 +349,16 @@ func seenAt(e *corev1.Event) time.Time {
 // createRestore makes the PodVolumeRestore as a Velero server does, for the pod that waits.
 func (s *scratch) createRestore(ctx context.Context) error {
 	b := s.backup
+	identifier, err := s.repositories.identifier(ctx, b)
+	if err != nil {
+		return err
+	}
 	s.pvr.Annotations = map[string]string{v1alpha1.AnnotationCompare: yes}
 	s.pvr.Labels[velerov1.PodUIDLabel], s.pvr.Labels[velerov1.PVCUIDLabel] = string(s.pod.UID), string(s.claim.UID)
 	s.pvr.Spec = velerov1.PodVolumeRestoreSpec{
 		Pod:    corev1.ObjectReference{Kind: "Pod", Namespace: s.pod.Namespace, Name: s.pod.Name, UID: s.pod.UID},
 		Volume: scratchVolume, SnapshotID: b.Status.SnapshotID, SnapshotSize: s.size, UploaderType: cmp.Or(b.Spec.UploaderType, uploaderRestic),
-		BackupStorageLocation: b.Spec.BackupStorageLocation, RepoIdentifier: b.Spec.RepoIdentifier, SourceNamespace: b.Spec.Pod.Namespace,
+		BackupStorageLocation: b.Spec.BackupStorageLocation, RepoIdentifier: identifier, SourceNamespace: b.Spec.Pod.Namespace,
 	}
 	return s.createObject(ctx, s.pvr)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
@@ -137,6 +138,21 @@ func (r *run) verifyOnce(ctx context.Context, i int, v *v1alpha1.RepositoryTaskV
 	return verifier.Verify(ctx, uploader.VerifyRequest{
 		Repository: repo, SnapshotID: pvb.Status.SnapshotID, TotalBytes: max(pvb.Status.Progress.TotalBytes, 0), SamplePart: int(v.SamplePart), SampleParts: int(v.SampleParts),
 	}, progress.SinkFunc(func(reading progress.Reading) { r.report(i, reading) }))
+}
+
+// addOtherAddress says in the message of a volume that its record names another repository than the one that was read: what it has found, and has not,
+// is easily taken for the other's.
+func (r *run) addOtherAddress(ctx context.Context, i int, v *v1alpha1.RepositoryTaskVolume) {
+	if r.backups[i].Spec.RepoIdentifier == "" {
+		return
+	}
+	repo, err := r.repositories.Of(ctx, &r.backups[i])
+	if err != nil { // the message has it
+		return
+	}
+	if other := otherAddress(&r.backups[i], &repo); other != "" {
+		v.Message = messageOf(strings.TrimPrefix(v.Message+"; "+other, "; "))
+	}
 }
 
 // report adds what the other volumes have to a reading of one. It is called by one goroutine at a time.

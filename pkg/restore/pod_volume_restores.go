@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
+
+	"github.com/plimsoll-io/plimsoll/pkg/repository"
 )
 
 var (
@@ -129,14 +131,10 @@ func uploaderSettings(config *velerov1.UploaderConfigForRestore) map[string]stri
 }
 
 // resticIdentifier returns where a Velero server says that the repository of a namespace is. Without a server it is empty, and
-// our agent derives it from the location. What the PodVolumeBackup says is not asked: the bucket may have moved since.
+// our agent derives it from the location.
 func (s *scope) resticIdentifier(ctx context.Context, sourceNamespace string) (string, error) {
-	repositories, err := s.listObjects(ctx, backupRepositories, s.Restore.Namespace, metav1.ListOptions{
-		LabelSelector: labels.SelectorFromSet(labels.Set{
-			velerov1.VolumeNamespaceLabel: label.GetValidName(sourceNamespace),
-			velerov1.StorageLocationLabel: label.GetValidName(s.Backup.Spec.StorageLocation),
-			velerov1.RepositoryTypeLabel:  uploaderRestic,
-		}).String(),
+	found, err := s.listObjects(ctx, backupRepositories, s.Restore.Namespace, metav1.ListOptions{
+		LabelSelector: labels.SelectorFromSet(repository.ResticLabels(sourceNamespace, s.Backup.Spec.StorageLocation)).String(),
 	})
 	if apierrors.IsNotFound(err) {
 		return "", nil // no such CRD
@@ -144,12 +142,11 @@ func (s *scope) resticIdentifier(ctx context.Context, sourceNamespace string) (s
 	if err != nil {
 		return "", fmt.Errorf("look for its BackupRepository: %w", err)
 	}
-	for _, repository := range repositories.Items {
-		if identifier := textOf(repository.Object, "spec", "resticIdentifier"); identifier != "" {
-			return identifier, nil
-		}
+	var recorded velerov1.BackupRepositoryList
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(found.UnstructuredContent(), &recorded); err != nil {
+		return "", fmt.Errorf("read its BackupRepository: %w", err)
 	}
-	return "", nil
+	return repository.ResticIdentifier(recorded.Items), nil
 }
 
 // findPodVolumeRestore returns the one that was made for the same volume, nil if there is none.

@@ -1,0 +1,119 @@
+package repositorytask
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/test/resticrepo"
+)
+
+// elsewhere stores a snapshot in another place than the location's, in which there is something to prune and to repair, and returns that place and the
+// record of the snapshot, which names it. A Velero server leaves such records where the bucket was copied, and where the location was edited.
+func (s *site) elsewhere(b *velerov1.Backup) (dir string, pvb *velerov1.PodVolumeBackup) {
+	s.t.Helper()
+	dir = filepath.Join(s.t.TempDir(), "restic", "shop")
+	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
+		s.t.Fatal(err)
+	}
+	resticrepo.Create(s.t, dir)
+	there := uploader.Repository{URL: dir, Password: resticrepo.Password}
+	snapshot := s.backUp("restic", there, map[string]string{"volume": "data"})
+	s.forgetAnother(there, "shop")
+	pvb = s.record(b, "restic", "shop", "web-0", snapshot, velerov1.PodVolumeBackupPhaseCompleted)
+	pvb.Spec.RepoIdentifier = dir
+	s.update(pvb)
+	return dir, pvb
+}
+
+// recordRepository makes the BackupRepository of a Velero server.
+func (s *site) recordRepository(identifier string) {
+	s.t.Helper()
+	r := &velerov1.BackupRepository{ObjectMeta: s.Meta("shop-default-restic"), Spec: velerov1.BackupRepositorySpec{
+		VolumeNamespace: "shop", BackupStorageLocation: "default", RepositoryType: "restic", ResticIdentifier: identifier, MaintenanceFrequency: metav1.Duration{Duration: time.Hour},
+	}}
+	r.Labels = map[string]string{velerov1.VolumeNamespaceLabel: "shop", velerov1.StorageLocationLabel: "default", velerov1.RepositoryTypeLabel: "restic"}
+	s.Create(r)
+}
+
+// TestProofIsOfTheLocation: a restore reads the repository of the location, so what the record names proves nothing, and is not written to.
+func TestProofIsOfTheLocation(t *testing.T) {
+	t.Parallel()
+	place := func(t *testing.T, dir string) uploader.Repository {
+		t.Helper()
+		resticrepo.Create(t, dir)
+		return uploader.Repository{URL: dir, Password: resticrepo.Password}
+	}
+	for name, test := range map[string]struct {
+		fill   func(s *site, dir, other string) // makes the location's repository
+		reason v1alpha1.Reason                  // of the verification; empty: Verified
+		prunes bool
+	}{
+		"no repository": {func(*site, string, string) {}, v1alpha1.ReasonRepositoryNotFound, false},
+		"no snapshot":   {func(s *site, dir, _ string) { place(s.t, dir) }, v1alpha1.ReasonSnapshotNotFound, false},
+		"whole": {func(s *site, dir, other string) {
+			if err := os.CopyFS(dir, os.DirFS(other)); err != nil {
+				s.t.Fatal(err)
+			}
+		}, "", true},
+	} {
+		for _, recorded := range []bool{false, true} {
+			t.Run(name+map[bool]string{true: ", recorded"}[recorded], func(t *testing.T) {
+				t.Parallel()
+				s := newSite(t)
+				other, pvb := s.elsewhere(s.backup("nightly"))
+				dir := s.repository("restic", "shop").URL
+				if recorded {
+					dir = filepath.Join(t.TempDir(), "shop")
+					s.recordRepository(dir)
+				}
+				if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
+					t.Fatal(err)
+				}
+				test.fill(s, dir, other)
+				before := contents(t, other)
+				cfg := s.pruning()
+				cfg.Repairers = s.repairing().Repairers
+				s.start(cfg)
+				got := s.ended(s.task("verify", "nightly")).Status
+				v := got.Volumes[0]
+				if (v.Result == v1alpha1.VolumeVerified) != (test.reason == "") || v.Reason != test.reason || v.PodVolumeBackup != pvb.Name {
+					t.Errorf("%+v", v)
+				}
+				if !strings.Contains(v.Message, "its PodVolumeBackup names "+other) || !strings.Contains(v.Message, dir) {
+					t.Errorf("the message does not name both places: %s", v.Message)
+				}
+				prune, repair := s.ended(s.pruneTask("prune", true)).Status, s.ended(s.repairTask("repair", v1alpha1.RepairIndex)).Status
+				if (prune.Phase == v1alpha1.PhaseCompleted) != test.prunes || (repair.Phase == v1alpha1.PhaseCompleted) != test.prunes {
+					t.Errorf("%+v; %+v", prune, repair)
+				}
+				if address := prune.Repositories[0].Address; address != dir {
+					t.Errorf("pruned %s, want %s", address, dir)
+				}
+				if after := contents(t, other); !maps.Equal(before, after) {
+					t.Errorf("the other place was changed: %d files, %d before", len(after), len(before))
+				}
+			})
+		}
+	}
+}
+
+// TestRestoreToIsOfTheLocation: so does a restore into a scratch volume.
+func TestRestoreToIsOfTheLocation(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	other, _ := s.elsewhere(s.backup("nightly"))
+	b := s.newStorage(true)
+	b.start(b.config())
+	if v := b.ended(b.task("restore", "nightly")).Status.Volumes[0]; v.Result != v1alpha1.VolumeFailed || v.Reason != v1alpha1.ReasonRepositoryNotFound {
+		t.Errorf("%+v, restored from %s", v, other)
+	}
+}
