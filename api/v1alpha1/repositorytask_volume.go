@@ -85,6 +85,12 @@ type RepositoryTaskVolume struct {
 	// +optional
 	Uploader string `json:"uploader,omitempty"`
 
+	// Address is that of the repository that was read, without secrets. The location may lead elsewhere since. Absent: it is not known.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Address string `json:"address,omitempty"`
+
 	// SnapshotID is the snapshot in the repository.
 	//
 	// +optional

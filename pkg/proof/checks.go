@@ -17,8 +17,7 @@ func RepositoryIn(entry *v1alpha1.RepositoryTaskRepository) v1alpha1.RepositoryK
 
 // RepositoryOf returns the repository of a backup.
 func RepositoryOf(pvb *velerov1.PodVolumeBackup) v1alpha1.RepositoryKey {
-	v := VolumeOf(pvb)
-	return v1alpha1.RepositoryKey{BackupStorageLocation: v.StorageLocation, VolumeNamespace: v.Namespace, Uploader: v.Uploader}
+	return VolumeOf(pvb).Repository()
 }
 
 // Check is what one check has found in a repository.
@@ -26,10 +25,17 @@ type Check struct {
 	At    time.Time
 	Whole bool // else it is damaged
 	Deep  bool // it has read all data
+
+	Address string // of the repository; empty: not known
 }
 
 // Checks are what the checks of a repository have found, those that came to a result.
 type Checks []Check
+
+// At returns the checks that are about the repository at an address; of an empty one: all.
+func (c Checks) At(address string) Checks {
+	return slices.DeleteFunc(slices.Clone(c), func(r Check) bool { return !SameAddress(r.Address, address) })
+}
 
 // LastWhole returns when the repository was last found whole; zero: never.
 func (c Checks) LastWhole() time.Time {
@@ -42,14 +48,18 @@ func (c Checks) LastWhole() time.Time {
 	return last
 }
 
-// Damaged reports whether damage was found, and no check that looked as deep has found the repository whole since: one that reads no data
-// does not see what one that reads it has found.
-func (c Checks) Damaged() bool { return c.DamagedSince(time.Time{}) }
+// Damaged reports whether damage was found, and no check that looked as deep has found the repository at the same address whole since: one that reads
+// no data does not see what one that reads it has found.
+func (c Checks) Damaged() bool { return c.DamagedSince(time.Time{}, "") }
 
-// DamagedSince is Damaged for what was found at a time or later. In objects a second is one moment: damage counts then.
-func (c Checks) DamagedSince(at time.Time) bool {
+// DamagedSince is Damaged for what was found in the repository at an address at a time or later, and at other addresses ever. In objects a second is one
+// moment: damage counts then.
+func (c Checks) DamagedSince(since time.Time, address string) bool {
 	return slices.ContainsFunc(c, func(damage Check) bool {
-		return !damage.Whole && !damage.At.Before(at) && !slices.ContainsFunc(c, func(r Check) bool { return r.Whole && r.At.After(damage.At) && (r.Deep || !damage.Deep) })
+		isBefore := damage.At.Before(since) && SameAddress(damage.Address, address)
+		return !damage.Whole && !isBefore && !slices.ContainsFunc(c, func(r Check) bool {
+			return r.Whole && r.At.After(damage.At) && (r.Deep || !damage.Deep) && SameAddress(r.Address, damage.Address)
+		})
 	})
 }
 
@@ -76,7 +86,7 @@ func ChecksOf(tasks []v1alpha1.RepositoryTask) map[v1alpha1.RepositoryKey]Checks
 			if (whole || RepositoryDamage(entry)) && entry.CompletionTimestamp != nil {
 				checked := RepositoryIn(entry)
 				deep := tasks[i].Spec.ReadData && entry.Result != v1alpha1.RepositoryFailed // what is lost any check sees
-				checks[checked] = append(checks[checked], Check{entry.CompletionTimestamp.Time, whole, deep})
+				checks[checked] = append(checks[checked], Check{entry.CompletionTimestamp.Time, whole, deep, entry.Address})
 			}
 		}
 	}

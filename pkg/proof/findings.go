@@ -45,7 +45,7 @@ func (f *Findings) Of(newest *velerov1.PodVolumeBackup) Proof {
 	p := f.proofs[VolumeOf(newest)]
 	if newest.Status.SnapshotID != "" {
 		isNoted := slices.ContainsFunc(f.damaged, func(noted velerov1.PodVolumeBackup) bool { return SameSource(&noted, newest) })
-		p.Damaged = p.Damaged || isNoted || f.checks[RepositoryOf(newest)].DamagedSince(p.AsOf(BackupTime(newest)))
+		p.Damaged = p.Damaged || isNoted || f.checks[RepositoryOf(newest)].DamagedSince(p.AsOf(BackupTime(newest)), p.address)
 	}
 	return p.WithNewest(BackupTime(newest))
 }
@@ -53,7 +53,7 @@ func (f *Findings) Of(newest *velerov1.PodVolumeBackup) Proof {
 // Update writes what is known of a repository and its volumes into its measurement.
 func (f *Findings) Update(entry *v1alpha1.RepositoryTaskRepository) {
 	u, checks := entry.Usage, f.checks[RepositoryIn(entry)]
-	u.CheckedTimestamp, u.Damaged = timeOrNil(checks.LastWhole()), checks.Damaged()
+	u.CheckedTimestamp, u.Damaged = timeOrNil(checks.At(entry.Address).LastWhole()), checks.Damaged()
 	for i := range u.Volumes {
 		v := &u.Volumes[i]
 		volume := Volume{Namespace: v.Namespace, Pod: v.Pod, Name: v.Volume, StorageLocation: entry.BackupStorageLocation, Uploader: entry.Uploader}

@@ -28,6 +28,11 @@ func VolumeIn(v *v1alpha1.RepositoryTaskVolume) Volume {
 // uploaderRestic is what an empty uploaderType means, in objects from before Velero 1.10.
 const uploaderRestic = "restic"
 
+// Repository returns the repository that the volume's backups are in.
+func (v Volume) Repository() v1alpha1.RepositoryKey {
+	return v1alpha1.RepositoryKey{BackupStorageLocation: v.StorageLocation, VolumeNamespace: v.Namespace, Uploader: v.Uploader}
+}
+
 // WithAny returns the volume without its uploader, as a key for what restic and kopia have stored of it together.
 func (v Volume) WithAny() Volume {
 	v.Uploader = ""
@@ -105,18 +110,20 @@ func Since(all []velerov1.PodVolumeBackup) map[Volume]time.Time {
 	return since
 }
 
-// Proof is what the tasks that exist have found out about a volume. A time is zero if there is none.
+// Proof is what the tasks that exist have found out about a volume, in the repository at the address where it was last found; damage also at others. A
+// time is zero if there is none.
 type Proof struct {
 	Tried    time.Time // when the last task was done with it, with whatever result
 	Failed   bool      // a task has found out nothing, such as because the storage did not answer, or a volume was not the same after a restore, and none since of a backup as new
 	Verified time.Time // when a backup of it was last proven to be restorable. By samples: what was in it then and still is was read since
-	Damaged  bool      // a backup was found damaged or lost, and none that is as new was proven since
+	Damaged  bool      // a backup was found damaged or lost, and none that is as new was proven since, at the same address
 
 	// PartsRead is how many of the Parts of its content were read, by samples or as a whole, and were what they should be when each was
 	// last read. Parts is 0 if no task has sampled it.
 	PartsRead, Parts int
 
-	results []*v1alpha1.RepositoryTaskVolume // of tasks, in the order of time
+	address string                           // of the repository; empty: not known
+	results []*v1alpha1.RepositoryTaskVolume // of tasks, about the address, in the order of time
 	proven  []provenBackup
 }
 
@@ -149,34 +156,34 @@ func ResultsOf(tasks []v1alpha1.RepositoryTask) Results {
 
 // Of returns what tasks have found out about each volume.
 func Of(tasks []v1alpha1.RepositoryTask) map[Volume]Proof {
-	proofs := map[Volume]Proof{}
+	proofs, addresses := map[Volume]Proof{}, Addresses(tasks)
 	for volume, found := range ResultsOf(tasks) {
-		proofs[volume] = of(found)
+		proofs[volume] = of(found, addresses[volume.Repository()])
 	}
 	return proofs
 }
 
-// of judges the results of one volume.
-func of(results []*v1alpha1.RepositoryTaskVolume) Proof {
-	p := Proof{results: results}
+// of judges the results of one volume, whose repository is at an address.
+func of(all []*v1alpha1.RepositoryTaskVolume, address string) Proof {
+	p := Proof{address: address, results: at(address, all)}
 	var newest time.Time
-	for _, v := range results {
+	for _, v := range p.results {
 		if backedUp(v).After(newest) {
 			newest = backedUp(v)
 		}
-		at := v.CompletionTimestamp.Time
-		if at.After(p.Tried) {
-			p.Tried = at
+		done := v.CompletionTimestamp.Time
+		if done.After(p.Tried) {
+			p.Tried = done
 		}
 		if v.Result == v1alpha1.VolumeVerified {
-			p.prove(at, backedUp(v))
-		}
-		if Damage(v) && !slices.ContainsFunc(results, func(other *v1alpha1.RepositoryTaskVolume) bool { return clears(other, v) }) {
-			p.Damaged = true
+			p.prove(done, backedUp(v))
 		}
 	}
-	p.Failed = hasFailed(results, newest)
-	p.addParts(results)
+	p.Damaged = slices.ContainsFunc(all, func(damage *v1alpha1.RepositoryTaskVolume) bool {
+		return Damage(damage) && !slices.ContainsFunc(all, func(other *v1alpha1.RepositoryTaskVolume) bool { return clears(other, damage) })
+	})
+	p.Failed = hasFailed(p.results, newest)
+	p.addParts(p.results)
 	return p
 }
 
@@ -250,11 +257,11 @@ func Lost(reason v1alpha1.Reason) bool {
 	return slices.Contains([]v1alpha1.Reason{v1alpha1.ReasonSnapshotNotFound, v1alpha1.ReasonRepositoryNotFound, v1alpha1.ReasonRepositoryIncomplete}, reason)
 }
 
-// clears reports whether a proof came after damage, of the same backup or of a newer one of the volume. In objects a second is one
-// moment: of the same backup, damage counts then.
+// clears reports whether a proof came after damage in the same repository, of the same backup or of a newer one of the volume. In objects a second is
+// one moment: of the same backup, damage counts then.
 func clears(proof, damage *v1alpha1.RepositoryTaskVolume) bool {
 	newer := backedUp(proof).Compare(backedUp(damage))
-	return proof.Result == v1alpha1.VolumeVerified && newer >= 0 && cmp.Or(proof.CompletionTimestamp.Compare(damage.CompletionTimestamp.Time), newer) > 0
+	return proof.Result == v1alpha1.VolumeVerified && SameAddress(proof.Address, damage.Address) && newer >= 0 && cmp.Or(proof.CompletionTimestamp.Compare(damage.CompletionTimestamp.Time), newer) > 0
 }
 
 func backedUp(v *v1alpha1.RepositoryTaskVolume) time.Time {

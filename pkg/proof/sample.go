@@ -13,7 +13,7 @@ type part struct {
 	read  time.Time // of which time it is known to be what it should be: when the backup was made that it was read from
 }
 
-// partsOf returns what is known of each part of a volume's content up to a backup; of a zero time: of all backups. A result of an older
+// partsOf returns what is known by results of one repository of each part of a volume's content up to a backup; of a zero time: of all backups. A result of an older
 // backup than that of a result before counts for nothing: it says nothing of what came between the two. With those that count, what was in the
 // volume when the backup was made that a part was read from, and has been since, was in all backups that parts were read of later.
 func partsOf(results []*v1alpha1.RepositoryTaskVolume, parts int32, upTo time.Time) []part {
@@ -42,7 +42,8 @@ func partsOf(results []*v1alpha1.RepositoryTaskVolume, parts int32, upTo time.Ti
 // NextPart returns the part of a backup, counted from 1, whose turn it is to be read, of v.SampleParts: the one that was not read for the
 // longest time.
 func (r Results) NextPart(v *v1alpha1.RepositoryTaskVolume) int32 {
-	known, next := partsOf(r[VolumeIn(v)], v.SampleParts, backedUp(v)), int32(0)
+	results := r[VolumeIn(v)]
+	known, next := partsOf(at(lastAddress(results), results), v.SampleParts, backedUp(v)), int32(0)
 	for i := range v.SampleParts {
 		if known[i].tried.Before(known[next].tried) {
 			next = i

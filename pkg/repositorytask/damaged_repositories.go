@@ -120,7 +120,7 @@ func stands(task *v1alpha1.RepositoryTask, in v1alpha1.RepositoryKey, all []v1al
 		if proof.RepositoryIn(entry) != in || entry.Result != v1alpha1.RepositoryDamaged {
 			continue
 		}
-		if found = true; !checks.ProvenSince(entry.CompletionTimestamp) {
+		if found = true; !checks.At(entry.Address).ProvenSince(entry.CompletionTimestamp) {
 			return true
 		}
 	}
@@ -130,12 +130,11 @@ func stands(task *v1alpha1.RepositoryTask, in v1alpha1.RepositoryKey, all []v1al
 
 // volumeStands reports whether damage of a volume is there still.
 func volumeStands(v *v1alpha1.RepositoryTaskVolume, all []v1alpha1.RepositoryTask, checks proof.Checks) bool {
-	return !checks.ProvenSince(v.CompletionTimestamp) && !isProvenSince(v, all)
+	return !checks.At(v.Address).ProvenSince(v.CompletionTimestamp) && !isProvenSince(v, all)
 }
 
 func repositoryOfVolume(v *v1alpha1.RepositoryTaskVolume) v1alpha1.RepositoryKey {
-	volume := proof.VolumeIn(v)
-	return v1alpha1.RepositoryKey{BackupStorageLocation: volume.StorageLocation, VolumeNamespace: volume.Namespace, Uploader: volume.Uploader}
+	return proof.VolumeIn(v).Repository()
 }
 
 // isProvenSince reports whether the snapshot in which damage was found was proven afterwards, as when lost objects were brought back.
@@ -144,7 +143,8 @@ func isProvenSince(damage *v1alpha1.RepositoryTaskVolume, all []v1alpha1.Reposit
 		for j := range all[i].Status.Volumes {
 			v := &all[i].Status.Volumes[j]
 			later := v.CompletionTimestamp != nil && damage.CompletionTimestamp != nil && v.CompletionTimestamp.After(damage.CompletionTimestamp.Time)
-			if v.Result == v1alpha1.VolumeVerified && v.SnapshotID == damage.SnapshotID && repositoryOfVolume(v) == repositoryOfVolume(damage) && later {
+			same := v.SnapshotID == damage.SnapshotID && repositoryOfVolume(v) == repositoryOfVolume(damage) && proof.SameAddress(v.Address, damage.Address)
+			if v.Result == v1alpha1.VolumeVerified && same && later {
 				return true
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,8 +13,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/proof"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/test/resticrepo"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
+	"github.com/plimsoll-io/plimsoll/test/tree"
 )
 
 // elsewhere stores a snapshot in another place than the location's, in which there is something to prune and to repair, and returns that place and the
@@ -116,4 +120,64 @@ func TestRestoreToIsOfTheLocation(t *testing.T) {
 	if v := b.ended(b.task("restore", "nightly")).Status.Volumes[0]; v.Result != v1alpha1.VolumeFailed || v.Reason != v1alpha1.ReasonRepositoryNotFound {
 		t.Errorf("%+v, restored from %s", v, other)
 	}
+}
+
+// lead edits the location so that it leads to another directory.
+func (s *site) lead(location *velerov1.BackupStorageLocation, dir string) {
+	s.t.Helper()
+	s.Get(location)
+	s.Change(location, func() { location.Spec.Config = s.DirectoryLocation("default", dir).Spec.Config })
+}
+
+// TestLocationLeadsElsewhere: a location is edited and leads to a copy of the bucket. What is proven there neither clears the damage in the bucket before
+// nor takes the note of it away; that does a proof of the bucket before, when the location leads there again.
+func TestLocationLeadsElsewhere(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	pvb := s.store(s.backup("nightly"), "restic", "shop", "web-0")
+	copied := t.TempDir()
+	if err := os.CopyFS(filepath.Join(copied, "restic"), os.DirFS(filepath.Join(s.dir, "restic"))); err != nil {
+		t.Fatal(err)
+	}
+	_, undo, err := tree.FlipLargest(filepath.Join(s.dir, "restic", "shop"), "data")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := s.pruning()
+	began, ticks := time.Now(), new(atomic.Int64)
+	cfg.Now = func() time.Time { return began.Add(time.Duration(ticks.Add(1)) * time.Second) } // in objects a second is one moment
+	s.start(cfg)
+	found := s.ended(s.task("found", "nightly"))
+	if v := found.Status.Volumes[0]; v.Result != v1alpha1.VolumeMismatched || v.Address != filepath.Join(s.dir, "restic", "shop") {
+		t.Fatalf("%+v", v)
+	}
+	location := &velerov1.BackupStorageLocation{ObjectMeta: s.Meta("default")}
+	s.lead(location, copied)
+	whole := s.ended(s.task("whole", "nightly")).Status.Volumes[0]
+	deep := s.ended(s.checkTask("deep", "nightly", true)).Status.Repositories[0]
+	again := s.ended(s.task("again", "nightly")).Status.Volumes[0] // what follows the end of the others is done by now
+	if whole.Result != v1alpha1.VolumeVerified || deep.Result != v1alpha1.RepositoryWhole || again.Result != v1alpha1.VolumeVerified || whole.Address != filepath.Join(copied, "restic", "shop") || deep.Address != whole.Address {
+		t.Fatalf("%+v, %+v, %+v", whole, deep, again)
+	}
+	volume := proof.VolumeOf(pvb)
+	if p := proof.Of(s.tasks())[volume]; !p.Damaged || !p.Verified.Equal(again.CompletionTimestamp.Time) {
+		t.Errorf("%+v", p)
+	}
+	if s.Get(found); found.Labels[v1alpha1.LabelDamaged] == "" {
+		t.Error("the note of the damage is gone")
+	}
+	if err := undo(); err != nil {
+		t.Fatal(err)
+	}
+	s.lead(location, s.dir)
+	if p := proof.Of(s.tasks())[volume]; p.Verified.IsZero() {
+		t.Errorf("nobody knows yet that the location was edited: %+v", p)
+	}
+	s.ended(s.task("back", "nightly"))
+	if p := proof.Of(s.tasks())[volume]; p.Damaged || !p.Verified.After(again.CompletionTimestamp.Time) {
+		t.Errorf("%+v", p)
+	}
+	testenv.EventuallyGet(s.Env, found, "the end of the note", func(task *v1alpha1.RepositoryTask, err error) bool {
+		return err == nil && task.Labels[v1alpha1.LabelDamaged] == ""
+	})
 }

@@ -303,7 +303,7 @@ func (r *run) payMarks(ctx context.Context) (done bool, err error) {
 	}
 	for i := range status.Repositories {
 		entry := &status.Repositories[i]
-		if entry.Result != v1alpha1.RepositoryDamaged || entry.CompletionTimestamp == nil || checks[proof.RepositoryIn(entry)].ProvenSince(entry.CompletionTimestamp) {
+		if entry.Result != v1alpha1.RepositoryDamaged || entry.CompletionTimestamp == nil || checks[proof.RepositoryIn(entry)].At(entry.Address).ProvenSince(entry.CompletionTimestamp) {
 			continue
 		}
 		r.touched = entry.SnapshotIDs

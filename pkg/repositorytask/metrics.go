@@ -126,8 +126,9 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(m.failed, prometheus.GaugeValue, float64(at), string(kind))
 	}
 	m.collectProofs(ch, tasks)
+	addresses := proof.Addresses(tasks)
 	for r, results := range proof.ChecksOf(tasks) {
-		if whole := results.LastWhole(); !whole.IsZero() {
+		if whole := results.At(addresses[r]).LastWhole(); !whole.IsZero() {
 			ch <- prometheus.MustNewConstMetric(m.checked, prometheus.GaugeValue, float64(whole.Unix()), r.BackupStorageLocation, r.VolumeNamespace, r.Uploader)
 		}
 		ch <- prometheus.MustNewConstMetric(m.broken, prometheus.GaugeValue, gauge(results.Damaged()), r.BackupStorageLocation, r.VolumeNamespace, r.Uploader)

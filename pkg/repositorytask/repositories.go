@@ -74,11 +74,16 @@ func (r *Repositories) identifier(ctx context.Context, pvb *velerov1.PodVolumeBa
 	return repository.ResticIdentifier(recorded.Items), nil
 }
 
+// shownAddress is the address of a repository as status has it.
+func shownAddress(repo *uploader.Repository) string {
+	return messageOf(repo.Hider()(repo.URL))
+}
+
 // otherAddress says that the record of a backup names another repository than the one that a restore reads; empty: it does not.
-func otherAddress(pvb *velerov1.PodVolumeBackup, repo *uploader.Repository) string {
-	named := pvb.Spec.RepoIdentifier
-	if uploaderOf(pvb) != uploaderRestic || named == "" || strings.TrimSuffix(named, "/") == strings.TrimSuffix(repo.URL, "/") {
+func otherAddress(pvb *velerov1.PodVolumeBackup, read string) string {
+	named := uploader.RedactURL(pvb.Spec.RepoIdentifier)
+	if uploaderOf(pvb) != uploaderRestic || named == "" || read == "" || strings.TrimSuffix(named, "/") == strings.TrimSuffix(read, "/") {
 		return ""
 	}
-	return fmt.Sprintf("a restore reads %s; its PodVolumeBackup names %s", uploader.RedactURL(repo.URL), uploader.RedactURL(named))
+	return fmt.Sprintf("a restore reads %s; its PodVolumeBackup names %s", read, named)
 }

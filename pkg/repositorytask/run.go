@@ -178,7 +178,7 @@ func (r *run) verifyVolumes(ctx context.Context) error {
 				}
 				continue
 			}
-			r.addOtherAddress(ctx, i, &v)
+			addOtherAddress(&r.backups[i], &v)
 			if err := r.markVerified(ctx, i, &v); err != nil {
 				return err
 			}

@@ -75,6 +75,9 @@ func (r *run) restoreOnce(ctx context.Context, i int, v *v1alpha1.RepositoryTask
 		return uploader.VerifyResult{}, err
 	}
 	defer s.cleanUp(ctx)
+	if repo, err := r.repositories.Of(ctx, s.backup); err == nil { // else the node agent says what is wrong
+		v.Address = shownAddress(&repo)
+	}
 	if err := s.create(ctx); err != nil {
 		return uploader.VerifyResult{}, err
 	}

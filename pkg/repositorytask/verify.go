@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
@@ -135,6 +137,7 @@ func (r *run) verifyOnce(ctx context.Context, i int, v *v1alpha1.RepositoryTaskV
 	if err != nil {
 		return uploader.VerifyResult{}, err
 	}
+	v.Address = shownAddress(&repo)
 	return verifier.Verify(ctx, uploader.VerifyRequest{
 		Repository: repo, SnapshotID: pvb.Status.SnapshotID, TotalBytes: max(pvb.Status.Progress.TotalBytes, 0), SamplePart: int(v.SamplePart), SampleParts: int(v.SampleParts),
 	}, progress.SinkFunc(func(reading progress.Reading) { r.report(i, reading) }))
@@ -142,15 +145,8 @@ func (r *run) verifyOnce(ctx context.Context, i int, v *v1alpha1.RepositoryTaskV
 
 // addOtherAddress says in the message of a volume that its record names another repository than the one that was read: what it has found, and has not,
 // is easily taken for the other's.
-func (r *run) addOtherAddress(ctx context.Context, i int, v *v1alpha1.RepositoryTaskVolume) {
-	if r.backups[i].Spec.RepoIdentifier == "" {
-		return
-	}
-	repo, err := r.repositories.Of(ctx, &r.backups[i])
-	if err != nil { // the message has it
-		return
-	}
-	if other := otherAddress(&r.backups[i], &repo); other != "" {
+func addOtherAddress(pvb *velerov1.PodVolumeBackup, v *v1alpha1.RepositoryTaskVolume) {
+	if other := otherAddress(pvb, v.Address); other != "" {
 		v.Message = messageOf(strings.TrimPrefix(v.Message+"; "+other, "; "))
 	}
 }
