@@ -27,7 +27,7 @@ func volumeOf(pvb *velerov1.PodVolumeBackup) protocol.Volume {
 	}
 	if pvb.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted {
 		v.SnapshotID = ""
-		v.Problem = "its backup is " + cmp.Or(string(pvb.Status.Phase), "New") + ", so there is no snapshot"
+		v.Problem = "its backup is " + cmp.Or(string(pvb.Status.Phase), "New") + repositorytask.WithoutCompleteSnapshot(pvb)
 	}
 	return v
 }

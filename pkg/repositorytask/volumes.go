@@ -205,11 +205,20 @@ func newVolume(pvb *velerov1.PodVolumeBackup) v1alpha1.RepositoryTaskVolume {
 			"A server syncs the backup again when its Backup is deleted with 'kubectl delete backups.velero.io NAME'; 'velero backup delete' would delete its data"
 	case pvb.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted:
 		v.Result, v.Reason = v1alpha1.VolumeFailed, v1alpha1.ReasonNotBackedUp
-		v.Message = fmt.Sprintf("the backup of the volume is %s: there is no snapshot", cmp.Or(string(pvb.Status.Phase), "New"))
+		v.Message = "the backup of the volume is " + cmp.Or(string(pvb.Status.Phase), "New") + WithoutCompleteSnapshot(pvb)
 	case pvb.Status.SnapshotID == "":
 		v.Result, v.Reason, v.Message = v1alpha1.VolumeSkipped, v1alpha1.ReasonEmptyVolume, "the volume was empty: there is no snapshot"
 	}
 	return v
+}
+
+// WithoutCompleteSnapshot says, after the phase of a PodVolumeBackup that has not completed, why nothing reads its snapshot. One that has failed for
+// files that it could not read names the snapshot of the others.
+func WithoutCompleteSnapshot(pvb *velerov1.PodVolumeBackup) string {
+	if pvb.Status.SnapshotID == "" {
+		return ", so there is no snapshot"
+	}
+	return fmt.Sprintf(". It names snapshot %s, which is not a complete backup and is not read", pvb.Status.SnapshotID)
 }
 
 // uploaderRestic is what an empty uploaderType means, in objects from before Velero 1.10.

@@ -80,7 +80,7 @@ type Volume struct {
 	Uploader        string    `json:"uploader"`
 	SnapshotID      string    `json:"snapshotID,omitempty"` // empty with a Problem, or where the volume was empty
 	Time            time.Time `json:"time"`                 // of the backup
-	Problem         string    `json:"problem,omitempty"`    // why there is no snapshot, where there should be one
+	Problem         string    `json:"problem,omitempty"`    // why there is no snapshot that can be read, where there should be one
 	Other           bool      `json:"other,omitempty"`      // selected by the FileRequest's spec.other
 }
 
