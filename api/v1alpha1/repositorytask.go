@@ -30,7 +30,7 @@ const ConditionChecked = "Checked"
 // +kubebuilder:validation:XValidation:rule="self == oldSelf",message="is immutable"
 // +kubebuilder:validation:XValidation:rule="self.type == 'Forget' || [has(self.backup), has(self.podVolumeBackup), has(self.latest), has(self.all)].filter(set, set).size() == 1",message="exactly one of backup, podVolumeBackup, latest and all must be set"
 // +kubebuilder:validation:XValidation:rule="self.type != 'Forget' || !has(self.backup) && !has(self.podVolumeBackup) && !has(self.latest)",message="a task of type Forget works on all PodVolumeBackups without a Backup: only volume selects some"
-// +kubebuilder:validation:XValidation:rule="has(self.keep) == (self.type == 'Forget')",message="keep is needed by tasks of type Forget, and only by those"
+// +kubebuilder:validation:XValidation:rule="(self.type == 'Forget' ? 1 : 0) == [has(self.keep), has(self.orphans)].filter(set, set).size()",message="a task of type Forget needs one of keep and orphans, and no other task has them"
 // +kubebuilder:validation:XValidation:rule="self.type == 'Forget' || !has(self.acknowledge) && !has(self.backupStorageLocation)",message="acknowledge and backupStorageLocation are for tasks of type Forget"
 // +kubebuilder:validation:XValidation:rule="!has(self.apply) || self.type in ['Forget', 'Prune']",message="apply is for tasks of types Forget and Prune"
 // +kubebuilder:validation:XValidation:rule="self.type == 'Prune' || !has(self.maxUnused) && !has(self.maxRepackSize) && !has(self.full)",message="maxUnused, maxRepackSize and full are for tasks of type Prune"
@@ -125,6 +125,12 @@ type RepositoryTaskSpec struct {
 	//
 	// +optional
 	Keep *RetentionPolicy `json:"keep,omitempty"`
+
+	// Orphans has a task of type Forget remove, in place of what a policy does not keep, snapshots of pod volumes that no PodVolumeBackup, no Backup
+	// of the cluster and no Backup in the location's bucket needs, and that are at least a week old.
+	//
+	// +optional
+	Orphans OrphanSelection `json:"orphans,omitempty"`
 
 	// BackupStorageLocation selects the repositories of one location for a task of type Forget. Empty: all.
 	//

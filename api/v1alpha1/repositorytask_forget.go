@@ -58,6 +58,17 @@ type RetentionPolicy struct {
 	Within *metav1.Duration `json:"within,omitempty"`
 }
 
+// OrphanSelection is of which snapshots without a record a task of type Forget may remove those that nothing needs.
+//
+// +kubebuilder:validation:Enum=OfBackups;All
+type OrphanSelection string
+
+// The selections of orphans.
+const (
+	OrphansOfBackups OrphanSelection = "OfBackups" // those that the repository itself says to be of a Backup
+	OrphansAll       OrphanSelection = "All"       // others as well, which may be of a cluster that uses the same bucket
+)
+
 // RetentionResult is what becomes of a snapshot.
 //
 // +kubebuilder:validation:Enum=Kept;Pending;Forgotten;Failed
@@ -132,11 +143,16 @@ type RetentionSnapshot struct {
 	// +kubebuilder:validation:MaxLength=253
 	PodVolumeBackup string `json:"podVolumeBackup"`
 	SnapshotID      string `json:"snapshotID"`
+	// Backup is the Backup that the repository names for an orphan, which has no PodVolumeBackup.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Backup string `json:"backup,omitempty"`
 	// BackupTimestamp is when the backup began.
 	BackupTimestamp metav1.Time     `json:"backupTimestamp"`
 	Result          RetentionResult `json:"result"`
 	// Rules are the rules that keep it: the names of the policy's fields, or one of Newest, NewestWhole, Keep, InFuture, InUse,
-	// Shared, Damaged, Interrupted, Another and Lost.
+	// Shared, Damaged, Interrupted, Another, Lost, Young, NoBackup and Needed.
 	//
 	// +optional
 	// +listType=atomic

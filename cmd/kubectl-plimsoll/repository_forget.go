@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -22,6 +23,8 @@ type forgetTask struct {
 	newTask
 
 	keep        keepFlags
+	orphans     bool
+	soleCluster bool
 	location    string
 	yes         bool
 	acknowledge string
@@ -33,19 +36,24 @@ const forgetTTL = 90 * 24 * time.Hour
 func repositoryForgetCommand(c *connection) *cobra.Command {
 	o := forgetTask{newTask: newTask{kind: v1alpha1.TaskForget}}
 	cmd := &cobra.Command{
-		Use:   "forget --keep-... [--volume VOLUME] [--yes]",
-		Short: "Forget backups of volumes that a policy does not keep",
+		Use:   "forget {--keep-...|--orphans} [--volume VOLUME] [--yes]",
+		Short: "Forget backups of volumes that a policy does not keep, or snapshots that nothing needs",
 		Long: `Show which backups a policy keeps and which not, and with --yes forget the latter: their snapshots in the repository and their
 PodVolumeBackups. It is about those that belong to no Backup, as 'kubectl plimsoll volume backup' makes them; what a Backup of Velero
 needs is never touched. The policy is for each claim in each repository, and for each volume of a pod without one. The newest
 backup is always kept. The storage gets no smaller before 'kubectl plimsoll repository prune'.
+
+With --orphans it is about snapshots of pod volumes that nothing needs: no PodVolumeBackup names them, the repository says of which Backup
+they are, and neither the cluster nor the bucket has that Backup. They are left where a Backup was deleted without its snapshots. Those of the
+last week are kept, and if a list in the bucket cannot be read nothing is forgotten. Each wave of them needs --acknowledge.
 
 If more would be forgotten than new backups explain since the same policy was last applied, nothing is forgotten unless --acknowledge
 names exactly this wave of deletions, as the command shows it without --yes. The exit code is 3 unless all that the policy
 does not keep is gone, and a second look has shown that.`,
 		Example: `  kubectl plimsoll repository forget --keep-daily 7 --keep-weekly 4
   kubectl plimsoll repository forget --keep-daily 7 --keep-weekly 4 --volume shop/db-0:data --yes
-  kubectl plimsoll repository forget --keep-daily 7 --keep-weekly 4 --yes --acknowledge 3f0c5b1d2a947e86`,
+  kubectl plimsoll repository forget --keep-daily 7 --keep-weekly 4 --yes --acknowledge 3f0c5b1d2a947e86
+  kubectl plimsoll repository forget --orphans`,
 		Args: program.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			task, err := o.task(c.namespace)
@@ -62,6 +70,8 @@ does not keep is gone, and a second look has shown that.`,
 	o.addFlags(cmd)
 	f := cmd.Flags()
 	o.keep.addFlags(f)
+	f.BoolVar(&o.orphans, "orphans", false, "in place of --keep-...: forget snapshots that no Backup and no PodVolumeBackup needs")
+	f.BoolVar(&o.soleCluster, "sole-cluster", false, "with --orphans: no other cluster and no other namespace backs up into this bucket, so forget also snapshots whose repository does not know for which Backup they were made")
 	f.StringVar(&o.volume, "volume", "", "only the backups of this volume: NAMESPACE/POD:VOLUME, NAMESPACE/POD or NAMESPACE")
 	f.StringVar(&o.location, "location", "", "only the repositories in this BackupStorageLocation")
 	f.BoolVar(&o.yes, "yes", false, "forget, instead of only showing what would be forgotten")
@@ -80,8 +90,12 @@ func (o *forgetTask) task(namespace string) (*v1alpha1.RepositoryTask, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case policy == nil:
-		return nil, program.Misused(errors.New("name what to keep, such as --keep-daily 7"))
+	case policy == nil && !o.orphans:
+		return nil, program.Misused(errors.New("name what to keep, such as --keep-daily 7, or give --orphans"))
+	case policy != nil && o.orphans:
+		return nil, program.Misused(errors.New("--orphans cannot be combined with what to keep"))
+	case o.soleCluster && !o.orphans:
+		return nil, program.Misused(errors.New("--sole-cluster needs --orphans"))
 	case o.acknowledge != "" && !o.yes:
 		return nil, program.Misused(errors.New("--acknowledge needs --yes"))
 	case o.ttl <= 0:
@@ -93,11 +107,22 @@ func (o *forgetTask) task(namespace string) (*v1alpha1.RepositoryTask, error) {
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: describe.KindRepositoryTask},
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "forget-"},
 		Spec: v1alpha1.RepositoryTaskSpec{
-			Type: v1alpha1.TaskForget, Keep: policy, BackupStorageLocation: o.location, Apply: o.yes, Acknowledge: o.acknowledge, TTL: &metav1.Duration{Duration: o.ttl},
+			Type: v1alpha1.TaskForget, Keep: policy, Orphans: o.selection(), BackupStorageLocation: o.location, Apply: o.yes, Acknowledge: o.acknowledge, TTL: &metav1.Duration{Duration: o.ttl},
 		},
 	}
 	task.Spec.Volume, err = parseVolumeSelector(o.volume)
 	return task, err
+}
+
+func (o *forgetTask) selection() v1alpha1.OrphanSelection {
+	switch {
+	case o.soleCluster:
+		return v1alpha1.OrphansAll
+	case o.orphans:
+		return v1alpha1.OrphansOfBackups
+	default:
+		return ""
+	}
 }
 
 // printRetention prints what becomes of each snapshot, and why.
@@ -113,7 +138,7 @@ func printRetention(out io.Writer, task *v1alpha1.RepositoryTask) error {
 		for j := range v.Snapshots {
 			s := &v.Snapshots[j]
 			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", describe.Clean(v.Namespace+"/"+v.Pod+":"+v.Volume), describe.Clean(v.BackupStorageLocation), describe.Clean(v.Uploader),
-				s.BackupTimestamp.UTC().Format(time.RFC3339), describe.Clean(s.SnapshotID[:min(len(s.SnapshotID), 8)]), describe.Clean(s.PodVolumeBackup),
+				s.BackupTimestamp.UTC().Format(time.RFC3339), describe.Clean(s.SnapshotID[:min(len(s.SnapshotID), 8)]), describe.Clean(cmp.Or(s.PodVolumeBackup, s.Backup, notKnown)),
 				retentionText(task.Spec.Apply, s.Result), describe.Clean(retentionReason(s)))
 		}
 	}

@@ -103,6 +103,8 @@ func TestRepositoryForget(t *testing.T) {
 		{"--keep-within", "0d"},
 		{"--keep-within", "-3d"},
 		{"--keep-last", "1", "--acknowledge", "x"},
+		{"--keep-last", "1", "--orphans"},
+		{"--keep-last", "1", "--sole-cluster"},
 		{"--keep-last", "1", "--no-wait", "--timeout", "1s"},
 		{"--keep-last", "1", "--ttl", "0s"},
 		{"--keep-last", "1", "--volume", "/x"},
@@ -125,6 +127,27 @@ func TestPrintShortened(t *testing.T) {
 	}
 	if !strings.Contains(out.String(), "\nshop/db-0:data: rule Last has reached back 7d\\x1b\n") || strings.Contains(out.String(), "db-1:data:") {
 		t.Errorf("%q", out.String())
+	}
+}
+
+// TestForgetOrphansTask: what the flags ask for, and an orphan is shown with the Backup that it was made for.
+func TestForgetOrphansTask(t *testing.T) {
+	t.Parallel()
+	for want, o := range map[v1alpha1.OrphanSelection]forgetTask{v1alpha1.OrphansOfBackups: {orphans: true}, v1alpha1.OrphansAll: {orphans: true, soleCluster: true}} {
+		o.ttl, o.format = time.Hour, formatTable
+		task, err := o.task("velero")
+		if err != nil || task.Spec.Orphans != want || task.Spec.Keep != nil {
+			t.Errorf("%s: %+v, %v", want, task, err)
+		}
+	}
+	task := &v1alpha1.RepositoryTask{Status: v1alpha1.RepositoryTaskStatus{Retention: &v1alpha1.RepositoryRetention{Volumes: []v1alpha1.RetentionVolume{{
+		Namespace: "shop", Pod: "db-0", Volume: "data", Snapshots: []v1alpha1.RetentionSnapshot{
+			{SnapshotID: "0123456789", Backup: "nightly-1", Result: v1alpha1.RetentionPending}, {SnapshotID: "2", Result: v1alpha1.RetentionKept, Rules: []string{"NoBackup"}},
+		},
+	}}}}}
+	var out strings.Builder
+	if err := printRetention(&out, task); err != nil || !strings.Contains(out.String(), "01234567  nightly-1  would be forgotten  -") || !strings.Contains(out.String(), "-          kept                NoBackup") {
+		t.Errorf("%v: %s", err, out.String())
 	}
 }
 

@@ -186,6 +186,7 @@ type repositoryData interface {
 	uploader.Browser
 	uploader.UsageReader
 	uploader.Forgetter
+	uploader.SnapshotLister
 }
 
 func asVerifiers(data map[string]repositoryData) map[string]uploader.Verifier {

@@ -94,6 +94,11 @@ func (s *Store) Restores(ctx context.Context) ([]string, error) {
 	return s.directories(ctx, restoresDirectory)
 }
 
+// RepositoryNamespaces returns the namespaces that have a directory for a repository of restic or kopia, sorted. Nothing says that a repository is in it.
+func (s *Store) RepositoryNamespaces(ctx context.Context, uploaderType string) ([]string, error) {
+	return s.directories(ctx, uploaderType)
+}
+
 func (s *Store) directories(ctx context.Context, parent string) ([]string, error) {
 	var names []string
 	for entry, err := range s.bucket.list(ctx, parent+"/", false) {

@@ -1,6 +1,7 @@
 package repositorytask
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -23,13 +24,10 @@ const maxRetained = 3000
 // the task again carries out what is left of it.
 func (r *run) forgetSnapshots(ctx context.Context) error {
 	spec := &r.object.Spec
-	if spec.Keep == nil {
-		return refuse(v1alpha1.ReasonUnsupported, "a task of type Forget needs a policy: spec.keep")
-	}
 	plan := r.object.Status.Retention
 	if plan == nil {
 		var err error
-		if plan, err = r.planRetention(ctx); err != nil {
+		if plan, err = r.planForget(ctx); err != nil {
 			return err
 		}
 	}
@@ -69,6 +67,18 @@ func (r *run) forgetSnapshots(ctx context.Context) error {
 	return nil
 }
 
+func (r *run) planForget(ctx context.Context) (*v1alpha1.RepositoryRetention, error) {
+	spec := &r.object.Spec
+	switch {
+	case spec.Orphans != "":
+		return r.planOrphans(ctx)
+	case spec.Keep == nil:
+		return nil, refuse(v1alpha1.ReasonUnsupported, "a task of type Forget needs a policy, spec.keep, or spec.orphans")
+	default:
+		return r.planRetention(ctx)
+	}
+}
+
 // planRetention reads what there is and makes the plan.
 func (r *run) planRetention(ctx context.Context) (*v1alpha1.RepositoryRetention, error) {
 	records, err := r.records(ctx)
@@ -85,9 +95,13 @@ func (r *run) planRetention(ctx context.Context) (*v1alpha1.RepositoryRetention,
 	case n == 0:
 		return nil, refuse(v1alpha1.ReasonNoPodVolumes, "namespace %s has no such completed PodVolumeBackup that belongs to no Backup: Velero's server looks after those of Backups", r.cfg.Namespace)
 	case n > maxRetained:
-		return nil, refuse(v1alpha1.ReasonUnsupported, "the volumes have %d backups, and one task looks at %d at most: select the volumes of one namespace or pod", n, maxRetained)
+		return nil, refuseTooMany(n)
 	}
 	return plan, nil
+}
+
+func refuseTooMany(n int) error {
+	return refuse(v1alpha1.ReasonUnsupported, "the volumes have %d backups, and one task looks at %d at most: select the volumes of one namespace or pod", n, maxRetained)
 }
 
 // records reads all that may need a snapshot, past the cache.
@@ -159,6 +173,9 @@ func acknowledged(spec *v1alpha1.RepositoryTaskSpec, plan *v1alpha1.RepositoryRe
 	switch {
 	case spec.Acknowledge == "" && plan.Unexplained == 0, spec.Acknowledge == plan.Wave:
 		return nil
+	case spec.Acknowledge == "" && spec.Orphans != "":
+		return refuse(v1alpha1.ReasonNotAcknowledged, "nothing was forgotten: of %s nothing is known that needs them. If the plan is right, acknowledge wave %s",
+			text.Count(int64(plan.Unexplained), "snapshot", "snapshots"), plan.Wave)
 	case spec.Acknowledge == "":
 		return refuse(v1alpha1.ReasonNotAcknowledged, "nothing was forgotten: %s to be forgotten that new backups do not explain since this policy was last applied%s. If the plan is right, acknowledge wave %s",
 			text.Count(int64(plan.Unexplained), "snapshot is", "snapshots are"), shortenedIn(plan), plan.Wave)
@@ -181,8 +198,9 @@ func shortenedIn(plan *v1alpha1.RepositoryRetention) string {
 
 // forgetOutcome sums up a task that forgets.
 func forgetOutcome(apply bool) func(*v1alpha1.RepositoryTaskStatus, string) outcome {
-	return func(status *v1alpha1.RepositoryTaskStatus, _ string) outcome {
+	return func(status *v1alpha1.RepositoryTaskStatus, note string) outcome {
 		s := summarizeRetention(status)
+		s.note = note
 		if s.failed+s.failedRepositories > 0 {
 			return outcome{false, s.reason, s.String(apply)}
 		}
@@ -200,7 +218,7 @@ type retentionSummary struct {
 	failedRepositories               int64
 	reason                           v1alpha1.Reason
 	example                          string
-	wave                             string
+	wave, note                       string
 }
 
 func summarizeRetention(status *v1alpha1.RepositoryTaskStatus) retentionSummary {
@@ -234,7 +252,7 @@ func (s *retentionSummary) add(snapshot *v1alpha1.RetentionSnapshot) {
 		s.forgotten++
 	case v1alpha1.RetentionFailed:
 		if s.failed++; s.example == "" {
-			s.example = snapshot.PodVolumeBackup + ": " + snapshot.Message
+			s.example = cmp.Or(snapshot.PodVolumeBackup, "snapshot "+snapshot.SnapshotID) + ": " + snapshot.Message
 		}
 	}
 }
@@ -255,8 +273,10 @@ func (s *retentionSummary) String(apply bool) string {
 	if s.failed > 0 {
 		fmt.Fprintf(&said, "; %d not known", s.failed)
 	}
-	if s.example != "" {
-		said.WriteString(". " + s.example)
+	for _, other := range []string{s.example, s.note} {
+		if other != "" {
+			said.WriteString(". " + other)
+		}
 	}
 	return text.Line(said.String(), maxMessage)
 }

@@ -40,7 +40,7 @@ type openSnapshot struct {
 	v1alpha1.RetentionSnapshot
 
 	volume, at int                       // where it stands in the plan
-	record     *velerov1.PodVolumeBackup // nil: it was deleted
+	record     *velerov1.PodVolumeBackup // nil: it was deleted, or the snapshot is an orphan
 	marked     bool
 }
 
@@ -109,6 +109,9 @@ func (f *forgetting) work(ctx context.Context) error {
 	}
 	if err := f.lookForOthers(ctx); err != nil {
 		return err
+	}
+	if f.object.Spec.Orphans != "" {
+		return f.removeOrphans(ctx)
 	}
 	if err := f.look(ctx); err != nil {
 		return err
@@ -311,7 +314,9 @@ func (f *forgetting) remove(ctx context.Context) error {
 			err = f.deleteRecord(ctx, s)
 		case uploader.ForgetRefused, uploader.ForgetPresent:
 			s.keep(retention.RuleAnother, outcomes[i].Why)
-			err = f.unmark(ctx, s)
+			if s.record != nil {
+				err = f.unmark(ctx, s)
+			}
 		}
 		if err != nil {
 			return err
@@ -324,7 +329,7 @@ func (f *forgetting) remove(ctx context.Context) error {
 func (f *forgetting) forget(ctx context.Context, snapshots []*openSnapshot, look bool) ([]uploader.ForgetOutcome, error) {
 	req := uploader.ForgetRequest{Repository: f.repository}
 	for _, s := range snapshots {
-		wanted := uploader.ForgetSnapshot{ID: s.SnapshotID, Look: look}
+		wanted := uploader.ForgetSnapshot{ID: s.SnapshotID, Look: look, Orphan: f.object.Spec.Orphans != ""}
 		if pvb := s.record; pvb != nil {
 			wanted.Volume = uploader.SnapshotVolume{
 				Namespace: pvb.Spec.Pod.Namespace, Pod: pvb.Spec.Pod.Name, PodUID: string(pvb.Spec.Pod.UID), Name: pvb.Spec.Volume, Claim: pvb.Annotations[claimAnnotation],
@@ -346,8 +351,12 @@ func (f *forgetting) forget(ctx context.Context, snapshots []*openSnapshot, look
 // claimAnnotation names the claim of a PodVolumeBackup (docs/contracts/velero-node-agent.md 1.5).
 const claimAnnotation = "velero.io/pvc-name"
 
-// deleteRecord deletes the record of a snapshot that is gone, but no other of its name.
+// deleteRecord deletes the record of a snapshot that is gone, but no other of its name. An orphan has none.
 func (f *forgetting) deleteRecord(ctx context.Context, s *openSnapshot) error {
+	if s.record == nil {
+		s.Result, s.Rules, s.Message = v1alpha1.RetentionForgotten, nil, ""
+		return nil
+	}
 	err := apiretry.Policy{Retry: mayBeRepeated}.Do(ctx, func() error {
 		return client.IgnoreNotFound(f.client.Delete(ctx, s.record, client.Preconditions{UID: &s.record.UID}))
 	})

@@ -87,3 +87,18 @@ func otherAddress(pvb *velerov1.PodVolumeBackup, read string) string {
 	}
 	return fmt.Sprintf("a restore reads %s; its PodVolumeBackup names %s", read, named)
 }
+
+// hasResticInBucket reports whether the restic repositories of a location are where its bucket has them, and not at an address of their own, which
+// several locations may share.
+func (r *Repositories) hasResticInBucket(ctx context.Context, location *velerov1.BackupStorageLocation) bool {
+	const prefix = "resticRepoPrefix"
+	if location.Spec.Config[prefix] == "" {
+		return true
+	}
+	own := location.DeepCopy()
+	delete(own.Spec.Config, prefix)
+	req := repository.Request{UploaderType: uploaderRestic, Namespace: "default"}
+	at, err := r.resolver.Resolve(ctx, location, req)
+	inBucket, bucketErr := r.resolver.Resolve(ctx, own, req)
+	return err == nil && bucketErr == nil && at.URL == inBucket.URL
+}

@@ -88,22 +88,29 @@ func (r *Repositories) withStored(ctx context.Context, name string, use func(sto
 	if backup.Spec.StorageLocation == "" { // a server names one when it begins with the Backup
 		return fmt.Errorf("no BackupStorageLocation is set yet in Backup %s: %w", name, backupstore.ErrNotFound)
 	}
+	return r.withStore(ctx, backup.Spec.StorageLocation, func(store *backupstore.Store, _ *velerov1.BackupStorageLocation) error {
+		stored, err := store.Backup(name)
+		if err != nil {
+			return err
+		}
+		return use(stored, &backup)
+	})
+}
+
+// withStore calls use with what a BackupStorageLocation leads to.
+func (r *Repositories) withStore(ctx context.Context, name string, use func(store *backupstore.Store, location *velerov1.BackupStorageLocation) error) (err error) {
 	var location velerov1.BackupStorageLocation
-	err = r.api.Get(ctx, client.ObjectKey{Namespace: r.namespace, Name: backup.Spec.StorageLocation}, &location)
+	err = r.api.Get(ctx, client.ObjectKey{Namespace: r.namespace, Name: name}, &location)
 	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("%w: BackupStorageLocation %s does not exist", repository.ErrMisconfigured, backup.Spec.StorageLocation)
+		return fmt.Errorf("%w: BackupStorageLocation %s does not exist", repository.ErrMisconfigured, name)
 	}
 	if err != nil {
-		return fmt.Errorf("get BackupStorageLocation %s: %w", backup.Spec.StorageLocation, err)
+		return fmt.Errorf("get BackupStorageLocation %s: %w", name, err)
 	}
 	store, err := backupstore.Open(ctx, r.resolver, &location)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	stored, err := store.Backup(name)
-	if err != nil {
-		return err
-	}
-	return use(stored, &backup)
+	return use(store, &location)
 }

@@ -48,7 +48,7 @@ func guard(plan *v1alpha1.RepositoryRetention, records *Records, policy *v1alpha
 				if !before.approved[keyOf(s)] {
 					removed++
 				}
-				wave = append(wave, strings.Join([]string{v.BackupStorageLocation, v.Namespace, v.Uploader, s.PodVolumeBackup, s.SnapshotID}, " "))
+				wave = append(wave, nameIn(v, s))
 			}
 		}
 		explained := 0
@@ -64,6 +64,11 @@ func guard(plan *v1alpha1.RepositoryRetention, records *Records, policy *v1alpha
 		plan.Unexplained += int32(max(removed-explained, 0))
 	}
 	plan.Wave = waveOf(wave)
+}
+
+// nameIn names a snapshot among those of all repositories.
+func nameIn(v *v1alpha1.RetentionVolume, s *v1alpha1.RetentionSnapshot) string {
+	return strings.Join([]string{v.BackupStorageLocation, v.Namespace, v.Uploader, s.PodVolumeBackup, s.SnapshotID}, " ")
 }
 
 // waveOf returns a name that no other set of snapshots has; empty for none.

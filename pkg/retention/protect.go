@@ -104,3 +104,13 @@ func (p *Protection) Of(pvb *velerov1.PodVolumeBackup) (rule, why string) {
 		return "", ""
 	}
 }
+
+// isHarmed reports whether damage was found in a backup of a volume of the repository's namespace. A repository may not know the names of volumes.
+func (p *Protection) isHarmed(repository v1alpha1.RepositoryKey) bool {
+	for volume, harmed := range p.harmed {
+		if harmed && volume.Namespace == repository.VolumeNamespace && volume.StorageLocation == repository.BackupStorageLocation {
+			return true
+		}
+	}
+	return false
+}

@@ -104,12 +104,14 @@ func Plan(records *Records, req Request) *v1alpha1.RepositoryRetention {
 	for _, backups := range volumes {
 		plan.Volumes = append(plan.Volumes, planVolume(backups, protection, req))
 	}
-	slices.SortFunc(plan.Volumes, func(a, b v1alpha1.RetentionVolume) int {
-		return cmp.Or(cmp.Compare(a.BackupStorageLocation, b.BackupStorageLocation), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Uploader, b.Uploader),
-			cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Volume, b.Volume), cmp.Compare(a.ClaimUID, b.ClaimUID))
-	})
+	slices.SortFunc(plan.Volumes, byVolume)
 	guard(plan, records, req.Policy)
 	return plan
+}
+
+func byVolume(a, b v1alpha1.RetentionVolume) int {
+	return cmp.Or(cmp.Compare(a.BackupStorageLocation, b.BackupStorageLocation), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Uploader, b.Uploader),
+		cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Volume, b.Volume), cmp.Compare(a.ClaimUID, b.ClaimUID))
 }
 
 // IsCandidate reports whether a policy may be for the record: it belongs to no Backup, has completed, and names a snapshot.

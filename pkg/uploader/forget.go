@@ -2,6 +2,7 @@ package uploader
 
 import (
 	"context"
+	"time"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
@@ -25,6 +26,9 @@ type ForgetSnapshot struct {
 	ID     string // of a restic snapshot also its beginning
 	Look   bool   // only find out whether it is there
 	Volume SnapshotVolume
+
+	// Orphan is one of which the caller has found out that nothing needs it. It may be of a Backup and of any volume, and its ID is complete.
+	Orphan bool
 }
 
 // SnapshotVolume is the volume of a pod that a snapshot is of. Where the repository says another one, the snapshot is not removed.
@@ -59,4 +63,22 @@ const (
 type ForgetOutcome struct {
 	State ForgetState
 	Why   string
+}
+
+// SnapshotLister is a data path that lists all snapshots of a repository.
+type SnapshotLister interface {
+	// Snapshots returns the snapshots of finished backups, of whichever client, without a lock and without a change. It fails if one of them cannot
+	// be read.
+	Snapshots(ctx context.Context, repo Repository) ([]RepositorySnapshot, error)
+}
+
+// RepositorySnapshot is what a repository itself says of a snapshot.
+type RepositorySnapshot struct {
+	ID     string
+	Time   time.Time      // when its backup began, or ended if that is known
+	Volume SnapshotVolume // Name is the claim's where the repository has only that
+	Backup string         // the Velero Backup that it was made for; empty: the repository does not know one
+
+	// Protected says why it must stay whatever else is known: it is of no pod volume, or somebody has marked it. Empty: nothing says so.
+	Protected string
 }

@@ -85,6 +85,16 @@ func TestForgetOnlyOurs(t *testing.T) {
 		t.Errorf("%+v", got.Snapshots[2])
 	}
 	s.Has(t, ofBackup, elsewhere)
+
+	listed := s.Snapshots(t)
+	if of := listed[ofBackup]; of.Backup != "nightly" || of.Protected != "" || of.Volume.Namespace != shop.Namespace || of.Volume.Name != shop.Name {
+		t.Errorf("%+v", of)
+	}
+	if of := listed[elsewhere]; of.Protected != "it is of no pod's volume: its source is default@default:/home/somebody" {
+		t.Errorf("%+v", of)
+	}
+	s.RemoveOrphan(t, ofBackup)
+	s.Has(t, elsewhere)
 }
 
 // TestForgetPinned: a snapshot that a person has pinned with kopia's program stays.
@@ -101,9 +111,14 @@ func TestForgetPinned(t *testing.T) {
 	if len(pinned) != 1 {
 		t.Fatalf("%+v", pinned)
 	}
-	got, err := s.Data.Forget(t.Context(), uploader.ForgetRequest{Repository: s.Repository, Snapshots: []uploader.ForgetSnapshot{{ID: pinned[0].ID, Volume: shop}}}, nil)
-	if err != nil || got.Snapshots[0].State != uploader.ForgetRefused || !strings.Contains(got.Snapshots[0].Why, `the pin "legal"`) {
-		t.Errorf("%+v, %v", got, err)
+	for _, orphan := range []bool{false, true} {
+		got, err := s.Data.Forget(t.Context(), uploader.ForgetRequest{Repository: s.Repository, Snapshots: []uploader.ForgetSnapshot{{ID: pinned[0].ID, Volume: shop, Orphan: orphan}}}, nil)
+		if err != nil || got.Snapshots[0].State != uploader.ForgetRefused || !strings.Contains(got.Snapshots[0].Why, `the pin "legal"`) {
+			t.Errorf("orphan %t: %+v, %v", orphan, got, err)
+		}
+	}
+	if of := s.Snapshots(t)[pinned[0].ID]; of.Protected != `it has the pin "legal"` || of.Volume.Pod != shop.Pod || of.Backup != "" {
+		t.Errorf("%+v", of)
 	}
 	s.Has(t, pinned[0].ID)
 }

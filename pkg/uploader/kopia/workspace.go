@@ -159,7 +159,7 @@ func (u *Uploader) prepare(w *workspace, r *run) error {
 		req.CacheLimit = o.CacheLimit
 	}
 	// A cache would prove what it holds, and not what the repository has.
-	if o.CacheDir != "" && !r.uncached && !slices.Contains([]protocol.Operation{protocol.OpClear, protocol.OpVerify, protocol.OpCheck, protocol.OpUsage, protocol.OpMeasure, protocol.OpImport, protocol.OpImported}, req.Operation) {
+	if o.CacheDir != "" && !r.uncached && !slices.Contains([]protocol.Operation{protocol.OpClear, protocol.OpVerify, protocol.OpCheck, protocol.OpUsage, protocol.OpMeasure, protocol.OpImport, protocol.OpImported, protocol.OpSnapshots}, req.Operation) {
 		dir := filepath.Join(o.CacheDir, uploader.CacheName("kopia", repo))
 		switch release, err := o.Caches.Use(dir); {
 		case errors.Is(err, syscall.ENOSPC):

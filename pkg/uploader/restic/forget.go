@@ -135,7 +135,10 @@ func find(snapshots []listedSnapshot, wanted *uploader.ForgetSnapshot) (id strin
 	case wanted.Look:
 		return "", uploader.ForgetOutcome{State: uploader.ForgetPresent}
 	}
-	if why := found[0].isNotOf(&wanted.Volume); why != "" {
+	if wanted.Orphan && found[0].ID != wanted.ID {
+		return "", uploader.ForgetOutcome{State: uploader.ForgetRefused, Why: "only the complete id names a snapshot that may be of a Backup"}
+	}
+	if why := found[0].isNotOf(&wanted.Volume); why != "" && !wanted.Orphan {
 		return "", uploader.ForgetOutcome{State: uploader.ForgetRefused, Why: printable(why)}
 	}
 	return found[0].ID, uploader.ForgetOutcome{State: uploader.ForgetRemoved}

@@ -66,6 +66,23 @@ func TestForgetOnlyOurs(t *testing.T) {
 		}
 	}
 	s.Has(t, ofBackup, untagged)
+	full := ""
+	for id, of := range s.Snapshots(t) {
+		switch {
+		case of.Backup == "nightly":
+			if full = id; !strings.HasPrefix(id, ofBackup) || of.Volume != (uploader.SnapshotVolume{Namespace: shop.Namespace, Pod: shop.Pod, PodUID: shop.PodUID, Name: shop.Name}) || of.Protected != "" {
+				t.Errorf("%+v", of)
+			}
+		case of.Protected != "it has not the tags of a pod's volume":
+			t.Errorf("%+v", of)
+		}
+	}
+	begin := uploader.ForgetRequest{Repository: s.Repository, Snapshots: []uploader.ForgetSnapshot{{ID: full[:12], Orphan: true}}}
+	if got, err := u.Forget(t.Context(), begin, nil); err != nil || got.Snapshots[0].State != uploader.ForgetRefused {
+		t.Errorf("by the begin of its id: %+v, %v", got, err)
+	}
+	s.RemoveOrphan(t, full)
+	s.Has(t, untagged)
 	twins := []listedSnapshot{{ID: "abcdef0123" + strings.Repeat("0", 54)}, {ID: "abcdef0124" + strings.Repeat("0", 54)}}
 	if id, o := find(twins, &uploader.ForgetSnapshot{ID: "abcdef012"}); id != "" || o.State != uploader.ForgetRefused {
 		t.Errorf("%q, %+v", id, o)

@@ -16,6 +16,7 @@ type ForgetSubject struct {
 		uploader.UsageReader
 		uploader.Verifier
 		uploader.Forgetter
+		uploader.SnapshotLister
 	}
 	Repository uploader.Repository // an empty one
 	// Backup fills in how the node agent names and tags the snapshot of a volume.
@@ -104,5 +105,31 @@ func (s ForgetSubject) Has(t *testing.T, ids ...string) {
 		if full := usage.Snapshots[i].ID; full[:min(len(full), len(id))] != id {
 			t.Errorf("snapshot %d is %s, want %s", i, full, id)
 		}
+	}
+}
+
+// Snapshots returns what the repository says of each snapshot, by its id.
+func (s ForgetSubject) Snapshots(t *testing.T) map[string]uploader.RepositorySnapshot {
+	t.Helper()
+	listed, err := s.Data.Snapshots(t.Context(), s.Repository)
+	if err != nil {
+		t.Fatal(err)
+	}
+	snapshots := map[string]uploader.RepositorySnapshot{}
+	for _, snapshot := range listed {
+		if snapshot.Time.IsZero() {
+			t.Errorf("without a time: %+v", snapshot)
+		}
+		snapshots[snapshot.ID] = snapshot
+	}
+	return snapshots
+}
+
+// RemoveOrphan removes a snapshot that may be of a Backup.
+func (s ForgetSubject) RemoveOrphan(t *testing.T, id string) {
+	t.Helper()
+	got, err := s.Data.Forget(t.Context(), uploader.ForgetRequest{Repository: s.Repository, Snapshots: []uploader.ForgetSnapshot{{ID: id, Orphan: true}}}, nil)
+	if err != nil || len(got.Snapshots) != 1 || got.Snapshots[0].State != uploader.ForgetRemoved || len(got.Lost) > 0 {
+		t.Fatalf("%+v, %v", got, err)
 	}
 }

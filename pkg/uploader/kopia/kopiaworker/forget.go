@@ -94,7 +94,11 @@ func forgetSnapshot(ctx context.Context, w repo.RepositoryWriter, s *uploader.Fo
 	case s.Look:
 		return protocol.Forgotten{State: uploader.ForgetPresent}, nil
 	}
-	if why := isNotOf(man, &s.Volume); why != "" {
+	why := isMarked(man)
+	if why == "" && !s.Orphan {
+		why = isNotOf(man, &s.Volume)
+	}
+	if why != "" {
 		return protocol.Forgotten{State: uploader.ForgetRefused, Why: protocol.Printable(why)}, nil
 	}
 	if err := w.DeleteManifest(ctx, man.ID); err != nil {
@@ -103,9 +107,9 @@ func forgetSnapshot(ctx context.Context, w repo.RepositoryWriter, s *uploader.Fo
 	return protocol.Forgotten{State: uploader.ForgetRemoved}, nil
 }
 
-// isNotOf says why a snapshot is not a whole one of the volume, or is needed by somebody; empty: it is. The pin of Velero is on every
-// snapshot that Velero or Plimsoll makes: it keeps kopia's own policies away. Any other pin was set by a person.
-func isNotOf(man *snapshot.Manifest, v *uploader.SnapshotVolume) string {
+// isMarked says why a snapshot is not whole, or is needed by somebody; empty: neither. The pin of Velero is on every snapshot that Velero or
+// Plimsoll makes: it keeps kopia's own policies away. Any other pin was set by a person.
+func isMarked(man *snapshot.Manifest) string {
 	if man.IncompleteReason != "" {
 		return "it is the snapshot of an unfinished backup: " + man.IncompleteReason
 	}
@@ -114,6 +118,11 @@ func isNotOf(man *snapshot.Manifest, v *uploader.SnapshotVolume) string {
 			return fmt.Sprintf("it has the pin %q", p)
 		}
 	}
+	return ""
+}
+
+// isNotOf says why a snapshot is not one of the volume that belongs to no Backup; empty: it is.
+func isNotOf(man *snapshot.Manifest, v *uploader.SnapshotVolume) string {
 	for tag, value := range man.Tags {
 		if strings.HasPrefix(tag, "backup") {
 			return fmt.Sprintf("it has the tag %s=%s: it belongs to a Backup", tag, value)

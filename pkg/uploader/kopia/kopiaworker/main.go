@@ -114,6 +114,8 @@ func (j *job) do(ctx, stop context.Context, abort func()) (protocol.Result, erro
 		return j.importSnapshot(stop)
 	case protocol.OpImported:
 		return j.imported(stop)
+	case protocol.OpSnapshots:
+		return j.describeSnapshots(stop)
 	case protocol.OpMeasure:
 		return j.measureOther(stop)
 	case protocol.OpMaintain:

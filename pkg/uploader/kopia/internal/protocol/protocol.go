@@ -43,6 +43,7 @@ const (
 	OpMaintain   Operation = "maintain"
 	OpImport     Operation = "import"
 	OpImported   Operation = "imported"
+	OpSnapshots  Operation = "snapshots"
 
 	OpRepairIndex Operation = "repair index"
 )
@@ -131,7 +132,7 @@ type Message struct {
 	Change  *Change           `json:"change,omitempty"` // diff
 	Data    []byte            `json:"data,omitempty"`   // read: at most MaxData bytes
 
-	Snapshot  *Snapshot  `json:"snapshot,omitempty"`  // usage, imported; forget: all there are before the first is removed
+	Snapshot  *Snapshot  `json:"snapshot,omitempty"`  // usage, imported, snapshots; forget: all there are before the first is removed
 	Forgotten *Forgotten `json:"forgotten,omitempty"` // forget: one for each snapshot of the request, in its order
 
 	Result  *Result  `json:"result,omitempty"`
@@ -145,6 +146,8 @@ type Snapshot struct {
 	Bytes *int64    `json:"bytes,omitempty"` // absent: not recorded
 
 	Origin string `json:"origin,omitempty"` // imported
+
+	Described *uploader.RepositorySnapshot `json:"described,omitempty"` // snapshots
 }
 
 // Forgotten is what became of a snapshot that was to be removed.
@@ -221,7 +224,7 @@ type Result struct {
 
 	Repair *uploader.IndexRepair `json:"repair,omitempty"` // repair index
 
-	Usage Usage `json:"usage,omitzero"` // usage, measure; of usage, imported and forget, TotalFiles is the number of snapshots
+	Usage Usage `json:"usage,omitzero"` // usage, measure; of usage, imported, snapshots and forget, TotalFiles is the number of snapshots
 }
 
 var snapshotID = regexp.MustCompile(`^[0-9a-f]+$`)
