@@ -115,6 +115,11 @@ func taskReasons() []ReasonInfo {
 		{Reason: ReasonPruned, Meaning: "what no snapshot needs is gone from every restic repository, as far as the limits allow, kopia's maintenance has run, and every snapshot is there", Page: pageTasks},
 		{Reason: ReasonRepaired, Meaning: "the index of every repository was written again, and a check of its structure has found it whole; or no stale lock is left", Page: pageTasks},
 		{
+			Reason: ReasonRepositoryBusy, Meaning: "another task works on a repository that the task needs",
+			Detail: "never a failure: another task works on a repository that the task needs, and the message names it. The task [waits](#several-tasks) without a place, and begins when that one has done with the repository",
+			Remedy: "wait, or delete the task that the message names, which ends it within a minute", Page: pageTasks,
+		},
+		{
 			Reason: ReasonMaintenanceOwner, Meaning: "kopia's maintenance of the repository belongs to another user than Velero's, and is left to that one", Retried: retriedNo,
 			Remedy: "run 'kopia maintenance run' as its owner; if that one does not exist any more, 'kopia maintenance set --owner default@default' gives it to Velero's user", Page: pageTasks,
 		},

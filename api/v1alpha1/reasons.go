@@ -74,6 +74,7 @@ const (
 	ReasonForgotten               Reason = "Forgotten"               // what the policy does not keep is gone
 	ReasonPruned                  Reason = "Pruned"                  // what no snapshot needs is gone, of kopia as far as its maintenance goes
 	ReasonRepaired                Reason = "Repaired"                // the index is that of the packs which are there and the repository is whole, or no stale lock is left
+	ReasonRepositoryBusy          Reason = "RepositoryBusy"          // another task works on the repository
 	ReasonMaintenanceOwner        Reason = "MaintenanceOwner"        // kopia's maintenance belongs to another user
 	ReasonNotAcknowledged         Reason = "NotAcknowledged"         // more would be forgotten than new backups explain, or something else than was acknowledged
 	ReasonMigrated                Reason = "Migrated"                // every selected snapshot is in the kopia repository, and was compared

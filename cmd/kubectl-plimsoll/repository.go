@@ -293,8 +293,8 @@ func (w *taskWait) follow(cmd *cobra.Command, api client.Reader, task *v1alpha1.
 		case err != nil: // the task continues; wait until the API server answers again
 			view.Notes = []string{"cannot read RepositoryTask " + task.Name + ": " + err.Error()}
 		}
-		if task.Status.Phase == "" && view.At.Sub(task.CreationTimestamp.Time) > notTakenUp {
-			view.Notes = append(view.Notes, "not picked up yet: another task runs, or deployment plimsoll-repository-tasks does not (docs/repositories.md)")
+		if task.Status.Phase == "" && task.Status.Reason == "" && view.At.Sub(task.CreationTimestamp.Time) > notTakenUp {
+			view.Notes = append(view.Notes, "not picked up yet: as many tasks run as may, or deployment plimsoll-repository-tasks does not (docs/repositories.md)")
 		}
 		view.Volumes = []describe.Volume{describe.OfRepositoryTask(task)}
 		if err := lines.Print(&view); err != nil {

@@ -41,6 +41,7 @@ type tasksOptions struct {
 	http             program.HTTP
 	log              program.Log
 	leaderElection   bool
+	concurrency      int
 	resticPath       string
 	downloadLimit    int64
 	uploadLimit      int64
@@ -55,7 +56,7 @@ func repositoryTasksCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "repository-tasks",
 		Short: "Do the RepositoryTasks of a namespace: verify backups, check repositories, forget backups, prune, migrate restic snapshots; answer FileRequests",
-		Long: `Do the RepositoryTasks of a namespace, one at a time: read the volumes of backups out of their repositories, and compare
+		Long: `Do the RepositoryTasks of a namespace, a few at a time and one at a time in each repository: read the volumes of backups out of their repositories, and compare
 them with the repositories' records, or check whole repositories, forget backups, prune, or copy restic snapshots into kopia's repositories. Answer FileRequests: list and read files of backups for who has a request's token, at the
 loopback address, which a port-forward reaches. It runs beside a Velero server or a restore controller, and needs no node's files.
 
@@ -75,9 +76,10 @@ The API server is the one of --kubeconfig, of KUBECONFIG, or of the pod's servic
 	o.http.AddFlags(cmd, "/metrics")
 	o.log.AddFlags(cmd)
 	f.BoolVar(&o.leaderElection, "leader-elect", true, "work only while holding the Lease, so that one of several processes works")
+	f.IntVar(&o.concurrency, "concurrency", 2, "run this many tasks at the same time, each in other repositories")
 	f.StringVar(&o.resticPath, "restic-path", "restic", "the restic program: a path, or a name in PATH")
-	f.Int64Var(&o.downloadLimit, "download-limit", 0, "read at most this many bytes per second; 0: no limit")
-	f.Int64Var(&o.uploadLimit, "upload-limit", 0, "send at most this many bytes per second; 0: no limit")
+	f.Int64Var(&o.downloadLimit, "download-limit", 0, "read at most this many bytes per second, an equal part for each of --concurrency; 0: no limit")
+	f.Int64Var(&o.uploadLimit, "upload-limit", 0, "send at most this many bytes per second, an equal part for each of --concurrency; 0: no limit")
 	f.DurationVar(&o.lockWait, "lock-wait", time.Hour, "wait this long for a locked repository")
 	f.DurationVar(&o.scratchTimeout, "scratch-timeout", 10*time.Minute, "wait this long until a claim to restore into is mounted, and until a node agent has begun with the restore")
 	f.DurationVar(&o.progressInterval, "progress-interval", progress.DefaultInterval, "write progress to the API server this often")
@@ -88,6 +90,9 @@ The API server is the one of --kubeconfig, of KUBECONFIG, or of the pod's servic
 func (o *tasksOptions) validate() error {
 	if o.downloadLimit < 0 || o.uploadLimit < 0 {
 		return fmt.Errorf("--download-limit=%d or --upload-limit=%d is negative", o.downloadLimit, o.uploadLimit)
+	}
+	if o.concurrency < 1 {
+		return errors.New("--concurrency must be at least 1")
 	}
 	if o.progressInterval <= 0 || o.lockWait <= 0 || o.scratchTimeout <= 0 || o.fileTimeout <= 0 {
 		return errors.New("--progress-interval, --lock-wait, --scratch-timeout and --file-request-timeout must be positive")
@@ -115,7 +120,7 @@ func serveTasks(ctx context.Context, o tasksOptions) error {
 		return err
 	}
 	err = repositorytask.SetUp(mgr, repositorytask.Config{
-		Namespace: o.namespace, Pod: pod, ScratchTimeout: o.scratchTimeout, Verifiers: asVerifiers(data), Checkers: asCheckers(data), UsageReaders: asUsageReaders(data), Forgetters: asForgetters(data), Pruners: asPruners(data), Repairers: asRepairers(data),
+		Namespace: o.namespace, Pod: pod, Concurrency: o.concurrency, ScratchTimeout: o.scratchTimeout, Verifiers: asVerifiers(data), Checkers: asCheckers(data), UsageReaders: asUsageReaders(data), Forgetters: asForgetters(data), Pruners: asPruners(data), Repairers: asRepairers(data),
 		Exporter: asExporter(data), Importer: asImporter(data), LockWait: o.lockWait, ProgressInterval: o.progressInterval, Logger: log,
 	})
 	if err != nil {
@@ -149,7 +154,7 @@ func serveTasks(ctx context.Context, o tasksOptions) error {
 	if err := mgr.Add(metrics); err != nil { // while it holds the Lease: one list for all replicas
 		return err
 	}
-	log.Info("Doing the RepositoryTasks", "version", version, "commit", commit, "namespace", o.namespace)
+	log.Info("Doing the RepositoryTasks", "version", version, "commit", commit, "namespace", o.namespace, "concurrency", o.concurrency)
 	program.WarnUnconfined(log, worker.LandlockABI())
 	return mgr.Start(ctx)
 }
@@ -264,7 +269,8 @@ func newRepositoryData(ctx context.Context, o tasksOptions, log *slog.Logger) (m
 	if err != nil {
 		return nil, err
 	}
-	kopiaData, err := kopia.New(kopia.Options{Worker: workerPath, DownloadLimit: o.downloadLimit, UploadLimit: o.uploadLimit, Logger: log})
+	slots := func() int { return o.concurrency }
+	kopiaData, err := kopia.New(kopia.Options{Worker: workerPath, DownloadLimit: o.downloadLimit, UploadLimit: o.uploadLimit, Slots: slots, Logger: log})
 	if err != nil {
 		return nil, err
 	}
@@ -272,7 +278,7 @@ func newRepositoryData(ctx context.Context, o tasksOptions, log *slog.Logger) (m
 	if err != nil {
 		return nil, err
 	}
-	resticData, err := restic.New(ctx, path, restic.Options{DownloadLimit: o.downloadLimit, UploadLimit: o.uploadLimit, MeasureStorage: kopiaData.MeasureStorage, Logger: log})
+	resticData, err := restic.New(ctx, path, restic.Options{DownloadLimit: o.downloadLimit, UploadLimit: o.uploadLimit, Slots: slots, MeasureStorage: kopiaData.MeasureStorage, Logger: log})
 	if err != nil {
 		return nil, err
 	}

@@ -29,9 +29,12 @@ func ExplainTask(t *v1alpha1.RepositoryTask, events []Event, at time.Time) Expla
 		if remedy := t.Status.Reason.Remedy(); remedy != "" {
 			e.do(remedy)
 		}
+	case t.Status.Reason == v1alpha1.ReasonRepositoryBusy:
+		e.Why = v.Message
+		e.do(v1alpha1.ReasonRepositoryBusy.Remedy())
 	case t.Status.Phase == "":
-		e.Why = fmt.Sprintf("it was not picked up in the %s since it was made: another task runs, or deployment plimsoll-repository-tasks does not", Age(at, v.Created))
-		e.do(fmt.Sprintf("'kubectl -n %s get repositorytasks' shows whether another one is InProgress, 'kubectl -n %s get deployment plimsoll-repository-tasks' whether the deployment runs", v.Namespace, v.Namespace))
+		e.Why = fmt.Sprintf("it was not picked up in the %s since it was made: as many tasks run as may, or deployment plimsoll-repository-tasks does not", Age(at, v.Created))
+		e.do(fmt.Sprintf("'kubectl -n %s get repositorytasks' shows which are InProgress, 'kubectl -n %s get deployment plimsoll-repository-tasks' whether the deployment runs", v.Namespace, v.Namespace))
 	case s.State == progress.StateWaiting && t.Status.Reason == v1alpha1.ReasonRepositoryUnavailable: // another task may run when its time has come
 		e.Why = "it waits: " + v.Message
 		e.do(v1alpha1.ReasonRepositoryUnavailable.Remedy())

@@ -9,6 +9,24 @@ import (
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 )
 
+// TestExplainTaskInQueue: one that waits for another task is not heard of for hours, and says for which.
+func TestExplainTaskInQueue(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 11, 28, 3, 0, 0, 0, time.UTC)
+	for _, phase := range []v1alpha1.Phase{"", v1alpha1.PhaseInProgress} {
+		task := &v1alpha1.RepositoryTask{}
+		task.Spec.Type, task.Status.Reason, task.Status.Phase, task.Status.State = v1alpha1.TaskForget, v1alpha1.ReasonRepositoryBusy, phase, string(v1alpha1.StateQueued)
+		task.Status.Message, task.Status.HeartbeatTimestamp = "it waits for its turn: task verify works on it", new(metav1.NewTime(at.Add(-5*time.Hour)))
+		e := ExplainTask(task, nil, at)
+		if e.Why != task.Status.Message || len(e.Do) != 1 || e.Do[0] != v1alpha1.ReasonRepositoryBusy.Remedy() {
+			t.Errorf("%q: %+v", phase, e)
+		}
+		if v := OfRepositoryTask(task); v.Silent(at) {
+			t.Errorf("%q: it is taken for silent", phase)
+		}
+	}
+}
+
 func TestLockText(t *testing.T) {
 	t.Parallel()
 	since := time.Date(2026, 11, 21, 3, 0, 0, 0, time.UTC)

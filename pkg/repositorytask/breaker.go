@@ -21,7 +21,7 @@ import (
 const openTimeout = time.Minute
 
 // breaker knows which repositories did not open, for all tasks of a process: a task of 300 volumes would else try 900 times to reach a bucket
-// that is gone, and the next one again. What waits longer than that is in the tasks themselves. It is used by one task at a time.
+// that is gone, and the next one again. What waits longer than that is in the tasks themselves. Its lock is Controller.shared.
 type breaker map[v1alpha1.RepositoryKey]*outage
 
 // outage is a repository that did not open.
@@ -70,22 +70,29 @@ func (r *run) admit(ctx context.Context, pvb *velerov1.PodVolumeBackup) error {
 	if r.cures {
 		return nil
 	}
-	key := proof.RepositoryOf(pvb)
+	if look, err := r.judgeByOutages(proof.RepositoryOf(pvb)); !look {
+		return err
+	}
+	return r.lookWhetherOpen(ctx, pvb)
+}
+
+// judgeByOutages reports whether it must be looked whether a repository opens. Where not, the error is a *closedError, or nil.
+func (r *run) judgeByOutages(key v1alpha1.RepositoryKey) (look bool, err error) {
+	r.shared.Lock()
+	defer r.shared.Unlock()
 	known, others := r.breaker[key], r.breaker.besides(key)
 	silent := func(o *outage) bool { return o.failures == 1 }
 	switch {
 	case known != nil && time.Now().Before(known.until):
-		return &closedError{outage: *known}
+		return false, &closedError{outage: *known}
 	case known == nil && !r.ventured && len(others) > 0 && !slices.ContainsFunc(others, silent):
 		r.ventured = true // the others may be broken, and not the location
-		return r.lookWhetherOpen(ctx, pvb)
+		return true, nil
 	case len(others) >= silentRepositories:
 		first := slices.MinFunc(others, func(a, b *outage) int { return a.until.Compare(b.until) })
-		return &closedError{*first, key.BackupStorageLocation}
-	case known != nil || len(others) > 0:
-		return r.lookWhetherOpen(ctx, pvb)
+		return false, &closedError{*first, key.BackupStorageLocation}
 	}
-	return nil
+	return known != nil || len(others) > 0, nil
 }
 
 // learn finds out whether the work on a repository has failed because it does not open, and returns a *closedError then. An error of a volume
@@ -100,6 +107,8 @@ func (r *run) learn(ctx context.Context, pvb *velerov1.PodVolumeBackup, reason v
 func (r *run) lookWhetherOpen(ctx context.Context, pvb *velerov1.PodVolumeBackup) error {
 	key := proof.RepositoryOf(pvb)
 	err := r.open(ctx, pvb)
+	r.shared.Lock()
+	defer r.shared.Unlock()
 	if ctx.Err() != nil || !isAway(err) {
 		delete(r.breaker, key)
 		if ctx.Err() == nil {
@@ -116,6 +125,13 @@ func (r *run) lookWhetherOpen(ctx context.Context, pvb *velerov1.PodVolumeBackup
 	r.breaker[key] = known
 	r.log.Warn("The repository does not open: nothing in it is tried", "location", key.BackupStorageLocation, "namespace", key.VolumeNamespace, "for", pause, "error", err)
 	return &closedError{outage: *known}
+}
+
+// forgetOutage notes that a repository has opened.
+func (r *run) forgetOutage(key v1alpha1.RepositoryKey) {
+	r.shared.Lock()
+	defer r.shared.Unlock()
+	delete(r.breaker, key)
 }
 
 // isAway reports whether an error of opening a repository may pass by itself: a wrong password does not.
@@ -196,9 +212,9 @@ func (r *run) wasParked() bool {
 	return r.object.Status.Phase == v1alpha1.PhaseInProgress && isParked(&r.object.Status)
 }
 
-// isParked reports whether a task that is in progress waits for a repository that does not open.
+// isParked reports whether a task that is in progress waits for a repository that does not open, or has waited for one and finds that another task has it.
 func isParked(s *v1alpha1.RepositoryTaskStatus) bool {
-	return s.State == string(v1alpha1.StateWaiting) && s.Reason == v1alpha1.ReasonRepositoryUnavailable
+	return s.State == string(v1alpha1.StateWaiting) && (s.Reason == v1alpha1.ReasonRepositoryUnavailable || s.Reason == v1alpha1.ReasonRepositoryBusy)
 }
 
 // park writes what the task waits for. The process goes on with other tasks, and with this one at the time that is written.

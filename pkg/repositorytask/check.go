@@ -43,16 +43,11 @@ type repositoryWork struct {
 
 // eachRepository does the work for the repositories that are not done yet, one after the other.
 func (r *run) eachRepository(ctx context.Context, w repositoryWork) error {
-	repositories, backups := repositoriesOf(r.backups)
-	for _, known := range r.object.Status.Repositories {
-		at := slices.IndexFunc(repositories, func(x v1alpha1.RepositoryTaskRepository) bool { return sameRepository(&x, &known) })
-		if at < 0 { // what an earlier process has found in it stays
-			at, repositories, backups = len(repositories), append(repositories, known), append(backups, nil)
-			if known.Result == v1alpha1.RepositoryPending {
-				fail(&known, v1alpha1.ReasonNotBackedUp, "the PodVolumeBackups in it were deleted before it was "+w.done)
-			}
+	repositories, backups := r.repositoryEntries()
+	for i := range repositories {
+		if repositories[i].Result == v1alpha1.RepositoryPending && len(backups[i]) == 0 {
+			fail(&repositories[i], v1alpha1.ReasonNotBackedUp, "the PodVolumeBackups in it were deleted before it was "+w.done)
 		}
-		repositories[at] = known
 	}
 	if len(repositories) == 0 {
 		return refuse(v1alpha1.ReasonNoPodVolumes, "no selected volume of %s has a snapshot, so there is no repository to be %s", selectionOf(&r.object.Spec), w.done)
@@ -80,9 +75,23 @@ func (r *run) eachRepository(ctx context.Context, w repositoryWork) error {
 		if err := r.writeRepository(ctx, i, done, w.found(&done)); err != nil {
 			return err
 		}
+		r.releaseDone()
 	}
 	r.done = int64(len(repositories)) * stepsEach
 	return nil
+}
+
+// repositoryEntries returns the entries of the repositories when the work begins, and the backups in each. What an earlier process has found stays.
+func (r *run) repositoryEntries() ([]v1alpha1.RepositoryTaskRepository, [][]*velerov1.PodVolumeBackup) {
+	repositories, backups := repositoriesOf(r.backups)
+	for _, known := range r.object.Status.Repositories {
+		at := slices.IndexFunc(repositories, func(x v1alpha1.RepositoryTaskRepository) bool { return sameRepository(&x, &known) })
+		if at < 0 {
+			at, repositories, backups = len(repositories), append(repositories, known), append(backups, nil)
+		}
+		repositories[at] = known
+	}
+	return repositories, backups
 }
 
 // repositoriesOf returns the repositories of volumes that were not empty, in a stable order, and the backups in each. A backup that has
@@ -152,7 +161,7 @@ func (r *run) tryRepository(ctx context.Context, w repositoryWork, i, n int, bac
 		err := w.once(ctx, i, n, backups, &entry)
 		if err == nil {
 			if r.cures { // it has opened
-				delete(r.breaker, proof.RepositoryIn(&entry))
+				r.forgetOutage(proof.RepositoryIn(&entry))
 			}
 			return entry, nil
 		}

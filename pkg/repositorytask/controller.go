@@ -2,8 +2,8 @@
 // measures the repositories that they are in, forgets snapshots that a policy does not keep, prunes, repairs indexes, removes stale locks, and
 // migrates restic snapshots to kopia.
 //
-// One process of a namespace, which holds the lease, works on one task at a time, so no repository has two.
-// Each volume is read by a confined worker, as in a node agent. A task whose process ended is begun again; volumes that were
+// One process of a namespace, which holds the lease, works on a few tasks at a time, and never on two that both judge or change one
+// repository (claims.go). Each volume is read by a confined worker, as in a node agent. A task whose process ended is begun again; volumes that were
 // done stay done. The task is Completed only if every selected volume is proven, or the part of it that a sample reads, or every
 // repository is whole.
 package repositorytask
@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -55,11 +56,15 @@ type Config struct {
 
 	Pod string // the pod that this process runs in, whose image pods of restores have; empty: nothing can be restored
 
+	// Concurrency is how many tasks may run at the same time, each of another repository; default 2. Each has workers of its own, with an index in memory.
+	Concurrency int
+
 	MaxAttempts      int           // how often processes may begin with one task; default 10
 	Tries            int           // of one volume, after failures that may pass; default 3
 	RetryDelay       time.Duration // between two of them; default 30 s
 	LockWait         time.Duration // how long a volume waits for a locked repository; default 1 h
 	LockDelay        time.Duration // between two looks at the lock; default 30 s
+	BusyDelay        time.Duration // between two looks whether another task has what a task needs; default 5 s
 	ParkDelay        time.Duration // until a repository that does not open is tried again, for the first time; it doubles up to ten times as much; default 1 min
 	ParkLimit        time.Duration // how long a task waits for one after it has begun or got something done; default 24 h
 	ScratchTimeout   time.Duration // how long a claim to restore into may take until it is mounted; default 10 min
@@ -81,6 +86,9 @@ func (c *Config) setDefaults() {
 	if c.MaxAttempts <= 0 {
 		c.MaxAttempts = 10
 	}
+	if c.Concurrency <= 0 {
+		c.Concurrency = 2
+	}
 	if c.Tries <= 0 {
 		c.Tries = 3
 	}
@@ -89,7 +97,7 @@ func (c *Config) setDefaults() {
 	}
 	for d, standard := range map[*time.Duration]time.Duration{
 		&c.RetryDelay: 30 * time.Second, &c.LockWait: time.Hour, &c.LockDelay: 30 * time.Second, &c.ParkDelay: time.Minute, &c.ParkLimit: 24 * time.Hour,
-		&c.ScratchTimeout: 10 * time.Minute, &c.ProgressInterval: progress.DefaultInterval,
+		&c.BusyDelay: 5 * time.Second, &c.ScratchTimeout: 10 * time.Minute, &c.ProgressInterval: progress.DefaultInterval,
 	} {
 		if *d <= 0 {
 			*d = standard
@@ -111,8 +119,12 @@ type Controller struct {
 	events       events.EventRecorder
 	repositories *Repositories
 	rest         *rest.Config
-	breaker      breaker
-	resume       map[types.UID]time.Time // when the work on tasks goes on that wait for a repository
+	claims       claims
+	reviewing    sync.Mutex // held while it is decided what is known without a task: two must not count on each other
+
+	shared  sync.Mutex // of what follows, for the tasks that run
+	breaker breaker
+	paused  map[types.UID]pause // tasks that wait for a repository
 }
 
 // SetUp adds a Controller to mgr, whose cache must be restricted to the namespace, and whose scheme must know velero.io/v1,
@@ -126,10 +138,10 @@ func SetUp(mgr ctrl.Manager, cfg Config) error {
 		return fmt.Errorf("look for the CRDs of plimsoll.io: %w", err)
 	}
 	cfg.setDefaults()
-	c := &Controller{cfg: cfg, client: mgr.GetClient(), api: mgr.GetAPIReader(), rest: mgr.GetConfig(), events: mgr.GetEventRecorder("plimsoll-repository-tasks"), breaker: breaker{}, resume: map[types.UID]time.Time{}}
+	c := &Controller{cfg: cfg, client: mgr.GetClient(), api: mgr.GetAPIReader(), rest: mgr.GetConfig(), events: mgr.GetEventRecorder("plimsoll-repository-tasks"), breaker: breaker{}}
 	c.repositories = NewRepositories(c.api, cfg.Namespace)
 	err = ctrl.NewControllerManagedBy(mgr).For(&v1alpha1.RepositoryTask{}).
-		WithOptions(controller.Options{MaxConcurrentReconciles: 1}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: cfg.Concurrency}).
 		Complete(reconcile.Func(c.reconcile))
 	if err != nil {
 		return fmt.Errorf("watch RepositoryTasks: %w", err)
@@ -149,19 +161,17 @@ func (c *Controller) reconcile(ctx context.Context, req reconcile.Request) (reco
 	if task.DeletionTimestamp != nil {
 		return reconcile.Result{}, nil
 	}
-	if left := time.Until(c.resume[task.UID]); left > 0 { // what wakes it is its own last write
+	if left := c.pauseOf(task.UID); left > 0 { // what wakes it is its own last write
 		return reconcile.Result{RequeueAfter: left}, nil
 	}
-	delete(c.resume, task.UID)
 	ended := !task.Status.Phase.Terminal()
 	if ended {
 		r := c.newRun(&task)
 		if err := r.do(ctx); err != nil {
 			return reconcile.Result{}, err
 		}
-		if r.parked != nil && !task.Status.Phase.Terminal() {
-			c.resume[task.UID] = r.parked.until
-			return reconcile.Result{RequeueAfter: max(time.Until(r.parked.until), 1)}, nil
+		if !task.Status.Phase.Terminal() {
+			return reconcile.Result{RequeueAfter: c.leaveAlone(r)}, nil
 		}
 	}
 	if task.Status.Phase.Terminal() && (ended || task.Labels[v1alpha1.LabelDamaged] != "") {
@@ -170,7 +180,7 @@ func (c *Controller) reconcile(ctx context.Context, req reconcile.Request) (reco
 		}
 	}
 	if task.Status.Phase.Terminal() && task.Annotations[v1alpha1.AnnotationOwesMarks] != "" {
-		if done, err := c.newRun(&task).payMarks(ctx); err != nil || !done {
+		if done, err := c.newRun(&task).payMarksAlone(ctx); err != nil || !done {
 			return reconcile.Result{RequeueAfter: owedDelay}, err
 		}
 	}
@@ -252,6 +262,8 @@ func (c *Controller) expire(ctx context.Context, task *v1alpha1.RepositoryTask) 
 	if task.Labels[v1alpha1.LabelDamaged] != "" { // new backups are read back as long as it is there
 		return reconcile.Result{RequeueAfter: evidenceDelay}, nil
 	}
+	c.reviewing.Lock()
+	defer c.reviewing.Unlock()
 	if needed, err := c.isEvidence(ctx, task); err != nil {
 		return reconcile.Result{}, err
 	} else if needed {

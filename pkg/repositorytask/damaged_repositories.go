@@ -68,6 +68,8 @@ func (c *Controller) setDamagedRepositories(ctx context.Context, task *v1alpha1.
 
 // reviewDamage takes from the notes of tasks what has been proven to be whole since.
 func (c *Controller) reviewDamage(ctx context.Context) error {
+	c.reviewing.Lock()
+	defer c.reviewing.Unlock()
 	var noted, all v1alpha1.RepositoryTaskList
 	if err := c.api.List(ctx, &noted, client.InNamespace(c.cfg.Namespace), client.MatchingLabels{v1alpha1.LabelDamaged: yes}); err != nil {
 		return fmt.Errorf("list the RepositoryTasks that have found damage: %w", err)

@@ -24,12 +24,9 @@ const maxRetained = 3000
 // the task again carries out what is left of it.
 func (r *run) forgetSnapshots(ctx context.Context) error {
 	spec := &r.object.Spec
-	plan := r.object.Status.Retention
-	if plan == nil {
-		var err error
-		if plan, err = r.planForget(ctx); err != nil {
-			return err
-		}
+	plan, err := r.claimedPlan(ctx)
+	if err != nil {
+		return err
 	}
 	repositories := r.repositoriesIn(plan)
 	if err := r.beginWith(ctx, func(s *v1alpha1.RepositoryTaskStatus) { s.Retention, s.Repositories = plan, repositories }); err != nil {
@@ -65,6 +62,27 @@ func (r *run) forgetSnapshots(ctx context.Context) error {
 	}
 	r.done = int64(len(repositories)) * stepsEach
 	return nil
+}
+
+// claimedPlan returns the plan, and makes it once. One that is carried out is made when no other task works on its repositories: what these find, and
+// what they remove, it must know. The error is a *busyError, a *RefusedError, or the API server's.
+func (r *run) claimedPlan(ctx context.Context) (*v1alpha1.RepositoryRetention, error) {
+	for {
+		plan := r.object.Status.Retention
+		if plan == nil {
+			var err error
+			if plan, err = r.planForget(ctx); err != nil {
+				return nil, err
+			}
+		}
+		needs := pendingRepositories(r.repositoriesIn(plan))
+		if !r.object.Spec.Apply || r.has(needs) {
+			return plan, nil
+		}
+		if err := r.claim(ctx, needs); err != nil {
+			return nil, err
+		}
+	}
 }
 
 func (r *run) planForget(ctx context.Context) (*v1alpha1.RepositoryRetention, error) {

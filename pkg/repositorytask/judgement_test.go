@@ -3,6 +3,7 @@ package repositorytask
 import (
 	"context"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,7 +19,11 @@ import (
 // looks is a data path that finds something else each time it looks at a snapshot.
 type looks map[string][]uploader.VerifyResult
 
+var looking sync.Mutex // tasks look at the same time
+
 func (l looks) Verify(_ context.Context, req uploader.VerifyRequest, _ progress.Sink) (uploader.VerifyResult, error) {
+	looking.Lock()
+	defer looking.Unlock()
 	seen := l[req.SnapshotID]
 	if len(seen) == 0 {
 		return uploader.VerifyResult{}, uploader.ErrSnapshotNotFound

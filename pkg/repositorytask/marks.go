@@ -271,6 +271,30 @@ func (r *run) annotateTask(ctx context.Context, value any) error {
 	})
 }
 
+// payMarksAlone is payMarks while no other task judges or changes the repositories that the notes are about.
+func (r *run) payMarksAlone(ctx context.Context) (done bool, err error) {
+	defer r.releaseAll()
+	r.use = useJudge
+	var damaged []v1alpha1.RepositoryKey
+	for i := range r.object.Status.Volumes {
+		if v := &r.object.Status.Volumes[i]; proof.Damage(v) {
+			damaged = append(damaged, repositoryOfVolume(v))
+		}
+	}
+	for i := range r.object.Status.Repositories {
+		if entry := &r.object.Status.Repositories[i]; entry.Result == v1alpha1.RepositoryDamaged {
+			damaged = append(damaged, proof.RepositoryIn(entry))
+		}
+	}
+	if err := r.claim(ctx, damaged); err != nil {
+		if asBusy(err) != nil {
+			return false, nil
+		}
+		return false, err
+	}
+	return r.payMarks(ctx)
+}
+
 // payMarks notes what a task that has ended has found on the PodVolumeBackups whose Backup has ended since, unless it was proven to be whole since, or
 // somebody has removed the task's own note. done reports whether none is left.
 func (r *run) payMarks(ctx context.Context) (done bool, err error) {

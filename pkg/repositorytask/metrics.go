@@ -211,7 +211,7 @@ func isSilent(task *v1alpha1.RepositoryTask) bool {
 }
 
 // collectProgress shows how far a task is that runs. One of which nothing is reported only waits while
-// another one is reported: a new process takes those that have begun in any order, one at a time.
+// another one is reported: a new process takes those that have begun in any order, a few at a time.
 func (m *Metrics) collectProgress(ch chan<- prometheus.Metric, task *v1alpha1.RepositoryTask, reported bool) {
 	s := &task.Status
 	if s.Percent != nil {

@@ -44,6 +44,9 @@ type run struct {
 
 	parked *closedError // the repository that opens first, perhaps, of those for which something was left; nil: none
 
+	claimed []wanted   // what no other task has meanwhile
+	busy    *busyError // why the work has not begun; nil: it has
+
 	owesMarks bool // damage was found that is not noted yet on the PodVolumeBackup, since its Backup runs
 
 	touched []string // the snapshots that need what is damaged in the repository that was checked last
@@ -76,6 +79,7 @@ func (c *Controller) newRun(task *v1alpha1.RepositoryTask) *run {
 func (r *run) do(ctx context.Context) error {
 	ctx, r.cancel = context.WithCancelCause(ctx)
 	defer r.cancel(nil)
+	defer r.releaseAll()
 	err := r.work(ctx)
 	refused, isRefused := errors.AsType[*RefusedError](err)
 	switch {
@@ -85,6 +89,8 @@ func (r *run) do(ctx context.Context) error {
 	case ctx.Err() != nil:
 		r.log.Info("The task is interrupted; the next process begins it again")
 		return nil
+	case asBusy(err) != nil:
+		err = r.queue(ctx, asBusy(err))
 	case isRefused:
 		r.log.Info("The task cannot be done", "reason", refused.Reason, "message", refused.Message)
 		err = r.fail(ctx, refused.Reason, refused.Message)
@@ -119,6 +125,10 @@ func (r *run) work(ctx context.Context) error {
 	if err := r.selectBackups(ctx); err != nil {
 		return err
 	}
+	if err := r.claim(ctx, r.needs(r)); err != nil {
+		return err
+	}
+	r.imported = nil // another task may have migrated what was not there when it was selected
 	return r.doWork(r, ctx)
 }
 
@@ -185,6 +195,7 @@ func (r *run) verifyVolumes(ctx context.Context) error {
 			if err := r.writeVolume(ctx, i, v); err != nil {
 				return err
 			}
+			r.releaseDone()
 		}
 		r.done += v.Bytes
 		r.sizes[i] = v.Bytes
@@ -232,8 +243,8 @@ func (r *run) postponeOthers(ctx context.Context) error {
 	return nil
 }
 
-// begin writes that the work begins, and on what. Volumes that an earlier process has done stay done.
-func (r *run) begin(ctx context.Context, doing string) error {
+// entries returns the entries of the volumes when the work begins. Volumes that an earlier process has done stay done.
+func (r *run) entries() []v1alpha1.RepositoryTaskVolume {
 	before := map[string]v1alpha1.RepositoryTaskVolume{}
 	for _, v := range r.object.Status.Volumes {
 		before[v.PodVolumeBackup] = v
@@ -245,6 +256,12 @@ func (r *run) begin(ctx context.Context, doing string) error {
 			volumes[i] = known
 		}
 	}
+	return volumes
+}
+
+// begin writes that the work begins, and on what.
+func (r *run) begin(ctx context.Context, doing string) error {
+	volumes := r.entries()
 	if err := r.chooseParts(ctx, volumes); err != nil {
 		return err
 	}
@@ -282,6 +299,9 @@ func (r *run) beginWith(ctx context.Context, mutate func(*v1alpha1.RepositoryTas
 	}
 	err := r.write(ctx, func(s *v1alpha1.RepositoryTaskStatus) {
 		s.Phase, s.State = v1alpha1.PhaseInProgress, string(v1alpha1.StateScanning)
+		if s.Reason == v1alpha1.ReasonRepositoryBusy {
+			s.Reason, s.Message = "", ""
+		}
 		if !resumed { // else it waits still, until something is done
 			s.Reason = ""
 			s.Attempts++
