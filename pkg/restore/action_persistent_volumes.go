@@ -81,13 +81,18 @@ func prepareClaim(_ context.Context, s *scope, in *actionInput) (actionOutput, e
 	if pod := s.ephemeralOwner(in.original); pod != "" {
 		return actionOutput{skip: "it is made anew for an ephemeral volume of pod " + pod}, nil
 	}
-	removeAnnotations(in.item, bindCompleted, boundByController, provisioner, betaProvisioner, selectedNode,
-		velerov1.VolumeSnapshotLabel, velerov1.DataUploadNameAnnotation)
+	forgetBinding(in.item)
 	var out actionOutput
 	if volume := textOf(in.original.Object, "spec", "volumeName"); volume != "" && textOf(in.original.Object, "status", "phase") == "Bound" {
 		out.additional = []key{{resource: volumeResource, name: volume}}
 	}
 	return out, nil
+}
+
+// forgetBinding takes away what the source cluster and Velero have noted on a claim.
+func forgetBinding(claim *unstructured.Unstructured) {
+	removeAnnotations(claim, bindCompleted, boundByController, provisioner, betaProvisioner, selectedNode,
+		velerov1.VolumeSnapshotLabel, velerov1.DataUploadNameAnnotation)
 }
 
 // ephemeralOwner returns the pod for whose generic ephemeral volume Kubernetes has made a claim, or "". Nobody makes a claim anew
@@ -119,7 +124,7 @@ func prepareClaimVolume(ctx context.Context, s *scope, in *actionInput) (actionO
 	if from.dataFrom == fromElsewhere && from.problem == "" {
 		return actionOutput{}, nil
 	}
-	target := types.NamespacedName{Namespace: s.targetNamespace(claim.Namespace), Name: claim.Name}
+	target := s.targetClaim(claim)
 	_, err := s.findObject(ctx, claimObjects, target)
 	if err == nil {
 		return actionOutput{}, nil
@@ -132,7 +137,7 @@ func prepareClaimVolume(ctx context.Context, s *scope, in *actionInput) (actionO
 			return actionOutput{}, fmt.Errorf("look for its PersistentVolume: %w", err)
 		}
 	}
-	return s.fill(in, claim, from), nil
+	return s.fill(in, claim, target, from), nil
 }
 
 // whyWithheld returns why a claim that is about to be created does not get the PersistentVolume that it had, which was restored
@@ -160,14 +165,15 @@ func (s *scope) whyWithheld(ctx context.Context, volume string, claim types.Name
 // otherBackup tells people what to do about a claim whose volume got no data.
 const otherBackup = "Delete the claim, with the pods that use it, and restore it from another backup"
 
-func (s *scope) fill(in *actionInput, claim types.NamespacedName, from source) actionOutput {
+// fill has a claim of the backup get its data as target in the cluster.
+func (s *scope) fill(in *actionInput, claim, target types.NamespacedName, from source) actionOutput {
 	if from.provisioned() {
 		releaseVolume(in.item)
 	}
 	volume := textOf(in.original.Object, "spec", "volumeName")
 	unfilled := func(outcome volumeinfo.Outcome, reason string) actionOutput {
 		v := &volumeinfo.RestoredVolume{
-			PVCNamespace: s.targetNamespace(claim.Namespace), PVCName: claim.Name, Outcome: outcome, Reason: reason,
+			PVCNamespace: target.Namespace, PVCName: target.Name, Outcome: outcome, Reason: reason,
 		}
 		if !from.provisioned() {
 			v.PVName = volume

@@ -26,9 +26,8 @@ func changeStorageClass(ctx context.Context, s *scope, in *actionInput) (actionO
 }
 
 func (s *scope) changeStorageClass(ctx context.Context, object map[string]any) error {
-	spec, _ := fieldOf[map[string]any](object, "spec")
-	class, ok := s.StorageClasses[textOf(spec, "storageClassName")]
-	if !ok || class == "" {
+	spec, class := s.newStorageClass(object)
+	if class == "" {
 		return nil
 	}
 	_, err := s.findObject(ctx, storageClasses, types.NamespacedName{Name: class})
@@ -40,4 +39,10 @@ func (s *scope) changeStorageClass(ctx context.Context, object map[string]any) e
 	}
 	spec["storageClassName"] = class
 	return nil
+}
+
+// newStorageClass returns the storage class that replaces that of an object, or "", and the spec that has it.
+func (s *scope) newStorageClass(object map[string]any) (spec map[string]any, class string) {
+	spec, _ = fieldOf[map[string]any](object, "spec")
+	return spec, s.StorageClasses[textOf(spec, "storageClassName")]
 }

@@ -59,9 +59,13 @@ func (r *run) finalizeClaims(ctx context.Context, outcome *Outcome) error {
 			outcome.Results.Errors.Add(claim.Namespace, err)
 		}
 	}
-	unfilled := r.unfilledClaims(created, outcome.PodVolumes)
+	unfilled := r.unfilledClaims(ctx, created, outcome.PodVolumes)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	maps.Copy(unfilled, r.unknownClaims(created))
 	for _, claim := range slices.SortedFunc(maps.Keys(unfilled), compareNames) {
-		outcome.Results.Errors.Add(claim.Namespace, fmt.Errorf("persistentvolumeclaims/%s: %s", claim.Name, unfilled[claim]))
+		outcome.Results.Errors.Add(claim.Namespace, fmt.Errorf("persistentvolumeclaims/%s: %w", claim.Name, unfilled[claim]))
 	}
 	return nil
 }
@@ -197,7 +201,7 @@ func (r *run) volumesToPatch(created map[types.NamespacedName]bool) map[types.Na
 	wanted := map[types.NamespacedName]*volumeinfo.PVInfo{}
 	for i := range r.VolumeInfos {
 		info := &r.VolumeInfos[i]
-		claim := types.NamespacedName{Namespace: r.targetNamespace(info.PVCNamespace), Name: info.PVCName}
+		claim := r.targetClaim(types.NamespacedName{Namespace: info.PVCNamespace, Name: info.PVCName})
 		provisioned := info.BackupMethod == volumeinfo.MethodPodVolumeBackup || info.BackupMethod == volumeinfo.MethodCSISnapshot
 		if provisioned && info.PV != nil && created[claim] {
 			wanted[claim] = info.PV
@@ -208,25 +212,39 @@ func (r *run) volumesToPatch(created map[types.NamespacedName]bool) map[types.Na
 
 // unfilledClaims returns the claims whose new volume stays empty, though the backup has their data: their pods were not
 // created, or get no data.
-func (r *run) unfilledClaims(created map[types.NamespacedName]bool, filled []velerov1.PodVolumeRestore) map[types.NamespacedName]string {
-	type podVolume struct{ namespace, pod, volume string }
-	restored := map[podVolume]bool{}
-	for i := range filled {
-		restored[podVolume{filled[i].Spec.Pod.Namespace, filled[i].Spec.Pod.Name, filled[i].Spec.Volume}] = true
-	}
-	unfilled := map[types.NamespacedName]string{}
+func (r *run) unfilledClaims(ctx context.Context, created map[types.NamespacedName]bool, filled []velerov1.PodVolumeRestore) map[types.NamespacedName]error {
+	check, unfilled := newFillCheck(filled), map[types.NamespacedName]error{}
 	for claim, records := range r.volumes.podVolumes {
-		target := types.NamespacedName{Namespace: r.targetNamespace(claim.Namespace), Name: claim.Name}
+		target := r.targetClaim(claim)
 		withData := slices.DeleteFunc(slices.Clone(records), func(pvb *velerov1.PodVolumeBackup) bool { return pvb.Status.SnapshotID == "" })
-		if !created[target] || len(withData) == 0 || slices.ContainsFunc(withData, func(pvb *velerov1.PodVolumeBackup) bool {
-			return restored[podVolume{target.Namespace, pvb.Spec.Pod.Name, pvb.Spec.Volume}]
-		}) {
+		if !created[target] || len(withData) == 0 {
 			continue
 		}
-		unfilled[target] = fmt.Sprintf("its new volume is empty: it would be filled through pod %s, from which it was backed up, and the restore has not created that, or not restored its volumes. "+
-			"Delete the claim, and restore it together with its pod", withData[0].Spec.Pod.Name)
+		filled, err := r.isFilled(ctx, target, withData, check)
+		switch {
+		case err != nil:
+			unfilled[target] = fmt.Errorf("it is not known whether its data was restored: %w", err)
+		case !filled:
+			unfilled[target] = fmt.Errorf("its new volume is empty: it would be filled through pod %s, from which it was backed up, and the restore has not created that, or not restored its volumes. "+
+				"Delete the claim, and restore it together with its pod", withData[0].Spec.Pod.Name)
+		}
 	}
 	return unfilled
+}
+
+// isFilled reports whether data goes into a created claim. Where resource modifiers may have renamed it or its pod, or given the pod
+// another claim, the names of the backup do not tell.
+func (r *run) isFilled(ctx context.Context, claim types.NamespacedName, records []*velerov1.PodVolumeBackup, check fillCheck) (bool, error) {
+	if r.Modifiers.concern(claimResource) || r.Modifiers.concern(pods) {
+		object, err := r.getObject(ctx, claimObjects, claim)
+		if err != nil {
+			return false, err
+		}
+		return check.claims[object.GetUID()], nil
+	}
+	return slices.ContainsFunc(records, func(pvb *velerov1.PodVolumeBackup) bool {
+		return check.restored[podVolume{claim.Namespace, pvb.Spec.Pod.Name, pvb.Spec.Volume}]
+	}), nil
 }
 
 // isFinal reports whether it is of no use to wait.

@@ -31,7 +31,8 @@ func (r *run) claimsOfSnapshots(created map[types.NamespacedName]bool) map[types
 		return claims
 	}
 	for item := range r.Archive.ItemsOf(claimResource.String()) {
-		target := types.NamespacedName{Namespace: r.targetNamespace(item.Namespace), Name: item.Name}
+		claim := types.NamespacedName{Namespace: item.Namespace, Name: item.Name}
+		target := r.targetClaim(claim)
 		if !created[target] {
 			continue
 		}
@@ -40,7 +41,7 @@ func (r *run) claimsOfSnapshots(created map[types.NamespacedName]bool) map[types
 			continue // collecting it said so
 		}
 		volume := textOf(object.Object, "spec", "volumeName")
-		if volume != "" && r.sourceOf(volume, types.NamespacedName{Namespace: item.Namespace, Name: item.Name}).dataFrom == fromCSISnapshot {
+		if volume != "" && r.sourceOf(volume, claim).dataFrom == fromCSISnapshot {
 			claims[target] = true
 		}
 	}

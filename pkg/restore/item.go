@@ -157,7 +157,7 @@ func (r *run) prepare(ctx context.Context, i *item, chain *dependencyChain) bool
 		return false
 	}
 	r.applyRules(i)
-	return true
+	return r.isExpectedName(i)
 }
 
 // checkResource refuses what lies in the backup under another resource than its own: filters go by that.

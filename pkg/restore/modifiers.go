@@ -246,6 +246,11 @@ func (r *modifierRule) meets(resource schema.GroupResource, item *unstructured.U
 	return err == nil, err
 }
 
+// concern reports whether a rule is for a resource. nil has none.
+func (m *Modifiers) concern(resource schema.GroupResource) bool {
+	return m != nil && slices.ContainsFunc(m.rules, func(rule modifierRule) bool { return rule.includes(resource) })
+}
+
 // includes reports whether the rule is for a resource, such as "deployments.apps".
 func (r *modifierRule) includes(resource schema.GroupResource) bool {
 	return r.resources.Match(resource.String())

@@ -183,7 +183,7 @@ func (s *scope) keptClaims(ctx context.Context, pod *unstructured.Unstructured) 
 		if reason == "" && remark == "" {
 			continue
 		}
-		object, err := s.findObject(ctx, claimObjects, types.NamespacedName{Namespace: s.targetNamespace(claim.Namespace), Name: name})
+		object, err := s.findObject(ctx, claimObjects, s.targetClaim(claim))
 		switch {
 		case apierrors.IsNotFound(err): // its own error says why
 		case err != nil:

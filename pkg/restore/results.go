@@ -12,6 +12,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	veleroresults "github.com/vmware-tanzu/velero/pkg/util/results"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-io/plimsoll/pkg/volumeinfo"
 )
@@ -47,6 +48,10 @@ func (k targetKey) path() string {
 func (s *scope) target(item key) targetKey {
 	if item.resource == namespaces {
 		return targetKey{resource: namespaces, name: s.targetNamespace(item.name)}
+	}
+	if item.resource == claimResource {
+		claim := s.targetClaim(types.NamespacedName{Namespace: item.namespace, Name: item.name})
+		return targetKey{claimResource, claim.Namespace, claim.Name}
 	}
 	return targetKey{item.resource, s.targetNamespace(item.namespace), item.name}
 }
@@ -267,7 +272,11 @@ func (rs *results) warn(texts []string) {
 func (rs *results) addCollision(k targetKey, item, first key, lost string) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	text := fmt.Sprintf("%s is not restored: %s has taken its place in namespace %s (spec.namespaceMapping)", item, first, k.namespace)
+	cause := "spec.namespaceMapping"
+	if item.name != first.name {
+		cause = "spec.resourceModifier"
+	}
+	text := fmt.Sprintf("%s is not restored: %s has taken its place in namespace %s (%s)", item, first, k.namespace, cause)
 	said := rs.outcome.Results.Warnings.Namespaces[k.namespace]
 	if lost != "" {
 		text, said = text+". "+lost, rs.outcome.Results.Errors.Namespaces[k.namespace]

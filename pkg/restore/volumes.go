@@ -80,7 +80,6 @@ func newVolumeRecords(input *Input) *volumeRecords {
 
 // addListedBackups returns the PodVolumeBackups of the backup, and those that only its list of volumes knows.
 func addListedBackups(input *Input) []velerov1.PodVolumeBackup {
-	type podVolume struct{ namespace, pod, volume string }
 	of := func(pvb *velerov1.PodVolumeBackup) podVolume {
 		return podVolume{pvb.Spec.Pod.Namespace, pvb.Spec.Pod.Name, pvb.Spec.Volume}
 	}

@@ -430,7 +430,8 @@ func TestKeptVolumeThatVeleroCouldNotBackUp(t *testing.T) {
 	s := scopeWith(bareCluster(t), Input{})
 	claim := decodeItem(t, `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: data, namespace: shop}, spec: {volumeName: pv-1}}`)
 	for problem, warned := range map[string]bool{"": false, "podvolume: encountered a problem": true} {
-		out := s.fill(&actionInput{original: claim, item: claim.DeepCopy()}, types.NamespacedName{Namespace: "shop", Name: "data"}, source{dataFrom: fromSameVolume, problem: problem})
+		name := types.NamespacedName{Namespace: "shop", Name: "data"}
+		out := s.fill(&actionInput{original: claim, item: claim.DeepCopy()}, name, name, source{dataFrom: fromSameVolume, problem: problem})
 		if out.unfilled == nil || out.unfilled.Outcome != volumeinfo.OutcomeKept || (len(out.warnings) == 1) != warned || len(out.errors) > 0 {
 			t.Errorf("with problem %q: got %+v", problem, out)
 		}

@@ -34,6 +34,13 @@ func (c *Controller) adopt(ctx context.Context, op *operation, r *velerov1.Resto
 	if err != nil {
 		return nil, err
 	}
+	var lost string
+	if from.modifiers, lost, err = c.modifiers(ctx, r); err != nil {
+		return nil, err
+	}
+	if lost != "" {
+		op.log.Warn("Resource modifiers cannot be read any more; claims that they have renamed are not recognized", "problem", lost)
+	}
 	e := &execution{c: c, op: op, restore: r, origin: from, resumed: true}
 	switch {
 	case e.isCollecting():

@@ -206,6 +206,47 @@ func TestNextControllerGoesOnWithVolumes(t *testing.T) {
 	}
 }
 
+// TestNextControllerKnowsModifiers: the next controller finalizes with the resource modifiers, by which it knows claims that they have
+// renamed, and without them if they are gone.
+func TestNextControllerKnowsModifiers(t *testing.T) {
+	t.Parallel()
+	for name, deleted := range map[string]bool{"there": false, "deleted": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t)
+			_, stop := restorable(c, withVolumes(c), nil)
+			modifiers := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "modifiers"}, Data: map[string]string{
+				"rules.yaml": "version: v1\nresourceModifierRules: [{conditions: {groupResource: persistentvolumeclaims}, patches: [{operation: replace, path: /metadata/name, value: copy}]}]",
+			}}
+			c.Create(modifiers)
+			r := c.newRestore("r1", func(r *velerov1.Restore) {
+				r.Spec.ResourceModifier = &corev1.TypedLocalObjectReference{Kind: "ConfigMap", Name: "modifiers"}
+			})
+			c.Create(r)
+			c.waitForItems(r)
+			stop()
+			if deleted {
+				c.Delete(modifiers)
+			}
+			var known atomic.Pointer[bool]
+			c.start(func(cfg *Config) {
+				cfg.Engine = &script{collect: func(_ context.Context, in restore.Input) (*restore.Plan, error) {
+					known.Store(new(in.Modifiers != nil))
+					return &restore.Plan{}, nil
+				}}
+			})
+			c.Patch(c.volume("a"), `{"status":{"phase":"Completed"}}`)
+			c.Patch(c.volume("b"), `{"status":{"phase":"Completed"}}`)
+			if c.ended(r); r.Status.Phase != velerov1.RestorePhaseCompleted {
+				t.Errorf("%+v", r.Status)
+			}
+			if knows := known.Load(); knows == nil || *knows == deleted {
+				t.Errorf("the engine was given resource modifiers: %v", knows)
+			}
+		})
+	}
+}
+
 // withHooks is an engine that says before and after the finalizing what became of hooks.
 func withHooks(e *script, before, after restore.Hooks) *script {
 	var input atomic.Pointer[restore.Input]

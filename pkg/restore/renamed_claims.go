@@ -1,0 +1,91 @@
+package restore
+
+import (
+	"errors"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// targetClaim returns where a claim of the backup goes. Resource modifiers may give it another name; they are applied here to the claim as
+// it is when the restore creates it. Any process that goes on with the restore comes to the same name.
+func (s *scope) targetClaim(claim types.NamespacedName) types.NamespacedName {
+	target := types.NamespacedName{Namespace: s.targetNamespace(claim.Namespace), Name: claim.Name}
+	if !s.Modifiers.concern(claimResource) {
+		return target
+	}
+	original := findItem(s.Archive, key{claimResource, claim.Namespace, claim.Name})
+	if original == nil {
+		return target
+	}
+	in := &actionInput{resource: claimResource, original: &unstructured.Unstructured{Object: original}}
+	in.item = in.original.DeepCopy()
+	reset(in.item)
+	if spec, class := s.newStorageClass(in.item.Object); class != "" {
+		spec["storageClassName"] = class
+	}
+	forgetBinding(in.item)
+	if from := s.sourceOfClaim(claim); from.dataFrom != fromElsewhere {
+		s.fill(in, claim, target, from)
+	}
+	s.Modifiers.apply(claimResource, in.item) // prepare reports the errors
+	if name := in.item.GetName(); isSubdomain(name) {
+		target.Name = name
+	}
+	return target
+}
+
+// isExpectedName reports whether an item got the name that the actions took for granted. A claim may not: a rule may match only one that
+// keeps the volume that it had, or give it a name that is none.
+func (r *run) isExpectedName(i *item) bool {
+	if i.resource != claimResource {
+		return true
+	}
+	expected := r.targetClaim(types.NamespacedName{Namespace: i.namespace, Name: i.key.name}).Name
+	if i.object.GetName() == expected {
+		return true
+	}
+	i.fail("not restored: resource modifiers give it the name %q, but %q if it did not exist: let the rule that renames it depend on neither volumeName, dataSource nor dataSourceRef",
+		i.object.GetName(), expected)
+	return false
+}
+
+// errUnknownClaim comes for a created claim of which it is not known what it was in the backup.
+var errUnknownClaim = errors.New("it is none of the backup's claims under the resource modifiers (spec.resourceModifier) as they are now, so it was not checked whether it gets its data, " +
+	"and its new volume keeps the reclaim policy and labels of its storage class. Look at it")
+
+// unknownClaims returns what is wrong with created claims that are none of the backup's, as far as the resource modifiers tell: those may
+// have changed since another process created the claims.
+func (r *run) unknownClaims(created map[types.NamespacedName]bool) map[types.NamespacedName]error {
+	unknown := map[types.NamespacedName]error{}
+	if r.Archive == nil {
+		return unknown
+	}
+	for claim := range created {
+		unknown[claim] = errUnknownClaim
+	}
+	for item := range r.Archive.ItemsOf(claimResource.String()) {
+		delete(unknown, r.targetClaim(types.NamespacedName{Namespace: item.Namespace, Name: item.Name}))
+	}
+	return unknown
+}
+
+// fillCheck finds out whether claims get the data that the backup has of them.
+type fillCheck struct {
+	restored map[podVolume]bool // the volumes of pods that are restored, under the names in the cluster
+	claims   map[types.UID]bool // the claims behind them
+}
+
+// podVolume names a volume of a pod.
+type podVolume struct{ namespace, pod, volume string }
+
+func newFillCheck(filled []velerov1.PodVolumeRestore) fillCheck {
+	check := fillCheck{restored: map[podVolume]bool{}, claims: map[types.UID]bool{}}
+	for i := range filled {
+		spec := &filled[i].Spec
+		check.restored[podVolume{spec.Pod.Namespace, spec.Pod.Name, spec.Volume}] = true
+		check.claims[types.UID(filled[i].Labels[velerov1.PVCUIDLabel])] = true
+	}
+	return check
+}
