@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unicode/utf8"
 
 	kopiafs "github.com/kopia/kopia/fs"
@@ -190,11 +191,20 @@ func (p *backupProgress) expect(previous []*snapshot.Manifest) {
 	}
 }
 
+// scanDelay is how long an upload runs before its files are counted. One that is over by then needs no total, and would share the processors
+// with the count: a volume in which nothing has changed is mostly looks at files, and the count looks at each of them once more.
+const scanDelay = 2 * time.Second
+
 // scan counts the files, in parallel to the upload, until finish or the function that it returns is called.
 func (p *backupProgress) scan(ctx context.Context, dir kopiafs.Directory, tree *policy.Tree) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var scanner sync.WaitGroup
 	scanner.Go(func() {
+		select {
+		case <-time.After(scanDelay):
+		case <-ctx.Done():
+			return
+		}
 		p.count(ctx, ignorefs.New(dir, tree))
 		if ctx.Err() == nil {
 			p.scanned.Store(true)

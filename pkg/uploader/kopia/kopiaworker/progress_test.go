@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	kopiafs "github.com/kopia/kopia/fs"
@@ -130,10 +132,9 @@ func (d *lateDir) Next(ctx context.Context) (kopiafs.Entry, error) {
 
 func (d *lateDir) Close() { d.DirectoryIterator.Close() }
 
-// TestScanEndsBeforeTheTotal: an upload that reuses all it has stored before is faster than the scan, which must not add to
-// the size of the snapshot any more.
-func TestScanEndsBeforeTheTotal(t *testing.T) {
-	t.Parallel()
+// newLateDir returns a lateDir with a file of 12 bytes.
+func newLateDir(t *testing.T) *lateDir {
+	t.Helper()
 	path := t.TempDir()
 	if err := os.WriteFile(filepath.Join(path, "file"), make([]byte, 12), 0o600); err != nil {
 		t.Fatal(err)
@@ -142,14 +143,45 @@ func TestScanEndsBeforeTheTotal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &backupProgress{root: emptyVolume(t), job: newJob()}
-	late := &lateDir{Directory: dir.(kopiafs.Directory), listed: make(chan struct{})}
-	stop := p.scan(t.Context(), late, policy.BuildTree(nil, policy.DefaultPolicy))
-	<-late.listed
-	p.finish(rootSummary(manifestOf(1000, 10)))
-	stop()
-	wantReading(t, "when the scan has ended", p, progress.Reading{
-		Stage: progress.StageFinishing, BytesDone: 1000, TotalBytes: 1000, TotalFinal: true, FilesTotal: 10,
+	return &lateDir{Directory: dir.(kopiafs.Directory), listed: make(chan struct{})}
+}
+
+// TestScanEndsBeforeTheTotal: an upload that reuses all it has stored before is faster than the scan, which must not add to
+// the size of the snapshot any more.
+func TestScanEndsBeforeTheTotal(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := &backupProgress{root: emptyVolume(t), job: newJob()}
+		late := newLateDir(t)
+		stop := p.scan(t.Context(), late, policy.BuildTree(nil, policy.DefaultPolicy))
+		<-late.listed
+		p.finish(rootSummary(manifestOf(1000, 10)))
+		stop()
+		wantReading(t, "when the scan has ended", p, progress.Reading{
+			Stage: progress.StageFinishing, BytesDone: 1000, TotalBytes: 1000, TotalFinal: true, FilesTotal: 10,
+		})
+	})
+}
+
+// TestShortUploadIsNotScanned: an upload that is over before scanDelay does not share the processors with a scan.
+func TestShortUploadIsNotScanned(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := &backupProgress{root: emptyVolume(t), job: newJob()}
+		late := newLateDir(t)
+		stop := p.scan(t.Context(), late, policy.BuildTree(nil, policy.DefaultPolicy))
+		time.Sleep(scanDelay - time.Nanosecond)
+		synctest.Wait()
+		p.finish(rootSummary(manifestOf(1000, 10)))
+		stop()
+		select {
+		case <-late.listed:
+			t.Error("the volume was scanned")
+		default:
+		}
+		wantReading(t, "without a scan", p, progress.Reading{
+			Stage: progress.StageFinishing, BytesDone: 1000, TotalBytes: 1000, TotalFinal: true, FilesTotal: 10,
+		})
 	})
 }
 
