@@ -99,6 +99,7 @@ func TestForgetOnlyOurs(t *testing.T) {
 
 // TestForgetPinned: a snapshot that a person has pinned with kopia's program stays.
 func TestForgetPinned(t *testing.T) {
+	parts.Slow(t) // it needs kopia's program
 	t.Parallel()
 	s := forgetSubject(t, initialized(t))
 	shop := uploadertest.ShopVolume()

@@ -61,6 +61,7 @@ func (p program) decode(t *testing.T, into any, args ...string) {
 // TestProgramReadsOurs: kopia's own program restores what we have stored, finds it whole, and sees in the repository
 // what Velero would have written.
 func TestProgramReadsOurs(t *testing.T) {
+	parts.Slow(t) // it needs kopia's program
 	t.Parallel()
 	repository := initialized(t)
 	volume := t.TempDir()
@@ -158,6 +159,7 @@ func checkMarker(t *testing.T, repository uploader.Repository) {
 
 // TestWeReadThePrograms: we restore what kopia's own program has stored in a repository of its own, and continue it.
 func TestWeReadThePrograms(t *testing.T) {
+	parts.Slow(t) // it needs kopia's program
 	t.Parallel()
 	volume := t.TempDir()
 	if err := tree.Make(volume, tree.Spec{Plain: true, Bytes: 2 << 20}); err != nil {

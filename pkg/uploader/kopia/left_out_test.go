@@ -10,6 +10,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 )
 
 // volumeWith makes a volume with files of these names, of which each has its content.
@@ -73,6 +74,7 @@ func TestNamesOfPlaceholders(t *testing.T) {
 // TestPolicyOfAnother: a policy that somebody has set in the repository leaves no file out by its size or file system, of which kopia would not tell.
 // What it names is left out, and said.
 func TestPolicyOfAnother(t *testing.T) {
+	parts.Slow(t) // it needs kopia's program
 	t.Parallel()
 	u, repository := newUploader(t, kopia.Options{}), initialized(t)
 	p := connect(t, repository)

@@ -24,6 +24,7 @@ type maintenance struct {
 
 // TestPrune: a plan runs nothing, quick and full maintenance keep every snapshot, and kopia's own program sees that they ran.
 func TestPrune(t *testing.T) {
+	parts.Slow(t) // connect needs kopia's program
 	t.Parallel()
 	repository := initialized(t)
 	s := forgetSubject(t, repository)
@@ -64,7 +65,7 @@ func TestPrune(t *testing.T) {
 	}
 }
 
-// TestPruneErrors: nothing is run where somebody else owns the maintenance, or may be running it.
+// TestPruneErrors: nothing is run in a repository that does not open or is read-only, nor where its size cannot be recorded.
 func TestPruneErrors(t *testing.T) {
 	t.Parallel()
 	repository := initialized(t)
@@ -91,10 +92,21 @@ func TestPruneErrors(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	s.Has(t, id)
+}
+
+// TestPruneOfAnother: nothing is run where somebody else owns the maintenance.
+func TestPruneOfAnother(t *testing.T) {
+	parts.Slow(t) // connect needs kopia's program
+	t.Parallel()
+	repository := initialized(t)
+	s := forgetSubject(t, repository)
+	id := s.Store(t, uploadertest.ShopVolume())
 	p := connect(t, repository)
 	p.run(t, "maintenance", "set", "--owner", "jane@laptop")
 	for _, apply := range []bool{false, true} {
-		if err := prune(func(r *uploader.PruneRequest) { r.Apply = apply }); !errors.Is(err, uploader.ErrMaintenanceOwner) || !strings.Contains(err.Error(), "jane@laptop") {
+		_, err := s.Data.(uploader.Pruner).Prune(t.Context(), uploader.PruneRequest{Repository: repository, Apply: apply, Full: true}, nil)
+		if !errors.Is(err, uploader.ErrMaintenanceOwner) || !strings.Contains(err.Error(), "jane@laptop") {
 			t.Errorf("with another owner: %v", err)
 		}
 	}
