@@ -12,9 +12,6 @@ var _ uploader.SnapshotLister = (*Uploader)(nil)
 
 // Snapshots runs restic snapshots without a lock.
 func (u *Uploader) Snapshots(ctx context.Context, repo uploader.Repository) ([]uploader.RepositorySnapshot, error) {
-	if err := repositoryExists(repo); err != nil {
-		return nil, fmt.Errorf("list the snapshots: %w", err)
-	}
 	var snapshots []uploader.RepositorySnapshot
 	err := u.inWorkspace(repo, func(w *workspace) error {
 		w.cacheDir = "" // it may hold snapshots that the repository has lost
