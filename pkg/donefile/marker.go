@@ -27,6 +27,7 @@ const Dir = ".velero"
 
 const (
 	failedSuffix = ".failed"
+	draftSuffix  = ".draft"
 	maxNote      = 4096 // bytes of a failed file
 )
 
@@ -55,12 +56,16 @@ func Name(uid types.UID, failure string) string {
 	return string(uid)
 }
 
-// Write writes the done file into a volume or, with a failure, the failed file. It replaces an earlier one of either kind.
+// doneDraft returns the name of a done file until it is complete.
+func doneDraft(uid types.UID) string { return string(uid) + draftSuffix }
+
+// Write writes the done file into a volume or, with a failure, the failed file. It replaces an earlier one of either kind, and uses the room that
+// Reserve has taken.
 func Write(volume *os.File, uid types.UID, failure string) error {
 	if err := checkMarkerName(uid); err != nil {
 		return err
 	}
-	if err := makeMarkerDir(volume); err != nil {
+	if err := errors.Join(useReserved(volume), makeMarkerDir(volume, doneDraft(uid))); err != nil {
 		return err
 	}
 	dir, err := openMarkerDir(volume)
@@ -69,20 +74,35 @@ func Write(volume *os.File, uid types.UID, failure string) error {
 	}
 	defer dir.Close()
 	name := Name(uid, failure)
-	draft := name + ".draft" // renamed when complete: a reader never sees half of it
-	if err := errors.Join(removeFile(dir, draft), removeFile(dir, string(uid)), removeFile(dir, string(uid)+failedSuffix)); err != nil {
+	if err := errors.Join(removeFile(dir, string(uid)), removeFile(dir, string(uid)+failedSuffix)); err != nil {
 		return err
 	}
+	draft := name + draftSuffix // renamed when complete: a reader never sees half of it
+	if failure != "" || !isEmptyFile(dir, draft) {
+		if err := errors.Join(removeFile(dir, doneDraft(uid)), removeFile(dir, draft), writeDraft(dir, draft, failure)); err != nil {
+			return err
+		}
+	}
+	return dir.Rename(draft, name)
+}
+
+// writeDraft creates a file. Where a volume has no room for what a failed file says, the file is empty, which says enough.
+func writeDraft(dir *os.Root, draft, content string) error {
 	f, err := dir.OpenFile(draft, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}
 	_ = f.Chmod(0o644) // whatever the umask: the init container is not root. Some file systems have one mode for all files
-	_, err = f.WriteString(failure)
-	if err := errors.Join(err, f.Close()); err != nil {
+	_, err = f.WriteString(content)
+	if err := errors.Join(err, f.Close()); err != nil && !IsFull(err) {
 		return errors.Join(err, removeFile(dir, draft))
 	}
-	return dir.Rename(draft, name)
+	return nil
+}
+
+func isEmptyFile(dir *os.Root, name string) bool {
+	info, err := dir.Lstat(name)
+	return err == nil && info.Mode().IsRegular() && info.Size() == 0
 }
 
 // Exists reports whether a volume has a marker.
@@ -96,18 +116,25 @@ func Exists(volume *os.File, name string) (bool, error) {
 	return err == nil && info.Mode().IsRegular(), ignoreNoMarkers(err)
 }
 
-// Remove removes the markers of a Restore from a volume, and their directory unless it holds something else.
+// Remove removes the markers of a Restore from a volume, with what was reserved for them, and their directory unless it holds something else.
 func Remove(volume *os.File, uid types.UID) error {
 	if err := checkMarkerName(uid); err != nil {
 		return err
 	}
+	return errors.Join(removeMarkers(volume, uid), Unreserve(volume))
+}
+
+func removeMarkers(volume *os.File, uid types.UID) error {
 	dir, err := openMarkerDir(volume)
 	if err != nil {
 		return ignoreNoMarkers(err)
 	}
 	defer dir.Close()
-	if err := errors.Join(removeFile(dir, string(uid)), removeFile(dir, string(uid)+failedSuffix)); err != nil {
-		return err
+	failed := string(uid) + failedSuffix
+	for _, name := range []string{string(uid), failed, doneDraft(uid), failed + draftSuffix} {
+		if err := removeFile(dir, name); err != nil {
+			return err
+		}
 	}
 	err = unix.Unlinkat(int(volume.Fd()), Dir, unix.AT_REMOVEDIR)
 	if err == nil || errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
@@ -157,8 +184,8 @@ func checkMarkerName(uid types.UID) error {
 
 // makeMarkerDir creates the directory of the markers, or prepares the one that exists. The restored data may hold anything of
 // that name: a link or a file is removed, as in Velero. A directory stays with its content, except for markers of other
-// Restores.
-func makeMarkerDir(volume *os.File) error {
+// Restores: draft is of this one.
+func makeMarkerDir(volume *os.File, draft string) error {
 	err := unix.Mkdirat(int(volume.Fd()), Dir, 0o700)
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return pathError("mkdir", volume, err)
@@ -168,14 +195,14 @@ func makeMarkerDir(volume *os.File) error {
 		if err := unix.Unlinkat(int(volume.Fd()), Dir, 0); err != nil {
 			return pathError("remove", volume, err)
 		}
-		return makeMarkerDir(volume)
+		return makeMarkerDir(volume, draft)
 	}
 	if err != nil {
 		return pathError("open", volume, err)
 	}
 	dir := os.NewFile(uintptr(fd), filepath.Join(volume.Name(), Dir))
 	defer dir.Close()
-	others, err := removeStale(dir)
+	others, err := removeStale(dir, draft)
 	if err != nil {
 		return err
 	}
@@ -185,12 +212,15 @@ func makeMarkerDir(volume *os.File) error {
 // stalePasses bounds how often a directory is read for markers while somebody goes on to make some.
 const stalePasses = 10
 
-// removeStale removes the markers of other Restores from the directory, and reports whether it holds other files. It reads the directory
-// again until nothing is left to remove: file systems may leave entries out of a directory that changes.
-func removeStale(dir *os.File) (others bool, err error) {
+// removeStale removes the markers of other Restores from the directory, and reports whether it holds files besides those and draft. It reads the
+// directory again until nothing is left to remove: file systems may leave entries out of a directory that changes.
+func removeStale(dir *os.File, draft string) (others bool, err error) {
 	for range stalePasses {
 		removed := false
 		for name, err := range volume.Names(dir) {
+			if err == nil && name == draft {
+				continue
+			}
 			stale := false
 			if err == nil {
 				stale, err = removeIfStale(dir, name)

@@ -1,6 +1,7 @@
 package donefile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,7 +63,7 @@ func Pending(root string, uid types.UID) (volumes, pending []string, err error) 
 		volumes = append(volumes, path)
 		marker := filepath.Join(path, Dir, string(uid))
 		if message, err := readMarker(marker + failedSuffix); err == nil {
-			return nil, nil, fmt.Errorf("volume %s: %w: %s", e.Name(), ErrRestoreFailed, message)
+			return nil, nil, fmt.Errorf("volume %s: %w: %s", e.Name(), ErrRestoreFailed, cmp.Or(message, "see its PodVolumeRestore"))
 		}
 		if _, err := os.Lstat(marker); err != nil {
 			pending = append(pending, e.Name())

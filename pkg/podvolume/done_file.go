@@ -86,6 +86,27 @@ func (op *Operation) isHandedOver(ctx context.Context, pvr *velerov1.PodVolumeRe
 	return true, op.writeDoneFile(ctx, pod, pvr, dir, before)
 }
 
+// prepareDoneFile removes the done file of an earlier restore, and takes the room for that of this one: a restore that fills the volume could not tell
+// the pod's init container how it has ended. release gives back what of the room is not used.
+func (op *Operation) prepareDoneFile(pvr *velerov1.PodVolumeRestore, dir *os.File) (release func(), err error) {
+	if err := op.removeDoneFile(pvr, dir); err != nil {
+		return nil, err
+	}
+	err = donefile.Reserve(dir, donefile.RestoreUID(pvr))
+	switch {
+	case donefile.IsFull(err):
+		return nil, fmt.Errorf("the volume is full before the restore has written anything: %w", err)
+	case err != nil:
+		return nil, err
+	}
+	return func() {
+		// Not for as long as the end of the operation may take: where the volume hangs, the failed file uses the room later.
+		if err := volume.Within(op.env.EndTimeout/4, func() error { return donefile.Unreserve(dir) }); err != nil {
+			op.log.Warn("The room that was taken for the done file is not given back", "error", err)
+		}
+	}, nil
+}
+
 // removeDoneFile removes the record and the done file of an earlier restore of the volume for the same Restore: the pod must not
 // start while the volume is written again.
 func (op *Operation) removeDoneFile(pvr *velerov1.PodVolumeRestore, dir *os.File) error {

@@ -56,9 +56,11 @@ func (op *Operation) restore(ctx context.Context) (attemptResult, error) {
 		return attemptResult{}, err
 	}
 	defer unlock()
-	if err := op.removeDoneFile(pvr, req.Volume); err != nil {
+	release, err := op.prepareDoneFile(pvr, req.Volume)
+	if err != nil {
 		return attemptResult{}, err
 	}
+	defer release()
 	if _, err := op.waitingPod(ctx); err != nil { // a done file that it has seen may have been that of another restore
 		return attemptResult{}, err
 	}

@@ -73,9 +73,11 @@ func (op *Operation) restorePaths(ctx context.Context, up uploader.Uploader, req
 			return attemptResult{}, err
 		}
 		defer unlock()
-		if err := op.removeDoneFile(pvr, dir); err != nil {
+		release, err := op.prepareDoneFile(pvr, dir)
+		if err != nil {
 			return attemptResult{}, err
 		}
+		defer release()
 	}
 	stage, err := volume.OpenStage(dir, string(pvr.UID))
 	if err != nil {

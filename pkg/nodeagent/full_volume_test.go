@@ -1,0 +1,155 @@
+package nodeagent
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	"golang.org/x/sys/unix"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/donefile"
+	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
+	"github.com/plimsoll-io/plimsoll/test/controlplane"
+	"github.com/plimsoll-io/plimsoll/test/disk"
+)
+
+// smallVolumes mount file systems that are soon full, of blocks or of inodes.
+var smallVolumes = map[string]func(t *testing.T, dir string){
+	"blocks": func(t *testing.T, dir string) {
+		t.Helper()
+		mountOn(t, disk.New(t, t.TempDir(), 9<<20).Dir, dir, "", unix.MS_BIND, "")
+	},
+	"inodes": func(t *testing.T, dir string) {
+		t.Helper()
+		mountOn(t, "tmpfs", dir, "tmpfs", 0, "nr_inodes=50")
+	},
+}
+
+func mountOn(t *testing.T, source, dir, filesystem string, flags uintptr, options string) {
+	t.Helper()
+	if err := unix.Mount(source, dir, filesystem, flags, options); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+}
+
+// writeFiles writes n files of a size that do not compress, and returns the first error.
+func writeFiles(dir string, n, size int) error {
+	content := make([]byte, size)
+	_, _ = rand.Read(content)
+	for i := range n {
+		content[0], content[1] = byte(i), byte(i>>8)
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("file-%d", i)), content, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fill makes files and then directories until the file system is full: ext4 keeps some blocks for directories that files do not get.
+func fill(dir string) error {
+	if err := writeFiles(dir, 100_000, 4096); !donefile.IsFull(err) {
+		return fmt.Errorf("fill the volume with files: %w", err)
+	}
+	for i := range 100_000 {
+		if err := os.Mkdir(filepath.Join(dir, fmt.Sprintf("dir-%d", i)), 0o700); donefile.IsFull(err) {
+			return nil
+		}
+	}
+	return errors.New("directories do not fill the volume")
+}
+
+// noRoomIsHeld reports an error unless the agent has given back what it had reserved.
+func noRoomIsHeld(t *testing.T, dir string) {
+	t.Helper()
+	if names := entries(t, dir); slices.Contains(names, ".plimsoll-marker") {
+		t.Errorf("the volume holds %v", names)
+	}
+}
+
+// A volume that is too small for its backup is full when the restore fails. The pod's init container learns of that all the same.
+func TestRestoreIntoAVolumeThatIsTooSmall(t *testing.T) {
+	t.Parallel()
+	for _, data := range []string{"restic", "kopia"} {
+		t.Run(data, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, controlplane.LatestVelero)
+			c.startAgent(nil, func(cfg *Config) {
+				cfg.Uploaders = map[string]uploader.Uploader{"restic": newRestic(t), "kopia": newKopia(t)}
+			})
+			source := c.pod("source", "data")
+			if err := writeFiles(c.dir(source, "data"), 200, 64<<10); err != nil {
+				t.Fatal(err)
+			}
+			pvb := c.newBackup(source, "data")
+			pvb.Spec.UploaderType = data
+			c.Create(pvb)
+			snapshot := c.end(pvb).Object.(*velerov1.PodVolumeBackup).Status.SnapshotID
+			for of, small := range smallVolumes {
+				target := c.pod("target-"+of, "data")
+				small(t, c.dir(target, "data"))
+				c.setInitContainer(target, running)
+				pvr := c.newRestore(target, "data", snapshot)
+				pvr.Spec.UploaderType = data
+				c.Create(pvr)
+				if end := c.end(pvr); end.Phase != podvolume.PhaseFailed || annotated(t, end).Reason != v1alpha1.ReasonNoSpace {
+					t.Errorf("%s: ended as %s", of, describe([]podvolume.PodVolume{end}))
+				}
+				if err := c.waited(target); !errors.Is(err, donefile.ErrRestoreFailed) {
+					t.Errorf("%s: the init container is told %v", of, err)
+				}
+				noRoomIsHeld(t, c.dir(target, "data"))
+			}
+		})
+	}
+}
+
+// A restore that fills its volume completes: the room of the done file was taken before. One whose volume is full already says so before it begins.
+func TestRestoreFillsItsVolume(t *testing.T) {
+	t.Parallel()
+	for of, small := range smallVolumes {
+		for _, full := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/full before: %v", of, full), func(t *testing.T) {
+				t.Parallel()
+				c := newCluster(t, controlplane.LatestVelero)
+				data := uploadertest.NewFake(t.TempDir())
+				data.OnRestore = func(_ context.Context, req uploader.RestoreRequest, _ progress.Sink) (uploader.RestoreResult, error) {
+					return uploader.RestoreResult{TotalBytes: 1}, fill(req.Volume.Name())
+				}
+				c.startAgent(data, nil)
+				target := c.pod("target", "data")
+				dir := c.dir(target, "data")
+				small(t, dir)
+				if full {
+					if err := fill(dir); err != nil {
+						t.Fatal(err)
+					}
+				}
+				c.setInitContainer(target, running)
+				pvr := c.newRestore(target, "data", "1234abcd")
+				c.Create(pvr)
+				end := c.end(pvr)
+				noRoomIsHeld(t, dir)
+				switch {
+				case !full && (end.Phase != podvolume.PhaseCompleted || !marked(t, dir, string(c.restore.UID))):
+					t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
+				case full && !strings.Contains(message(end), "failed: the volume is full before the restore has written anything: "):
+					t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
+				case full && len(data.Calls()) > 0:
+					t.Errorf("the data path was called: %v", data.Calls())
+				}
+			})
+		}
+	}
+}
