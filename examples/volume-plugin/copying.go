@@ -50,6 +50,15 @@ func (c *copying) progress() (done, total int64, err error) {
 	return c.done, c.Total, c.err
 }
 
+func (c *copying) hasEnded() bool {
+	select {
+	case <-c.ended:
+		return true
+	default:
+		return false
+	}
+}
+
 // add counts bytes. The last one counts only when the whole copy is complete.
 func (c *copying) add(n int64) {
 	c.mu.Lock()

@@ -136,26 +136,35 @@ func (d *directories) copy(from, to string) (*copying, error) {
 
 // backupProgress is what a plugin has to write to be followed: how far is the snapshot?
 func (d *directories) backupProgress(_ context.Context, snapshotID string) (done, total int64, err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if c := d.copies[snapshotID]; c != nil {
-		return c.progress()
-	}
-	// No process has left it unfinished, see Init.
-	if _, err := os.Stat(filepath.Join(d.snapshots, snapshotID)); err != nil {
-		return 0, 0, fmt.Errorf("%w: %w", volumeplugin.ErrFailed, err)
-	}
-	return 0, 0, volumeplugin.ErrCompleted
+	return d.progressOf(d.snapshots, snapshotID)
 }
 
-// restoreProgress tells of a copy that is made of the snapshot.
-func (d *directories) restoreProgress(_ context.Context, snapshotID string) (done, total int64, err error) {
+// restoreProgress is the same for a volume. A snapshot may be restored more than once: the volume tells which of its copies is meant, and while that
+// has no id yet it is the one that is not complete.
+func (d *directories) restoreProgress(_ context.Context, snapshotID, volumeID string) (done, total int64, err error) {
+	if volumeID != "" {
+		return d.progressOf(d.volumes, volumeID)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, c := range d.copies {
-		if filepath.Base(c.From) == snapshotID {
+		if filepath.Base(c.From) == snapshotID && !c.hasEnded() {
 			return c.progress()
 		}
+	}
+	return 0, 0, fmt.Errorf("no copy of snapshot %s is under way", snapshotID)
+}
+
+// progressOf tells of the copy to a directory.
+func (d *directories) progressOf(parent, name string) (done, total int64, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if c := d.copies[name]; c != nil {
+		return c.progress()
+	}
+	// No process has left it unfinished, see Init.
+	if _, err := os.Stat(filepath.Join(parent, name)); err != nil {
+		return 0, 0, fmt.Errorf("%w: %w", volumeplugin.ErrFailed, err)
 	}
 	return 0, 0, volumeplugin.ErrCompleted
 }

@@ -87,7 +87,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 // wrap makes inner report its progress. Its two lines, and newRecorder, are all that an existing plugin needs.
 func wrap(inner *directories, recorder *volumeplugin.Recorder) *volumeplugin.Snapshotter {
 	return volumeplugin.Wrap(inner, recorder, volumeplugin.WrapOptions{
-		Backups: inner.backupProgress, Restores: inner.restoreProgress, Wait: patience,
+		Backups: inner.backupProgress, RestoresTo: inner.restoreProgress, Wait: patience,
 	})
 }
 

@@ -128,6 +128,40 @@ func TestSecondCopySaysThatItWaits(t *testing.T) {
 	}
 }
 
+// TestSecondRestoreOfASnapshotIsNotTheFirst restores a snapshot whose first copy has failed, and is asked about each of the two.
+func TestSecondRestoreOfASnapshotIsNotTheFirst(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	snapshot := filepath.Join(dir, "snapshots", "snap")
+	if err := errors.Join(os.MkdirAll(snapshot, 0o755), os.Symlink("file", filepath.Join(snapshot, "link"))); err != nil {
+		t.Fatal(err)
+	}
+	d := newDirectories(t.Context(), filepath.Join(dir, "volumes"), filepath.Join(dir, "snapshots"), 0)
+	defer d.wait()
+	if _, err := d.CreateVolumeFromSnapshot("snap", "", "", nil); err == nil {
+		t.Fatal("a link was copied")
+	}
+	var failed string
+	for id := range d.copies {
+		failed = id
+	}
+	if err := os.Remove(filepath.Join(snapshot, "link")); err != nil {
+		t.Fatal(err)
+	}
+	second, err := d.CreateVolumeFromSnapshot("snap", "", "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id, want := range map[string]error{failed: volumeplugin.ErrFailed, second: volumeplugin.ErrCompleted, "none": volumeplugin.ErrFailed} {
+		if _, _, err := d.restoreProgress(t.Context(), "snap", id); !errors.Is(err, want) {
+			t.Errorf("%s: got %v, want %v", id, err, want)
+		}
+	}
+	if _, _, err := d.restoreProgress(t.Context(), "snap", ""); err == nil || errors.Is(err, volumeplugin.ErrFailed) || errors.Is(err, volumeplugin.ErrCompleted) {
+		t.Errorf("got %v for a volume that is not there yet", err)
+	}
+}
+
 func TestSnapshotOfNothingCompletes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

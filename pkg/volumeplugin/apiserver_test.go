@@ -46,6 +46,7 @@ func TestAPIServer(t *testing.T) {
 		"wrapped plugin is resumed":  wrappedIsResumed,
 		"wrapped restore is retried": wrappedRestoreAfterAFailedOne,
 		"wrapped restore is written": wrappedRestoreIsWrittenAtItsEnd,
+		"wrapped restore's volume":   wrappedRestoreAsksForItsVolume,
 		"abandoned operations":       abandoned,
 		"table has percent and rate": table,
 	} {
@@ -423,6 +424,36 @@ func wrappedRestoreAfterAFailedOne(t *testing.T, c *cluster) {
 	if s := list.Items[0].Status; s.Phase != v1alpha1.PhaseCompleted {
 		t.Errorf("the restore is %+v", s)
 	}
+}
+
+// wrappedRestoreAsksForItsVolume has a storage that tells of an earlier volume of the snapshot, which is complete, until it is asked about the new one.
+func wrappedRestoreAsksForItsVolume(t *testing.T, c *cluster) {
+	inner := &cloud{name: "new"}
+	s := volumeplugin.Wrap(inner, c.newRecorder(t).Recorder, volumeplugin.WrapOptions{
+		RestoresTo: func(ctx context.Context, snapshotID, volumeID string) (done, total int64, err error) {
+			if volumeID != "vol-of-new" {
+				return 1000, 1000, nil
+			}
+			return inner.poll(ctx, snapshotID)
+		},
+	})
+	inner.done.Store(400)
+	if _, err := s.CreateVolumeFromSnapshot("snap/new", "", "", nil); err != nil {
+		t.Fatal(err)
+	}
+	restore := func() v1alpha1.VolumePluginRestoreStatus {
+		list := &v1alpha1.VolumePluginRestoreList{}
+		if err := c.Client.List(t.Context(), list, client.InNamespace(c.Namespace), client.MatchingLabels{v1alpha1.LabelSnapshotID: "snap_new"}); err != nil || len(list.Items) != 1 {
+			t.Fatal(err, len(list.Items))
+		}
+		return list.Items[0].Status
+	}
+	testenv.Eventually(t, "the restore says 40 %", func() bool { p := restore().Percent; return p != nil && *p == 40 })
+	if got := restore(); got.Phase != v1alpha1.PhaseInProgress {
+		t.Errorf("the restore is %+v", got)
+	}
+	inner.done.Store(1000)
+	testenv.Eventually(t, "the restore completes", func() bool { return restore().Phase == v1alpha1.PhaseCompleted })
 }
 
 func wrappedFailure(t *testing.T, c *cluster) {

@@ -34,14 +34,42 @@ func (w waitingError) Error() string { return string(w) }
 // operation is complete; total is 0 while it is not known. It has to return when ctx ends.
 type Poller func(ctx context.Context, snapshotID string) (done, total int64, err error)
 
+// RestorePoller is a Poller of restores that is told the volume, too. volumeID is what CreateVolumeFromSnapshot has returned, and "" while that runs.
+// A storage that may still tell of an earlier restore of the same snapshot needs it: without it the Recorder takes that for the new one's end.
+type RestorePoller func(ctx context.Context, snapshotID, volumeID string) (done, total int64, err error)
+
+// question is a Poller that knows what it is asked about, and asker returns it for an operation; nil: there is no Poller.
+type (
+	question func(ctx context.Context) (done, total int64, err error)
+	asker    func(op *Operation, snapshotID string) question
+)
+
+func (p Poller) asker() asker {
+	if p == nil {
+		return nil
+	}
+	return func(_ *Operation, snapshotID string) question {
+		return func(ctx context.Context) (done, total int64, err error) { return p(ctx, snapshotID) }
+	}
+}
+
+func (p RestorePoller) asker() asker {
+	if p == nil {
+		return nil
+	}
+	return func(op *Operation, snapshotID string) question {
+		return func(ctx context.Context) (done, total int64, err error) { return p(ctx, snapshotID, op.currentID()) }
+	}
+}
+
 // abandonedAfter is how many heartbeats an operation may miss before its process counts as gone.
 const abandonedAfter = 5 * progress.DefaultHeartbeat
 
 // follow polls until the operation ends, and closes the channel that it returns then. The operation ends only after
 // returned is closed; nil: at once.
-func (r *Recorder) follow(op *Operation, snapshotID string, poll Poller, returned <-chan struct{}) (ended <-chan struct{}) {
+func (r *Recorder) follow(op *Operation, poll question, returned <-chan struct{}) (ended <-chan struct{}) {
 	return r.begun(func(ctx context.Context) {
-		for !r.ask(ctx, op, snapshotID, poll, returned == nil) {
+		for !r.ask(ctx, op, poll, returned == nil) {
 			timer := time.NewTimer(r.Interval)
 			select {
 			case <-ctx.Done():
@@ -71,11 +99,11 @@ func (r *Recorder) begun(f func(ctx context.Context)) <-chan struct{} {
 }
 
 // ask polls once and reports whether that was the last time.
-func (r *Recorder) ask(ctx context.Context, op *Operation, snapshotID string, poll Poller, mayEnd bool) (ended bool) {
+func (r *Recorder) ask(ctx context.Context, op *Operation, poll question, mayEnd bool) (ended bool) {
 	if ctx.Err() != nil || op.hasEnded() {
 		return true
 	}
-	done, total, err := poll(ctx, snapshotID)
+	done, total, err := poll(ctx)
 	switch {
 	case ctx.Err() != nil:
 		return true
@@ -110,14 +138,14 @@ func (r *Recorder) ask(ctx context.Context, op *Operation, snapshotID string, po
 // askNow polls once, and returns when that has ended, or after FlushTimeout, whatever the Poller does: the volume is there. Velero
 // may end the plugin's process as soon as its method has returned, before follow asks again: an operation that is complete by
 // then would stay in progress.
-func (r *Recorder) askNow(op *Operation, snapshotID string, poll Poller) {
+func (r *Recorder) askNow(op *Operation, poll question) {
 	timeout := time.NewTimer(r.FlushTimeout)
 	defer timeout.Stop()
 	select {
 	case <-r.begun(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, r.FlushTimeout)
 		defer cancel()
-		r.ask(ctx, op, snapshotID, poll, true)
+		r.ask(ctx, op, poll, true)
 	}):
 	case <-timeout.C:
 	}
@@ -125,8 +153,13 @@ func (r *Recorder) askNow(op *Operation, snapshotID string, poll Poller) {
 
 // Resume goes on with what earlier processes of the plugin have left in progress: it polls until the storage says that it
 // is done. What has no id yet, or no Poller, and whose process has not been heard of for five minutes, is failed. A Poller
-// may be nil. It returns at once; Wrap calls it in Init.
+// may be nil. It returns at once.
 func (r *Recorder) Resume(backups, restores Poller) {
+	r.ResumeWith(WrapOptions{Backups: backups, Restores: restores})
+}
+
+// ResumeWith is Resume with the Pollers of a wrapped plugin, whose Init calls it.
+func (r *Recorder) ResumeWith(o WrapOptions) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed || r.Client == nil {
@@ -137,7 +170,7 @@ func (r *Recorder) Resume(backups, restores Poller) {
 	r.spawn(func(ctx context.Context) {
 		defer close(found)
 		again := func(err error) bool { return !lasting(err) }
-		_ = apiretry.Policy{Backoff: newBackoff(), Retry: again}.Do(ctx, func() error { return r.resume(ctx, backups, restores) })
+		_ = apiretry.Policy{Backoff: newBackoff(), Retry: again}.Do(ctx, func() error { return r.resume(ctx, o) })
 	})
 }
 
@@ -174,7 +207,7 @@ func (r *Recorder) underWay() <-chan struct{} {
 	return nil
 }
 
-func (r *Recorder) resume(ctx context.Context, backups, restores Poller) error {
+func (r *Recorder) resume(ctx context.Context, o WrapOptions) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	mine := []client.ListOption{client.InNamespace(r.Namespace), client.MatchingLabels{v1alpha1.LabelPlugin: v1alpha1.LabelValue(r.Plugin)}}
@@ -186,20 +219,20 @@ func (r *Recorder) resume(ctx context.Context, backups, restores Poller) error {
 		}
 	}
 	for i := range vpbs.Items {
-		if o := &vpbs.Items[i]; o.Spec.Plugin == r.Plugin {
-			r.resumeOne(backupKey(o.Spec.Backup, o.Spec.Volume), recordOf(o), backups)
+		if b := &vpbs.Items[i]; b.Spec.Plugin == r.Plugin {
+			r.resumeOne(backupKey(b.Spec.Backup, b.Spec.Volume), recordOf(b), o.Backups.asker())
 		}
 	}
 	for i := range vprs.Items {
-		if o := &vprs.Items[i]; o.Spec.Plugin == r.Plugin {
-			r.resumeOne(restoreKey(o.Name), recordOf(o), restores)
+		if v := &vprs.Items[i]; v.Spec.Plugin == r.Plugin {
+			r.resumeOne(restoreKey(v.Name), recordOf(v), o.restores())
 		}
 	}
 	return nil
 }
 
-func (r *Recorder) resumeOne(key string, left *record, poll Poller) {
-	known := *left.id != "" && poll != nil
+func (r *Recorder) resumeOne(key string, left *record, ask asker) {
+	known := *left.id != "" && ask != nil
 	if left.status.Phase.Terminal() || left.synced() || r.has(key) || !known && left.sinceHeartbeat() < abandonedAfter {
 		return
 	}
@@ -207,7 +240,7 @@ func (r *Recorder) resumeOne(key string, left *record, poll Poller) {
 		return opened{record: left, goesOn: true}, nil
 	})
 	if known {
-		r.follow(op, *left.snapshotID, poll, nil)
+		r.follow(op, ask(op, *left.snapshotID), nil)
 		return
 	}
 	op.Fail("the plugin's process has ended: nobody has reported since " + left.lastSeen().UTC().Format(time.RFC3339))

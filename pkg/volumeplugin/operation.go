@@ -111,6 +111,12 @@ func (o *Operation) SetID(id string) {
 	o.await(saved)
 }
 
+func (o *Operation) currentID() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.id
+}
+
 // Complete ends the operation well: all bytes are done. It returns when that is written, or after Options.FlushTimeout; it
 // is then tried again until the Recorder is closed.
 func (o *Operation) Complete() { o.finish(v1alpha1.PhaseCompleted, "") }
@@ -205,10 +211,7 @@ func (o *Operation) run(ctx context.Context) {
 			backoff = newBackoff()
 		case lasting(err):
 			pause = longPause
-			o.mu.Lock()
-			id := o.id
-			o.mu.Unlock()
-			o.release(id)
+			o.release(o.currentID())
 		default:
 			pause = backoff.Step()
 		}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -468,7 +469,7 @@ func TestPollerSaysWhatItWaitsFor(t *testing.T) {
 		}
 		asked := make(chan struct{})
 		op := r.BeginBackup(request)
-		done := r.follow(op, "snap-1", func(ctx context.Context, _ string) (int64, int64, error) {
+		done := r.follow(op, func(ctx context.Context) (int64, int64, error) {
 			select {
 			case <-asked:
 			case <-ctx.Done():
@@ -553,6 +554,55 @@ func TestAnEarlierRestoreOfTheSnapshotIsNotShown(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestTheNewVolumeOfARestoreIsAskedFor has a storage that tells of all volumes of a snapshot: an earlier one is complete, or has failed. The plugin's
+// process ends before the new one is complete.
+func TestTheNewVolumeOfARestoreIsAskedFor(t *testing.T) {
+	t.Parallel()
+	for name, earlier := range map[string]error{"complete": ErrCompleted, "failed": ErrFailed} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, func(t *testing.T, s *store, r *Recorder, _ *bytes.Buffer) {
+				var done atomic.Int64
+				options := WrapOptions{RestoresTo: func(_ context.Context, snapshotID, volumeID string) (int64, int64, error) {
+					if snapshotID != "snap-1" || volumeID != "vol-9" {
+						return 0, 0, earlier
+					}
+					return done.Load(), 100, nil
+				}}
+				status := func() v1alpha1.VolumePluginRestoreStatus {
+					list := &v1alpha1.VolumePluginRestoreList{}
+					if err := s.List(t.Context(), list); err != nil || len(list.Items) != 1 {
+						t.Fatalf("%v, %d restores", err, len(list.Items))
+					}
+					return list.Items[0].Status
+				}
+				done.Store(40)
+				if _, err := Wrap(quickStorage{}, r, options).CreateVolumeFromSnapshot("snap-1", "", "", nil); err != nil {
+					t.Fatal(err)
+				}
+				pass(3 * r.Interval)
+				if got := status(); got.Phase != v1alpha1.PhaseInProgress || got.Progress.BytesDone != 40 {
+					t.Errorf("it is %+v", got)
+				}
+				r.Close(t.Context())
+				next := New(t.Context(), Options{Plugin: plugin, Client: s, Namespace: namespace})
+				defer next.Close(t.Context())
+				next.ResumeWith(options)
+				done.Store(70)
+				pass(3 * r.Interval)
+				if got := status(); got.Phase != v1alpha1.PhaseInProgress || got.Progress.BytesDone != 70 {
+					t.Errorf("in the next process it is %+v", got)
+				}
+				done.Store(100)
+				pass(3 * r.Interval)
+				if got := status(); got.Phase != v1alpha1.PhaseCompleted {
+					t.Errorf("in the end it is %+v", got)
+				}
+			})
+		})
+	}
 }
 
 func TestRestoreOfAKnownVolumeGoesOn(t *testing.T) {

@@ -23,10 +23,20 @@ type WrapOptions struct {
 	// Restores is asked about snapshots from the moment in which CreateVolumeFromSnapshot is called. Without it a restore
 	// counts as completed when that returns.
 	Restores Poller
+	// RestoresTo is asked in place of Restores, if it is set, and told the new volume.
+	RestoresTo RestorePoller
 	// Wait is how long CreateSnapshot may wait until Backups says that the snapshot is complete; if it says that the snapshot
 	// has failed, CreateSnapshot returns that as an error. Velero ends the processes of its plugins soon after a backup; what
 	// is under way then is followed again only when the next one calls Init. 0: it does not wait.
 	Wait time.Duration
+}
+
+// restores returns what asks about a restore, nil without a Poller.
+func (o WrapOptions) restores() asker {
+	if o.RestoresTo != nil {
+		return o.RestoresTo.asker()
+	}
+	return o.Restores.asker()
 }
 
 // Snapshotter reports the backups and restores of another VolumeSnapshotter. It returns what that returns.
@@ -52,7 +62,7 @@ func (s *Snapshotter) Init(config map[string]string) error {
 	if err := s.VolumeSnapshotter.Init(config); err != nil {
 		return err
 	}
-	s.recorder.Resume(s.options.Backups, s.options.Restores)
+	s.recorder.ResumeWith(s.options)
 	return nil
 }
 
@@ -70,11 +80,12 @@ func (s *Snapshotter) CreateSnapshot(volumeID, volumeAZ string, tags map[string]
 		return id, err
 	}
 	op.SetID(id)
-	if s.options.Backups == nil {
+	ask := s.options.Backups.asker()
+	if ask == nil {
 		op.Complete()
 		return id, nil
 	}
-	ended := s.recorder.follow(op, id, s.options.Backups, nil)
+	ended := s.recorder.follow(op, ask(op, id), nil)
 	if s.options.Wait > 0 {
 		timer := time.NewTimer(s.options.Wait)
 		defer timer.Stop()
@@ -93,8 +104,9 @@ func (s *Snapshotter) CreateVolumeFromSnapshot(snapshotID, volumeType, volumeAZ 
 		SnapshotID: snapshotID, PluginSpecific: specific("volumeType", volumeType, "volumeAZ", volumeAZ),
 	})
 	returned := make(chan struct{})
-	if s.options.Restores != nil {
-		s.recorder.follow(op, snapshotID, s.options.Restores, returned)
+	ask := s.options.restores()
+	if ask != nil {
+		s.recorder.follow(op, ask(op, snapshotID), returned)
 	}
 	id, err := s.VolumeSnapshotter.CreateVolumeFromSnapshot(snapshotID, volumeType, volumeAZ, iops)
 	if err != nil {
@@ -103,10 +115,10 @@ func (s *Snapshotter) CreateVolumeFromSnapshot(snapshotID, volumeType, volumeAZ 
 		return id, err
 	}
 	op.SetID(id)
-	if s.options.Restores == nil {
+	if ask == nil {
 		op.Complete()
 	} else {
-		s.recorder.askNow(op, snapshotID, s.options.Restores)
+		s.recorder.askNow(op, ask(op, snapshotID))
 	}
 	close(returned)
 	s.mu.Lock()
