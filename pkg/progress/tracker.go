@@ -12,6 +12,10 @@ const (
 	// DefaultStallAfter is how long an operation may show no sign of work, a byte or a step, before it counts as stalled.
 	DefaultStallAfter = 2 * time.Minute
 
+	// QuietAfter is how long an operation may wait for a tool that says nothing new before it counts as stalled. restic stats and kopia's maintenance
+	// are silent for long in large repositories.
+	QuietAfter = time.Hour
+
 	// successShare is the part of the total, one in so many bytes, that only success may claim: readers round, and 99.999 %
 	// printed as 100.00 % is a lie as long as the snapshot is not stored.
 	successShare = 10_000
@@ -44,6 +48,7 @@ type Tracker struct {
 	snap        Snapshot  // what was shown last: the base that must not fall
 	begun       bool      // an attempt runs or ran
 	aliveSince  time.Time // since when something should have moved: the last movement, or the begin of the attempt
+	newsAt      time.Time // when a reading last said something else than the one before
 	uploaded    int64     // Reading.BytesUploaded at the last movement
 	blindUntil  time.Time // when the next reading is due that could show a movement
 	knownClosed bool
@@ -148,6 +153,9 @@ func (t *Tracker) move(now time.Time, r Reading) {
 	waited := r.Stage == StageWaiting || t.latest.Stage == StageWaiting // what comes after a wait has only just begun
 	if moved || worked || scanned || waited {
 		t.aliveSince, t.uploaded = now, r.BytesUploaded
+	}
+	if moved || worked || scanned || r.Stage != t.latest.Stage || r.Message != t.latest.Message {
+		t.newsAt = now
 	}
 }
 
@@ -281,6 +289,8 @@ func (t *Tracker) state(now time.Time, r Reading) (_ State, _ v1alpha1.Reason, m
 	switch {
 	case t.snap.QueuePosition > 0: // for the next attempt; the reason is why the last one ended
 		return StateQueued, word(r.Reason), text.Line(r.Message, maxText)
+	case r.Stage == StageWaiting && r.Reason == "" && now.Sub(t.newsAt) >= QuietAfter: // waits that have a reason have their own limits
+		return StateStalled, v1alpha1.ReasonScanStalled, text.Line("nothing new is heard while it waits "+r.Message, maxText)
 	case r.Stage == StageWaiting:
 		return StateWaiting, word(r.Reason), text.Line(r.Message, maxText)
 	case stalled && finishing:

@@ -35,7 +35,9 @@ func TestTrackerStates(t *testing.T) {
 		"data path says finishing":      {reading: Reading{Stage: StageFinishing, BytesDone: mib, TotalBytes: 2 * mib}, want: StateFinishing},
 		"finishing does not end":        {reading: Reading{Stage: StageFinishing, BytesDone: mib}, wait: time.Hour, want: StateStalled, reason: "all data is read, storing the last of it does not end"},
 		"waits for a lock":              {reading: Reading{Stage: StageWaiting, Message: "locked by PID 7 on node-b"}, want: StateWaiting, reason: "locked by PID 7 on node-b"},
-		"waiting is never a stall":      {reading: Reading{Stage: StageWaiting, Message: "locked"}, wait: time.Hour, want: StateWaiting, reason: "locked"},
+		"a known cause, never a stall":  {reading: Reading{Stage: StageWaiting, Reason: v1alpha1.ReasonRepositoryLocked, Message: "locked"}, wait: 9 * time.Hour, want: StateWaiting, reason: "locked"},
+		"a tool is silent":              {reading: Reading{Stage: StageWaiting, Message: "for restic stats"}, wait: QuietAfter - time.Second, want: StateWaiting, reason: "for restic stats"},
+		"a tool is silent for too long": {reading: Reading{Stage: StageWaiting, Message: "for restic stats"}, wait: QuietAfter, want: StateStalled, reason: "nothing new is heard while it waits for restic stats"},
 		"nobody has looked since":       {reading: Reading{BytesDone: mib, TotalBytes: 10 * mib, TotalFinal: true, Next: 5 * time.Minute}, wait: 4 * time.Minute, want: StateTransferring},
 		"nothing moved when looked at":  {reading: Reading{BytesDone: mib, TotalBytes: 10 * mib, TotalFinal: true, Next: 5 * time.Minute}, wait: 5 * time.Minute, want: StateStalled, reason: "no byte moved"},
 		"a silent scan is a stall, too": {reading: Reading{Stage: StageScanning}, wait: time.Hour, want: StateStalled, reason: "no byte moved"},
@@ -103,6 +105,28 @@ func TestTrackerStallClockStartsAfterTheWait(t *testing.T) {
 		tr.Report(Reading{TotalBytes: mib, TotalFinal: true})
 		if s := tr.Snapshot(); s.State != StateTransferring {
 			t.Errorf("state %v right after the lock was free", s.State)
+		}
+	})
+}
+
+// TestTrackerToolThatHangs has a tool that does not say how far it is, as kopia's maintenance: the same words again and again are no sign of life.
+func TestTrackerToolThatHangs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		tr := NewTracker(Options{})
+		tr.Begin(1)
+		silent := Reading{Stage: StageWaiting, Message: "for kopia's maintenance; it says: Running full maintenance"}
+		for range 120 {
+			tr.Report(silent)
+			<-time.After(QuietAfter / 60)
+		}
+		if s := tr.Snapshot(); s.State != StateStalled || tr.IdleFor() != 0 {
+			t.Errorf("%s, idle for %s: want a stall that ends nothing", s.State, tr.IdleFor())
+		}
+		silent.Message = "for kopia's maintenance; it says: Compacting indexes"
+		tr.Report(silent)
+		if s := tr.Snapshot(); s.State != StateWaiting || s.Message != silent.Message {
+			t.Errorf("%s (%s) after it has said something", s.State, s.Message)
 		}
 	})
 }
