@@ -88,8 +88,8 @@ type VolumeOperationStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	ETASeconds *int64 `json:"etaSeconds,omitempty"`
 
-	// State says more than Phase while an operation is in progress: Scanning, Transferring, Stalled (no byte moved for two
-	// minutes), Finishing. It is informative; more words may come.
+	// State says more than Phase while an operation is in progress: Scanning, Transferring, Stalled (no byte moved and no other
+	// work was seen for two minutes), Finishing. It is informative; more words may come.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
@@ -100,6 +100,13 @@ type VolumeOperationStatus struct {
 	// +optional
 	// +nullable
 	LastProgressTimestamp *metav1.Time `json:"lastProgressTimestamp,omitempty"`
+
+	// LastWorkTimestamp is when a sign of work was last seen: a byte moved, or work was done that moves none, such as a list of
+	// snapshots. Older writers do not tell.
+	//
+	// +optional
+	// +nullable
+	LastWorkTimestamp *metav1.Time `json:"lastWorkTimestamp,omitempty"`
 
 	// HeartbeatTimestamp is when the writer last looked. While it runs that is at most some minutes ago, also where
 	// nothing moves.

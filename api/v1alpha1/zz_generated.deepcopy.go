@@ -774,6 +774,10 @@ func (in *VolumeOperationStatus) DeepCopyInto(out *VolumeOperationStatus) {
 		in, out := &in.LastProgressTimestamp, &out.LastProgressTimestamp
 		*out = (*in).DeepCopy()
 	}
+	if in.LastWorkTimestamp != nil {
+		in, out := &in.LastWorkTimestamp, &out.LastWorkTimestamp
+		*out = (*in).DeepCopy()
+	}
 	if in.HeartbeatTimestamp != nil {
 		in, out := &in.HeartbeatTimestamp, &out.HeartbeatTimestamp
 		*out = (*in).DeepCopy()

@@ -27,7 +27,7 @@ func (c *VolumeCase) explainPlugin(e *Explanation) {
 	case s.State == progress.StateQueued:
 		e.Why, e.general = fmt.Sprintf("%s has not started it in the %s since it was made", plugin, Age(c.At, v.Created)), plugin+" has not started it"
 	case s.State == progress.StateStalled:
-		e.Why, e.general = "no byte has moved for "+Age(c.At, s.LastProgressTime), "no byte has moved for some time"
+		e.Why, e.general = "no byte has moved for "+StallAge(c.At, s), "no byte has moved for some time"
 		e.do("look at the storage of " + plugin)
 	case s.State == progress.StateScanning:
 		e.Why = "its size is not known yet"

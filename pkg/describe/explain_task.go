@@ -44,7 +44,10 @@ func ExplainTask(t *v1alpha1.RepositoryTask, events []Event, at time.Time) Expla
 	case s.State == progress.StateWaiting:
 		e.Why = "it waits: " + v.Message
 	case s.State == progress.StateStalled:
-		e.Why = "no byte has moved for " + Age(at, s.LastProgressTime)
+		e.Why = "no work was seen for " + Age(at, s.LastWork())
+		if v.Message != "" {
+			e.fact("%s", v.Message)
+		}
 		e.do("look at the storage of the repository, and at the network to it")
 	default:
 		e.Why = workingText(t.Spec.Type, &v)

@@ -1,12 +1,14 @@
 package describe
 
 import (
+	"slices"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
 )
 
 // TestExplainTaskInQueue: one that waits for another task is not heard of for hours, and says for which.
@@ -55,5 +57,33 @@ func TestLockText(t *testing.T) {
 	}
 	if got := LockText(&v1alpha1.RepositoryLock{Host: "node-b", User: "root", PID: 7, Since: metav1.NewTime(since)}); got != "locked by PID 7 on node-b as root since 2026-11-21T03:00:00Z" {
 		t.Error(got)
+	}
+}
+
+// TestTaskThatStalls: most tasks move no bytes of volumes, so the time of their last work counts, and not that of the last byte.
+func TestTaskThatStalls(t *testing.T) {
+	t.Parallel()
+	ago := func(d time.Duration) *metav1.Time { return new(metav1.NewTime(now.Add(-d))) }
+	const message = "nothing new is heard while it waits for restic stats"
+	for name, tc := range map[string]struct {
+		work *metav1.Time
+		want string
+	}{
+		"after work without bytes": {ago(4 * time.Minute), "4m"},
+		"of an earlier version":    {nil, "3h"},
+	} {
+		task := &v1alpha1.RepositoryTask{Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskUsage}}
+		task.Status.VolumeOperationStatus = v1alpha1.VolumeOperationStatus{
+			Phase: v1alpha1.PhaseInProgress, State: string(progress.StateStalled), Message: message,
+			LastProgressTimestamp: ago(3 * time.Hour), LastWorkTimestamp: tc.work, HeartbeatTimestamp: ago(0),
+		}
+		e := ExplainTask(task, nil, now)
+		if want := "no work was seen for " + tc.want; e.Why != want || !slices.Contains(e.Facts, message) {
+			t.Errorf("%s: got %q, %q, want %q", name, e.Why, e.Facts, want)
+		}
+		v := OfRepositoryTask(task)
+		if got, want := v.state(now), "Stalled, no work seen for "+tc.want; got != want && got != want+": "+message {
+			t.Errorf("%s: got %q, want %q", name, got, want)
+		}
 	}
 }

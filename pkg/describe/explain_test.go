@@ -257,6 +257,9 @@ func TestExplainVolume(t *testing.T) {
 		"plugin stalls": {pluginCase(func(v *Volume) {
 			v.Progress.State, v.Progress.LastProgressTime = progress.StateStalled, now.Add(-6*time.Minute)
 		}), "no byte has moved for 6m", "look at the storage of plugin example.io/disks"},
+		"plugin stalls, but has worked since": {pluginCase(func(v *Volume) {
+			v.Progress.State, v.Progress.LastProgressTime, v.Progress.LastWorkTime = progress.StateStalled, now.Add(-6*time.Minute), now.Add(-3*time.Minute)
+		}), "no byte has moved for 6m, and no other work was done for 3m", "look at the storage of plugin example.io/disks"},
 		"plugin is gone":       {pluginCase(func(v *Volume) { v.Progress.Heartbeat = now.Add(-time.Hour) }), "plugin example.io/disks has said nothing for 60m", "the next process goes on"},
 		"plugin has not begun": {pluginCase(func(v *Volume) { v.Progress = progress.Snapshot{State: progress.StateQueued} }), "has not started it in the 8m", seePlugins},
 		"plugin has completed": {pluginCase(func(v *Volume) { v.Progress.State = progress.StateCompleted }), "it has completed", ""},

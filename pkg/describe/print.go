@@ -249,13 +249,21 @@ func (v *Volume) state(now time.Time) string {
 	case s.State == progress.StateQueued && s.QueuePosition > 0:
 		line += ", position " + strconv.Itoa(s.QueuePosition)
 	case s.State == progress.StateStalled && !s.LastProgressTime.IsZero():
-		line += ", no byte moved for " + StallAge(now, s)
+		line += ", " + v.Stall(now)
 	}
 	// What has failed says so in its message, in full.
 	if s.Message != "" && !v.Ended() {
 		line += ": " + s.Message
 	}
 	return line
+}
+
+// Stall says for how long a stalled volume or task has shown no sign of work. Most tasks move no bytes of volumes.
+func (v *Volume) Stall(now time.Time) string {
+	if v.Kind == KindRepositoryTask {
+		return "no work seen for " + Age(now, v.Progress.LastWork())
+	}
+	return "no byte moved for " + StallAge(now, &v.Progress)
 }
 
 // StallAge is for how long no byte of a volume has moved. Where other work was done since, it also says when that ended: from then on

@@ -216,6 +216,9 @@ func (v *Volume) setPluginStatus(s *v1alpha1.VolumeOperationStatus) {
 	if s.LastProgressTimestamp != nil {
 		v.Progress.LastProgressTime = s.LastProgressTimestamp.Time
 	}
+	if s.LastWorkTimestamp != nil {
+		v.Progress.LastWorkTime = s.LastWorkTimestamp.Time
+	}
 	if s.HeartbeatTimestamp != nil {
 		v.Progress.Heartbeat = s.HeartbeatTimestamp.Time
 	}

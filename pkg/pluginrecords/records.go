@@ -80,7 +80,8 @@ func contentOf(records []v1alpha1.VolumePluginBackup) [32]byte {
 	hash := sha256.New()
 	encoder := json.NewEncoder(hash)
 	for _, record := range records {
-		record.Status.HeartbeatTimestamp, record.Status.BytesPerSecond, record.Status.ETASeconds = nil, 0, nil
+		record.Status.HeartbeatTimestamp, record.Status.LastWorkTimestamp = nil, nil
+		record.Status.BytesPerSecond, record.Status.ETASeconds = 0, nil
 		if err := encoder.Encode(record); err != nil {
 			panic(fmt.Sprintf("encode a VolumePluginBackup: %v", err)) // plain structs can be encoded
 		}

@@ -296,9 +296,9 @@ func (t *Tracker) state(now time.Time, r Reading) (_ State, _ v1alpha1.Reason, m
 	case stalled && finishing:
 		return StateStalled, v1alpha1.ReasonFinishStalled, "all data is read, storing the last of it does not end"
 	case stalled && scanning:
-		return StateStalled, v1alpha1.ReasonScanStalled, "no byte moved"
+		return StateStalled, v1alpha1.ReasonScanStalled, "no byte moved and no other work was done"
 	case stalled:
-		return StateStalled, v1alpha1.ReasonTransferStalled, "no byte moved"
+		return StateStalled, v1alpha1.ReasonTransferStalled, "no byte moved and no other work was done"
 	case finishing:
 		return StateFinishing, "", ""
 	case scanning:

@@ -29,7 +29,7 @@ func TestTrackerStates(t *testing.T) {
 		"total known, no byte yet":      {reading: Reading{TotalBytes: 5 * mib, TotalFinal: true}, want: StateTransferring},
 		"bytes move":                    {reading: transferring, want: StateTransferring},
 		"just before the stall time":    {reading: transferring, wait: 2*time.Minute - time.Second, want: StateTransferring},
-		"no byte for the stall time":    {reading: transferring, wait: 2 * time.Minute, want: StateStalled, reason: "no byte moved"},
+		"no byte for the stall time":    {reading: transferring, wait: 2 * time.Minute, want: StateStalled, reason: "no byte moved and no other work was done"},
 		"all read":                      {reading: Reading{BytesDone: mib, TotalBytes: mib, TotalFinal: true}, want: StateFinishing},
 		"more read than there was":      {reading: Reading{BytesDone: 2 * mib, TotalBytes: mib, TotalFinal: true}, want: StateFinishing},
 		"data path says finishing":      {reading: Reading{Stage: StageFinishing, BytesDone: mib, TotalBytes: 2 * mib}, want: StateFinishing},
@@ -39,8 +39,8 @@ func TestTrackerStates(t *testing.T) {
 		"a tool is silent":              {reading: Reading{Stage: StageWaiting, Message: "for restic stats"}, wait: QuietAfter - time.Second, want: StateWaiting, reason: "for restic stats"},
 		"a tool is silent for too long": {reading: Reading{Stage: StageWaiting, Message: "for restic stats"}, wait: QuietAfter, want: StateStalled, reason: "nothing new is heard while it waits for restic stats"},
 		"nobody has looked since":       {reading: Reading{BytesDone: mib, TotalBytes: 10 * mib, TotalFinal: true, Next: 5 * time.Minute}, wait: 4 * time.Minute, want: StateTransferring},
-		"nothing moved when looked at":  {reading: Reading{BytesDone: mib, TotalBytes: 10 * mib, TotalFinal: true, Next: 5 * time.Minute}, wait: 5 * time.Minute, want: StateStalled, reason: "no byte moved"},
-		"a silent scan is a stall, too": {reading: Reading{Stage: StageScanning}, wait: time.Hour, want: StateStalled, reason: "no byte moved"},
+		"nothing moved when looked at":  {reading: Reading{BytesDone: mib, TotalBytes: 10 * mib, TotalFinal: true, Next: 5 * time.Minute}, wait: 5 * time.Minute, want: StateStalled, reason: "no byte moved and no other work was done"},
+		"a silent scan is a stall, too": {reading: Reading{Stage: StageScanning}, wait: time.Hour, want: StateStalled, reason: "no byte moved and no other work was done"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -13,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
@@ -81,6 +83,26 @@ func (tasks) Get(context.Context, client.ObjectKey, client.Object, ...client.Get
 func (t tasks) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
 	list.(*v1alpha1.RepositoryTaskList).Items = t
 	return nil
+}
+
+// TestTaskTellsOfWorkWithoutBytes: a list of snapshots moves no byte.
+func TestTaskTellsOfWorkWithoutBytes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		tracker := progress.NewTracker(progress.Options{})
+		tracker.Begin(1)
+		begun := time.Now()
+		<-time.After(time.Hour) // of the bubble
+		tracker.Step()
+		worked := time.Now()
+		<-time.After(progress.DefaultStallAfter)
+		var status v1alpha1.RepositoryTaskStatus
+		snapshot := tracker.Snapshot()
+		setProgress(&status, &snapshot)
+		if status.State != string(v1alpha1.StateStalled) || !status.LastProgressTimestamp.Time.Equal(begun) || !status.LastWorkTimestamp.Time.Equal(worked) {
+			t.Errorf("it is %+v", status.VolumeOperationStatus)
+		}
+	})
 }
 
 // TestProgressMetrics: of a task that runs it is known how far it is, how fast, and whether it moves.

@@ -37,7 +37,9 @@ func setProgress(status *v1alpha1.RepositoryTaskStatus, s *progress.Snapshot) {
 		status.Progress.TotalBytes = max(s.TotalBytes, done)
 		status.Percent = new(int32(min(float64(done)/float64(status.Progress.TotalBytes)*100, 99)))
 	}
-	for at, moment := range map[**metav1.Time]time.Time{&status.LastProgressTimestamp: s.LastProgressTime, &status.HeartbeatTimestamp: s.Heartbeat} {
+	for at, moment := range map[**metav1.Time]time.Time{
+		&status.LastProgressTimestamp: s.LastProgressTime, &status.LastWorkTimestamp: s.LastWork(), &status.HeartbeatTimestamp: s.Heartbeat,
+	} {
 		if !moment.IsZero() {
 			*at = new(metav1.NewTime(moment))
 		}

@@ -65,7 +65,7 @@ func (o *Operation) announce(ctx context.Context, before, after *record) {
 	case status.State == string(progress.StateStalled) && before.status.State != status.State:
 		o.told.stalls++
 		if rare(o.told.stalls) {
-			o.event(ctx, after, corev1.EventTypeWarning, EventStalled, "%s is stalled: no byte moved since %s", o.subject, status.LastProgressTimestamp.UTC().Format(time.RFC3339))
+			o.event(ctx, after, corev1.EventTypeWarning, EventStalled, "%s is stalled: no byte moved and no other work was seen since %s", o.subject, status.LastWorkTimestamp.UTC().Format(time.RFC3339))
 		}
 	case before.status.State == string(progress.StateStalled) && before.status.State != status.State && o.told.stalls > 0 && rare(o.told.stalls):
 		o.event(ctx, after, corev1.EventTypeNormal, EventResumed, "%s moves again", o.subject)

@@ -300,6 +300,35 @@ func TestSilentOperationIsStalledAndItsHeartGoesOn(t *testing.T) {
 	})
 }
 
+// TestWorkWithoutBytes has a plugin that finds more and more to do, and then nothing: the stall counts from the last of that, and the writes do not grow.
+func TestWorkWithoutBytes(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, s *store, r *Recorder, _ *bytes.Buffer) {
+		op := r.BeginBackup(request)
+		op.Update(10, 100)
+		begun := time.Now()
+		for total := range int64(60) {
+			pass(10 * time.Second)
+			op.Update(10, 101+total)
+		}
+		worked := time.Now()
+		pass(5 * time.Minute)
+		st := s.backup(t).Status
+		if st.State != "Stalled" || st.LastProgressTimestamp.After(begun) || !st.LastWorkTimestamp.Equal(stamp(worked)) {
+			t.Errorf("it is %+v, want a stall since %s", st, worked)
+		}
+		op.Complete()
+		list := &eventsv1.EventList{}
+		if err := s.List(t.Context(), list); err != nil {
+			t.Fatal(err)
+		}
+		want := "no other work was seen since " + worked.UTC().Format(time.RFC3339)
+		if !slices.ContainsFunc(list.Items, func(e eventsv1.Event) bool { return e.Reason == EventStalled && strings.HasSuffix(e.Note, want) }) {
+			t.Errorf("no Event says %q: %+v", want, list.Items)
+		}
+	})
+}
+
 func TestOutageIsSatOut(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *store, r *Recorder, log *bytes.Buffer) {

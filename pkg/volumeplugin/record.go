@@ -68,6 +68,9 @@ func (r *record) tell(s progress.Snapshot, id, message string, end *ending) {
 	if status.LastProgressTimestamp == nil || s.BytesDone > status.Progress.BytesDone {
 		status.LastProgressTimestamp = stamp(s.LastProgressTime)
 	}
+	if work := stamp(s.LastWork()); work != nil && (status.LastWorkTimestamp == nil || work.After(status.LastWorkTimestamp.Time)) {
+		status.LastWorkTimestamp = work
+	}
 	status.HeartbeatTimestamp = stamp(s.Heartbeat)
 	status.Phase, status.State, status.Message = v1alpha1.PhaseInProgress, string(s.State), message
 	status.BytesPerSecond, status.ETASeconds = s.BytesPerSecond, s.ETASeconds
@@ -118,7 +121,7 @@ func stamp(t time.Time) *metav1.Time {
 func news(before, after *record) bool {
 	a, b := *before.status, *after.status
 	for _, s := range []*v1alpha1.VolumeOperationStatus{&a, &b} {
-		s.HeartbeatTimestamp, s.BytesPerSecond, s.ETASeconds = nil, 0, nil
+		s.HeartbeatTimestamp, s.LastWorkTimestamp, s.BytesPerSecond, s.ETASeconds = nil, nil, 0, nil // work without bytes is told with the heartbeat
 	}
 	return *before.id != *after.id || !equality.Semantic.DeepEqual(a, b)
 }

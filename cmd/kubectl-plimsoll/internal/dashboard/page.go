@@ -215,7 +215,7 @@ func news(v *describe.Volume, now time.Time) string {
 	case v.Silent(now):
 		return "no report for " + describe.Age(now, p.Heartbeat) + ": the node agent does not run or cannot reach the API server"
 	case p.State == progress.StateStalled && !p.LastProgressTime.IsZero():
-		return "no byte moved for " + describe.StallAge(now, p)
+		return v.Stall(now)
 	case p.Message != "" && !v.Ended():
 		return p.Message
 	case p.State == progress.StateQueued && p.QueuePosition > 0:
