@@ -195,6 +195,35 @@ func TestForgetPlansWhenItIsItsTurn(t *testing.T) {
 	}
 }
 
+// TestForgetPlansWithItsClaim: what somebody asks for before the task has the repository is in the plan.
+func TestForgetPlansWithItsClaim(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.newRepository("restic", "shop")
+	older := s.own("restic", "shop", "web-0", 2)
+	s.own("restic", "shop", "web-0", 1)
+	task := s.forgetTask("forget", 1, "")
+	s.Create(task)
+	c := s.controller(s.forgetting(), s.Client)
+	c.api = interceptor.NewClient(s.Client, interceptor.Funcs{
+		Get: func(ctx context.Context, w client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+			if _, claims := o.(*velerov1.BackupStorageLocation); claims {
+				s.Patch(older, `{"metadata": {"annotations": {"`+v1alpha1.AnnotationKeep+`": "true"}}}`)
+			}
+			return w.Get(ctx, key, o, options...)
+		},
+	})
+	r := c.newRun(task)
+	r.kind, _ = kindOf(&task.Spec)
+	plan, err := r.claimedPlan(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if kept := plan.Volumes[0].Snapshots[1]; kept.PodVolumeBackup != older.Name || kept.Result != v1alpha1.RetentionKept || plan.Wave != "" || len(r.claimed) != 1 {
+		t.Errorf("%+v", plan)
+	}
+}
+
 // TestAttemptsOfTheQueued: a task whose process has ended has had an attempt, also if another task has its repository when the next process begins. One
 // that has only waited has not.
 func TestAttemptsOfTheQueued(t *testing.T) {
