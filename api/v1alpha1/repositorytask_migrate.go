@@ -39,4 +39,9 @@ type MigratedBackup struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
+
+	// UncopiedSnapshots is how many snapshots of it the task has migrated, or would, that no Velero server restores, since it has no copy.
+	//
+	// +optional
+	UncopiedSnapshots int32 `json:"uncopiedSnapshots,omitempty"`
 }

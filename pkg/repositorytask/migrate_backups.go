@@ -49,10 +49,46 @@ func (r *run) migrateBackups(ctx context.Context) error {
 		r.log.Info("Backup is done", "backup", entry.Backup, "copy", entry.Copy, "result", entry.Result, "message", entry.Message)
 		backups[i] = entry
 	}
-	if err := r.write(ctx, func(s *v1alpha1.RepositoryTaskStatus) { s.Backups = backups }); err != nil {
+	uncopied := r.countUncopied(backups)
+	err := r.write(ctx, func(s *v1alpha1.RepositoryTaskStatus) {
+		s.Backups = backups
+		for i, said := range uncopied {
+			if v := &s.Volumes[i]; !strings.Contains(v.Message, said) {
+				v.Message = messageOf(strings.TrimPrefix(v.Message+"; "+said, "; "))
+			}
+		}
+	})
+	if err != nil {
 		return fmt.Errorf("write the results of the Backups: %w", err)
 	}
 	return nil
+}
+
+// countUncopied counts in the entries of Backups the snapshots that are in the kopia repository, or would be, and that no copy leads to. It returns what
+// there is to say of each, by the volume.
+func (r *run) countUncopied(backups []v1alpha1.MigratedBackup) map[int]string {
+	uncopied, volumes := map[int]string{}, r.status().Volumes
+	for i := range volumes {
+		if volumes[i].Result != v1alpha1.VolumeMigrated && volumes[i].Result != v1alpha1.VolumePlanned {
+			continue
+		}
+		at := slices.IndexFunc(backups, func(b v1alpha1.MigratedBackup) bool { return b.Backup == backupOf(&r.backups[i]) })
+		if at < 0 || backups[at].Result != v1alpha1.VolumeFailed {
+			continue
+		}
+		backups[at].UncopiedSnapshots++
+		uncopied[i] = fmt.Sprintf("Backup %s has no copy, so no Velero server restores this snapshot out of kopia%s", backups[at].Backup, restoresAlone(&volumes[i]))
+	}
+	return uncopied
+}
+
+// restoresAlone names the command that restores a snapshot without a Backup.
+func restoresAlone(v *v1alpha1.RepositoryTaskVolume) string {
+	if v.MigratedSnapshotID == "" {
+		return ""
+	}
+	return fmt.Sprintf(": 'kubectl plimsoll volume restore --into-claim %s/CLAIM --from %s --uploader kopia --source-namespace %s --location %s' does",
+		v.Namespace, v.MigratedSnapshotID, v.Namespace, v.BackupStorageLocation)
 }
 
 // migrateBackup stores the copy of one Backup, or finds out whether it would. The error is that of ctx.
@@ -166,7 +202,7 @@ func migrateOutcome(dryRun bool) func(*v1alpha1.RepositoryTaskStatus, string) ou
 
 // summarizeMigration sums up a migration. One that leaves snapshots to later tasks has not failed at any of them, but nobody must take it for the end.
 func summarizeMigration(status *v1alpha1.RepositoryTaskStatus, note string, dryRun bool) outcome {
-	var migrated, planned, failed, copies, toCopy, lost int64
+	var migrated, planned, failed, copies, toCopy, lost, uncopied int64
 	var bytes, uploaded int64
 	var why string
 	var reason v1alpha1.Reason
@@ -186,6 +222,7 @@ func summarizeMigration(status *v1alpha1.RepositoryTaskStatus, note string, dryR
 	}
 	for i := range status.Backups {
 		b := &status.Backups[i]
+		uncopied += int64(b.UncopiedSnapshots)
 		switch b.Result {
 		case v1alpha1.VolumeMigrated:
 			copies++
@@ -207,7 +244,7 @@ func summarizeMigration(status *v1alpha1.RepositoryTaskStatus, note string, dryR
 	for _, other := range []struct {
 		n    int64
 		what string
-	}{{failed, "not migrated"}, {int64(len(status.Backups)) - copies - toCopy, "Backups without a copy"}, {lost, "FIFOs, sockets, devices and sets of extended attributes not stored"}, {int64(status.Postponed), "left to later tasks"}} {
+	}{{failed, "not migrated"}, {int64(len(status.Backups)) - copies - toCopy, "Backups without a copy"}, {uncopied, "snapshots of those, which no Velero server restores out of kopia"}, {lost, "FIFOs, sockets, devices and sets of extended attributes not stored"}, {int64(status.Postponed), "left to later tasks"}} {
 		if other.n > 0 {
 			fmt.Fprintf(&said, "; %d %s", other.n, other.what)
 		}

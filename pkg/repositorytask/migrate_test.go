@@ -508,12 +508,17 @@ func TestMigrateRefuses(t *testing.T) {
 	if status.Phase != v1alpha1.PhaseFailed || status.Reason != v1alpha1.ReasonNotMigrated || status.Volumes[0].Result != v1alpha1.VolumeMigrated {
 		t.Errorf("%+v", status)
 	}
+	s.wantUncopied(status)
 	s.storeBackup(n.Backup, n.pvb)
 	s.storeFile("night", "night-volumesnapshots.json.gz", []map[string]any{{"spec": map[string]any{"backupName": "night"}, "status": map[string]any{"providerSnapshotID": "snap-1"}}})
 	status = s.ended(s.migration("native")).Status
 	if status.Phase != v1alpha1.PhaseFailed || status.Reason != v1alpha1.ReasonUnsupported || !strings.Contains(status.Message, "volume snapshots") {
 		t.Errorf("%+v", status)
 	}
+	s.wantUncopied(status)
+	plan := s.migration("native-plan")
+	plan.Spec.DryRun = true
+	s.wantUncopied(s.ended(plan).Status)
 	s.storeBackup(n.Backup, n.pvb)
 	for name, test := range map[string]struct {
 		spoil  func() error
@@ -572,6 +577,20 @@ func TestMigrateRefuses(t *testing.T) {
 	}
 	if now := untouched(t, s); !slices.Equal(slices.Sorted(maps.Keys(before)), slices.Sorted(maps.Keys(now))) {
 		t.Error("the restic repository or a Backup has other files than before")
+	}
+}
+
+// wantUncopied: the one snapshot was migrated, its Backup has no copy, and the task says how to restore it all the same.
+func (s *site) wantUncopied(status v1alpha1.RepositoryTaskStatus) {
+	s.t.Helper()
+	if len(status.Volumes) != 1 || len(status.Backups) != 1 || status.Backups[0].UncopiedSnapshots != 1 || !strings.Contains(status.Message, "; 1 snapshots of those, which no Velero server restores out of kopia") {
+		s.t.Fatalf("%+v", status)
+	}
+	v := &status.Volumes[0]
+	for _, want := range []string{"Backup night has no copy", "--into-claim shop/CLAIM --from " + v.MigratedSnapshotID + " --uploader kopia --source-namespace shop --location default"} {
+		if !strings.Contains(v.Message, want) || v.MigratedSnapshotID == "" || strings.Count(v.Message, want) != 1 {
+			s.t.Errorf("%+v, want %s", v, want)
+		}
 	}
 }
 
