@@ -32,7 +32,7 @@ type forgetting struct {
 	repository uploader.Repository
 	sink       progress.Sink
 	open       []*openSnapshot
-	kept       []*openSnapshot // what is to stay of the volumes of which something is to go
+	kept       []*openSnapshot // what is to stay of the volumes of which something is to go, or may be gone
 }
 
 // openSnapshot is a snapshot of the plan, and its record.
@@ -74,7 +74,7 @@ func (f *forgetting) readOpen(ctx context.Context) error {
 		if v.BackupStorageLocation != f.entry.BackupStorageLocation || v.Namespace != f.entry.VolumeNamespace || v.Uploader != f.entry.Uploader {
 			continue
 		}
-		someGo := slices.ContainsFunc(v.Snapshots, func(s v1alpha1.RetentionSnapshot) bool { return s.Result == v1alpha1.RetentionPending })
+		someGo := slices.ContainsFunc(v.Snapshots, func(s v1alpha1.RetentionSnapshot) bool { return isOpen(&s) })
 		for j := range v.Snapshots {
 			s := &openSnapshot{RetentionSnapshot: v.Snapshots[j], volume: i, at: j, record: byName[v.Snapshots[j].PodVolumeBackup]}
 			if !isOpen(&s.RetentionSnapshot) {
@@ -147,6 +147,7 @@ const (
 	deletedMeanwhile = "its PodVolumeBackup was deleted meanwhile, and not by this task: the snapshot is left in the repository"
 	changedMeanwhile = "its PodVolumeBackup was changed meanwhile"
 	keptIsUnnamed    = "its PodVolumeBackup, which is to be kept, was deleted or changed meanwhile, so nothing of the volume is forgotten: the next task makes a new plan"
+	bothAreLost      = "the repository does not have the snapshot, nor that of PodVolumeBackup %s, which is to be kept, so it is not known whether a task has removed it: the location may lead to another bucket, or to an older copy. Its PodVolumeBackup stays with the mark; the next task of type Forget looks again"
 	keptIsLost       = "the repository does not have the snapshot, which is to be kept, so nothing of the volume is forgotten: 'kubectl plimsoll repository check' says more. If it is given up, delete this PodVolumeBackup"
 )
 
@@ -177,12 +178,14 @@ func (f *forgetting) noteLostSnapshot(ctx context.Context, id string) {
 }
 
 // look finds out which snapshots are there, with the repository's password and without any change. Records of snapshots that this or an
-// earlier task has removed are deleted.
+// earlier task has removed are deleted, unless the volume lacks one that is to be kept: then this may be another repository than the one that the task
+// worked on.
 func (f *forgetting) look(ctx context.Context) error {
 	outcomes, err := f.forget(ctx, slices.Concat(f.open, f.kept), true)
 	if err != nil {
 		return err
 	}
+	lacking := f.lacking(outcomes[len(f.open):])
 	for i, s := range f.open {
 		there := outcomes[i].State != uploader.ForgetNotFound
 		switch {
@@ -192,6 +195,8 @@ func (f *forgetting) look(ctx context.Context) error {
 			s.fail(deletedMeanwhile)
 		case s.record == nil:
 			s.Result, s.Rules, s.Message = v1alpha1.RetentionForgotten, nil, ""
+		case !there && s.marked && lacking[s.volume] != "":
+			s.fail(fmt.Sprintf(bothAreLost, lacking[s.volume]))
 		case !there && s.marked:
 			if err := f.deleteRecord(ctx, s); err != nil {
 				return err
@@ -206,6 +211,17 @@ func (f *forgetting) look(ctx context.Context) error {
 		}
 	}
 	return f.lookAtKept(ctx, outcomes[len(f.open):])
+}
+
+// lacking returns the PodVolumeBackup of a snapshot that is to be kept and is not there, by volume.
+func (f *forgetting) lacking(outcomes []uploader.ForgetOutcome) map[int]string {
+	lacking := map[int]string{}
+	for i, s := range f.kept {
+		if outcomes[i].State != uploader.ForgetPresent && lacking[s.volume] == "" {
+			lacking[s.volume] = s.PodVolumeBackup
+		}
+	}
+	return lacking
 }
 
 // lookAtKept keeps all snapshots of a volume that lacks one of those that are to be kept: what was to go may be all that is left of it. outcomes is nil

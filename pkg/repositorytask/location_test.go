@@ -1,6 +1,7 @@
 package repositorytask
 
 import (
+	"context"
 	"maps"
 	"os"
 	"path/filepath"
@@ -180,4 +181,62 @@ func TestLocationLeadsElsewhere(t *testing.T) {
 	testenv.EventuallyGet(s.Env, found, "the end of the note", func(task *v1alpha1.RepositoryTask, err error) bool {
 		return err == nil && task.Labels[v1alpha1.LabelDamaged] == ""
 	})
+}
+
+// TestForgetWhereTheLocationLeadsElsewhere: a task was killed, and the location then leads to an older copy of the bucket. The copy lacks the snapshots
+// whose records are marked, and the one that is to be kept, too: so it is not known whether anybody has removed them, and the records stay with their marks.
+func TestForgetWhereTheLocationLeadsElsewhere(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"restic", "kopia"} {
+		for name, killed := range map[string]bool{"the same task": true, "another task": false} {
+			t.Run(name+" "+kind, func(t *testing.T) {
+				t.Parallel()
+				s := newSite(t)
+				s.newRepository(kind, "shop")
+				older := t.TempDir()
+				if err := os.CopyFS(filepath.Join(older, kind), os.DirFS(filepath.Join(s.dir, kind))); err != nil {
+					t.Fatal(err)
+				}
+				for _, days := range []int{2, 1, 0} {
+					s.own(kind, "shop", "db-0", days)
+				}
+				reached := make(chan struct{})
+				cfg := s.forgetting()
+				cfg.Forgetters = map[string]uploader.Forgetter{kind: interrupting{Forgetter: cfg.Forgetters[kind], before: func(ctx context.Context, look bool) {
+					if !look {
+						close(reached)
+						<-ctx.Done()
+					}
+				}}}
+				stop := s.start(cfg)
+				task := s.forgetTask("killed", 1, "")
+				task.Spec.Acknowledge = s.waveOf(task)
+				s.Create(task)
+				<-reached
+				stop()
+				if !killed {
+					s.Delete(task)
+					task = s.forgetTask("later", 1, "")
+					s.Create(task)
+				}
+				location := &velerov1.BackupStorageLocation{ObjectMeta: s.Meta("default")}
+				s.lead(location, older)
+				s.start(s.forgetting())
+				if err := s.untilEnded(task); err != nil {
+					t.Fatal(err)
+				}
+				if names, marked := s.records(); len(names) != 3 || len(marked) != 2 {
+					t.Errorf("records %v, marked %v: %+v", names, marked, task.Status)
+				}
+				if left := becomes(task, kind+"-db-0-2"); task.Status.Phase != v1alpha1.PhaseFailed || left.Result != v1alpha1.RetentionFailed || !strings.Contains(left.Message, "nor that of PodVolumeBackup "+kind+"-db-0-0") {
+					t.Errorf("%+v", task.Status)
+				}
+				s.lead(location, s.dir)
+				last := s.ended(s.forgetTask("last", 1, ""))
+				if names, marked := s.records(); last.Status.Phase != v1alpha1.PhaseCompleted || len(names) != 3 || len(marked) > 0 || s.snapshots(kind, "shop") != 3 {
+					t.Errorf("where it leads there again: records %v, marked %v: %+v", names, marked, last.Status)
+				}
+			})
+		}
+	}
 }
