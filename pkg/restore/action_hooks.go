@@ -190,16 +190,11 @@ func checkHooks(spec *velerov1.RestoreSpec) error {
 	return nil
 }
 
-// hookMatches reports whether hooks, which were checked, are for a pod.
+// hookMatches reports whether hooks, which were checked, are for a pod. Their lists of resources do not count, as in Velero
+// (GetRestoreHooksFromSpec in internal/hook/item_hook_handler.go, 1.17.2): hooks run in pods only.
 func hookMatches(resource *velerov1.RestoreResourceHookSpec, namespace string, podLabels map[string]string) bool {
 	namespaces, err := newFilter(resource.IncludedNamespaces, resource.ExcludedNamespaces)
 	if err != nil || !namespaces.takes(namespace) {
-		return false
-	}
-	names := []string{"*", pods.Resource, "pod", "po"}
-	namesPods := func(entry string) bool { return slices.Contains(names, entry) }
-	if len(resource.IncludedResources) > 0 && !slices.ContainsFunc(resource.IncludedResources, namesPods) ||
-		slices.ContainsFunc(resource.ExcludedResources, namesPods) {
 		return false
 	}
 	if resource.LabelSelector == nil {

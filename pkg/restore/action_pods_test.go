@@ -88,9 +88,9 @@ func TestPods(t *testing.T) {
 		item: plain,
 		want: expectation{item: unlocked},
 	}, {
-		name: "for this namespace, resource and label",
+		name: "for this namespace and label",
 		spec: hook(func(h *velerov1.RestoreResourceHookSpec) {
-			h.IncludedNamespaces, h.IncludedResources = []string{"st*"}, []string{"pods"}
+			h.IncludedNamespaces = []string{"st*"}
 			h.LabelSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
 		}),
 		item: plain,
@@ -101,10 +101,15 @@ func TestPods(t *testing.T) {
 		item: plain,
 		want: expectation{item: plain},
 	}, {
-		name: "not for pods",
-		spec: hook(func(h *velerov1.RestoreResourceHookSpec) { h.ExcludedResources = []string{"po"} }),
+		name: "whatever resources it includes, as in Velero",
+		spec: hook(func(h *velerov1.RestoreResourceHookSpec) { h.IncludedResources = []string{"deployments.apps"} }),
 		item: plain,
-		want: expectation{item: plain},
+		want: expectation{item: unlocked},
+	}, {
+		name: "whatever resources it excludes, as in Velero",
+		spec: hook(func(h *velerov1.RestoreResourceHookSpec) { h.ExcludedResources = []string{"po", "*"} }),
+		item: plain,
+		want: expectation{item: unlocked},
 	}, {
 		name: "for other labels",
 		spec: hook(func(h *velerov1.RestoreResourceHookSpec) {
