@@ -14,7 +14,7 @@ import (
 )
 
 // neverRestored are the resources that a cluster makes itself, and those that make a Velero server or an agent act: a
-// DeleteBackupRequest that comes back would delete a backup.
+// DeleteBackupRequest that comes back would delete a backup, and a RepositoryTask would forget snapshots again.
 var neverRestored = []string{
 	// Velero's own list.
 	"nodes",
@@ -32,9 +32,11 @@ var neverRestored = []string{
 	"datadownloads.velero.io",
 	"deletebackuprequests.velero.io",
 	"downloadrequests.velero.io",
+	"filerequests.plimsoll.io",
 	"leases.coordination.k8s.io",
 	"podvolumebackups.velero.io",
 	"podvolumerestores.velero.io",
+	"repositorytasks.plimsoll.io",
 	"schedules.velero.io",
 	"serverstatusrequests.velero.io",
 	"volumepluginbackups.plimsoll.io",

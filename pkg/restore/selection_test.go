@@ -2,7 +2,9 @@ package restore
 
 import (
 	"fmt"
+	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -132,6 +134,24 @@ func TestProblemsKeepLittle(t *testing.T) {
 	told := c.reportedProblems()
 	if last := told[len(told)-1]; len(c.problems) != maxProblems || len(told) != maxProblems+1 || last != (problem{"", "5 more items of the backup cannot be read"}) {
 		t.Errorf("%d problems are told, the last is %v", len(told), last)
+	}
+}
+
+// TestOwnObjectsAreNeverRestored has the kinds of all our CRDs: each makes somebody act.
+func TestOwnObjectsAreNeverRestored(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("../../deploy/crds/plimsoll.io_*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no CRDs: %v", err)
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name := textOf(decodeManifest(t, string(data)), "metadata", "name"); !slices.Contains(NeverRestored(), name) {
+			t.Errorf("%s are restored", name)
+		}
 	}
 }
 
