@@ -258,7 +258,7 @@ func releaseVolume(claim *unstructured.Unstructured) {
 // noPodVolumeData returns why a claim gets no data though it was backed up from a pod; "" if it does, or was empty.
 func (s *scope) noPodVolumeData(claim types.NamespacedName) string {
 	records := s.volumes.podVolumes[claim]
-	if len(records) == 0 && !s.volumes.annotated[claim] {
+	if len(records) == 0 && len(s.volumes.annotated[claim]) == 0 {
 		return "the backup says that restic or kopia has stored it, but the record of that (PodVolumeBackup) is missing"
 	}
 	var reason string

@@ -214,19 +214,19 @@ func (r *run) volumesToPatch(created map[types.NamespacedName]bool) map[types.Na
 // created, or get no data.
 func (r *run) unfilledClaims(ctx context.Context, created map[types.NamespacedName]bool, filled []velerov1.PodVolumeRestore) map[types.NamespacedName]error {
 	check, unfilled := newFillCheck(filled), map[types.NamespacedName]error{}
-	for claim, records := range r.volumes.podVolumes {
-		target := r.targetClaim(claim)
-		withData := slices.DeleteFunc(slices.Clone(records), func(pvb *velerov1.PodVolumeBackup) bool { return pvb.Status.SnapshotID == "" })
-		if !created[target] || len(withData) == 0 {
+	claims := slices.AppendSeq(slices.Collect(maps.Keys(r.volumes.podVolumes)), maps.Keys(r.volumes.annotated))
+	for _, claim := range claims {
+		target, stored := r.targetClaim(claim), r.volumes.storedFrom(claim)
+		if !created[target] || len(stored) == 0 {
 			continue
 		}
-		filled, err := r.isFilled(ctx, target, withData, check)
+		filled, err := r.isFilled(ctx, target, stored, check)
 		switch {
 		case err != nil:
 			unfilled[target] = fmt.Errorf("it is not known whether its data was restored: %w", err)
 		case !filled:
 			unfilled[target] = fmt.Errorf("its new volume is empty: it would be filled through pod %s, from which it was backed up, and the restore has not created that, or not restored its volumes. "+
-				"Delete the claim, and restore it together with its pod", withData[0].Spec.Pod.Name)
+				"Delete the claim, and restore it together with its pod", stored[0].pod)
 		}
 	}
 	return unfilled
@@ -234,7 +234,7 @@ func (r *run) unfilledClaims(ctx context.Context, created map[types.NamespacedNa
 
 // isFilled reports whether data goes into a created claim. Where resource modifiers may have renamed it or its pod, or given the pod
 // another claim, the names of the backup do not tell.
-func (r *run) isFilled(ctx context.Context, claim types.NamespacedName, records []*velerov1.PodVolumeBackup, check fillCheck) (bool, error) {
+func (r *run) isFilled(ctx context.Context, claim types.NamespacedName, stored []podVolume, check fillCheck) (bool, error) {
 	if r.Modifiers.concern(claimResource) || r.Modifiers.concern(pods) {
 		object, err := r.getObject(ctx, claimObjects, claim)
 		if err != nil {
@@ -242,9 +242,7 @@ func (r *run) isFilled(ctx context.Context, claim types.NamespacedName, records 
 		}
 		return check.claims[object.GetUID()], nil
 	}
-	return slices.ContainsFunc(records, func(pvb *velerov1.PodVolumeBackup) bool {
-		return check.restored[podVolume{claim.Namespace, pvb.Spec.Pod.Name, pvb.Spec.Volume}]
-	}), nil
+	return slices.ContainsFunc(stored, func(v podVolume) bool { return check.restored[podVolume{claim.Namespace, v.pod, v.volume}] }), nil
 }
 
 // isFinal reports whether it is of no use to wait.

@@ -194,6 +194,43 @@ func TestFinalizeWaitsForConsumer(t *testing.T) {
 	}
 }
 
+// TestAnnotatedClaimWithoutItsPod: Velero 1.0 noted the snapshots of claims on the pods alone. A restore without them has no data for the
+// claims.
+func TestAnnotatedClaimWithoutItsPod(t *testing.T) {
+	t.Parallel()
+	for name, leaveOut := range map[string]bool{"without its pod": true, "with its pod": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newAttempt(t)
+			_, shop := a.inNamespaces()
+			if leaveOut {
+				a.input.Restore.Spec.IncludedResources = []string{"persistentvolumeclaims", "persistentvolumes"}
+			}
+			a.input.Archive = archiveOf(t, "1", map[string]string{
+				"persistentvolumeclaims/namespaces/shop/data": `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: data, namespace: shop},
+					spec: {volumeName: old-` + a.id + `, storageClassName: '', accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}`,
+				"pods/namespaces/shop/web": `{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop, annotations: {snapshot.velero.io/v: s1}},
+					spec: {volumes: [{name: v, persistentVolumeClaim: {claimName: data}}], containers: [{name: a, image: a}]}}`,
+			})
+			run := a.collect(a.engine())
+			outcome, err := run.RestoreItems(t.Context(), a.report)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := run.Finalize(t.Context(), outcome); err != nil {
+				t.Fatal(err)
+			}
+			want := ""
+			if leaveOut {
+				want = "error " + shop + ": persistentvolumeclaims/data: its new volume is empty: it would be filled through pod web"
+			}
+			if said := resultsText(outcome); !strings.HasPrefix(said, want) || (said == "") == leaveOut {
+				t.Errorf("want %q in:\n%s", want, said)
+			}
+		})
+	}
+}
+
 // TestFinalizeEndsWithoutConsumer ends the wait for a claim whose pod is not scheduled: that is no error of the restore.
 func TestFinalizeEndsWithoutConsumer(t *testing.T) {
 	t.Parallel()

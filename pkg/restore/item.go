@@ -83,8 +83,7 @@ func (s *scope) shouldHaveData(claim types.NamespacedName) bool {
 	case fromNowhere:
 		return from.lost
 	case fromPodVolume:
-		stored := func(pvb *velerov1.PodVolumeBackup) bool { return pvb.Status.SnapshotID != "" }
-		return s.volumes.annotated[claim] || slices.ContainsFunc(s.volumes.podVolumes[claim], stored) || s.noPodVolumeData(claim) != ""
+		return len(s.volumes.storedFrom(claim)) > 0 || s.noPodVolumeData(claim) != ""
 	default:
 		return true
 	}

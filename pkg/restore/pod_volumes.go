@@ -156,11 +156,8 @@ func waitForVolumes(ctx context.Context, s *scope, in *actionInput) (actionOutpu
 func (s *scope) unawaitedClaims(pod *unstructured.Unstructured) (warnings []string) {
 	for volume, name := range claimsByVolume(pod.Object) {
 		through := ""
-		for _, pvb := range s.volumes.podVolumes[types.NamespacedName{Namespace: pod.GetNamespace(), Name: name}] {
-			if pvb.Status.SnapshotID == "" {
-				continue
-			}
-			if through = pvb.Spec.Pod.Name; through == pod.GetName() {
+		for _, stored := range s.volumes.storedFrom(types.NamespacedName{Namespace: pod.GetNamespace(), Name: name}) {
+			if through = stored.pod; through == pod.GetName() {
 				break
 			}
 		}

@@ -113,7 +113,7 @@ func TestAnnotatedPodsKeepLittle(t *testing.T) {
 	pod := fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {namespace: shop, name: web, annotations: {snapshot.velero.io/a: s1, snapshot.velero.io/b: s2}},
 		spec: {volumes: [{name: a, persistentVolumeClaim: {claimName: good}}, {name: b, persistentVolumeClaim: {claimName: %s}}]}}`, strings.Repeat("x", 1<<20))
 	records := newVolumeRecords(&Input{Archive: archiveOf(t, "1", map[string]string{"pods/namespaces/shop/web": pod})})
-	if diff := cmp.Diff(map[types.NamespacedName]bool{{Namespace: "shop", Name: "good"}: true}, records.annotated); diff != "" {
+	if diff := cmp.Diff(map[types.NamespacedName][]podVolume{{Namespace: "shop", Name: "good"}: {{"shop", "web", "a"}}}, records.annotated, cmp.AllowUnexported(podVolume{})); diff != "" {
 		t.Errorf("-want +got:\n%.1000s", diff)
 	}
 }

@@ -48,14 +48,14 @@ type volumeRecords struct {
 	native map[string]*backupstore.NativeSnapshot // of PersistentVolumes
 	// podVolumes are those of claims, with and without a snapshot.
 	podVolumes map[types.NamespacedName][]*velerov1.PodVolumeBackup
-	// annotated are the claims of pods that Velero 1.0 and before annotated with the snapshots of their volumes.
-	annotated map[types.NamespacedName]bool
+	// annotated are the claims of pods that Velero 1.0 and before annotated with the snapshots of their volumes, with these volumes.
+	annotated map[types.NamespacedName][]podVolume
 }
 
 func newVolumeRecords(input *Input) *volumeRecords {
 	r := &volumeRecords{
 		infos: map[string]*volumeinfo.BackupVolume{}, native: map[string]*backupstore.NativeSnapshot{},
-		podVolumes: map[types.NamespacedName][]*velerov1.PodVolumeBackup{}, annotated: map[types.NamespacedName]bool{},
+		podVolumes: map[types.NamespacedName][]*velerov1.PodVolumeBackup{}, annotated: map[types.NamespacedName][]podVolume{},
 	}
 	for i := range input.VolumeInfos {
 		info := &input.VolumeInfos[i]
@@ -167,11 +167,22 @@ func (r *volumeRecords) readAnnotatedPods(archive *backupstore.Archive) {
 		}
 		claims := claimsByVolume(pod.Object)
 		for volume := range annotatedSnapshots(pod) {
-			if isSubdomain(claims[volume]) { // nothing else is kept of what may be made to harm
-				r.annotated[types.NamespacedName{Namespace: item.Namespace, Name: claims[volume]}] = true
+			if isSubdomain(claims[volume]) && isSubdomain(volume) { // nothing else is kept of what may be made to harm
+				claim := types.NamespacedName{Namespace: item.Namespace, Name: claims[volume]}
+				r.annotated[claim] = append(r.annotated[claim], podVolume{item.Namespace, item.Name, volume})
 			}
 		}
 	}
+}
+
+// storedFrom returns the volumes of pods, as the backup names them, from which it has the data of a claim.
+func (r *volumeRecords) storedFrom(claim types.NamespacedName) (stored []podVolume) {
+	for _, pvb := range r.podVolumes[claim] {
+		if pvb.Status.SnapshotID != "" {
+			stored = append(stored, podVolume{pvb.Spec.Pod.Namespace, pvb.Spec.Pod.Name, pvb.Spec.Volume})
+		}
+	}
+	return append(stored, r.annotated[claim]...)
 }
 
 // annotatedSnapshots returns the snapshots of a pod's volumes as Velero 1.0 and before noted them on the pod, by volume.
@@ -258,8 +269,7 @@ func (s *scope) recordedSource(volume string, claim types.NamespacedName) source
 		return s.nativeSource(volume)
 	}
 	// Whatever its phase: where there is a snapshot it is restored, and must not be written over the old volume.
-	hasSnapshot := func(pvb *velerov1.PodVolumeBackup) bool { return pvb.Status.SnapshotID != "" }
-	if slices.ContainsFunc(s.volumes.podVolumes[claim], hasSnapshot) || s.volumes.annotated[claim] {
+	if len(s.volumes.storedFrom(claim)) > 0 {
 		return source{dataFrom: fromPodVolume}
 	}
 	object := findItem(s.Archive, key{claimResource, claim.Namespace, claim.Name})
