@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// reserved is the directory of a done file that is not written yet. Neither Velero's helper nor ours looks for that name.
-const reserved = ".plimsoll-marker"
+// Reserved is the directory of a done file that is not written yet. Neither Velero's helper nor ours looks for that name.
+const Reserved = ".plimsoll-marker"
 
 // Reserve takes the room of a done file in a volume, before a restore fills it: the directory of the markers and a draft. Write uses them, and Unreserve
 // gives the room back. It takes no more than the done file will, so that a restore that fits still does. The volume must be locked.
@@ -32,10 +32,10 @@ func reserve(volume *os.File, draft string) error {
 		return err
 	}
 	defer top.Close()
-	if err := top.Mkdir(reserved, 0o700); err != nil {
+	if err := top.Mkdir(Reserved, 0o700); err != nil {
 		return err
 	}
-	dir, err := top.OpenRoot(reserved)
+	dir, err := top.OpenRoot(Reserved)
 	if err != nil {
 		return err
 	}
@@ -50,8 +50,8 @@ func Unreserve(volume *os.File) error {
 		return err
 	}
 	defer top.Close()
-	if err := top.RemoveAll(reserved); err != nil {
-		return fmt.Errorf("remove %s from the volume: %w", reserved, err)
+	if err := top.RemoveAll(Reserved); err != nil {
+		return fmt.Errorf("remove %s from the volume: %w", Reserved, err)
 	}
 	return nil
 }
@@ -59,7 +59,7 @@ func Unreserve(volume *os.File) error {
 // useReserved makes what was reserved the directory of the markers. If the backup had one, the room is given back for the done file to take.
 func useReserved(volume *os.File) error {
 	fd := int(volume.Fd())
-	if err := unix.Renameat(fd, reserved, fd, Dir); err == nil || errors.Is(err, fs.ErrNotExist) {
+	if err := unix.Renameat(fd, Reserved, fd, Dir); err == nil || errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	return Unreserve(volume)

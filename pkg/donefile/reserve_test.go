@@ -49,7 +49,7 @@ func fill(t *testing.T, dir string) {
 // leftovers returns what is ours in a volume.
 func leftovers(t *testing.T, dir string) []string {
 	t.Helper()
-	return slices.DeleteFunc(entries(t, dir), func(name string) bool { return name != Dir && name != reserved })
+	return slices.DeleteFunc(entries(t, dir), func(name string) bool { return name != Dir && name != Reserved })
 }
 
 func TestMarkerOfAVolumeThatTheRestoreFills(t *testing.T) {

@@ -73,7 +73,7 @@ func fill(dir string) error {
 // noRoomIsHeld reports an error unless the agent has given back what it had reserved.
 func noRoomIsHeld(t *testing.T, dir string) {
 	t.Helper()
-	if names := entries(t, dir); slices.Contains(names, ".plimsoll-marker") {
+	if names := entries(t, dir); slices.Contains(names, donefile.Reserved) {
 		t.Errorf("the volume holds %v", names)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/donefile"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/text"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
@@ -78,6 +79,7 @@ func (op *Operation) compare(ctx context.Context, browser uploader.Browser, req 
 		})
 	})
 	defer c.Close()
+	c.Except(donefile.Reserved)
 	whole := uploader.BrowseRequest{Repository: req.Repository, SnapshotID: req.SnapshotID, Recursive: true, Uncached: true}
 	err := browser.List(ctx, whole, func(e uploader.Entry) error {
 		return c.Entry(volume.Recorded{Path: e.Path, Mode: e.Mode, ModTime: e.ModTime, UID: e.UID, GID: e.GID})

@@ -67,7 +67,8 @@ type Comparison struct {
 	tree     descent
 	report   func(files, bytes int64, path string)
 	entries  int64
-	read     int64 // bytes of the archive's files
+	read     int64  // bytes of the archive's files
+	except   string // an entry of the top directory
 	special  map[string]struct{}
 	differ   map[uint64]struct{}
 	seed     maphash.Seed
@@ -82,6 +83,9 @@ func NewComparison(dir *os.File, report func(entries, bytes int64, path string))
 		compared: Compared{Differences: map[string]int64{}},
 	}
 }
+
+// Except leaves out an entry of the volume's top directory that is not the restore's, unless the records have it.
+func (c *Comparison) Except(name string) { c.except = name }
 
 // Close closes the directories that a comparison has opened, but for the volume itself.
 func (c *Comparison) Close() { c.tree.close() }
@@ -314,6 +318,9 @@ func (c *Comparison) unexpected(at string, level *descended) error {
 		}
 		if _, recorded := level.names[name]; recorded {
 			level.names[name] = false
+			continue
+		}
+		if at == "." && name == c.except {
 			continue
 		}
 		var stat unix.Stat_t

@@ -164,6 +164,29 @@ func TestCompareNameOfAnother(t *testing.T) {
 	}
 }
 
+// TestCompareExcept leaves out one entry of the top directory, and not those of its name elsewhere.
+func TestCompareExcept(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	writeAll(t, dir, map[string]string{"d/file": "content"})
+	entries, archive := recorded(t, dir)
+	writeAll(t, dir, map[string]string{"ours/draft": "", "d/ours": ""})
+	c := NewComparison(openForTest(t, dir), func(int64, int64, string) {})
+	defer c.Close()
+	c.Except("ours")
+	for _, e := range entries {
+		if err := c.Entry(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.Archive(t.Context(), bytes.NewReader(archive)); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Compared(); got.Differences[differsUnexpected] != 1 || slices.Contains(got.Paths, "ours") || !slices.Contains(got.Paths, "d/ours") {
+		t.Errorf("%+v", got)
+	}
+}
+
 // TestCompareHostileRecords: an archive that is cut off, or leads out of the volume, is an error and no result.
 func TestCompareHostileRecords(t *testing.T) {
 	t.Parallel()
