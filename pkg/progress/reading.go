@@ -36,7 +36,7 @@ type Reading struct {
 	Errors        int64  // files that could not be read or written so far
 	Vanished      int64  // entries that were listed and then not there any more, at least
 	LastError     string // the last of the errors, path included
-	CurrentItem   string // a path in the volume that is being worked on
+	CurrentItem   string // a path in the volume that is being worked on; of a repository as a whole, what is counted: "3 of 4 packs"
 
 	// Steps counts work that is neither bytes nor files of the volume: an entry that was listed, a part of a directory that was walked, a second in
 	// which the kernel wrote for a flush. It is not shown; it tells a phase that works from one that hangs.

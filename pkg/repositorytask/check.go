@@ -302,6 +302,9 @@ func inSteps(reading progress.Reading, i, n int) progress.Reading {
 	}
 	reading.BytesDone, reading.TotalBytes = int64(i)*stepsEach+int64(done*stepsEach), int64(n)*stepsEach
 	reading.TotalFinal = reading.TotalFinal && i == n-1
+	if n > 1 && reading.CurrentItem != "" {
+		reading.CurrentItem = fmt.Sprintf("repository %d of %d: %s", i+1, n, reading.CurrentItem)
+	}
 	if i > 0 && reading.Stage == progress.StageScanning {
 		reading.Stage = progress.StageTransferring
 	}

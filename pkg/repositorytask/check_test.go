@@ -370,3 +370,27 @@ func TestRepositoriesOf(t *testing.T) {
 		t.Errorf("%+v", repositories)
 	}
 }
+
+// TestShownInSteps: a task that moves no bytes of volumes shows what its data path counts, unless it waits.
+func TestShownInSteps(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		of      int
+		reading progress.Reading
+		want    string
+	}{
+		"one repository": {1, progress.Reading{Stage: progress.StageTransferring, BytesDone: 3, TotalBytes: 4, CurrentItem: "3 of 4 packs"}, "3 of 4 packs"},
+		"of several":     {2, progress.Reading{Stage: progress.StageTransferring, BytesDone: 3, TotalBytes: 4, CurrentItem: "3 of 4 packs"}, "repository 1 of 2: 3 of 4 packs"},
+		"it waits":       {2, progress.Reading{Stage: progress.StageWaiting, Message: "for a lock", CurrentItem: "3 of 4 packs"}, "for a lock"},
+		"nothing yet":    {2, progress.Reading{Stage: progress.StageScanning}, ""},
+	} {
+		tracker := progress.NewTracker(progress.Options{})
+		tracker.Begin(1)
+		tracker.Report(inSteps(test.reading, 0, test.of))
+		r, status, shown := &run{kind: kind{inSteps: true}}, v1alpha1.RepositoryTaskStatus{}, tracker.Snapshot()
+		r.setProgress(&status, &shown)
+		if status.Message != test.want || status.Progress != (v1alpha1.VolumeOperationProgress{}) || status.BytesPerSecond != 0 {
+			t.Errorf("%s: %+v", name, status.VolumeOperationStatus)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package repositorytask
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -25,6 +26,7 @@ func (r *run) setProgress(status *v1alpha1.RepositoryTaskStatus, s *progress.Sna
 	setProgress(status, s)
 	if r.inSteps {
 		status.Progress, status.BytesPerSecond = v1alpha1.VolumeOperationProgress{}, 0
+		status.Message = cmp.Or(status.Message, s.CurrentItem)
 	}
 }
 

@@ -46,7 +46,7 @@ func TestCheck(t *testing.T) {
 			t.Fatalf("read data %v: got %+v, %v\n%s", readData, result, err, workerSaid(err))
 		}
 	}
-	if !last.TotalFinal || last.FilesDone != 2 || last.BytesDone != last.TotalBytes-1 {
+	if !last.TotalFinal || last.FilesDone != 2 || last.BytesDone != last.TotalBytes-1 || last.CurrentItem != "2 of 2 snapshots" {
 		t.Errorf("the last reading is %+v", last)
 	}
 	if _, err := u.Check(t.Context(), uploader.CheckRequest{Repository: whole, Snapshots: append(slices.Clone(all), "0123456789abcdef")}, nil); !errors.Is(err, uploader.ErrSnapshotNotFound) || !strings.Contains(err.Error(), "1 of 3") {

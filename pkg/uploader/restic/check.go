@@ -201,7 +201,7 @@ func (l *checkLook) progress(line []byte) {
 	}
 	what := string(m[3])
 	l.done[what] = max(l.done[what], done)
-	reading := progress.Reading{Stage: progress.StageScanning, FilesDone: done, FilesTotal: total, Errors: l.errors()}
+	reading := progress.Reading{Stage: progress.StageScanning, FilesDone: done, FilesTotal: total, Errors: l.errors(), CurrentItem: fmt.Sprintf("%d of %d %s", done, total, what)}
 	if what == "packs" || !l.readData {
 		reading.Stage, reading.TotalFinal = progress.StageTransferring, true
 		reading.TotalBytes = l.number * total

@@ -72,7 +72,7 @@ func TestCheck(t *testing.T) {
 				t.Fatalf("read data %v: got %+v, %v", readData, result, err)
 			}
 		}
-		if !last.TotalFinal || last.TotalBytes != 2 || last.FilesDone != 2 {
+		if !last.TotalFinal || last.TotalBytes != 2 || last.FilesDone != 2 || last.CurrentItem != "2 of 2 packs" {
 			t.Errorf("the last reading is %+v", last)
 		}
 		noLocks(t, repository)

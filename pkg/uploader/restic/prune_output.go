@@ -97,6 +97,8 @@ func (r *pruneRun) report(far string) {
 		if far != "" {
 			reading.Message += ", " + far
 		}
+	} else if total > 0 {
+		reading.CurrentItem = fmt.Sprintf("%d of %d packs", reading.BytesDone, total)
 	}
 	r.sink.Report(reading)
 }

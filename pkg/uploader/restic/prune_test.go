@@ -432,16 +432,20 @@ done`, "\n") {
 		t.Errorf("%+v", run)
 	}
 	var steps []int64
-	var said []string
+	var said, counted []string
 	for _, r := range seen.Readings() {
 		if r.Stage == progress.StageTransferring {
 			steps = append(steps, r.BytesDone)
+			counted = append(counted, r.CurrentItem)
 			continue
 		}
 		said = append(said, r.Message)
 	}
 	if diff := cmp.Diff([]int64{0, 1, 1, 1, 2, 2, 3, 4}, steps); diff != "" {
 		t.Error(diff)
+	}
+	if counted[0] != "0 of 4 packs" || counted[len(counted)-1] != "4 of 4 packs" {
+		t.Errorf("%q", counted)
 	}
 	if diff := cmp.Diff([]string{
 		"for restic prune: loading indexes",
