@@ -1,8 +1,8 @@
 // Package retention says which snapshots of volumes a policy keeps, which it does not, and which must stay whatever the policy says.
 // It changes nothing.
 //
-// It is about the PodVolumeBackups that belong to no Backup, as 'kubectl plimsoll volume backup' makes them. Whatever is in doubt is
-// kept: a record with any trace of a Backup is not looked at, and a snapshot that two records name stays.
+// A policy is about the PodVolumeBackups that belong to no Backup, as 'kubectl plimsoll volume backup' makes them. Whatever is in doubt is
+// kept: a record with any trace of a Backup is not looked at, and a snapshot that two records name stays. Orphans are snapshots without a record.
 package retention
 
 import (
