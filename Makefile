@@ -21,6 +21,10 @@ RESTIC_DEFAULT := $(shell sed -n 's/^const DefaultRestic = "\(.*\)"$$/\1/p' test
 # Whose CRDs deploy/ has, like our library for their types.
 VELERO := $(shell sed -n 's/^.*vmware-tanzu\/velero v\([0-9.]*\)$$/\1/p' go.mod)
 
+# Prometheus 3.N is its module's version 0.3NN.
+PROMETHEUS := $(shell sed -n 's/^.*prometheus\/prometheus v0\.30\{0,1\}\([0-9]\{1,2\}\)\(\.[0-9]*\).*$$/3.\1\2/p' tools/prometheus/go.mod)
+ALERTMANAGER := $(shell sed -n 's/^.*prometheus\/alertmanager v\([0-9.]*\).*$$/\1/p' tools/alertmanager/go.mod)
+
 # A control plane that somebody else built is used if its version is supported. What is said of it, makes that are called by this one know.
 ifdef KUBEBUILDER_ASSETS
 override KUBEBUILDER_ASSETS := $(abspath $(KUBEBUILDER_ASSETS))
@@ -420,6 +424,14 @@ bin/velero-plugin-for-aws: tools/velero-plugin-for-aws/go.mod tools/velero-plugi
 
 bin/velero-store: tools/velero-store/go.mod tools/velero-store/go.sum tools/velero-store/main.go tools/build.sh ## Velero's own code for backup stores, on a directory.
 	@tools/build.sh $(<D) . $@ '3 min' -ldflags '-s -w'
+
+# Of the ways to find what it scrapes, Prometheus gets that of the guide: Kubernetes. Neither has its web pages, which are not in the modules.
+bin/prometheus bin/promtool: bin/%: tools/prometheus/go.mod tools/prometheus/go.sum tools/build.sh ## Prometheus, for its guide.
+	@tools/build.sh $(<D) github.com/prometheus/prometheus/cmd/$* $@ '5 min' -tags remove_all_sd,enable_kubernetes_sd \
+	  -ldflags '-s -w -X github.com/prometheus/common/version.Version=$(PROMETHEUS)'
+
+bin/alertmanager bin/amtool: bin/%: tools/alertmanager/go.mod tools/alertmanager/go.sum tools/build.sh ## Alertmanager, for the same.
+	@tools/build.sh $(<D) github.com/prometheus/alertmanager/cmd/$* $@ '3 min' -ldflags '-s -w -X github.com/prometheus/common/version.Version=$(ALERTMANAGER)'
 
 bin/gotestsum: tools/gotestsum/go.mod tools/gotestsum/go.sum tools/build.sh ## Runs tests, and sums up what failed and what was skipped.
 	@tools/build.sh $(<D) gotest.tools/gotestsum $@ '1 min' -ldflags '-s -w'

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the commands of guides as they are written, as root on Linux, and compares what they print with what the guide shows. Each
 # guide has a cluster of its own of two nodes, from test/cluster. `make guides` calls it.
-#   run.sh [-update] [GUIDE...]     GUIDE is a name such as nightly-volume-backup; without one it runs all but alerts
+#   run.sh [-update] [GUIDE...]     GUIDE is a name such as nightly-volume-backup; without one it runs all
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . test/cluster/common.sh # for cache, log, etc, bin, init_pid
@@ -11,7 +11,7 @@ guides=("$@")
 if [ ${#guides[@]} -eq 0 ]; then
   for script in test/guides/setup/*.sh; do
     name=$(basename "$script" .sh)
-    case $name in common | alerts) ;; *) guides+=("$name") ;; esac # alerts cannot be run yet: README.md
+    [ "$name" = common ] || guides+=("$name")
   done
 fi
 [ "$(uname -s) $(id -u)" = 'Linux 0' ] || fail 'needs root on Linux'
@@ -40,35 +40,32 @@ package() {
   echo "$folder"
 }
 
-# with_libraries ROOT PROGRAM...: copies programs into the image's /bin, and the libraries that they load to where they are here.
-with_libraries() {
-  local root=$1 library
-  shift
-  rm -rf "$root"
-  install -D -t "$root/bin" "$@"
-  for library in $(ldd "$@" | grep -o '/[^ :]*\.so[^ ]*' | sort -u); do install -D "$library" "$root$library"; done
-}
-
-debian_images() {
-  local busybox prometheus alertmanager applet
+busybox_image() {
+  local busybox applet
   [ -d "$out/packages" ] || apt-get update -qq
   busybox=$(package busybox-static)/bin/busybox
-  prometheus=$(package prometheus)/usr/bin
-  alertmanager=$(package prometheus-alertmanager)/usr/bin
   rm -rf "$out/busybox"
   install -D -t "$out/busybox/bin" "$busybox"
   for applet in $("$busybox" --list); do [ "$applet" = busybox ] || ln -s busybox "$out/busybox/bin/$applet"; done
   image busybox test/guides/images/busybox.Dockerfile "$out/busybox" "busybox:$("$busybox" | sed -n '1s/^BusyBox v\([0-9]*\.[0-9]*\).*/\1/p')"
-  with_libraries "$out/prometheus" "$prometheus/prometheus" "$prometheus/promtool"
-  image prometheus test/guides/images/prometheus.Dockerfile "$out/prometheus" "prom/prometheus:v$(version_of "$prometheus/prometheus")"
-  with_libraries "$out/alertmanager" "$alertmanager"/{prometheus-alertmanager,amtool}
-  mv "$out/alertmanager/bin/prometheus-alertmanager" "$out/alertmanager/bin/alertmanager"
-  image alertmanager test/guides/images/alertmanager.Dockerfile "$out/alertmanager" "prom/alertmanager:v$(version_of "$alertmanager/prometheus-alertmanager")"
-  install "$alertmanager/amtool" "$programs"
 }
 
-# version_of PROGRAM: of one of Prometheus' programs.
-version_of() { "$1" --version 2>&1 | sed -n '1s/.*version \([0-9.]*[0-9]\).*/\1/p'; }
+# monitoring_image NAME VERSION PROGRAM...: of Prometheus or Alertmanager.
+monitoring_image() {
+  local name=$1 version=$2
+  shift 2
+  rm -rf "${out:?}/$name"
+  install -D -t "$out/$name/bin" "$@"
+  image "$name" "test/guides/images/$name.Dockerfile" "$out/$name" "prom/$name:v$version"
+}
+
+# Only the guide for alerts has them. Compiling them takes minutes.
+monitoring_images() {
+  make --no-print-directory bin/{prometheus,promtool,alertmanager,amtool}
+  monitoring_image prometheus "$(make -s print-PROMETHEUS | cut -d = -f 2)" bin/{prometheus,promtool}
+  monitoring_image alertmanager "$(make -s print-ALERTMANAGER | cut -d = -f 2)" bin/{alertmanager,amtool}
+  install bin/amtool "$programs"
+}
 
 build() {
   make --no-print-directory VERSION=$version IMAGE=registry.example.com/plimsoll/node-agent TAG=$version \
@@ -78,9 +75,12 @@ build() {
   install -t "$programs" bin/{kubectl-plimsoll,velero,velero-1.16,versitygw} "$bin/kubectl"
   image velero test/e2e/server/Dockerfile bin/image/velero-files "$velero_image"
   image velero-1.16 test/e2e/server/Dockerfile bin/image/velero-1.16-files "$velero_116_image"
-  debian_images
+  busybox_image
+  if has_alerts; then monitoring_images; fi
   CGO_ENABLED=0 go build -trimpath -buildvcs=false -o "$out/guides" ./test/guides
 }
+
+has_alerts() { [[ " ${guides[*]} " == *' alerts '* ]]; }
 
 take_down() {
   local code=$? output
@@ -99,7 +99,8 @@ run_guide() (
   work=$out/scratch/$1
   trap take_down EXIT
   trap 'exit 130' INT TERM
-  images=("$repository/bin/image/node-agent.tar" "$out"/{velero,velero-1.16,busybox,prometheus,alertmanager}.tar)
+  images=("$repository/bin/image/node-agent.tar" "$out"/{velero,velero-1.16,busybox}.tar)
+  if [ "$1" = alerts ]; then images+=("$out"/{prometheus,alertmanager}.tar); fi
   # Joined by &&, as bash does not end at errors within a condition, where this function is called.
   test/cluster/up.sh "${images[@]}" && test/cluster/join.sh 2 "${images[@]}" &&
     mkdir -p "$work/reader" && ln -s "$repository" "$work/reader/plimsoll" && run_commands "$1" "$work/reader"

@@ -1,4 +1,4 @@
-# Alertmanager with amtool, as Debian has it, in the place of the image of that name.
+# Alertmanager with amtool, built from their module, in the place of the image of that name.
 FROM scratch
 COPY bin/guides/alertmanager/ /
 ENV PATH="/bin"

@@ -1,4 +1,4 @@
-# Prometheus with promtool, as Debian has it, in the place of the image of that name.
+# Prometheus with promtool, built from their module, in the place of the image of that name.
 FROM scratch
 COPY bin/guides/prometheus/ /
 ENV PATH="/bin"
