@@ -144,23 +144,26 @@ func TestForgetBesideBackup(t *testing.T) {
 	s := forgetSubject(u, initialized(t, u, 0))
 	shop := uploadertest.ShopVolume()
 	first := s.Store(t, shop)
-	slow := newUploader(t, parts.DefaultRestic, Options{UploadLimit: 200_000})
+	slow := newUploader(t, parts.DefaultRestic, Options{UploadLimit: 800_000}) // 4 s, so that it can be stopped
+	volume := volumeOf(t, 3<<20)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	ended := make(chan error, 1)
 	var second string
 	go func() {
-		req := uploader.BackupRequest{Repository: s.Repository, Volume: volumeOf(t, 3<<20)}
+		req := uploader.BackupRequest{Repository: s.Repository, Volume: volume}
 		asAgent(&req, shop)
 		stored, err := slow.Backup(ctx, req, nil)
 		second = stored.SnapshotID
 		ended <- err
 	}()
 	waitFor(t, "the backup's lock", func() bool { return len(locks(t, s.Repository.URL)) > 0 })
+	resume := stopIn(t, volume.Name())
 	request := uploader.ForgetRequest{Repository: s.Repository, Snapshots: []uploader.ForgetSnapshot{{ID: first, Volume: shop}}}
 	if _, err := u.Forget(ctx, request, nil); !errors.Is(err, uploader.ErrRepositoryLocked) {
 		t.Errorf("beside a backup: %v", err)
 	}
+	resume()
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -24,6 +26,37 @@ func holdLock(t *testing.T, program, repository, password string) (release func(
 		_ = c.Process.Signal(syscall.SIGKILL)
 		_ = c.Wait()
 	}
+}
+
+// stopIn stops the restic that works in a volume, until resume lets it go on.
+func stopIn(t *testing.T, volume string) (resume func()) {
+	t.Helper()
+	process := processIn(t, volume)
+	pid, err := strconv.Atoi(filepath.Base(process))
+	if err != nil {
+		t.Fatalf("no restic in %s: %v", volume, err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	resume = sync.OnceFunc(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
+	t.Cleanup(resume)
+	return resume
+}
+
+// processIn returns the directory below /proc of the worker in a volume, empty if there is none.
+func processIn(t *testing.T, volume string) string {
+	t.Helper()
+	processes, err := filepath.Glob("/proc/[0-9]*/cwd")
+	if err != nil {
+		t.Error(err)
+	}
+	for _, cwd := range processes {
+		if at, err := os.Readlink(cwd); err == nil && at == volume {
+			return filepath.Dir(cwd)
+		}
+	}
+	return ""
 }
 
 // locks lists the repository's locks.

@@ -132,20 +132,15 @@ func TestStorageLimitOfARealBackup(t *testing.T) {
 // argumentsIn returns the command line of the worker in a volume, empty if there is none.
 func argumentsIn(t *testing.T, volume string) string {
 	t.Helper()
-	processes, err := filepath.Glob("/proc/[0-9]*/cwd")
+	process := processIn(t, volume)
+	if process == "" {
+		return ""
+	}
+	line, err := os.ReadFile(filepath.Join(process, "cmdline"))
 	if err != nil {
 		t.Error(err)
 	}
-	for _, cwd := range processes {
-		if at, err := os.Readlink(cwd); err == nil && at == volume {
-			line, err := os.ReadFile(filepath.Join(filepath.Dir(cwd), "cmdline"))
-			if err != nil {
-				t.Error(err)
-			}
-			return string(bytes.ReplaceAll(line, []byte{0}, []byte{' '}))
-		}
-	}
-	return ""
+	return string(bytes.ReplaceAll(line, []byte{0}, []byte{' '}))
 }
 
 // A backup that goes on where another one ended sends again what that one had in hand, and not all that it had stored.

@@ -237,23 +237,26 @@ func TestPruneBesideBackup(t *testing.T) {
 	u := newUploader(t, parts.DefaultRestic, Options{})
 	repository := initialized(t, u, 0)
 	first := prunable(t, u, repository)
-	slow := newUploader(t, parts.DefaultRestic, Options{UploadLimit: 200_000})
+	slow := newUploader(t, parts.DefaultRestic, Options{UploadLimit: 800_000}) // 4 s, so that it can be stopped
+	volume := volumeOf(t, 3<<20)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	ended := make(chan error, 1)
 	var second string
 	go func() {
-		req := uploader.BackupRequest{Repository: repository, Volume: volumeOf(t, 3<<20)}
+		req := uploader.BackupRequest{Repository: repository, Volume: volume}
 		asAgent(&req, uploadertest.ShopVolume())
 		stored, err := slow.Backup(ctx, req, nil)
 		second = stored.SnapshotID
 		ended <- err
 	}()
 	waitFor(t, "the backup's lock", func() bool { return len(locks(t, repository.URL)) > 0 })
+	resume := stopIn(t, volume.Name())
 	req := uploader.PruneRequest{Repository: repository, Apply: true, MaxUnused: "0"}
 	if _, err := u.Prune(ctx, req, nil); !errors.Is(err, uploader.ErrRepositoryLocked) {
 		t.Errorf("beside a backup: %v", err)
 	}
+	resume()
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
