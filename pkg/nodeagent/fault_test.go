@@ -58,7 +58,9 @@ func TestSecretThatCannotBeDecrypted(t *testing.T) {
 			var found atomic.Bool
 			c.Config = rest.CopyConfig(c.Config)
 			c.Config.Wrap(func(next http.RoundTripper) http.RoundTripper { return lostKey{next, "ca", &found} })
-			c.startAgent(uploadertest.NewFake(t.TempDir()), func(cfg *Config) { cfg.PrepareTimeout = patience })
+			c.startAgent(uploadertest.NewFake(t.TempDir()), func(cfg *Config) {
+				cfg.PrepareTimeout, cfg.ReadDelay = patience, 5*time.Millisecond
+			})
 			pod := c.pod("source", "held", "other")
 			write(t, c.dir(pod, "other")+"/file", "content")
 			held, other := c.newBackup(pod, "held"), c.newBackup(pod, "other")

@@ -17,7 +17,10 @@ import (
 // patientReader reads from the API server, and retries until that answers or ctx ends: an outage costs an operation time, but no
 // attempt (unansweredError). Errors of the API server itself it retries only for a while, as they may be about this one object:
 // the operation then waits without its slot.
-type patientReader struct{ client.Reader }
+type patientReader struct {
+	client.Reader
+	delay time.Duration // before the second try
+}
 
 // unansweredError means that the API server did not answer a call, or answered with an error of its own.
 type unansweredError struct{ error }
@@ -33,21 +36,24 @@ func isUnanswered(err error) bool {
 // just started refuses until it has read its roles. The same holds for errors of its own.
 const maxRefusals = 6
 
+// defaultReadDelay is before the second try of a read, and doubled up to twenty times of it.
+const defaultReadDelay = 500 * time.Millisecond
+
 // Get implements client.Reader.
 func (r patientReader) Get(ctx context.Context, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
-	return untilAnswered(ctx, func() error { return r.Reader.Get(ctx, key, object, opts...) })
+	return untilAnswered(ctx, r.delay, func() error { return r.Reader.Get(ctx, key, object, opts...) })
 }
 
 // List implements client.Reader.
 func (r patientReader) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	return untilAnswered(ctx, func() error { return r.Reader.List(ctx, list, opts...) })
+	return untilAnswered(ctx, r.delay, func() error { return r.Reader.List(ctx, list, opts...) })
 }
 
 // untilAnswered retries read until it succeeds or fails for good.
-func untilAnswered(ctx context.Context, read func() error) error {
+func untilAnswered(ctx context.Context, delay time.Duration, read func() error) error {
 	refusals, faults := 0, 0
 	policy := apiretry.Policy{
-		Backoff: wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 0.1, Steps: 6, Cap: 10 * time.Second},
+		Backoff: wait.Backoff{Duration: delay, Factor: 2, Jitter: 0.1, Steps: 6, Cap: 20 * delay},
 		Retry: func(err error) bool {
 			switch {
 			case apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err):

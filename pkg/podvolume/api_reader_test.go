@@ -53,7 +53,7 @@ func TestPatientReader(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 				defer cancel()
 				reader := &answers{errs: tc.errs}
-				err := patientReader{reader}.Get(ctx, client.ObjectKey{}, &corev1.Secret{})
+				err := patientReader{reader, defaultReadDelay}.Get(ctx, client.ObjectKey{}, &corev1.Secret{})
 				if !errors.Is(err, tc.want) {
 					t.Errorf("got %v, want %v", err, tc.want)
 				}
@@ -77,7 +77,7 @@ func TestOutageCostsNoAttempt(t *testing.T) {
 				defer cancel()
 				op := newOperation(FromBackup(&velerov1.PodVolumeBackup{}), func(env *Environment) {
 					env.MaxAttempts = 1
-					env.patientAPI = patientReader{&answers{errs: []error{errors.New("connection refused")}}}
+					env.patientAPI = patientReader{&answers{errs: []error{errors.New("connection refused")}}, defaultReadDelay}
 				})
 				_, _, err := op.open(ctx)
 				if errors.Is(stopCause(ctx), errIdle) {

@@ -41,7 +41,7 @@ func newBench(t *testing.T) *bench {
 	b.env = &Environment{Config: Config{
 		Namespace: "velero", ProgressInterval: 100_000 * time.Hour, BackupTimeout: 4 * time.Hour,
 		Uploaders: map[string]uploader.Uploader{"kopia": b},
-	}, events: events.NewFakeRecorder(1000), patientAPI: patientReader{b}}
+	}, events: events.NewFakeRecorder(1000), patientAPI: patientReader{b, defaultReadDelay}}
 	b.env.SetDefaults()
 	b.env.resolver = &repository.Resolver{Secrets: repository.SecretReaderFunc(b.env.secret)}
 	return b

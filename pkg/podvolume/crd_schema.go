@@ -77,7 +77,7 @@ func (s *veleroSchema) read(ctx context.Context, server rest.Interface) error {
 // getJSON reads a document of the API server, and waits until it answers.
 func getJSON(ctx context.Context, server rest.Interface, address string, document any) error {
 	var raw []byte
-	err := untilAnswered(ctx, func() (err error) {
+	err := untilAnswered(ctx, defaultReadDelay, func() (err error) {
 		raw, err = server.Get().RequestURI(address).Do(ctx).Raw()
 		return err
 	})

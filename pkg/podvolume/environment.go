@@ -45,6 +45,7 @@ type Config struct {
 	RetryDelay       time.Duration // before the second attempt, doubled for each further one; default 10 s
 	LockWait         time.Duration // how long an operation waits in all for a locked repository; 0: not at all
 	LockDelay        time.Duration // before the second try of a locked repository, doubled up to twelve times of it; default 5 s
+	ReadDelay        time.Duration // before the second try of a read that the API server fails, doubled up to twenty times of it; default 500 ms
 	BackupTimeout    time.Duration // how long servers wait for the volumes of a Backup, from its start; 0: for ever
 	PrepareTimeout   time.Duration // how long a restore waits for its pod's init container, and any operation for its volume's mount; default 30 min
 	AbandonedAfter   time.Duration // after this long without a sign of an object's agent, any agent may act; default 5 min
@@ -68,6 +69,9 @@ func (c *Config) SetDefaults() {
 	}
 	if c.LockDelay <= 0 {
 		c.LockDelay = 5 * time.Second
+	}
+	if c.ReadDelay <= 0 {
+		c.ReadDelay = defaultReadDelay
 	}
 	if c.PrepareTimeout <= 0 {
 		c.PrepareTimeout = 30 * time.Minute
@@ -142,7 +146,7 @@ func NewEnvironment(mgr cluster.Cluster, cfg Config, slots Slots) *Environment {
 		Slots:      slots,
 		Pods:       volume.NewPods(afero.NewOsFs(), cfg.HostPods),
 		Records:    donefile.Records{PodsDir: cfg.HostPods, Namespace: cfg.Namespace},
-		patientAPI: patientReader{mgr.GetAPIReader()},
+		patientAPI: patientReader{mgr.GetAPIReader(), cfg.ReadDelay},
 		rest:       mgr.GetConfig(),
 		events:     mgr.GetEventRecorder("plimsoll-node-agent"),
 	}

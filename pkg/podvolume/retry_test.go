@@ -48,7 +48,7 @@ func TestAPIServerThatFails(t *testing.T) {
 				op := newOperation(FromBackup(&velerov1.PodVolumeBackup{}), func(env *Environment) {
 					env.MaxAttempts = 1
 					env.API = &answers{errs: []error{tc.control}}
-					env.patientAPI = patientReader{&answers{errs: []error{fault}}}
+					env.patientAPI = patientReader{&answers{errs: []error{fault}}, defaultReadDelay}
 				})
 				op.claimed = true
 				begin := time.Now()
