@@ -88,6 +88,7 @@ func (c *cluster) startAgent(uploadLimit int64) (stop func()) {
 		AllowUnmounted:   true, // the test plays kubelet, and may have no right to mount
 		Uploaders:        map[string]uploader.Uploader{"restic": data, "kopia": kopiaData},
 		ProgressInterval: 200 * time.Millisecond, Logger: c.Logger(),
+		MinBackupAge: time.Second, // so that the times of two backups, in whole seconds, differ
 	}}
 	if c.tune != nil {
 		c.tune(&agentConfig)

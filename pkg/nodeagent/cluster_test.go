@@ -87,7 +87,8 @@ func (c *cluster) startAgentOn(node string, data uploader.Uploader, tune func(*C
 		NodeName: node, Namespace: c.Namespace, HostPods: filepath.Join(c.hostPods, node), InitRepositories: true,
 		Uploaders:        map[string]uploader.Uploader{"restic": data},
 		ProgressInterval: 100 * time.Millisecond, RetryDelay: 10 * time.Millisecond,
-		Logger: slog.New(slog.NewTextHandler(c.t.Output(), nil)),
+		MinBackupAge: time.Second, // so that the times of two backups, in whole seconds, differ
+		Logger:       slog.New(slog.NewTextHandler(c.t.Output(), nil)),
 	}}
 	if tune != nil {
 		tune(&cfg)

@@ -141,8 +141,8 @@ func checkBackup(t *testing.T, b *velerov1.PodVolumeBackup, dir string) {
 func TestTerminalWriteIsNotTooEarly(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, "1.14.1")
-	c.startAgent(c.newRestic(t), nil)
-	pvb := c.newBackup(c.pod("source", "data"), "data") // empty: nothing takes less time
+	c.startAgent(c.newRestic(t), func(cfg *Config) { cfg.MinBackupAge = 0 }) // the default
+	pvb := c.newBackup(c.pod("source", "data"), "data")                      // empty: nothing takes less time
 	c.Create(pvb)
 	end := c.end(pvb)
 	if message(end) != "volume was empty so no snapshot was taken" || end.Phase != podvolume.PhaseCompleted {

@@ -53,6 +53,7 @@ type Config struct {
 	StallAfter       time.Duration // default progress.DefaultStallAfter
 	IdleTimeout      time.Duration // ends an attempt that shows no sign of work; 0: never
 	ResourceTimeout  time.Duration // to find a volume, and to open or create a repository; default 10 min
+	MinBackupAge     time.Duration // at which a backup may end, for the servers that crash over one that ends within 2 s; default 3 s
 	EndTimeout       time.Duration // after which an operation that was told to end is left behind; more than workers need; default 1 min
 
 	Logger  *slog.Logger // default: discards
@@ -81,6 +82,9 @@ func (c *Config) SetDefaults() {
 	}
 	if c.ResourceTimeout <= 0 {
 		c.ResourceTimeout = 10 * time.Minute
+	}
+	if c.MinBackupAge <= 0 {
+		c.MinBackupAge = 3 * time.Second
 	}
 	if c.EndTimeout <= 0 {
 		c.EndTimeout = time.Minute

@@ -241,7 +241,7 @@ func (op *Operation) minAgeRemaining() time.Duration {
 	if op.Kind == Restore || op.Phase == PhaseInProgress {
 		return 0
 	}
-	return time.Until(op.Began.Add(3 * time.Second))
+	return time.Until(op.Began.Add(op.env.MinBackupAge))
 }
 
 // terminalErr tells our own earlier write from another writer's, for an object that is terminal.
