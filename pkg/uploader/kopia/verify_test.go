@@ -177,6 +177,7 @@ func TestVerifyComparesSizes(t *testing.T) {
 		}, "empty"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			id := rewrite(t, repository, stored.SnapshotID, test.change)
 			result, _ := verify(t, repository, id)
 			if result.Mismatched == 0 || !slices.Contains(result.FailedPaths, test.named) {
@@ -329,6 +330,7 @@ func TestVerifySamples(t *testing.T) {
 		"of another size": {sizes, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			damaged := copyOf(t, few)
 			if test.damage != nil {
 				test.damage(t, objects(t, damaged, "p")[0])
