@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/url"
 	"os"
@@ -31,6 +32,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
+	"github.com/plimsoll-io/plimsoll/test/kopiarepo"
 	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/resticrepo"
 	"github.com/plimsoll-io/plimsoll/test/velero"
@@ -114,7 +116,7 @@ func (c *cluster) endedBackup(name string) *velerov1.Backup {
 	return b
 }
 
-// storeDirectory backs a directory up into a new repository, and returns the snapshot's id.
+// storeDirectory backs a directory up into a repository, which it makes if it must, and returns the snapshot's id.
 func (c *cluster) storeDirectory(data uploader.Uploader, repository uploader.Repository, dir string) string {
 	c.t.Helper()
 	volume, err := os.Open(dir)
@@ -122,8 +124,12 @@ func (c *cluster) storeDirectory(data uploader.Uploader, repository uploader.Rep
 		c.t.Fatal(err)
 	}
 	defer volume.Close()
-	if err := errors.Join(os.MkdirAll(filepath.Dir(repository.URL), 0o700), data.Initialize(c.t.Context(), repository)); err != nil {
-		c.t.Fatal(err)
+	if _, err := os.Stat(repository.URL); errors.Is(err, fs.ErrNotExist) {
+		if _, isKopia := data.(*kopia.Uploader); isKopia {
+			kopiarepo.Create(c.t, repository.URL)
+		} else {
+			resticrepo.Create(c.t, repository.URL)
+		}
 	}
 	stored, err := data.Backup(c.t.Context(), uploader.BackupRequest{Repository: repository, Volume: volume}, nil)
 	if err != nil {

@@ -119,7 +119,7 @@ func TestWrongPasswordIsCorrected(t *testing.T) {
 			c := newCluster(t, controlplane.LatestVelero)
 			c.Create(c.DirectoryLocation("other", t.TempDir()))
 			c.startAgent(nil, func(cfg *Config) {
-				cfg.Uploaders = map[string]uploader.Uploader{"restic": newRestic(t), "kopia": newKopia(t)}
+				cfg.Uploaders = map[string]uploader.Uploader{"restic": c.newRestic(t), "kopia": c.newKopia(t)}
 				cfg.Concurrency, cfg.RetryDelay, cfg.LockWait, cfg.LockDelay = 2, 50*time.Millisecond, time.Hour, 200*time.Millisecond
 			})
 			c.complete(c.backups("first", "default", data, 1)...)

@@ -80,7 +80,7 @@ func TestLocationBytesPerSecond(t *testing.T) {
 	t.Parallel()
 	c := limited{newCluster(t, controlplane.LatestVelero), make(chan int64, 16)}
 	c.startAgent(nil, func(cfg *Config) {
-		cfg.Uploaders = map[string]uploader.Uploader{"restic": recorded{newRestic(t), c.limits}, "kopia": recorded{newKopia(t), c.limits}}
+		cfg.Uploaders = map[string]uploader.Uploader{"restic": recorded{c.newRestic(t), c.limits}, "kopia": recorded{c.newKopia(t), c.limits}}
 	})
 	c.annotate(map[string]string{v1alpha1.AnnotationMaxOperations: "2", v1alpha1.AnnotationMaxBytesPerSecond: "16Mi"})
 	for _, data := range []string{"restic", "kopia"} {

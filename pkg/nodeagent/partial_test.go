@@ -167,7 +167,7 @@ func TestVolumeThatBecameEmpty(t *testing.T) {
 			t.Parallel()
 			c := newCluster(t, controlplane.LatestVelero)
 			c.startAgent(nil, func(cfg *Config) {
-				cfg.Uploaders = map[string]uploader.Uploader{"restic": c.newRestic(t), "kopia": newKopia(t)}
+				cfg.Uploaders = map[string]uploader.Uploader{"restic": c.newRestic(t), "kopia": c.newKopia(t)}
 			})
 			pod := c.pod("source", "data")
 			dir := c.dir(pod, "data")
@@ -247,7 +247,7 @@ func TestVolumeThatFails(t *testing.T) {
 				t.Parallel()
 				c := newCluster(t, controlplane.LatestVelero)
 				c.startAgent(nil, func(cfg *Config) {
-					cfg.Uploaders = map[string]uploader.Uploader{"restic": c.newRestic(t), "kopia": newKopia(t)}
+					cfg.Uploaders = map[string]uploader.Uploader{"restic": c.newRestic(t), "kopia": c.newKopia(t)}
 					cfg.MaxAttempts, cfg.Partial = 2, 100
 				})
 				pod, backing := c.pod("source", "data"), t.TempDir()

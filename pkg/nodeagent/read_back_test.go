@@ -27,7 +27,7 @@ func TestBackupAfterDamage(t *testing.T) {
 			t.Parallel()
 			c := newCluster(t, controlplane.LatestVelero)
 			c.startAgent(nil, func(cfg *Config) {
-				cfg.Uploaders = map[string]uploader.Uploader{"restic": newRestic(t), "kopia": newKopia(t)}
+				cfg.Uploaders = map[string]uploader.Uploader{"restic": c.newRestic(t), "kopia": c.newKopia(t)}
 				cfg.Partial = 100 // for testSameNames
 			})
 			pod := c.pod("source", "data")

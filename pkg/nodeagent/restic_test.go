@@ -22,6 +22,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
 	"github.com/plimsoll-io/plimsoll/test/controlplane"
+	"github.com/plimsoll-io/plimsoll/test/kopiarepo"
 	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/resticrepo"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
@@ -42,6 +43,13 @@ func (c *cluster) newRestic(t *testing.T) uploader.Uploader {
 	t.Helper()
 	resticrepo.Create(t, filepath.Join(c.repos, "restic", c.Namespace))
 	return newRestic(t)
+}
+
+// newKopia is newKopia with a repository for volumes of the cluster's namespace.
+func (c *cluster) newKopia(t *testing.T) uploader.Uploader {
+	t.Helper()
+	kopiarepo.Create(t, filepath.Join(c.repos, "kopia", c.Namespace))
+	return newKopia(t)
 }
 
 func newKopia(t *testing.T) uploader.Uploader {

@@ -74,7 +74,7 @@ func (c *cluster) backedUp(data string) string {
 
 func (c *cluster) startBoth() {
 	c.startAgent(nil, func(cfg *Config) {
-		cfg.Uploaders = map[string]uploader.Uploader{"restic": newRestic(c.t), "kopia": newKopia(c.t)}
+		cfg.Uploaders = map[string]uploader.Uploader{"restic": c.newRestic(c.t), "kopia": c.newKopia(c.t)}
 	})
 }
 

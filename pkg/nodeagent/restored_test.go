@@ -33,7 +33,7 @@ func TestRestoreOntoADiskThatLosesWrites(t *testing.T) {
 					c.Patch(c.restore.DeepCopy(), `{"metadata":{"annotations":{"`+v1alpha1.AnnotationPartial+`":"complete"}}}`)
 				}
 				c.startAgent(nil, func(cfg *Config) {
-					cfg.Uploaders = map[string]uploader.Uploader{"restic": c.newRestic(t), "kopia": newKopia(t)}
+					cfg.Uploaders = map[string]uploader.Uploader{"restic": c.newRestic(t), "kopia": c.newKopia(t)}
 				})
 				source := c.pod("source", "data")
 				write(t, filepath.Join(c.dir(source, "data"), "file"), strings.Repeat("x", 1<<20))

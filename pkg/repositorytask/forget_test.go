@@ -27,6 +27,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/retention"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/test/kopiarepo"
 	"github.com/plimsoll-io/plimsoll/test/resticrepo"
 )
 
@@ -51,8 +52,8 @@ func (s *site) newRepository(kind, namespace string) {
 	}
 	if kind == "restic" {
 		resticrepo.Create(s.t, repository.URL)
-	} else if err := s.kopia.Initialize(s.t.Context(), repository); err != nil {
-		s.t.Fatal(err)
+	} else {
+		kopiarepo.Create(s.t, repository.URL)
 	}
 }
 

@@ -28,6 +28,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
+	"github.com/plimsoll-io/plimsoll/test/kopiarepo"
 	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/resticrepo"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
@@ -132,8 +133,8 @@ func (s *site) store(b *velerov1.Backup, kind, namespace, pod string) *velerov1.
 	}
 	if kind == "restic" {
 		resticrepo.Create(s.t, repository.URL)
-	} else if err := s.kopia.Initialize(s.t.Context(), repository); err != nil {
-		s.t.Fatal(err)
+	} else {
+		kopiarepo.Create(s.t, repository.URL)
 	}
 	return s.storeInto(b, kind, namespace, pod)
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
 	"github.com/plimsoll-io/plimsoll/test/disk"
+	"github.com/plimsoll-io/plimsoll/test/kopiarepo"
 	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/s3"
 )
@@ -391,9 +392,7 @@ func specialFiles(t *testing.T, repository uploader.Repository) {
 func initialized(tb testing.TB) uploader.Repository {
 	tb.Helper()
 	repository := newAddress(tb)
-	if err := newUploader(tb, kopia.Options{}).Initialize(tb.Context(), repository); err != nil {
-		tb.Fatal(err)
-	}
+	kopiarepo.Create(tb, repository.URL)
 	return repository
 }
 
