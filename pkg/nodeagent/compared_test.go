@@ -20,7 +20,9 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
 	"github.com/plimsoll-io/plimsoll/test/controlplane"
+	"github.com/plimsoll-io/plimsoll/test/kopiarepo"
 	"github.com/plimsoll-io/plimsoll/test/parts"
+	"github.com/plimsoll-io/plimsoll/test/resticrepo"
 	"github.com/plimsoll-io/plimsoll/test/tree"
 )
 
@@ -75,16 +77,20 @@ func TestRestoreThatIsCompared(t *testing.T) {
 			var dataPath browsable
 			var err error
 			if path == "kopia" {
+				kopiarepo.Create(t, filepath.Join(c.repos, "kopia", c.Namespace))
 				dataPath, err = kopia.New(kopia.Options{Worker: parts.KopiaWorker(t), CacheDir: cache, TempDir: t.TempDir()})
 			} else {
 				data = "restic"
+				resticrepo.Create(t, filepath.Join(c.repos, "restic", c.Namespace))
 				dataPath, err = restic.New(t.Context(), parts.Restic(t, path), restic.Options{CacheDir: cache, TempDir: t.TempDir()})
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
 			var fails atomic.Bool
-			c.startAgent(nil, func(cfg *Config) { cfg.Uploaders = map[string]uploader.Uploader{data: badStorage{dataPath, &fails}} })
+			c.startAgent(nil, func(cfg *Config) {
+				cfg.Uploaders, cfg.MaxAttempts = map[string]uploader.Uploader{data: badStorage{dataPath, &fails}}, 2
+			})
 			source := c.pod("source", "data")
 			if err := tree.Make(c.dir(source, "data"), tree.Spec{Plain: data == "kopia"}); err != nil {
 				t.Fatal(err)
