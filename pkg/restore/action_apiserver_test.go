@@ -66,6 +66,8 @@ func oldItems(id string) []archived {
 		of("serviceaccounts", `{apiVersion: v1, kind: ServiceAccount, metadata: {name: web, namespace: shop, uid: u6}, secrets: [{name: web-token-x7k2p}, {name: mine}]}`),
 		of("secrets", `{apiVersion: v1, kind: Secret, metadata: {name: web-token-x7k2p, namespace: shop, annotations: {
 			kubernetes.io/service-account.name: web, kubernetes.io/service-account.uid: u6}}, type: kubernetes.io/service-account-token, data: {token: YQ==}}`),
+		of("secrets", `{apiVersion: v1, kind: Secret, metadata: {name: web-token-mine1, namespace: shop, annotations: {
+			kubernetes.io/service-account.name: web, kubernetes.io/service-account.uid: u6}}, type: kubernetes.io/service-account-token, data: {token: YQ==}}`),
 		of("secrets", `{apiVersion: v1, kind: Secret, metadata: {name: ci, namespace: shop, annotations: {
 			kubernetes.io/service-account.name: web, kubernetes.io/service-account.uid: u6}}, type: kubernetes.io/service-account-token, data: {token: YQ==}}`),
 		of("jobs.batch", `{apiVersion: batch/v1, kind: Job, metadata: {name: once, namespace: shop, uid: u7, labels: {controller-uid: u7}}, spec: {
@@ -134,6 +136,9 @@ func TestRestoredItemsAreAccepted(t *testing.T) {
 	}
 	if secret := a.get("secrets", shop, "web-token-x7k2p"); secret != nil {
 		t.Error("the generated token was restored")
+	}
+	if secret := a.get("secrets", shop, "web-token-mine1"); secret == nil || textOf(secret.Object, "data", "token") != "" {
+		t.Errorf("a token that somebody has made is not restored, or has its old content: %v", secret)
 	}
 	a.checkPodVolumeRestore(outcome, pod, claim)
 }

@@ -2,6 +2,7 @@ package restore
 
 import (
 	"context"
+	"fmt"
 	"strings"
 )
 
@@ -15,18 +16,35 @@ func generatedToken(serviceAccount, name string) bool {
 	return ok && serviceAccount != "" && len(suffix) == 5
 }
 
-// prepareToken leaves out the tokens of ServiceAccounts that Kubernetes makes itself. The others get a new token: the
-// controller writes it where none is, and removes a Secret with the UID of another ServiceAccount.
-func prepareToken(_ context.Context, _ *scope, in *actionInput) (actionOutput, error) {
+// prepareToken leaves out tokens that Kubernetes itself made for ServiceAccounts, before 1.24: it noted each on its ServiceAccount. Velero
+// leaves out what has such a name if the ServiceAccount is in the cluster. The others get a new token: Kubernetes' controller writes it where
+// none is, and removes a Secret with the UID of another ServiceAccount, or of one that does not exist yet.
+func prepareToken(_ context.Context, s *scope, in *actionInput) (actionOutput, error) {
 	if textOf(in.item.Object, "type") != "kubernetes.io/service-account-token" {
 		return actionOutput{}, nil
 	}
-	if generatedToken(in.item.GetAnnotations()[serviceAccountName], in.item.GetName()) {
-		return actionOutput{skip: "Kubernetes makes a ServiceAccount's token itself"}, nil
+	account := key{serviceAccounts, in.original.GetNamespace(), in.item.GetAnnotations()[serviceAccountName]}
+	object := findItem(s.Archive, account)
+	var out actionOutput
+	if object != nil {
+		out.additional = []key{account}
+	}
+	if name := in.item.GetName(); generatedToken(account.name, name) {
+		skip := actionOutput{skip: fmt.Sprintf("Kubernetes before 1.24 made this token for ServiceAccount %q, and newer versions give pods tokens without a Secret", account.name)}
+		if object == nil {
+			skip.warnings = []string{fmt.Sprintf("not restored: its name is that of a token which Kubernetes before 1.24 made for ServiceAccount %q, which the backup does not have. "+
+				"If something else uses it, make it by hand", account.name)}
+			return skip, nil
+		}
+		for secret := range objectsOf(object, "secrets") {
+			if textOf(secret, "name") == name {
+				return skip, nil
+			}
+		}
 	}
 	removeAnnotations(in.item, "kubernetes.io/service-account.uid")
 	data, _ := fieldOf[map[string]any](in.item.Object, "data")
 	delete(data, "token")
 	delete(data, "ca.crt")
-	return actionOutput{}, nil
+	return out, nil
 }

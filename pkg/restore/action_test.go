@@ -85,9 +85,27 @@ func TestActions(t *testing.T) {
 	}, {
 		name:     "such a token is left out",
 		resource: "secrets",
-		item: `{metadata: {name: web-token-x7k2p, annotations: {kubernetes.io/service-account.name: web}},
+		input:    serviceAccount(t, "web-token-x7k2p"),
+		item: `{metadata: {name: web-token-x7k2p, namespace: shop, annotations: {kubernetes.io/service-account.name: web}},
 			type: kubernetes.io/service-account-token}`,
-		want: expectation{skip: "Kubernetes makes"},
+		want: expectation{skip: "Kubernetes before 1.24 made this token"},
+	}, {
+		name:     "one of such a name that the ServiceAccount does not have was made by somebody else",
+		resource: "secrets",
+		input:    serviceAccount(t, "web-token-other"),
+		item: `{metadata: {name: web-token-x7k2p, namespace: shop, annotations: {kubernetes.io/service-account.name: web}},
+			type: kubernetes.io/service-account-token, data: {token: YQ==}}`,
+		want: expectation{
+			item: `{metadata: {name: web-token-x7k2p, namespace: shop, annotations: {kubernetes.io/service-account.name: web}},
+				type: kubernetes.io/service-account-token, data: {}}`,
+			additional: []string{"serviceaccounts shop/web"},
+		},
+	}, {
+		name:     "one of such a name whose ServiceAccount the backup does not have",
+		resource: "secrets",
+		item: `{metadata: {name: web-token-x7k2p, namespace: shop, annotations: {kubernetes.io/service-account.name: web}},
+			type: kubernetes.io/service-account-token}`,
+		want: expectation{skip: "Kubernetes before 1.24 made this token", warnings: []string{`made for ServiceAccount "web", which the backup does not have`}},
 	}, {
 		name:     "a token that somebody has asked for gets a new content",
 		resource: "secrets",
@@ -146,6 +164,14 @@ func TestActions(t *testing.T) {
 			test.want.check(t, item, out, err)
 		})
 	}
+}
+
+// serviceAccount is a backup with ServiceAccount shop/web, which has a token.
+func serviceAccount(tb testing.TB, token string) Input {
+	tb.Helper()
+	return Input{Archive: archiveOf(tb, "1.1.0", map[string]string{
+		"serviceaccounts/namespaces/shop/web": `{apiVersion: v1, kind: ServiceAccount, metadata: {name: web, namespace: shop}, secrets: [{name: ` + token + `}]}`,
+	})}
 }
 
 // TestEveryActionIsForAnItem sees that the list of actions is whole: each has a name of its own, resources and a function.
