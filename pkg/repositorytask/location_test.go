@@ -52,18 +52,13 @@ func (s *site) recordRepository(identifier string) {
 // TestProofIsOfTheLocation: a restore reads the repository of the location, so what the record names proves nothing, and is not written to.
 func TestProofIsOfTheLocation(t *testing.T) {
 	t.Parallel()
-	place := func(t *testing.T, dir string) uploader.Repository {
-		t.Helper()
-		resticrepo.Create(t, dir)
-		return uploader.Repository{URL: dir, Password: resticrepo.Password}
-	}
 	for name, test := range map[string]struct {
 		fill   func(s *site, dir, other string) // makes the location's repository
 		reason v1alpha1.Reason                  // of the verification; empty: Verified
 		prunes bool
 	}{
 		"no repository": {func(*site, string, string) {}, v1alpha1.ReasonRepositoryNotFound, false},
-		"no snapshot":   {func(s *site, dir, _ string) { place(s.t, dir) }, v1alpha1.ReasonSnapshotNotFound, false},
+		"no snapshot":   {func(s *site, dir, _ string) { resticrepo.Create(s.t, dir) }, v1alpha1.ReasonSnapshotNotFound, false},
 		"whole": {func(s *site, dir, other string) {
 			if err := os.CopyFS(dir, os.DirFS(other)); err != nil {
 				s.t.Fatal(err)
