@@ -100,6 +100,9 @@ func (o *repositoryProofs) run(ctx context.Context, api client.Reader, namespace
 	if err := api.List(ctx, &backups, client.InNamespace(namespace)); err != nil {
 		return fmt.Errorf("list the PodVolumeBackups of namespace %s: %w", namespace, err)
 	}
+	if err := proof.CorrectSynced(ctx, api, namespace, backups.Items); err != nil {
+		return err
+	}
 	newest := proof.Newest(backups.Items, selector)
 	if len(newest) == 0 {
 		return &program.ExitError{Code: exitFailed, Err: fmt.Errorf("nothing is proven: no completed PodVolumeBackup of namespace %s is selected", namespace)}

@@ -44,7 +44,7 @@ const maxWait = 4 * time.Hour
 
 // BackupTime is when a volume was backed up. The node agent's clock says it, as far as the API server's agrees, which says when the record was created:
 // that was at most maxWait before. By a clock that was ahead, a backup would be the newest one until then; by one that was behind, an older backup would
-// stay the newest, and its proof would clear damage of this one. A synced record is created later than that, so there the node's clock is all there is.
+// stay the newest, and its proof would clear damage of this one. A synced record is created later than that: CorrectSynced is for those.
 func BackupTime(pvb *velerov1.PodVolumeBackup) time.Time {
 	created, at := pvb.CreationTimestamp.Time, RecordedTime(pvb)
 	if !created.IsZero() && (at.After(created.Add(maxWait)) || at.Before(created) && ranHere(pvb)) {

@@ -22,6 +22,9 @@ func (s Selection) latest(ctx context.Context, api client.Reader, namespace stri
 	if err := api.List(ctx, &list, client.InNamespace(namespace)); err != nil {
 		return nil, fmt.Errorf("list the PodVolumeBackups of namespace %s: %w", namespace, err)
 	}
+	if err := proof.CorrectSynced(ctx, api, namespace, list.Items); err != nil {
+		return nil, err
+	}
 	if newest := proof.Newest(list.Items, s.Volume); len(newest) > 0 {
 		return newest, nil
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/proof"
 	"github.com/plimsoll-io/plimsoll/pkg/text"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
@@ -94,6 +95,9 @@ func (r *run) backupsIn(ctx context.Context, entry *v1alpha1.RepositoryTaskRepos
 	var all velerov1.PodVolumeBackupList
 	if err := r.api.List(ctx, &all, client.InNamespace(r.cfg.Namespace)); err != nil {
 		return nil, fmt.Errorf("list the PodVolumeBackups: %w", err)
+	}
+	if err := proof.CorrectSynced(ctx, r.api, r.cfg.Namespace, all.Items); err != nil {
+		return nil, err
 	}
 	var in []velerov1.PodVolumeBackup
 	for i := range all.Items {
