@@ -65,9 +65,9 @@ func (s *site) nightlyBackup(name, volume string, hours int) nightly {
 	}
 	n.pvb = s.record(n.Backup, "restic", "shop", "db-0", stored.SnapshotID, velerov1.PodVolumeBackupPhaseCompleted)
 	at := metav1.NewTime(time.Date(2026, 3, 1, hours, 0, 0, 0, time.UTC))
-	n.pvb.Status.StartTimestamp, n.pvb.Status.Progress.TotalBytes = &at, stored.TotalBytes
+	n.pvb.Status.Progress.TotalBytes = stored.TotalBytes
 	n.pvb.Annotations = map[string]string{"velero.io/pvc-name": "orders"}
-	s.update(n.pvb)
+	s.startedAt(n.pvb, at.Time) // as a server syncs it: what is written twice was made here
 	s.storeBackup(n.Backup, n.pvb)
 	restored, err := os.Open(n.volume)
 	if err != nil {
