@@ -35,12 +35,12 @@ func TestDeadlinesAreForgotten(t *testing.T) {
 		for i := range 100 {
 			a.rememberDeadline(types.UID(fmt.Sprint("no-server-", i)), nil)
 		}
-		time.Sleep(2 * time.Hour)
+		<-time.After(2 * time.Hour)
 		a.rememberDeadline("new", nil)
 		if _, ok := a.deadlines["waited-for"]; len(a.deadlines) != 2 || !ok {
 			t.Errorf("%d deadlines are kept", len(a.deadlines))
 		}
-		time.Sleep(4 * time.Hour)
+		<-time.After(4 * time.Hour)
 		a.rememberDeadline("newer", nil)
 		if len(a.deadlines) != 1 {
 			t.Errorf("%d deadlines are kept after all have passed", len(a.deadlines))

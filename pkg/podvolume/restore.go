@@ -39,12 +39,12 @@ func (op *Operation) restore(ctx context.Context) (attemptResult, error) {
 	if op.RestoresPaths() {
 		return op.restorePaths(ctx, up, req)
 	}
-	if done, before, err := op.alreadyRestored(ctx, pvr); err != nil {
+	switch done, before, err := op.alreadyRestored(ctx, pvr); {
+	case err != nil:
 		return attemptResult{}, err
-	} else if done {
+	case done:
 		return op.restoredBefore(pvr, before), nil
-	}
-	if op.exhausted != nil {
+	case op.exhausted != nil:
 		return attemptResult{}, op.exhausted
 	}
 	if req.Volume, req.Repository, err = op.open(ctx); err != nil {

@@ -55,7 +55,7 @@ type wanted struct {
 }
 
 // allMigrations is claimed by each task that migrates: the copy of a Backup is about the repositories of many namespaces.
-var allMigrations = v1alpha1.RepositoryKey{Uploader: "migration"}
+func allMigrations() v1alpha1.RepositoryKey { return v1alpha1.RepositoryKey{Uploader: "migration"} }
 
 // busyError comes of work on a repository that another task has.
 type busyError struct {
@@ -65,7 +65,7 @@ type busyError struct {
 }
 
 func (e *busyError) Error() string {
-	if e.repository == allMigrations {
+	if e.repository == allMigrations() {
 		return fmt.Sprintf("task %s migrates, and one task does that at a time", e.by.name)
 	}
 	return fmt.Sprintf("task %s works on the %s repository of namespace %s in BackupStorageLocation %s",
@@ -136,7 +136,7 @@ func (r *run) claim(ctx context.Context, repositories []v1alpha1.RepositoryKey) 
 			continue
 		}
 		location, known := locations[key.BackupStorageLocation]
-		if !known && key != allMigrations {
+		if !known && key != allMigrations() {
 			var err error
 			if location, err = r.location(ctx, key.BackupStorageLocation); err != nil {
 				return err
@@ -243,7 +243,7 @@ func (r *run) migrationNeeds() []v1alpha1.RepositoryKey {
 	if r.object.Spec.DryRun {
 		return needs
 	}
-	return append(needs, allMigrations)
+	return append(needs, allMigrations())
 }
 
 // queue writes which task has what this one needs. The process goes on with other tasks.

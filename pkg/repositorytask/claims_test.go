@@ -208,7 +208,7 @@ func TestForgetPlansWithItsClaim(t *testing.T) {
 	c.api = interceptor.NewClient(s.Client, interceptor.Funcs{
 		Get: func(ctx context.Context, w client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
 			if _, claims := o.(*velerov1.BackupStorageLocation); claims {
-				s.Patch(older, `{"metadata": {"annotations": {"`+v1alpha1.AnnotationKeep+`": "true"}}}`)
+				s.Patch(older, `{"metadata": {"annotations": {"`+v1alpha1.AnnotationKeep+`": "true"}}}`) //nolint:contextcheck // somebody else does it meanwhile
 			}
 			return w.Get(ctx, key, o, options...)
 		},
@@ -321,8 +321,12 @@ func TestClaims(t *testing.T) {
 		a, b   use
 		beside bool
 	}{
-		{useLook, useLook, false}, {useLook, useJudge, true}, {useLook, useChange, false},
-		{useJudge, useJudge, false}, {useJudge, useChange, false}, {useChange, useChange, false},
+		{useLook, useLook, false},
+		{useLook, useJudge, true},
+		{useLook, useChange, false},
+		{useJudge, useJudge, false},
+		{useJudge, useChange, false},
+		{useChange, useChange, false},
 	} {
 		for _, pair := range [][2]use{{test.a, test.b}, {test.b, test.a}} {
 			var c claims

@@ -345,7 +345,7 @@ func TestGuardOfUnlisted(t *testing.T) {
 		pvb.CreationTimestamp = metav1.NewTime(begun.Add(time.Minute))
 		pvb.Status.StartTimestamp = new(metav1.NewTime(begun.Add(-2 * time.Hour)))
 	}
-	both := func(parts ...[]velerov1.PodVolumeBackup) []velerov1.PodVolumeBackup { return slices.Concat(parts...) }
+	both := slices.Concat[[]velerov1.PodVolumeBackup]
 	ahead := record("ahead", begun.AddDate(1, 0, 0))
 	ahead.Status.SnapshotID = "ahead"
 	for name, test := range map[string]struct {

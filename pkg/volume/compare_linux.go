@@ -332,10 +332,11 @@ func (c *Comparison) unexpected(at string, level *descended) error {
 			continue
 		}
 		if at == "." && name == lostAndFound && mode.IsDir() {
-			if empty, err := isEmpty(level.dir, name); err != nil || empty {
-				if err != nil {
-					return err
-				}
+			empty, err := isEmpty(level.dir, name)
+			if err != nil {
+				return err
+			}
+			if empty {
 				continue
 			}
 		}

@@ -23,7 +23,7 @@ import (
 // (fs.Remove in restoreHardlinkAt, internal/restorer/restorer.go of 0.14 and 0.16).
 type obstacles struct {
 	volume *os.Root
-	names  uint64 // a file with more names than these is one
+	all    bool // any file is one
 	found  bool
 	odd    map[string][]string // those with names that are not UTF-8, by the path that restic prints for them
 	odds   int                 // how many these are
@@ -49,10 +49,8 @@ func (u *Uploader) clear(ctx context.Context, w *workspace, req uploader.Restore
 		return 0, fmt.Errorf("open volume: %w", err)
 	}
 	defer root.Close()
-	o := &obstacles{volume: root, odd: map[string][]string{}, step: step}
-	if u.version.comparesContent() {
-		o.names, o.reread = 1, true
-	}
+	compares := u.version.comparesContent()
+	o := &obstacles{volume: root, odd: map[string][]string{}, all: !compares, reread: compares, step: step}
 	if err := o.find(ctx, req.Volume); err != nil {
 		return 0, fmt.Errorf("look for links in the volume: %w", err)
 	}
@@ -93,7 +91,7 @@ func (o *obstacles) note(name string, entry *unix.Stat_t) {
 			o.dropPages(name)
 		}
 	}
-	if regular && uint64(entry.Nlink) <= o.names {
+	if regular && !o.all && entry.Nlink <= 1 {
 		return
 	}
 	o.found = true
@@ -131,7 +129,7 @@ func (o *obstacles) isObstacle(info fs.FileInfo) bool {
 		return false
 	}
 	inode, ok := info.Sys().(*syscall.Stat_t)
-	return !info.Mode().IsRegular() || ok && uint64(inode.Nlink) > o.names
+	return !info.Mode().IsRegular() || o.all || ok && inode.Nlink > 1
 }
 
 // removeListed removes the obstacle at the path of an entry of the snapshot. Parents come before what is in them.

@@ -68,7 +68,7 @@ func TestRestoreTakesNoMemoryForNames(t *testing.T) { //nolint:paralleltest // i
 		return int64(m.HeapAlloc)
 	}
 	before, most, seen := live(), int64(0), 0
-	o := &obstacles{names: 1, step: func() {
+	o := &obstacles{step: func() {
 		if seen++; seen%(entries/5) == 1 {
 			most = max(most, live()-before)
 		}

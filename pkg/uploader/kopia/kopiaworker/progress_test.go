@@ -170,7 +170,7 @@ func TestShortUploadIsNotScanned(t *testing.T) {
 		p := &backupProgress{root: emptyVolume(t), job: newJob()}
 		late := newLateDir(t)
 		stop := p.scan(t.Context(), late, policy.BuildTree(nil, policy.DefaultPolicy))
-		time.Sleep(scanDelay - time.Nanosecond)
+		<-time.After(scanDelay - time.Nanosecond)
 		synctest.Wait()
 		p.finish(rootSummary(manifestOf(1000, 10)))
 		stop()
