@@ -10,6 +10,8 @@ import (
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
@@ -27,15 +29,31 @@ func TestPodEndsDuringBackup(t *testing.T) {
 			c.t.Error(err)
 		}
 	}
+	deleteByForce := func(c *cluster, pod *corev1.Pod) {
+		c.Patch(pod.DeepCopy(), `{"metadata":{"finalizers":null}}`)
+		if err := c.Client.Delete(context.WithoutCancel(c.t.Context()), pod.DeepCopy(), client.GracePeriodSeconds(0)); err != nil {
+			c.t.Error(err)
+		}
+	}
+	replace := func(c *cluster, pod *corev1.Pod) {
+		deleteByForce(c, pod)
+		c.Create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}, Spec: *pod.Spec.DeepCopy()})
+	}
 	tests := map[string]struct {
-		claim bool
-		end   func(*cluster, *corev1.Pod)
-		phase string
-		want  string // in the message
+		claim     bool
+		unmounted bool // the claim's driver puts files into the directory
+		end       func(*cluster, *corev1.Pod)
+		phase     string
+		want      string // in the message
 	}{
 		"emptyDir, evicted":       {end: (*cluster).evict, phase: podvolume.PhaseFailed, want: "has ended (Failed Evicted)"},
 		"emptyDir, being deleted": {end: deletePod, phase: podvolume.PhaseFailed, want: "is being deleted"},
+		"emptyDir, gone":          {end: deleteByForce, phase: podvolume.PhaseFailed, want: "does not exist any more"},
 		"claim, evicted":          {claim: true, end: (*cluster).evict, phase: podvolume.PhaseCompleted},
+		"claim, gone":             {claim: true, end: deleteByForce, phase: podvolume.PhaseCompleted},
+		"unmounted, evicted":      {claim: true, unmounted: true, end: (*cluster).evict, phase: podvolume.PhaseFailed, want: "has ended (Failed Evicted)"},
+		"unmounted, gone":         {claim: true, unmounted: true, end: deleteByForce, phase: podvolume.PhaseFailed, want: "does not exist any more"},
+		"claim, replaced":         {claim: true, end: replace, phase: podvolume.PhaseCompleted},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -45,6 +63,9 @@ func TestPodEndsDuringBackup(t *testing.T) {
 			var dir string
 			if tc.claim {
 				pod, dir = c.podWithClaim()
+				if !tc.unmounted {
+					bindMount(t, t.TempDir(), dir)
+				}
 			} else {
 				pod = c.pod("source", "data")
 				dir = c.dir(pod, "data")
@@ -61,7 +82,7 @@ func TestPodEndsDuringBackup(t *testing.T) {
 				}
 				return uploader.BackupResult{SnapshotID: "1234abcd", TotalBytes: 1}, nil
 			}
-			c.startAgent(data, func(cfg *Config) { cfg.AllowUnmounted = true })
+			c.startAgent(data, func(cfg *Config) { cfg.AllowUnmounted = tc.unmounted })
 			pvb := c.newBackup(pod, "data")
 			c.Create(pvb)
 			end := c.end(pvb)

@@ -17,7 +17,6 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/text"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
-	"github.com/plimsoll-io/plimsoll/pkg/volume"
 )
 
 // settingParallelUpload is a key of uploaderSettings (docs/contracts/velero-node-agent.md 2.1).
@@ -153,17 +152,19 @@ func (op *Operation) upload(ctx context.Context, up uploader.Uploader, req uploa
 
 // checkVolumeStillThere returns an error if kubelet has removed what a backup was reading, or may have: files that vanish are no
 // errors. kubelet removes the files of its own volumes as soon as the pod's containers have ended, although the object of an
-// evicted pod stays, and it may be late to say so. Other volumes it can only unmount, which the kernel refuses while a worker reads.
+// evicted pod stays, and it may be late to say so. Other volumes it can only unmount, which the kernel refuses while a worker reads:
+// their snapshots are complete whatever has become of the pod, also if its object was deleted by force.
+// That does not hold where the driver may put files into the directory without a mount.
 func (op *Operation) checkVolumeStillThere(ctx context.Context, opened *os.File) error {
+	if op.foundDir.Mounted && !op.foundKubelets {
+		return nil
+	}
 	pod, err := op.patientPod(ctx)
 	switch {
 	case isUnanswered(err), isPodGone(err):
 		return err
 	case err != nil:
 		return nil //nolint:nilerr // another answer says nothing about the volume
-	}
-	if vol := volume.InPod(pod, op.Volume); vol == nil || !volume.IsKubelets(vol) {
-		return nil
 	}
 	if ending := PodEnding(pod); ending != nil {
 		return Permanent(v1alpha1.ReasonPodGone, ending)

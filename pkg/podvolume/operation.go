@@ -59,8 +59,9 @@ type Operation struct {
 	parkedFor     time.Duration // how long the operation has waited for a repository that does not open
 	parkedShown   bool          // there is an Event of that
 
-	foundPodUID types.UID  // set when the volume was found
-	foundDir    volume.Dir // likewise, below the pod's directory
+	foundPodUID   types.UID  // set when the volume was found
+	foundDir      volume.Dir // likewise, below the pod's directory
+	foundKubelets bool       // likewise, the volume is kubelet's own
 
 	lastUnwritten    unwrittenFiles // of the last attempt of a restore
 	lastMissingBytes int64          // bytes that the last attempt of a restore wrote and that are not in the volume

@@ -59,7 +59,8 @@ func (op *Operation) findVolume(ctx context.Context) (*corev1.Pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	op.foundPodUID, op.foundDir = pod.UID, dir
+	vol := volume.InPod(pod, op.Volume)
+	op.foundPodUID, op.foundDir, op.foundKubelets = pod.UID, dir, vol != nil && volume.IsKubelets(vol)
 	return pod, nil
 }
 
