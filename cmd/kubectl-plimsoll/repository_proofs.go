@@ -100,7 +100,7 @@ func (o *repositoryProofs) run(ctx context.Context, api client.Reader, namespace
 	if err := api.List(ctx, &backups, client.InNamespace(namespace)); err != nil {
 		return fmt.Errorf("list the PodVolumeBackups of namespace %s: %w", namespace, err)
 	}
-	if err := proof.CorrectSynced(ctx, api, namespace, backups.Items); err != nil {
+	if err := correctSynced(ctx, api, namespace, backups.Items); err != nil {
 		return err
 	}
 	newest := proof.Newest(backups.Items, selector)
@@ -183,4 +183,9 @@ func printProofs(w io.Writer, proofs []volumeProof, now time.Time) error {
 		fmt.Fprintln(table)
 	}
 	return table.Flush()
+}
+
+// correctSynced corrects the times of synced records by those of their Backups (proof.CorrectSynced).
+func correctSynced(ctx context.Context, api client.Reader, namespace string, all []velerov1.PodVolumeBackup) error {
+	return proof.CorrectSynced(all, func(backups *velerov1.BackupList) error { return api.List(ctx, backups, client.InNamespace(namespace)) })
 }

@@ -85,7 +85,7 @@ func classOfClaims(ctx context.Context, api client.Reader, task *v1alpha1.Reposi
 	}
 	backups := list.Items
 	if task.Spec.Latest {
-		if err := proof.CorrectSynced(ctx, api, task.Namespace, backups); err != nil {
+		if err := correctSynced(ctx, api, task.Namespace, backups); err != nil {
 			return "", err
 		}
 		backups = proof.Newest(backups, task.Spec.Volume)

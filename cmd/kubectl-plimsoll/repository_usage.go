@@ -102,7 +102,7 @@ func updateProofs(ctx context.Context, api client.Reader, measured *v1alpha1.Rep
 	if err := api.List(ctx, &backups, client.InNamespace(measured.Namespace)); err != nil {
 		return fmt.Errorf("list the PodVolumeBackups of namespace %s: %w", measured.Namespace, err)
 	}
-	if err := proof.CorrectSynced(ctx, api, measured.Namespace, backups.Items); err != nil {
+	if err := correctSynced(ctx, api, measured.Namespace, backups.Items); err != nil {
 		return err
 	}
 	findings := proof.FindingsOf(tasks, backups.Items)

@@ -69,18 +69,8 @@ func (op *Operation) restore(ctx context.Context) (attemptResult, error) {
 	if err != nil {
 		return attemptResult{}, err
 	}
-	// restic leaves that to the kernel: a file system that is full or broken reports it only now, and the node may lose power.
-	if err := op.flush(ctx, req.Volume); err != nil {
-		return attemptResult{}, err
-	}
-	if err := stopCause(ctx); err != nil { // Run may have left this goroutine behind meanwhile
-		return attemptResult{}, err
-	}
-	result, err := op.checkRestored(ctx, req.Volume, restored, time.Since(began))
+	result, err := op.prove(ctx, up, req, restored, began)
 	if err != nil {
-		return attemptResult{}, err
-	}
-	if err := op.compareRestored(ctx, up, req, restored); err != nil {
 		return attemptResult{}, err
 	}
 	pod, err := op.waitingPod(ctx)
@@ -94,6 +84,22 @@ func (op *Operation) restore(ctx context.Context) (attemptResult, error) {
 		return attemptResult{}, fmt.Errorf("tell the pod's init container that the data is there: %w", err)
 	}
 	return result, nil
+}
+
+// prove flushes what was restored since began, and compares it with what the snapshot has.
+func (op *Operation) prove(ctx context.Context, up uploader.Uploader, req uploader.RestoreRequest, restored uploader.RestoreResult, began time.Time) (attemptResult, error) {
+	// restic leaves that to the kernel: a file system that is full or broken reports it only now, and the node may lose power.
+	if err := op.flush(ctx, req.Volume); err != nil {
+		return attemptResult{}, err
+	}
+	if err := stopCause(ctx); err != nil { // Run may have left this goroutine behind meanwhile
+		return attemptResult{}, err
+	}
+	result, err := op.checkRestored(ctx, req.Volume, restored, time.Since(began))
+	if err != nil {
+		return attemptResult{}, err
+	}
+	return result, op.compareRestored(ctx, up, req, restored)
 }
 
 // flush makes sure that what was restored is on the volume's storage. It can take hours, and can hang.

@@ -133,7 +133,7 @@ func (r *run) records(ctx context.Context) (*retention.Records, error) {
 			return nil, fmt.Errorf("list what needs snapshots: %w", err)
 		}
 	}
-	if err := proof.CorrectSynced(ctx, r.api, r.cfg.Namespace, backups.Items); err != nil {
+	if err := correctSynced(ctx, r.api, r.cfg.Namespace, backups.Items); err != nil {
 		return nil, err
 	}
 	others := slices.DeleteFunc(tasks.Items, func(t v1alpha1.RepositoryTask) bool { return t.UID == r.object.UID })

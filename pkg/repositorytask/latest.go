@@ -22,7 +22,7 @@ func (s Selection) latest(ctx context.Context, api client.Reader, namespace stri
 	if err := api.List(ctx, &list, client.InNamespace(namespace)); err != nil {
 		return nil, fmt.Errorf("list the PodVolumeBackups of namespace %s: %w", namespace, err)
 	}
-	if err := proof.CorrectSynced(ctx, api, namespace, list.Items); err != nil {
+	if err := correctSynced(ctx, api, namespace, list.Items); err != nil {
 		return nil, err
 	}
 	if newest := proof.Newest(list.Items, s.Volume); len(newest) > 0 {
@@ -148,4 +148,9 @@ func (r *run) selectedBefore(ctx context.Context) ([]velerov1.PodVolumeBackup, e
 		}
 	}
 	return selected, nil
+}
+
+// correctSynced corrects the times of synced records by those of their Backups (proof.CorrectSynced).
+func correctSynced(ctx context.Context, api client.Reader, namespace string, all []velerov1.PodVolumeBackup) error {
+	return proof.CorrectSynced(all, func(backups *velerov1.BackupList) error { return api.List(ctx, backups, client.InNamespace(namespace)) })
 }

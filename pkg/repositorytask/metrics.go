@@ -180,7 +180,7 @@ func (m *Metrics) readBackups(ctx context.Context) error {
 	if err := m.backups.List(ctx, &list, client.InNamespace(m.namespace), &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: "0"}}); err != nil {
 		return fmt.Errorf("list the PodVolumeBackups: %w", err)
 	}
-	if err := proof.CorrectSynced(ctx, m.backups, m.namespace, list.Items); err != nil {
+	if err := correctSynced(ctx, m.backups, m.namespace, list.Items); err != nil {
 		return err
 	}
 	list.Items = slices.DeleteFunc(list.Items, func(pvb velerov1.PodVolumeBackup) bool { return pvb.Status.SnapshotID == "" })

@@ -16,7 +16,6 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
-	"github.com/plimsoll-io/plimsoll/pkg/proof"
 	"github.com/plimsoll-io/plimsoll/pkg/text"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
@@ -140,7 +139,7 @@ func (r *run) selectBackups(ctx context.Context) (err error) {
 	if err != nil && (!ok || none.Reason != v1alpha1.ReasonNoPodVolumes) {
 		return err
 	}
-	if err := proof.CorrectSynced(ctx, r.api, r.cfg.Namespace, r.backups); err != nil {
+	if err := correctSynced(ctx, r.api, r.cfg.Namespace, r.backups); err != nil {
 		return err
 	}
 	if err := r.addUnsynced(ctx); err != nil {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
-	"github.com/plimsoll-io/plimsoll/pkg/proof"
 	"github.com/plimsoll-io/plimsoll/pkg/text"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
@@ -96,7 +95,7 @@ func (r *run) backupsIn(ctx context.Context, entry *v1alpha1.RepositoryTaskRepos
 	if err := r.api.List(ctx, &all, client.InNamespace(r.cfg.Namespace)); err != nil {
 		return nil, fmt.Errorf("list the PodVolumeBackups: %w", err)
 	}
-	if err := proof.CorrectSynced(ctx, r.api, r.cfg.Namespace, all.Items); err != nil {
+	if err := correctSynced(ctx, r.api, r.cfg.Namespace, all.Items); err != nil {
 		return nil, err
 	}
 	var in []velerov1.PodVolumeBackup
