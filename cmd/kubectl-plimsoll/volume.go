@@ -16,7 +16,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
 	"github.com/plimsoll-io/plimsoll/pkg/describe"
-	"github.com/plimsoll-io/plimsoll/pkg/repository"
+	"github.com/plimsoll-io/plimsoll/pkg/repository/recorded"
 )
 
 const (
@@ -160,7 +160,7 @@ func identifier(repositories []velerov1.BackupRepository, uploader string) strin
 	if uploader != uploaderRestic {
 		return ""
 	}
-	return repository.ResticIdentifier(repositories)
+	return recorded.ResticIdentifier(repositories)
 }
 
 // agents lists the pods of the node agents.

@@ -30,7 +30,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/test/velero"
 )
 
-var recorded = flag.Bool("record", false, "make docs/images/watch.svg anew from the run of TestWatch, which takes longer then")
+var recordsWatch = flag.Bool("record", false, "make docs/images/watch.svg anew from the run of TestWatch, which takes longer then")
 
 // watched is a cluster that the plugin is called for as a process of its own.
 type watched struct {
@@ -161,7 +161,7 @@ func TestWatch(t *testing.T) {
 	const mebibyte = 1 << 20
 	volumes := map[string]int64{"database-0/data": 160, "gallery/photos": 160} // restic reads some 50 MiB ahead
 	limit := int64(8)
-	if *recorded {
+	if *recordsWatch {
 		volumes = map[string]int64{"database-0/data": 300, "gallery/photos": 240, "mail-0/folders": 160, "wiki/uploads": 120, "search-0/index": 96}
 		limit = 12
 	}
@@ -215,7 +215,7 @@ func TestWatch(t *testing.T) {
 	if strings.Contains(lines.out, "\x1b") {
 		t.Errorf("in a pipe: sequences for terminals: %q", lines.out)
 	}
-	if *recorded {
+	if *recordsWatch {
 		record(t, frames, x.screen.Cells())
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/pkg/repository"
+	"github.com/plimsoll-io/plimsoll/pkg/repository/recorded"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
@@ -62,16 +63,16 @@ func (r *Repositories) identifier(ctx context.Context, pvb *velerov1.PodVolumeBa
 	if uploaderOf(pvb) != uploaderRestic {
 		return "", nil
 	}
-	var recorded velerov1.BackupRepositoryList
-	labels := client.MatchingLabels(repository.ResticLabels(pvb.Spec.Pod.Namespace, pvb.Spec.BackupStorageLocation))
-	err := r.api.List(ctx, &recorded, client.InNamespace(r.namespace), labels)
+	var known velerov1.BackupRepositoryList
+	labels := client.MatchingLabels(recorded.ResticLabels(pvb.Spec.Pod.Namespace, pvb.Spec.BackupStorageLocation))
+	err := r.api.List(ctx, &known, client.InNamespace(r.namespace), labels)
 	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) { // no such CRD
 		return "", nil
 	}
 	if err != nil {
 		return "", fmt.Errorf("look for the BackupRepository of namespace %s in location %s: %w", pvb.Spec.Pod.Namespace, pvb.Spec.BackupStorageLocation, err)
 	}
-	return repository.ResticIdentifier(recorded.Items), nil
+	return recorded.ResticIdentifier(known.Items), nil
 }
 
 // shownAddress is the address of a repository as status has it.

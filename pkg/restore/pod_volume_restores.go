@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
 
-	"github.com/plimsoll-io/plimsoll/pkg/repository"
+	"github.com/plimsoll-io/plimsoll/pkg/repository/recorded"
 )
 
 var (
@@ -134,7 +134,7 @@ func uploaderSettings(config *velerov1.UploaderConfigForRestore) map[string]stri
 // our agent derives it from the location.
 func (s *scope) resticIdentifier(ctx context.Context, sourceNamespace string) (string, error) {
 	found, err := s.listObjects(ctx, backupRepositories, s.Restore.Namespace, metav1.ListOptions{
-		LabelSelector: labels.SelectorFromSet(repository.ResticLabels(sourceNamespace, s.Backup.Spec.StorageLocation)).String(),
+		LabelSelector: labels.SelectorFromSet(recorded.ResticLabels(sourceNamespace, s.Backup.Spec.StorageLocation)).String(),
 	})
 	if apierrors.IsNotFound(err) {
 		return "", nil // no such CRD
@@ -142,11 +142,11 @@ func (s *scope) resticIdentifier(ctx context.Context, sourceNamespace string) (s
 	if err != nil {
 		return "", fmt.Errorf("look for its BackupRepository: %w", err)
 	}
-	var recorded velerov1.BackupRepositoryList
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(found.UnstructuredContent(), &recorded); err != nil {
+	var known velerov1.BackupRepositoryList
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(found.UnstructuredContent(), &known); err != nil {
 		return "", fmt.Errorf("read its BackupRepository: %w", err)
 	}
-	return repository.ResticIdentifier(recorded.Items), nil
+	return recorded.ResticIdentifier(known.Items), nil
 }
 
 // findPodVolumeRestore returns the one that was made for the same volume, nil if there is none.

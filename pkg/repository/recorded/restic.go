@@ -1,4 +1,6 @@
-package repository
+// Package recorded reads what a Velero server has recorded of repositories. It is apart from package repository because kubectl-plimsoll needs it, which
+// is also built for systems other than Linux.
+package recorded
 
 import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
