@@ -161,6 +161,7 @@ func (r *run) repositoriesIn(plan *v1alpha1.RepositoryRetention) []v1alpha1.Repo
 		repository := v1alpha1.RepositoryTaskRepository{
 			BackupStorageLocation: v.BackupStorageLocation, VolumeNamespace: v.Namespace, Uploader: v.Uploader, Result: v1alpha1.RepositoryPending,
 		}
+		repository.Address = r.planned[proof.RepositoryIn(&repository)]
 		if !slices.ContainsFunc(repositories, func(x v1alpha1.RepositoryTaskRepository) bool { return sameRepository(&x, &repository) }) {
 			repositories = append(repositories, repository)
 		}

@@ -103,7 +103,9 @@ func (f *forgetting) work(ctx context.Context) error {
 	if f.repository, err = f.address(ctx); err != nil {
 		return err
 	}
-	f.entry.Address = messageOf(f.repository.Hider()(f.repository.URL))
+	if f.object.Spec.Orphans == "" { // else it stays that of the plan
+		f.entry.Address = shownAddress(&f.repository)
+	}
 	if f.repository.ReadOnly {
 		return fmt.Errorf("the BackupStorageLocation is read-only, so nothing in it is forgotten: %w", uploader.ErrUnsupported)
 	}
@@ -393,16 +395,15 @@ func (s *openSnapshot) fail(why string) {
 
 // writeResults writes what became of the snapshots, also of those that were done before an error.
 func (f *forgetting) writeResults(ctx context.Context) error {
-	if len(f.open) == 0 {
-		return nil
-	}
-	err := f.write(ctx, func(s *v1alpha1.RepositoryTaskStatus) {
-		for _, x := range slices.Concat(f.open, f.kept) {
-			s.Retention.Volumes[x.volume].Snapshots[x.at] = x.RetentionSnapshot
+	if len(f.open) > 0 { // else an earlier process has written them
+		err := f.write(ctx, func(s *v1alpha1.RepositoryTaskStatus) {
+			for _, x := range slices.Concat(f.open, f.kept) {
+				s.Retention.Volumes[x.volume].Snapshots[x.at] = x.RetentionSnapshot
+			}
+		})
+		if err != nil {
+			return fmt.Errorf("write what became of the snapshots: %w", err)
 		}
-	})
-	if err != nil {
-		return fmt.Errorf("write what became of the snapshots: %w", err)
 	}
 	f.entry.Snapshots = 0
 	f.entry.Result, f.entry.Reason, f.entry.Message = v1alpha1.RepositoryForgotten, "", ""

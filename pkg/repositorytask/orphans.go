@@ -98,7 +98,12 @@ func (r *run) orphanRepositories(ctx context.Context, location string) ([]retent
 	}
 	var found []retention.OrphanRepository
 	for _, key := range keys {
-		snapshots, err := r.snapshotsIn(ctx, key)
+		repository, err := r.repositories.Of(ctx, ofRepository(key))
+		if err != nil {
+			return nil, err
+		}
+		r.planned[key] = shownAddress(&repository)
+		snapshots, err := r.snapshotsIn(ctx, key, repository)
 		if errors.Is(err, uploader.ErrRepositoryNotFound) { // an empty directory
 			continue
 		}
@@ -117,23 +122,29 @@ func (r *run) orphanRepositories(ctx context.Context, location string) ([]retent
 	return found, nil
 }
 
-// keysIn names the selected repositories in the bucket of a location. Those of restic at an address of their own may be of locations that are not known.
+// keysIn names the selected repositories in the bucket of a location, but for those that the backups of other locations may need.
 func (r *run) keysIn(ctx context.Context, location string) (keys []v1alpha1.RepositoryKey, err error) {
 	selector := r.object.Spec.Volume
 	err = r.repositories.withStore(ctx, location, func(store *backupstore.Store, l *velerov1.BackupStorageLocation) error {
 		for _, kind := range []string{uploaderKopia, uploaderRestic} {
-			if kind == uploaderRestic && !r.repositories.hasResticInBucket(ctx, l) {
-				r.noteOnce(fmt.Sprintf("The restic repositories of location %s were not looked at: they are not in its bucket (resticRepoPrefix), so backups in others may need their snapshots", location))
-				continue
-			}
 			namespaces, err := store.RepositoryNamespaces(ctx, kind)
 			if err != nil {
 				return err
 			}
 			for _, namespace := range namespaces {
-				if selector == nil || selector.Namespace == namespace {
-					keys = append(keys, v1alpha1.RepositoryKey{BackupStorageLocation: location, VolumeNamespace: namespace, Uploader: kind})
+				if selector != nil && selector.Namespace != namespace {
+					continue
 				}
+				key := v1alpha1.RepositoryKey{BackupStorageLocation: location, VolumeNamespace: namespace, Uploader: kind}
+				shared, err := r.repositories.isShared(ctx, l, key)
+				if err != nil {
+					return err
+				}
+				if shared {
+					r.noteOnce(fmt.Sprintf("The %s repository of namespace %s in location %s was not looked at: it is not in its bucket, by resticRepoPrefix or its BackupRepository, or another location may lead there, so backups of others may need its snapshots", kind, namespace, location))
+					continue
+				}
+				keys = append(keys, key)
 			}
 		}
 		return nil
@@ -149,15 +160,10 @@ func (r *run) noteOnce(note string) {
 }
 
 // snapshotsIn lists all snapshots of a repository.
-func (r *run) snapshotsIn(ctx context.Context, key v1alpha1.RepositoryKey) ([]uploader.RepositorySnapshot, error) {
+func (r *run) snapshotsIn(ctx context.Context, key v1alpha1.RepositoryKey, repository uploader.Repository) ([]uploader.RepositorySnapshot, error) {
 	lister, ok := r.cfg.Forgetters[key.Uploader].(uploader.SnapshotLister)
 	if !ok {
 		return nil, fmt.Errorf("snapshots of %s cannot be listed: %w", key.Uploader, uploader.ErrUnsupported)
-	}
-	entry := v1alpha1.RepositoryTaskRepository{BackupStorageLocation: key.BackupStorageLocation, VolumeNamespace: key.VolumeNamespace, Uploader: key.Uploader}
-	repository, err := r.repositories.Of(ctx, like(&entry, nil))
-	if err != nil {
-		return nil, err
 	}
 	return lister.Snapshots(ctx, repository)
 }
@@ -260,15 +266,38 @@ func (r *run) noteExpired(ctx context.Context) error {
 	return nil
 }
 
+// stillLeadsThere returns an error that does not pass if the location was edited since the plan, or backups of another one may need the snapshots by now.
+func (f *forgetting) stillLeadsThere(ctx context.Context, key v1alpha1.RepositoryKey) error {
+	var location velerov1.BackupStorageLocation
+	if err := f.api.Get(ctx, client.ObjectKey{Namespace: f.cfg.Namespace, Name: key.BackupStorageLocation}, &location); err != nil {
+		return fmt.Errorf("get BackupStorageLocation %s: %w", key.BackupStorageLocation, err)
+	}
+	shared, err := f.repositories.isShared(ctx, &location, key)
+	if err != nil {
+		return err
+	}
+	now, err := f.address(ctx)
+	if err != nil {
+		return err
+	}
+	if planned := f.entry.Address; shared || shownAddress(&now) != planned {
+		return fmt.Errorf("the plan is of %s, and the location was edited since, or another one leads there, too: nothing was removed, make a new plan: %w", planned, uploader.ErrUnsupported)
+	}
+	return nil
+}
+
 // removeOrphans removes those of the open snapshots that nothing has begun to need since the plan.
 func (f *forgetting) removeOrphans(ctx context.Context) error {
 	key := proof.RepositoryIn(f.entry)
-	listed, err := f.snapshotsIn(ctx, key)
+	listed, err := f.snapshotsIn(ctx, key, f.repository)
 	if err != nil {
 		return err
 	}
 	needs, err := f.needsOf(ctx, key.BackupStorageLocation)
 	if err != nil {
+		return err
+	}
+	if err := f.stillLeadsThere(ctx, key); err != nil { // what the needs were read of
 		return err
 	}
 	there := map[string]*uploader.RepositorySnapshot{}

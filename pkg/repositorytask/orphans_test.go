@@ -18,6 +18,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/retention"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
+	"github.com/plimsoll-io/plimsoll/test/resticrepo"
 )
 
 // later is a Config of forgetting in which what was stored just now is old.
@@ -239,7 +240,7 @@ func TestOrphanNeededMeanwhile(t *testing.T) {
 	first, second := s.full("restic", s.unrecorded("restic", "db-0", "gone")), s.full("restic", s.unrecorded("restic", "db-1", "gone-too"))
 	cfg, lists := s.later(), 0
 	cfg.Forgetters["restic"] = lister{s.restic, func() {
-		if lists++; lists == 3 { // that of the plan, of the plan of the task that applies it, and of its removal
+		if lists++; lists == 4 { // that of the plan, of the two plans of the task that applies it, before and after its claim, and of its removal
 			s.onlyInBucket("back", s.namingSnapshot("restic", first))
 		}
 	}}
@@ -271,5 +272,60 @@ func TestExpiredBackups(t *testing.T) {
 	s.unrecorded("restic", "db-0", "expired")
 	if plan := s.ended(s.orphanTask("deleted", "", v1alpha1.OrphansAll, false)); plan.Status.Retention.Unexplained != 1 || strings.Contains(plan.Status.Conditions[0].Message, "expired") {
 		t.Errorf("after it was deleted: %+v", plan.Status)
+	}
+}
+
+// TestOrphansOfASharedRepository: where backups of another location may need the snapshots, nobody looks for orphans.
+func TestOrphansOfASharedRepository(t *testing.T) {
+	t.Parallel()
+	for name, share := range map[string]func(s *site){
+		"its BackupRepository leads elsewhere": func(s *site) {
+			other := filepath.Join(s.t.TempDir(), "shop")
+			resticrepo.Create(s.t, other)
+			s.backUp("restic", uploader.Repository{URL: other, Password: resticrepo.Password}, map[string]string{"ns": "shop", "pod": "db-0", "volume": "data", "backup": "of-others"})
+			s.recordRepository(other)
+		},
+		"another location leads there": func(s *site) {
+			far := s.DirectoryLocation("far", s.t.TempDir())
+			far.Spec.Config["resticRepoPrefix"] = filepath.Join(s.dir, "restic")
+			s.Create(far)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			s.newRepository("restic", "shop")
+			s.unrecorded("restic", "db-0", "of-others")
+			share(s)
+			s.start(s.later())
+			plan := s.ended(s.orphanTask("plan", "", v1alpha1.OrphansAll, false))
+			if got := orphansOf(plan); plan.Status.Phase != v1alpha1.PhaseCompleted || len(got) > 0 || !strings.Contains(plan.Status.Conditions[0].Message, "The restic repository of namespace shop in location default was not looked at") {
+				t.Errorf("%v, %+v", got, plan.Status)
+			}
+		})
+	}
+}
+
+// TestOrphansOfAnEditedLocation: what the lists of another bucket do not name is not removed from this one.
+func TestOrphansOfAnEditedLocation(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.newRepository("restic", "shop")
+	s.unrecorded("restic", "db-0", "gone")
+	other := t.TempDir()
+	if err := os.CopyFS(other, os.DirFS(s.dir)); err != nil {
+		t.Fatal(err)
+	}
+	cfg, lists := s.later(), 0
+	cfg.Forgetters["restic"] = lister{s.restic, func() {
+		if lists++; lists == 4 { // that of the removal
+			s.lead(&velerov1.BackupStorageLocation{ObjectMeta: s.Meta("default")}, other)
+		}
+	}}
+	s.start(cfg)
+	plan := s.ended(s.orphanTask("plan", "", v1alpha1.OrphansOfBackups, false))
+	task := s.ended(s.orphanTask("task", plan.Status.Retention.Wave, v1alpha1.OrphansOfBackups, true))
+	if task.Status.Phase != v1alpha1.PhaseFailed || !strings.Contains(task.Status.Repositories[0].Message, "the location was edited since") || s.snapshots("restic", "shop") != 1 {
+		t.Errorf("%+v", task.Status)
 	}
 }

@@ -2,6 +2,7 @@ package repositorytask
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/repository"
 	"github.com/plimsoll-io/plimsoll/pkg/repository/recorded"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
@@ -83,23 +85,49 @@ func shownAddress(repo *uploader.Repository) string {
 // otherAddress says that the record of a backup names another repository than the one that a restore reads; empty: it does not.
 func otherAddress(pvb *velerov1.PodVolumeBackup, read string) string {
 	named := uploader.RedactURL(pvb.Spec.RepoIdentifier)
-	if uploaderOf(pvb) != uploaderRestic || named == "" || read == "" || strings.TrimSuffix(named, "/") == strings.TrimSuffix(read, "/") {
+	if uploaderOf(pvb) != uploaderRestic || named == "" || read == "" || isSameURL(named, read) {
 		return ""
 	}
 	return fmt.Sprintf("a restore reads %s; its PodVolumeBackup names %s", read, named)
 }
 
-// hasResticInBucket reports whether the restic repositories of a location are where its bucket has them, and not at an address of their own, which
-// several locations may share.
-func (r *Repositories) hasResticInBucket(ctx context.Context, location *velerov1.BackupStorageLocation) bool {
-	const prefix = "resticRepoPrefix"
-	if location.Spec.Config[prefix] == "" {
-		return true
+// isShared reports whether backups of other locations may need snapshots of a repository of the location: it is not where the location's own bucket has
+// it, or another location of the namespace leads to it, too, or nobody knows where that leads.
+func (r *Repositories) isShared(ctx context.Context, location *velerov1.BackupStorageLocation, key v1alpha1.RepositoryKey) (bool, error) {
+	at, err := r.Of(ctx, ofRepository(key))
+	if err != nil {
+		return false, err
 	}
 	own := location.DeepCopy()
-	delete(own.Spec.Config, prefix)
-	req := repository.Request{UploaderType: uploaderRestic, Namespace: "default"}
-	at, err := r.resolver.Resolve(ctx, location, req)
-	inBucket, bucketErr := r.resolver.Resolve(ctx, own, req)
-	return err == nil && bucketErr == nil && at.URL == inBucket.URL
+	delete(own.Spec.Config, "resticRepoPrefix")
+	inBucket, err := r.resolver.Resolve(ctx, own, repository.Request{UploaderType: key.Uploader, Namespace: key.VolumeNamespace})
+	if err != nil || !isSameURL(at.URL, inBucket.URL) {
+		return true, err
+	}
+	var all velerov1.BackupStorageLocationList
+	if err := r.api.List(ctx, &all, client.InNamespace(r.namespace)); err != nil {
+		return false, fmt.Errorf("list the BackupStorageLocations: %w", err)
+	}
+	for i := range all.Items {
+		if key.BackupStorageLocation = all.Items[i].Name; key.BackupStorageLocation == location.Name {
+			continue
+		}
+		other, err := r.Of(ctx, ofRepository(key))
+		if err != nil && !errors.Is(err, repository.ErrMisconfigured) {
+			return false, err
+		}
+		if err != nil || isSameURL(other.URL, at.URL) {
+			return true, nil
+		}
+	}
+	return false, nil
 }
+
+// ofRepository is a backup that is in a repository.
+func ofRepository(key v1alpha1.RepositoryKey) *velerov1.PodVolumeBackup {
+	return like(&v1alpha1.RepositoryTaskRepository{
+		BackupStorageLocation: key.BackupStorageLocation, VolumeNamespace: key.VolumeNamespace, Uploader: key.Uploader,
+	}, nil)
+}
+
+func isSameURL(a, b string) bool { return strings.TrimSuffix(a, "/") == strings.TrimSuffix(b, "/") }

@@ -47,6 +47,8 @@ type run struct {
 	claimed []wanted   // what no other task has meanwhile
 	busy    *busyError // why the work has not begun; nil: it has
 
+	planned map[v1alpha1.RepositoryKey]string // where the repositories are that were looked through for orphans
+
 	owesMarks bool // damage was found that is not noted yet on the PodVolumeBackup, since its Backup runs
 
 	touched []string // the snapshots that need what is damaged in the repository that was checked last
@@ -70,7 +72,7 @@ func (c *Controller) newRun(task *v1alpha1.RepositoryTask) *run {
 	}
 	return &run{
 		Controller: c, task: task, object: task.DeepCopy(), log: c.cfg.Logger.With("task", task.Name, "subject", selectionOf(&task.Spec).String()),
-		tracker: progress.NewTracker(progress.Options{StallAfter: c.cfg.StallAfter, Previous: before}), others: map[int][]string{}, lost: map[int]string{},
+		tracker: progress.NewTracker(progress.Options{StallAfter: c.cfg.StallAfter, Previous: before}), others: map[int][]string{}, lost: map[int]string{}, planned: map[v1alpha1.RepositoryKey]string{},
 	}
 }
 
