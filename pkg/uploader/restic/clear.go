@@ -57,7 +57,7 @@ func (u *Uploader) clear(ctx context.Context, w *workspace, req uploader.Restore
 	if !o.found || o.err != nil {
 		return o.bytes, o.err
 	}
-	u.options.Logger.Info("the volume holds links or special files: removing those that the snapshot has, too")
+	u.options.Logger.Info("the volume holds what restic must not write over: removing what the snapshot has, too")
 	err = u.run(ctx, w, invocation{command: "ls", args: listArgs(req), stdout: o.removeListed})
 	if err = errors.Join(err, o.err); err != nil {
 		return 0, fmt.Errorf("remove links that are in the way: %w", err)
@@ -91,10 +91,14 @@ func (o *obstacles) note(name string, entry *unix.Stat_t) {
 			o.dropPages(name)
 		}
 	}
-	if regular && !o.all && entry.Nlink <= 1 {
+	ordinary := regular && entry.Nlink <= 1
+	if ordinary && !o.all {
 		return
 	}
 	o.found = true
+	if ordinary { // of a name that is not UTF-8 restic prints what it may print of another one, too: only its own path is removed
+		return
+	}
 	if printed := strings.ToValidUTF8(name, "\ufffd"); printed != name {
 		o.odd[oddKey(printed)] = append(o.odd[oddKey(printed)], name)
 		o.odds++
