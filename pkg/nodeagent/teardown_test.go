@@ -43,6 +43,7 @@ func TestPodEndsDuringBackup(t *testing.T) {
 		claim     bool
 		unmounted bool // the claim's driver puts files into the directory
 		end       func(*cluster, *corev1.Pod)
+		vanished  int64
 		phase     string
 		want      string // in the message
 	}{
@@ -51,6 +52,8 @@ func TestPodEndsDuringBackup(t *testing.T) {
 		"emptyDir, gone":          {end: deleteByForce, phase: podvolume.PhaseFailed, want: "does not exist any more"},
 		"claim, evicted":          {claim: true, end: (*cluster).evict, phase: podvolume.PhaseCompleted},
 		"claim, gone":             {claim: true, end: deleteByForce, phase: podvolume.PhaseCompleted},
+		"claim, gone with files":  {claim: true, end: deleteByForce, vanished: 1, phase: podvolume.PhaseFailed, want: "does not exist any more"},
+		"claim, evicted, a file":  {claim: true, end: (*cluster).evict, vanished: 1, phase: podvolume.PhaseCompleted},
 		"unmounted, evicted":      {claim: true, unmounted: true, end: (*cluster).evict, phase: podvolume.PhaseFailed, want: "has ended (Failed Evicted)"},
 		"unmounted, gone":         {claim: true, unmounted: true, end: deleteByForce, phase: podvolume.PhaseFailed, want: "does not exist any more"},
 		"claim, replaced":         {claim: true, end: replace, phase: podvolume.PhaseCompleted},
@@ -80,7 +83,7 @@ func TestPodEndsDuringBackup(t *testing.T) {
 						t.Error(err)
 					}
 				}
-				return uploader.BackupResult{SnapshotID: "1234abcd", TotalBytes: 1}, nil
+				return uploader.BackupResult{SnapshotID: "1234abcd", TotalBytes: 1, Vanished: tc.vanished}, nil
 			}
 			c.startAgent(data, func(cfg *Config) { cfg.AllowUnmounted = tc.unmounted })
 			pvb := c.newBackup(pod, "data")

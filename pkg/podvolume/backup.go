@@ -50,7 +50,7 @@ func (op *Operation) backup(ctx context.Context) (attemptResult, error) {
 	if err != nil {
 		return result, err
 	}
-	if err := op.checkVolumeStillThere(ctx, req.Volume); err != nil {
+	if err := op.checkVolumeStillThere(ctx, req.Volume, uploaded.Vanished); err != nil {
 		return result, fmt.Errorf("the volume was torn down while it was read, its snapshot is not complete: %w", err)
 	}
 	if err := op.acceptUnreadable(ctx, uploaded); err != nil {
@@ -153,10 +153,12 @@ func (op *Operation) upload(ctx context.Context, up uploader.Uploader, req uploa
 // checkVolumeStillThere returns an error if kubelet has removed what a backup was reading, or may have: files that vanish are no
 // errors. kubelet removes the files of its own volumes as soon as the pod's containers have ended, although the object of an
 // evicted pod stays, and it may be late to say so. Other volumes it can only unmount, which the kernel refuses while a worker reads:
-// their snapshots are complete whatever has become of the pod, also if its object was deleted by force.
+// their snapshots are complete whatever has become of the pod, also if its object was deleted by force. Where its claim went, too, a provisioner may
+// have removed the files by a way of its own: then some have vanished.
 // That does not hold where the driver may put files into the directory without a mount.
-func (op *Operation) checkVolumeStillThere(ctx context.Context, opened *os.File) error {
-	if op.foundDir.Mounted && !op.foundKubelets {
+func (op *Operation) checkVolumeStillThere(ctx context.Context, opened *os.File, vanished int64) error {
+	outlivesPod := op.foundDir.Mounted && !op.foundKubelets
+	if outlivesPod && vanished == 0 {
 		return nil
 	}
 	pod, err := op.patientPod(ctx)
@@ -165,6 +167,8 @@ func (op *Operation) checkVolumeStillThere(ctx context.Context, opened *os.File)
 		return err
 	case err != nil:
 		return nil //nolint:nilerr // another answer says nothing about the volume
+	case outlivesPod:
+		return nil
 	}
 	if ending := PodEnding(pod); ending != nil {
 		return Permanent(v1alpha1.ReasonPodGone, ending)
