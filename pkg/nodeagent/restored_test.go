@@ -10,12 +10,14 @@ import (
 	"testing"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
+	"github.com/plimsoll-io/plimsoll/pkg/volume"
 	"github.com/plimsoll-io/plimsoll/test/controlplane"
 	"github.com/plimsoll-io/plimsoll/test/faultfs"
 )
@@ -44,16 +46,16 @@ func TestRestoreOntoADiskThatLosesWrites(t *testing.T) {
 				snapshot := c.end(pvb).Object.(*velerov1.PodVolumeBackup).Status.SnapshotID
 
 				target := c.pod("target", "data")
-				volume, err := faultfs.Mount(c.dir(target, "data"), t.TempDir())
+				disk, err := faultfs.Mount(c.dir(target, "data"), t.TempDir())
 				if err != nil {
 					t.Fatal(err)
 				}
 				t.Cleanup(func() {
-					if err := volume.Unmount(); err != nil {
+					if err := disk.Unmount(); err != nil {
 						t.Error(err)
 					}
 				})
-				volume.Inject(faultfs.Fault{Op: faultfs.Write, Path: "file", Lose: true})
+				disk.Inject(faultfs.Fault{Op: faultfs.Write, Path: "file", Lose: true})
 				pvr := c.newRestore(target, "data", snapshot)
 				pvr.Spec.UploaderType = data
 				c.Create(pvr)
@@ -127,5 +129,77 @@ func TestVolumeIsMountedOverARestore(t *testing.T) {
 	}
 	if content, err := os.ReadFile(filepath.Join(dir, "file")); err != nil || string(content) != "data" {
 		t.Errorf("the volume has %q, %v", content, err)
+	}
+}
+
+// TestVolumeIsMountedOverARestoreOfPaths: the same for single paths, into a pod that waits and one that runs.
+func TestVolumeIsMountedOverARestoreOfPaths(t *testing.T) {
+	t.Parallel()
+	for name, waits := range map[string]bool{"a pod that waits": true, "a pod that runs": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, controlplane.LatestVelero)
+			target := c.pod("target", "data")
+			if waits {
+				c.setInitContainer(target, running)
+			} else {
+				c.setInitContainer(target, exited)
+				c.setPhase(target, corev1.PodRunning)
+			}
+			dir := c.dir(target, "data")
+			data := uploadertest.NewFake(t.TempDir())
+			var calls atomic.Int32
+			data.OnRestore = func(_ context.Context, req uploader.RestoreRequest, _ progress.Sink) (uploader.RestoreResult, error) {
+				if err := os.WriteFile(filepath.Join(req.Volume.Name(), "file"), []byte("data"), 0o600); err != nil {
+					return uploader.RestoreResult{}, err
+				}
+				if calls.Add(1) == 1 {
+					if err := errors.Join(os.Rename(dir, dir+".beneath"), os.Mkdir(dir, 0o755)); err != nil {
+						t.Error(err)
+					}
+				}
+				return uploader.RestoreResult{TotalBytes: 4, SizesOnDisk: 4, Contents: volume.Contents{Files: 1, Bytes: 4}}, nil
+			}
+			c.startAgent(data, nil)
+			pvr := c.newPathsRestore(target, "restic", "1234abcd", v1alpha1.RestorePaths{Paths: []string{"file"}, Overwrite: v1alpha1.OverwriteAlways})
+			c.Create(pvr)
+			if end := c.end(pvr); end.Phase != podvolume.PhaseCompleted || calls.Load() != 2 {
+				t.Errorf("ended as %s after %d calls", describe([]podvolume.PodVolume{end}), calls.Load())
+			}
+			if content, err := os.ReadFile(filepath.Join(dir, "file")); err != nil || string(content) != "data" {
+				t.Errorf("the volume has %q, %v", content, err)
+			}
+		})
+	}
+}
+
+// TestFailureBesideACompleteRestore: a PodVolumeRestore that fails before it has written anything does not take from the pod what another one of the same
+// Restore has restored.
+func TestFailureBesideACompleteRestore(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, controlplane.LatestVelero)
+	target := c.pod("target", "data")
+	data := uploadertest.NewFake(t.TempDir())
+	data.OnRestore = func(_ context.Context, req uploader.RestoreRequest, _ progress.Sink) (uploader.RestoreResult, error) {
+		return uploader.RestoreResult{TotalBytes: 4, SizesOnDisk: 4}, os.WriteFile(filepath.Join(req.Volume.Name(), "file"), []byte("data"), 0o600)
+	}
+	c.startAgent(data, nil)
+	whole, failed := c.newRestore(target, "data", "1234abcd"), c.newRestore(target, "data", "1234abcd")
+	failed.Spec.UploaderType = "kopia" // which the agent does not serve
+	c.Create(whole)
+	c.setInitContainer(target, running)
+	if end := c.end(whole); end.Phase != podvolume.PhaseCompleted {
+		t.Fatalf("ended as %s", describe([]podvolume.PodVolume{end}))
+	}
+	c.Create(failed)
+	if end := c.end(failed); end.Phase != podvolume.PhaseFailed {
+		t.Fatalf("ended as %s", describe([]podvolume.PodVolume{end}))
+	}
+	records, err := c.records(target).List(target.UID)
+	if err != nil || len(records) != 1 || records[0].Failure != "" || records[0].PodVolumeRestore != whole.UID {
+		t.Errorf("%+v: %v", records, err)
+	}
+	if err := c.waited(target); err != nil {
+		t.Error("the init container is told:", err)
 	}
 }

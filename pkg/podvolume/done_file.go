@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -171,13 +172,18 @@ func (op *Operation) saveFailure(ctx context.Context, status terminalStatus) err
 	if hangs != nil && !errors.Is(hangs, volume.ErrNoAnswer) {
 		return hangs
 	}
-	done, err := op.env.Records.Complete(op.foundPodUID, pvr)
-	if done != nil || err != nil {
+	rec := op.newRecord(pvr)
+	records, err := op.env.Records.List(op.foundPodUID)
+	if err != nil || slices.ContainsFunc(records, func(done donefile.Record) bool { return completes(&done, &rec) }) {
 		return err
 	}
-	rec := op.newRecord(pvr)
 	rec.Failure = fmt.Sprintf("%s: see PodVolumeRestore %s/%s", status.reason, pvr.Namespace, pvr.Name)
 	return errors.Join(op.env.Records.Save(op.foundPodUID, rec), op.env.failBeside(ctx, pod, rec), hangs)
+}
+
+// completes reports whether a record says that the volume of another one is complete, whichever PodVolumeRestore of the Restore has restored it.
+func completes(done, rec *donefile.Record) bool {
+	return done.Failure == "" && done.Volume == rec.Volume && (done.Restore == rec.Restore || done.PodVolumeRestore == rec.PodVolumeRestore)
 }
 
 // lookAt makes sure that a volume is there. The error is volume.ErrNoAnswer if it hangs.

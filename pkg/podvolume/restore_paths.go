@@ -84,9 +84,9 @@ func (op *Operation) restorePaths(ctx context.Context, up uploader.Uploader, req
 		return attemptResult{}, fmt.Errorf("make a directory for the restored files in the volume: %w", err)
 	}
 	stage.Step = op.tracker.Step
-	result, err := op.restoreThrough(ctx, up, req, stage, wanted)
+	result, err := op.restoreThrough(ctx, up, req, dir, stage, wanted)
 	if err == nil {
-		err = op.flushPaths(ctx, pvr, stage.Files(), waits, result)
+		err = op.flushPaths(ctx, pvr, dir, stage, waits, result)
 	}
 	err = errors.Join(err, stage.Close())
 	if cause := stopCause(ctx); err == nil || errors.Is(cause, ErrPodGone) { // the volume cannot be opened again
@@ -112,14 +112,33 @@ func (op *Operation) newPathsRecord(pvr *velerov1.PodVolumeRestore) donefile.Rec
 
 // flushPaths makes sure that the disk has what was moved to its places. That may take hours, and a pod that runs goes on to write: the record is saved
 // before, so that an agent that takes over meanwhile flushes only. What the disk has lost is restored again.
-func (op *Operation) flushPaths(ctx context.Context, pvr *velerov1.PodVolumeRestore, dir *os.File, waits bool, result attemptResult) error {
+func (op *Operation) flushPaths(ctx context.Context, pvr *velerov1.PodVolumeRestore, dir *os.File, stage *volume.Stage, waits bool, result attemptResult) error {
 	if waits {
-		return op.flush(ctx, dir)
+		if err := op.flush(ctx, stage.Files()); err != nil {
+			return err
+		}
+		return op.checkStillMounted(ctx, dir)
 	}
 	rec := op.newPathsRecord(pvr)
 	rec.Unflushed = true
 	op.rememberPaths(rec, result)
-	return op.flushRemembered(ctx, dir, rec)
+	if err := op.flushRemembered(ctx, stage.Files(), rec); err != nil {
+		return err
+	}
+	err := op.checkStillMounted(ctx, dir)
+	if err != nil {
+		err = errors.Join(err, op.env.Records.Remove(op.foundPodUID, rec))
+	}
+	return err
+}
+
+// checkStillMounted returns an error if the driver has mounted the volume over the directory that was opened, where the pod sees nothing of it.
+func (op *Operation) checkStillMounted(ctx context.Context, opened *os.File) error {
+	pod, err := op.patientPod(ctx)
+	if err != nil {
+		return err
+	}
+	return op.checkSameDirectory(pod, opened)
 }
 
 func (op *Operation) flushRemembered(ctx context.Context, dir *os.File, rec donefile.Record) error {
@@ -183,7 +202,7 @@ func (op *Operation) podWaits(ctx context.Context) (bool, error) {
 
 // restoreThrough restores into the stage, makes sure that it holds all of the paths and nothing else, and moves that to its places, where the disk may
 // not have it yet.
-func (op *Operation) restoreThrough(ctx context.Context, up uploader.Uploader, req uploader.RestoreRequest, stage *volume.Stage, wanted v1alpha1.RestorePaths) (attemptResult, error) {
+func (op *Operation) restoreThrough(ctx context.Context, up uploader.Uploader, req uploader.RestoreRequest, dir *os.File, stage *volume.Stage, wanted v1alpha1.RestorePaths) (attemptResult, error) {
 	req.Volume = stage.Files()
 	restored, err := up.Restore(ctx, req, op.tracker)
 	if err != nil {
@@ -200,6 +219,9 @@ func (op *Operation) restoreThrough(ctx context.Context, up uploader.Uploader, r
 		return attemptResult{}, errors.Join(err, stage.Remove())
 	}
 	if err := stopCause(ctx); err != nil { // Run may have left this goroutine behind meanwhile
+		return attemptResult{}, err
+	}
+	if err := op.checkStillMounted(ctx, dir); err != nil {
 		return attemptResult{}, err
 	}
 	moved, err := stage.Move(ctx, wanted.Overwrite.Replaces, &op.pathsMoved)
