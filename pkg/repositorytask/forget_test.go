@@ -47,13 +47,20 @@ func (s *site) forgetTask(name string, last int32, acknowledge string) *v1alpha1
 func (s *site) newRepository(kind, namespace string) {
 	s.t.Helper()
 	repository := s.repository(kind, namespace)
-	if err := os.MkdirAll(filepath.Dir(repository.URL), 0o700); err != nil {
+	dir, local := repository.Local()
+	if !local {
+		if err := s.kopia.Initialize(s.t.Context(), repository); err != nil {
+			s.t.Fatal(err)
+		}
+		return
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
 		s.t.Fatal(err)
 	}
 	if kind == "restic" {
-		resticrepo.Create(s.t, repository.URL)
+		resticrepo.Create(s.t, dir)
 	} else {
-		kopiarepo.Create(s.t, repository.URL)
+		kopiarepo.Create(s.t, dir)
 	}
 }
 

@@ -28,7 +28,6 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
-	"github.com/plimsoll-io/plimsoll/test/kopiarepo"
 	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/resticrepo"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
@@ -127,15 +126,7 @@ func (s *site) backup(name string) *velerov1.Backup {
 // leave.
 func (s *site) store(b *velerov1.Backup, kind, namespace, pod string) *velerov1.PodVolumeBackup {
 	s.t.Helper()
-	repository := s.repository(kind, namespace)
-	if err := os.MkdirAll(filepath.Dir(repository.URL), 0o700); err != nil {
-		s.t.Fatal(err)
-	}
-	if kind == "restic" {
-		resticrepo.Create(s.t, repository.URL)
-	} else {
-		kopiarepo.Create(s.t, repository.URL)
-	}
+	s.newRepository(kind, namespace)
 	return s.storeInto(b, kind, namespace, pod)
 }
 

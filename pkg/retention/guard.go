@@ -160,7 +160,7 @@ const maxBehind = 4 * time.Hour
 // the newest backup that the task has listed had reached.
 func (l *listing) isBefore(pvb *velerov1.PodVolumeBackup) bool {
 	created, ended, begun := pvb.CreationTimestamp.Time, pvb.Status.CompletionTimestamp, l.task.CreationTimestamp.Time
-	if !created.After(begun) && (ended == nil || !ended.Add(maxSkew).After(begun)) {
+	if created.Before(begun) && (ended == nil || !ended.Add(maxSkew).After(begun)) {
 		return false
 	}
 	at := proof.RecordedTime(pvb)
