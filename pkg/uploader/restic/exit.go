@@ -46,6 +46,12 @@ func (e *ExitError) Error() string {
 	return b.String()
 }
 
+// meetsNewCache reports whether restic has ended before it did anything, since another restic had just made the repository's cache and not yet written
+// its version (readVersion in internal/cache or internal/backend/cache, restic 0.14 to 0.19).
+func (e *ExitError) meetsNewCache() bool {
+	return strings.Contains(e.Message, `strconv.ParseUint: parsing "": invalid syntax`) && strings.Contains(e.Message, "readVersion")
+}
+
 // Unwrap gives the cause and the worker's error.
 func (e *ExitError) Unwrap() []error {
 	if e.cause == nil {

@@ -319,6 +319,18 @@ func TestResumeInAUsedRepository(t *testing.T) {
 	}
 }
 
+// TestNewCacheOfAnother: two restics that begin with a repository at the same time meet each other's half-made cache.
+func TestNewCacheOfAnother(t *testing.T) {
+	t.Parallel()
+	u, _ := newFake(t, Options{})
+	repository := scripted("out " + goodSummary)
+	repository.Env["SCRIPT_backup"] = uploader.Secret("err strconv.ParseUint: parsing \"\": invalid syntax\nerr readVersion\nerr \truntime/asm_amd64.s:1771\nexit 1\nnext\nout " + goodSummary)
+	result, err := u.Backup(t.Context(), uploader.BackupRequest{Repository: repository, Volume: volumeOf(t, 1)}, nil)
+	if err != nil || result.SnapshotID == "" {
+		t.Errorf("got %+v, %v", result, err)
+	}
+}
+
 func TestVersions(t *testing.T) {
 	t.Parallel()
 	for output, want := range map[string]string{

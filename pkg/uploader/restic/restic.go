@@ -177,8 +177,16 @@ type invocation struct {
 	attributeRefused func(path, name string) // see worker.Command
 }
 
-// run runs restic once. The error is an *ExitError where restic says why, and wraps context.Cause(ctx) if ctx ended.
+// run runs restic. The error is an *ExitError where restic says why, and wraps context.Cause(ctx) if ctx ended.
 func (u *Uploader) run(ctx context.Context, w *workspace, i invocation) error {
+	err := u.runOnce(ctx, w, i)
+	if exit, ok := errors.AsType[*ExitError](err); ok && exit.meetsNewCache() {
+		err = u.runOnce(ctx, w, i)
+	}
+	return err
+}
+
+func (u *Uploader) runOnce(ctx context.Context, w *workspace, i invocation) error {
 	dir := i.volume
 	if dir == nil {
 		own, err := os.Open(filepath.Join(w.dir, "home"))
