@@ -3,6 +3,7 @@
 package faults
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -430,7 +431,15 @@ func mountTmpfs(t *testing.T, dir string, bytes int64, options ...string) {
 		t.Skipf("*** cannot mount a small file system: %v ***", err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(dir, 0); err != nil {
+		err := unix.Unmount(dir, 0)
+		for range 100 { // kubelet tries again, too: the agent looks into volumes for a moment, to see whether the pod has its marker
+			if !errors.Is(err, unix.EBUSY) {
+				break
+			}
+			<-time.After(50 * time.Millisecond)
+			err = unix.Unmount(dir, 0)
+		}
+		if err != nil {
 			t.Errorf("unmount %s: %v", dir, err)
 			_ = unix.Unmount(dir, unix.MNT_DETACH)
 		}
