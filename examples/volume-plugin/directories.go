@@ -155,7 +155,7 @@ func (d *directories) restoreProgress(_ context.Context, snapshotID, volumeID st
 	return 0, 0, fmt.Errorf("no copy of snapshot %s is under way", snapshotID)
 }
 
-// progressOf tells of the copy to a directory.
+// progressOf returns how far the copy to a directory is, in bytes.
 func (d *directories) progressOf(parent, name string) (done, total int64, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

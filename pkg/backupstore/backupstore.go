@@ -94,7 +94,7 @@ func (s *Store) Restores(ctx context.Context) ([]string, error) {
 	return s.directories(ctx, restoresDirectory)
 }
 
-// RepositoryNamespaces returns the namespaces that have a directory for a repository of restic or kopia, sorted. Nothing says that a repository is in it.
+// RepositoryNamespaces returns the namespaces that have a directory for a repository of restic or kopia, sorted. The directory may be empty.
 func (s *Store) RepositoryNamespaces(ctx context.Context, uploaderType string) ([]string, error) {
 	return s.directories(ctx, uploaderType)
 }

@@ -104,7 +104,7 @@ const (
 // the API server. It is false without the annotation of our agent.
 func (v *Volume) Silent(now time.Time) bool {
 	p := &v.Progress
-	if v.Ended() || p.Heartbeat.IsZero() || p.Reason == v1alpha1.ReasonRepositoryBusy { // the task that is in the way says whether the process is there
+	if v.Ended() || p.Heartbeat.IsZero() || p.Reason == v1alpha1.ReasonRepositoryBusy { // a task that waits for another one writes no heartbeat
 		return false
 	}
 	limit := silence

@@ -181,7 +181,7 @@ func (op *Operation) saveFailure(ctx context.Context, status terminalStatus) err
 	return errors.Join(op.env.Records.Save(op.foundPodUID, rec), op.env.failBeside(ctx, pod, rec), hangs)
 }
 
-// completes reports whether a record says that the volume of another one is complete, whichever PodVolumeRestore of the Restore has restored it.
+// completes reports whether done says that the volume of rec is restored. Any PodVolumeRestore of the same Restore may have done that.
 func completes(done, rec *donefile.Record) bool {
 	return done.Failure == "" && done.Volume == rec.Volume && (done.Restore == rec.Restore || done.PodVolumeRestore == rec.PodVolumeRestore)
 }
