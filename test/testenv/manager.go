@@ -17,6 +17,7 @@ func (e *Env) StartManager(o ctrl.Options, setUp func(ctx context.Context, mgr c
 	o.Scheme, o.NewClient = e.Scheme, e.newClient
 	o.Metrics.BindAddress = "0"
 	o.Controller.SkipNameValidation = new(true) // one process has many of the same name
+	o.Controller.UsePriorityQueue = new(false)  // as in our programs (program.NewManager)
 	mgr, err := ctrl.NewManager(e.Config, o)
 	if err != nil {
 		e.T.Fatal(err)

@@ -15,6 +15,9 @@ func NewManager(cfg *rest.Config, options ctrl.Options, served HTTP, lease *Leas
 		return nil, err
 	}
 	options.HealthProbeBindAddress = "0" // served with the metrics
+	// A priority queue that is shut down while it hands out an item locks up its controller (kubernetes-sigs/controller-runtime#3538, in 0.24.1, not in
+	// 0.25.0): the process would keep its lease until the time to stop is over.
+	options.Controller.UsePriorityQueue = new(false)
 	if lease != nil {
 		options.LeaderElection = true
 		options.LeaderElectionReleaseOnCancel = true // nothing works on after Start has returned
