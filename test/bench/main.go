@@ -82,9 +82,15 @@ func measure(ctx context.Context, s scenario, dir string, rounds int, t *table) 
 	results := make([]result, len(rows))
 	for round := range rounds + 1 {
 		fmt.Fprintf(os.Stderr, "%s: round %d of %d, %s\n", s.name, round, rounds, time.Since(began).Round(time.Second))
-		pairs, err := sides.round(ctx, filepath.Join(dir, fmt.Sprintf("round-%d", round)), rows, round%2 == 0)
+		of := filepath.Join(dir, fmt.Sprintf("round-%d", round))
+		pairs, err := sides.round(ctx, of, rows, round%2 == 0)
 		if err != nil {
 			return err
+		}
+		if !s.keep {
+			if err := os.RemoveAll(of); err != nil { // six rounds of a gigabyte fill a disk
+				return err
+			}
 		}
 		if round == 0 {
 			continue // warm-up
