@@ -72,7 +72,7 @@ export GORACE := atexit_sleep_ms=0
 
 # The packages share one control plane (test/controlplane/lend). Prints the slowest tests, also of a run that failed. One package more than
 # processors at once, because many tests wait. The timeout of a package is for a test that hangs. Vet is one of the linters.
-GOTESTSUM = run() { bin/lend bin/gotestsum --format standard-quiet --jsonfile-timing-events bin/tests.json -- $(RACE) -p $$(($$(nproc) + 1)) -vet=off -timeout 40m "$$@" $(TESTFLAGS) $(PKG) && code=0 || code=$$?; \
+GOTESTSUM = run() { bin/lend bin/gotestsum --format standard-quiet --jsonfile-timing-events bin/tests.json -- $(RACE) -ldflags '-s -w' -p $$(($$(nproc) + 1)) -vet=off -timeout 40m "$$@" $(TESTFLAGS) $(PKG) && code=0 || code=$$?; \
   echo 'The slowest tests:'; bin/gotestsum tool slowest --num 20 --threshold 1s --jsonfile bin/tests.json; return $$code; }; run
 
 .PHONY: test
