@@ -45,7 +45,7 @@ var (
 	ErrVolumeIO = errors.New("the volume's file system failed")
 	// ErrNothingRead comes from Backup when the volume has entries and none of its files could be read.
 	ErrNothingRead = errors.New("none of the volume's files could be read")
-	// ErrUnconfirmed comes from Check when it has found something each time, and never the same twice: nothing is known. From RepairIndex and
+	// ErrUnconfirmed comes from Check when it has found something each time, and never the same twice: nothing is known. From RepairIndex, Backup and
 	// Unlock it comes when the storage may not list all that it has.
 	ErrUnconfirmed = errors.New("damage could not be confirmed")
 	// ErrRepositoryDamaged comes from Prune when the repository has lost data that snapshots need: it is left as it is.

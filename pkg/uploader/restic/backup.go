@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
@@ -29,11 +30,15 @@ func (u *Uploader) Backup(ctx context.Context, req uploader.BackupRequest, p pro
 	sink := orDiscard(p)
 	var result uploader.BackupResult
 	err := u.inWorkspace(req.Repository, func(w *workspace) error {
+		var leftOut bool
+		var err error
 		if req.Resume {
 			sink.Report(progress.Reading{Stage: progress.StageScanning})
-			u.repairIndex(ctx, w)
+			if leftOut, err = u.repairIndex(ctx, w, sink); err != nil {
+				return err
+			}
 		}
-		return u.pastDeadLocks(ctx, w, func() error {
+		err = u.pastDeadLocks(ctx, w, func() error {
 			var err error
 			result, err = u.backup(ctx, w, req, sink)
 			if req.Parent != "" && errors.Is(err, uploader.ErrSnapshotNotFound) {
@@ -43,6 +48,10 @@ func (u *Uploader) Backup(ctx context.Context, req uploader.BackupRequest, p pro
 			}
 			return err
 		})
+		if err == nil && leftOut {
+			_, _ = u.repairIndex(ctx, w, progress.Discard) // the snapshot is there, whatever becomes of it
+		}
+		return err
 	})
 	if err != nil {
 		return uploader.BackupResult{}, fmt.Errorf("back up: %w", err)
@@ -99,9 +108,11 @@ func (u *Uploader) backup(ctx context.Context, w *workspace, req uploader.Backup
 
 // repairIndex lets restic find what an interrupted backup has stored: it writes its index every ten minutes only, and
 // what is not in the index is sent again (docs/contracts/restic-kopia.md 5). That takes the repository's exclusive lock, so it
-// is left alone while anybody else uses the repository. To fail is no harm: the backup then sends more.
-func (u *Uploader) repairIndex(ctx context.Context, w *workspace) {
-	err := u.tryRepairIndex(ctx, w)
+// is left alone while anybody else uses the repository. To fail is no harm: the backup then sends more. It reports whether
+// the index was written without packs that others may need, and must be repaired again. The error is uploader.ErrUnconfirmed
+// where no pack may be left: restic would store nothing of what the index names, and nobody could restore the snapshot.
+func (u *Uploader) repairIndex(ctx context.Context, w *workspace, sink progress.Sink) (leftOut bool, err error) {
+	err = u.tryRepairIndex(ctx, w, sink)
 	for range repairRetries {
 		if !errors.Is(err, uploader.ErrRepositoryLocked) {
 			break
@@ -110,23 +121,52 @@ func (u *Uploader) repairIndex(ctx context.Context, w *workspace) {
 		select {
 		case <-time.After(u.repairDelay):
 		case <-ctx.Done():
-			return
+			return false, context.Cause(ctx)
 		}
-		err = u.tryRepairIndex(ctx, w)
+		err = u.tryRepairIndex(ctx, w, sink)
 	}
-	if err != nil {
-		u.options.Logger.Info("what the earlier attempt stored is not looked for", "repository", w.hide(w.repository.URL), "error", err)
+	address := w.hide(w.repository.URL)
+	switch {
+	case errors.Is(err, errPacksLeftOut):
+		u.options.Logger.Error("The repository's index lacks packs; 'kubectl plimsoll repository repair --index' adds them", "repository", address, "error", err)
+		return true, nil
+	case errors.Is(err, uploader.ErrUnconfirmed):
+		return false, fmt.Errorf("repair the index: %w", err)
+	case err != nil:
+		u.options.Logger.Info("Index repair failed; data may be uploaded again", "repository", address, "error", err)
 	}
+	return false, nil
 }
 
 // repairRetries is how often a locked repository is tried again.
 const repairRetries = 2
 
-func (u *Uploader) tryRepairIndex(ctx context.Context, w *workspace) error {
-	return u.pastDeadLocks(ctx, w, func() error {
-		command, args := u.version.repairIndexCommand()
-		return u.run(ctx, w, invocation{command: command, args: args})
-	})
+func (u *Uploader) tryRepairIndex(ctx context.Context, w *workspace, sink progress.Sink) error {
+	w = w.withoutCache()
+	if err := u.readsIndex(ctx, w); err != nil {
+		return err
+	}
+	repaired, err := u.writeIndex(ctx, w, progress.SinkFunc(func(r progress.Reading) {
+		sink.Report(progress.Reading{Stage: progress.StageScanning, Steps: r.BytesDone}) // these are packs, not bytes of the volume
+	}))
+	if repaired.Unread > 0 {
+		u.options.Logger.Warn("The index lacks packs that could not be read", "repository", w.hide(w.repository.URL), "packs", repaired.Unread, "example", repaired.Example)
+	}
+	return err
+}
+
+// noBlob is the id of a blob that no repository has. restic loads the whole index to say so.
+const noBlob = "0000000000000000000000000000000000000000000000000000000000000000"
+
+// readsIndex returns an error if the storage does not send a file of the index. restic would remove the file, and leave out what it cannot
+// read of its packs just now. What the storage does send and is damaged, no backup gets past: then restic may remove it.
+func (u *Uploader) readsIndex(ctx context.Context, w *workspace) error {
+	err := u.run(ctx, w, invocation{command: commandCat, args: []string{"blob", noBlob, "--no-lock"}})
+	exit, ok := errors.AsType[*ExitError](err)
+	if ok && (strings.Contains(exit.Message, "blob not found") || broken.MatchString(exit.Message)) {
+		return nil
+	}
+	return err
 }
 
 var errNoSummary = errors.New("restic backup ended without saying which snapshot it saved")

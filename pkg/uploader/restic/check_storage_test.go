@@ -3,6 +3,8 @@ package restic
 import (
 	"encoding/json"
 	"errors"
+	"io"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -17,18 +19,47 @@ import (
 	"github.com/plimsoll-io/plimsoll/test/parts"
 )
 
-// storage serves a repository of a directory as a REST server does, and does what a test wants when a request comes.
+// storage serves a repository of a directory as a REST server does, and does what a test wants when something is read.
 type storage struct {
-	dir  string
-	hook func(path string) (status int) // 0: serve it
+	dir string
 
-	mu sync.Mutex // one request at a time
+	mu   sync.Mutex                     // one request at a time
+	hook func(path string) (status int) // 0: serve it
+}
+
+// serve serves the repository of a directory until the test ends.
+func serve(t *testing.T, repository uploader.Repository) (uploader.Repository, *storage) {
+	t.Helper()
+	s := &storage{dir: repository.URL, hook: func(string) int { return 0 }}
+	server := httptest.NewServer(s)
+	t.Cleanup(server.Close)
+	repository.URL = "rest:" + server.URL + "/"
+	return repository, s
+}
+
+func (s *storage) setHook(hook func(path string) (status int)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hook = hook
 }
 
 func (s *storage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	path := strings.TrimPrefix(r.URL.Path, "/")
+	id, pack := strings.CutPrefix(path, "data/")
+	file := filepath.Join(s.dir, path)
+	if pack && id != "" {
+		file = filepath.Join(s.dir, "data", id[:2], id)
+	}
+	switch r.Method {
+	case http.MethodPost:
+		answer(w, store(file, r.Body))
+		return
+	case http.MethodDelete:
+		answer(w, os.Remove(file))
+		return
+	}
 	if status := s.hook(path); status != 0 {
 		w.WriteHeader(status)
 		return
@@ -37,10 +68,29 @@ func (s *storage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.list(w, part)
 		return
 	}
-	if id, ok := strings.CutPrefix(path, "data/"); ok {
-		path = "data/" + id[:2] + "/" + id
+	http.ServeFile(w, r, file)
+}
+
+// store writes a new file: objects of a repository never change.
+func store(name string, content io.Reader) error {
+	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		return err
 	}
-	http.ServeFile(w, r, filepath.Join(s.dir, path))
+	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(file, content)
+	return errors.Join(err, file.Close())
+}
+
+func answer(w http.ResponseWriter, err error) {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		w.WriteHeader(http.StatusNotFound)
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+	}
 }
 
 func (s *storage) list(w http.ResponseWriter, part string) {
@@ -124,10 +174,8 @@ func TestCheckBesideChanges(t *testing.T) {
 			for range 2 {
 				native(t, repository.URL, "backup", volumeOf(t, 1<<20).Name())
 			}
-			server := httptest.NewServer(&storage{dir: repository.URL, hook: test.hook(t, repository.URL)})
-			defer server.Close()
-			served := repository
-			served.URL = "rest:" + server.URL + "/"
+			served, server := serve(t, repository)
+			server.setHook(test.hook(t, repository.URL))
 			result, err := u.Check(t.Context(), uploader.CheckRequest{Repository: served, ReadData: true}, nil)
 			switch {
 			case test.looks != 0 && (err != nil || result.Damaged != 0 || test.looks > 0 && result.Looks != test.looks):

@@ -314,7 +314,7 @@ func TestResumeInAUsedRepository(t *testing.T) {
 	if err != nil || result.SnapshotID == "" {
 		t.Errorf("got %+v, %v", result, err)
 	}
-	if args := strings.Join(readCall(t, calls, "repair").Args, " "); args != "repair index" {
+	if args := strings.Join(readCall(t, calls, "repair").Args, " "); args != "repair --no-cache index --verbose" {
 		t.Errorf("restic was called with %q", args)
 	}
 }

@@ -21,37 +21,67 @@ var _ uploader.Repairer = (*Uploader)(nil)
 func (u *Uploader) RepairIndex(ctx context.Context, repo uploader.Repository, p progress.Sink) (uploader.IndexRepair, error) {
 	var repaired uploader.IndexRepair
 	err := u.cure(repo, "repair the index", func(w *workspace) (err error) {
-		p = orDiscard(p)
-		p.Report(progress.Reading{Stage: progress.StageScanning})
-		if err := u.listsPacks(ctx, w); err != nil {
-			return err
-		}
-		// restic leaves out a pack that it cannot read, whatever the reason: also one that the storage has not sent.
-		for range repairTries {
-			run, err := u.runRepairIndex(ctx, w, p)
-			if err != nil {
-				return err
-			}
-			repaired.Added += run.Added - run.Unread
-			repaired.Gone, repaired.BadIndexes = repaired.Gone+run.Gone, repaired.BadIndexes+run.BadIndexes
-			if repaired.Unread, repaired.Example = run.Unread, run.Example; run.Unread == 0 {
-				break
-			}
-		}
-		return nil
+		repaired, err = u.writeIndex(ctx, w, orDiscard(p))
+		return err
 	})
 	return repaired, err
 }
 
-// repairTries is how often packs are read that could not be read.
+// repairTries is how often restic writes the index while the storage does not send or list packs that it has.
 const repairTries = 2
 
-func (u *Uploader) runRepairIndex(ctx context.Context, w *workspace, p progress.Sink) (uploader.IndexRepair, error) {
+// errPacksLeftOut says that restic wrote an index without packs that the storage has, or may have.
+var errPacksLeftOut = errors.New("the index that restic wrote lacks packs, and must be repaired again")
+
+// writeIndex writes the index of the packs that the storage lists, in a workspace without a cache. restic leaves a pack out that it cannot
+// read, or that is not listed, whatever the reason: so packs that were listed a moment later are looked for again.
+func (u *Uploader) writeIndex(ctx context.Context, w *workspace, p progress.Sink) (uploader.IndexRepair, error) {
+	var repaired uploader.IndexRepair
+	p.Report(progress.Reading{Stage: progress.StageScanning})
+	if err := u.listPacks(ctx, w, func(string) {}); err != nil {
+		return repaired, fmt.Errorf("nothing was changed: %w", err)
+	}
+	gone := map[string]bool{}
+	for try := 1; ; try++ {
+		run, err := u.runRepairIndex(ctx, w, gone, p)
+		if err != nil {
+			return repaired, err
+		}
+		repaired.Added += run.Added - run.Unread
+		repaired.BadIndexes += run.BadIndexes
+		repaired.Gone, repaired.Unread, repaired.Example = int64(len(gone)), run.Unread, run.Example
+		leftOut, err := u.listed(ctx, w, gone)
+		switch {
+		case err == nil && leftOut == 0 && (run.Unread == 0 || try == repairTries):
+			return repaired, nil
+		case err != nil && try == repairTries:
+			return repaired, unconfirmedError{fmt.Errorf("%w: %d were not listed: %w", errPacksLeftOut, len(gone), err)}
+		case try == repairTries:
+			return repaired, unconfirmedError{fmt.Errorf("%w: the storage lists %d that it did not list before", errPacksLeftOut, leftOut)}
+		}
+	}
+}
+
+// listed returns how many of these packs the storage lists.
+func (u *Uploader) listed(ctx context.Context, w *workspace, packs map[string]bool) (n int, err error) {
+	if len(packs) == 0 {
+		return 0, nil
+	}
+	err = u.listPacks(ctx, w, func(id string) {
+		if packs[id] {
+			n++
+		}
+	})
+	return n, err
+}
+
+// runRepairIndex runs restic once, and keeps in gone which packs were taken out of the index and not added again.
+func (u *Uploader) runRepairIndex(ctx context.Context, w *workspace, gone map[string]bool, p progress.Sink) (uploader.IndexRepair, error) {
 	command, args := u.version.repairIndexCommand()
 	args = append(args, "--verbose") // it names the packs that it leaves out
 	var run *indexRun
 	err := u.pastDeadLocks(ctx, w, func() error {
-		run = &indexRun{sink: p}
+		run = &indexRun{sink: p, gone: gone}
 		return u.run(ctx, w, invocation{command: command, args: args, stdout: run.line, said: func(line string) { run.said(w.hide(line)) }})
 	})
 	if err == nil && !run.ended {
@@ -65,28 +95,29 @@ func (u *Uploader) cure(repo uploader.Repository, doing string, do func(*workspa
 	if repo.ReadOnly {
 		return fmt.Errorf("%s of a read-only repository: %w", doing, uploader.ErrUnsupported)
 	}
-	err := u.inWorkspace(repo, func(w *workspace) error {
-		w.cacheDir = ""
-		return do(w)
-	})
+	err := u.inWorkspace(repo, func(w *workspace) error { return do(w.withoutCache()) })
 	if err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
 	return nil
 }
 
-// listsPacks returns uploader.ErrUnconfirmed for a storage that lists snapshots, and not one pack. restic would take all packs out of the
-// index: it takes HTTP 404 for an empty list (docs/contracts/restic-kopia.md 12).
-func (u *Uploader) listsPacks(ctx context.Context, w *workspace) error {
+// listPacks hands on the packs that the storage lists. It returns uploader.ErrUnconfirmed for a storage that lists snapshots, and not one
+// pack: restic would take all packs out of the index, since it takes HTTP 404 for an empty list (docs/contracts/restic-kopia.md 12).
+func (u *Uploader) listPacks(ctx context.Context, w *workspace, found func(id string)) error {
 	look := u.unlocked(w).workspace
 	var packs, snapshots int
-	if err := u.listIDs(ctx, look, "packs", func(string) { packs++ }); err != nil || packs > 0 {
+	err := u.listIDs(ctx, look, "packs", func(id string) {
+		packs++
+		found(id)
+	})
+	if err != nil || packs > 0 {
 		return err
 	}
 	if err := u.listIDs(ctx, look, "snapshots", func(string) { snapshots++ }); err != nil || snapshots == 0 {
 		return err
 	}
-	return unconfirmedError{fmt.Errorf("the storage lists %d snapshots and no pack, so that nothing would be left of the index; nothing was changed", snapshots)}
+	return unconfirmedError{fmt.Errorf("the storage lists %d snapshots and no pack, so that nothing would be left of the index", snapshots)}
 }
 
 // unconfirmedError is an uploader.ErrUnconfirmed that is not about damage.
@@ -99,7 +130,8 @@ func (e unconfirmedError) Unwrap() error { return e.error }
 // indexRun reads what restic prints while it writes the index, which is text in all versions.
 type indexRun struct {
 	sink        progress.Sink
-	done, total int64 // packs that are read
+	gone        map[string]bool // packs that are no more in the index
+	done, total int64           // packs that are read
 	phase       string
 	ended       bool
 	repaired    uploader.IndexRepair
@@ -132,20 +164,22 @@ func (r *indexRun) report() {
 
 // What restic 0.14 to 0.19 say of packs and index files while they write the index.
 var (
-	packAdded   = regexp.MustCompile(`^(adding pack file to index|reindexing pack file) [0-9a-f]{64}`)
-	packGone    = regexp.MustCompile(`^removing not found pack file [0-9a-f]{64}`)
+	packAdded   = regexp.MustCompile(`^(?:adding pack file to index|reindexing pack file) ([0-9a-f]{64})`)
+	packGone    = regexp.MustCompile(`^removing not found pack file ([0-9a-f]{64})`)
 	packUnread  = regexp.MustCompile(`^skipped incomplete pack file: [0-9a-f]{64}`) // on stdout
 	indexUnread = regexp.MustCompile(`^removing invalid index [0-9a-f]{8,64}`)
 )
 
 // said takes a line of restic's standard error.
 func (r *indexRun) said(line string) {
-	switch {
-	case packAdded.MatchString(line):
+	if m := packAdded.FindStringSubmatch(line); m != nil {
 		r.repaired.Added++
-	case packGone.MatchString(line):
-		r.repaired.Gone++
-	case indexUnread.MatchString(line):
+		delete(r.gone, m[1])
+	}
+	if m := packGone.FindStringSubmatch(line); m != nil {
+		r.gone[m[1]] = true
+	}
+	if indexUnread.MatchString(line) {
 		r.repaired.BadIndexes++
 	}
 }

@@ -63,6 +63,13 @@ func (w *workspace) useCache(u *Uploader) error {
 	return nil
 }
 
+// withoutCache returns the workspace for runs of restic that read everything from the repository.
+func (w *workspace) withoutCache() *workspace {
+	bare := *w
+	bare.cacheDir = ""
+	return &bare
+}
+
 // close removes the password and everything else that was made for it.
 func (w *workspace) close() error {
 	w.release()

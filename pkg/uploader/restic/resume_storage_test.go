@@ -1,0 +1,134 @@
+package restic
+
+import (
+	"errors"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/test/parts"
+)
+
+// TestResumeLeavesOthersReadable: a backup that is tried again repairs the index first. What the storage does not list or send just then
+// must not keep the snapshots of others from being read later.
+func TestResumeLeavesOthersReadable(t *testing.T) {
+	eachBehavior(t, func(t *testing.T, version string) {
+		u, elsewhere := newUploader(t, version, Options{}), newUploader(t, version, Options{})
+		for name, test := range map[string]struct {
+			hook   func(t *testing.T, dir string) func(path string) int
+			modern bool // earlier versions try for a minute to read what the storage refuses
+			fails  bool // the backup
+		}{
+			"packs are not listed":                {hook: withoutPacks(-1, false), modern: version == "0.14.0", fails: true},
+			"packs are not listed once":           {hook: withoutPacks(1, true)},
+			"packs are not listed in two repairs": {hook: withoutPacks(2, true)},
+			"the index and packs are not found":   {hook: refusing(http.StatusNotFound), modern: true, fails: true},
+			"the index and packs are not sent":    {hook: refusing(http.StatusInsufficientStorage), modern: true, fails: true},
+			"the index is damaged":                {hook: damagedIndex(false)},
+			"it is damaged, and packs are late":   {hook: damagedIndex(true), modern: true},
+		} {
+			if test.modern && !u.version.atLeast(17) {
+				continue
+			}
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				repository := newRepository(t)
+				served, server := serve(t, repository)
+				others, err := elsewhere.Backup(t.Context(), uploader.BackupRequest{Repository: served, Volume: volumeOf(t, 1<<20)}, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				server.setHook(test.hook(t, repository.URL))
+				resumed, err := u.Backup(t.Context(), uploader.BackupRequest{Repository: served, Volume: volumeOf(t, 1<<20), Resume: true}, nil)
+				if (err != nil) != test.fails {
+					t.Errorf("got %+v, %v", resumed, err)
+				}
+				noLocks(t, repository)
+				intact(t, u, repository, others.SnapshotID)
+				if err == nil {
+					intact(t, u, repository, resumed.SnapshotID)
+				}
+			})
+		}
+	})
+}
+
+// withoutPacks refuses lists of the packs, so many times, or always if times is negative. Only the lists that restic asks for under a lock count
+// if locked.
+func withoutPacks(times int, locked bool) func(*testing.T, string) func(string) int {
+	return func(_ *testing.T, dir string) func(string) int {
+		left := times
+		return func(path string) int {
+			held, _ := filepath.Glob(filepath.Join(dir, "locks", "*"))
+			if path != "data/" || left == 0 || locked && len(held) == 0 {
+				return 0
+			}
+			left--
+			return http.StatusNotFound
+		}
+	}
+}
+
+// refusing lists the packs and files of the index that are there now, and does not send them.
+func refusing(status int) func(*testing.T, string) func(string) int {
+	return func(t *testing.T, dir string) func(string) int {
+		t.Helper()
+		present := objects(t, dir)
+		return func(path string) int {
+			if id, ok := strings.CutPrefix(path, "data/"); ok && id != "" {
+				path = filepath.Join("data", id[:2], id)
+			}
+			if _, there := present[path]; there && (strings.HasPrefix(path, "data/") || strings.HasPrefix(path, "index/")) {
+				return status
+			}
+			return 0
+		}
+	}
+}
+
+// damagedIndex damages the index. If late, the storage does not find a pack the first two times that it is asked for, which is once by restic.
+func damagedIndex(late bool) func(*testing.T, string) func(string) int {
+	return func(t *testing.T, dir string) func(string) int {
+		t.Helper()
+		if err := zero(only(t, uploader.Repository{URL: dir}, "index")); err != nil {
+			t.Fatal(err)
+		}
+		asked := map[string]int{}
+		return func(path string) int {
+			asked[path]++
+			if late && strings.HasPrefix(path, "data/") && path != "data/" && asked[path] <= 2 {
+				return http.StatusNotFound
+			}
+			return 0
+		}
+	}
+}
+
+// TestRepairIndexFindsPacksAgain: packs that the storage does not list while restic writes the index are back in it afterwards, or the error
+// says that they are not.
+func TestRepairIndexFindsPacksAgain(t *testing.T) {
+	t.Parallel()
+	u := newUploader(t, parts.DefaultRestic, Options{})
+	for times, want := range map[int]error{1: nil, 2: uploader.ErrUnconfirmed} {
+		repository := initialized(t, u, 0)
+		stored, err := u.Backup(t.Context(), uploader.BackupRequest{Repository: repository, Volume: volumeOf(t, 1<<20)}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		served, server := serve(t, repository)
+		server.setHook(withoutPacks(times, true)(t, repository.URL))
+		got, err := u.RepairIndex(t.Context(), served, nil)
+		if !errors.Is(err, want) || err == nil && got != (uploader.IndexRepair{Added: 2}) {
+			t.Errorf("%d times: %+v, %v", times, got, err)
+		}
+		if err != nil {
+			_, err = u.RepairIndex(t.Context(), served, nil)
+		}
+		if err != nil {
+			t.Errorf("after %d times: %v", times, err)
+		}
+		intact(t, u, repository, stored.SnapshotID)
+	}
+}
