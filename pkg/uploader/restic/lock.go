@@ -48,6 +48,11 @@ func parseLockOwner(fatal string) (lockOwner, bool) {
 	return lockOwner{exclusive: m[1] != "", pid: pid, host: m[3], user: m[4], since: m[5], age: age}, true
 }
 
+// ownerOfLock returns the owner of a lock that was read.
+func ownerOfLock(l uploader.Lock) lockOwner {
+	return lockOwner{exclusive: l.Exclusive, pid: l.PID, host: l.Host, user: l.User, since: l.Since.Format(time.DateTime), age: l.Seen.Sub(l.Since)}
+}
+
 // String names the owner for a person.
 func (o lockOwner) String() string {
 	how := "locked"
@@ -142,7 +147,7 @@ func (u *Uploader) pastDeadLocks(ctx context.Context, w *workspace, try func() e
 		if !known {
 			return err
 		}
-		if !owner.dead(u.sightings.unchanged(w.repository.URL, owner)) || !u.unlock(ctx, w, gate, owner) {
+		if !u.unlock(ctx, w, gate, owner) {
 			return &uploader.LockedError{Owner: owner.String(), Err: err}
 		}
 	}
@@ -160,17 +165,47 @@ func ownerOf(err error) (lockOwner, bool) {
 	return parseLockOwner(exit.Message)
 }
 
-// unlock lets restic remove the locks that it holds for stale and reports whether it did. It does nothing while another
-// run of this process uses the repository.
+// unlock lets restic remove the locks that it holds for stale and reports whether it did. It does nothing while one of them may be that of a
+// live owner, or another run of this process uses the repository.
 func (u *Uploader) unlock(ctx context.Context, w *workspace, gate *sync.RWMutex, owner lockOwner) bool {
-	if w.repository.ReadOnly || !gate.TryLock() {
+	seen := u.sightings.unchanged(w.repository.URL, owner)
+	dead := owner.dead(seen)
+	if w.repository.ReadOnly || !dead && seen < renewedWithin {
+		return false
+	}
+	address := w.hide(w.repository.URL)
+	if err := u.refuseUnproven(ctx, w); err != nil {
+		u.options.Logger.Info("Stale locks are not removed yet", "repository", address, "owner", owner.String(), "reason", err)
+		return false
+	}
+	if !dead || !gate.TryLock() {
 		return false
 	}
 	defer gate.Unlock()
-	u.options.Logger.Info("remove the repository's stale locks", "repository", w.hide(w.repository.URL), "owner", owner.String())
+	u.options.Logger.Info("remove the repository's stale locks", "repository", address, "owner", owner.String())
 	if err := u.run(ctx, w, invocation{command: "unlock"}); err != nil {
-		u.options.Logger.Error("remove the repository's stale locks", "repository", w.hide(w.repository.URL), "error", err)
+		u.options.Logger.Error("remove the repository's stale locks", "repository", address, "error", err)
 		return false
 	}
 	return true
+}
+
+// refuseUnproven returns an error unless the owner of each lock that restic unlock would remove is dead for certain. restic removes all that are
+// old by this host's clock, and all of this host: it cannot signal their owners out of its confinement. Those that it meets count as seen from then on.
+func (u *Uploader) refuseUnproven(ctx context.Context, w *workspace) error {
+	host, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("find the name of this host: %w", err)
+	}
+	locks, unread, err := u.allLocks(ctx, w.withoutCache())
+	if err = errors.Join(err, unread); err != nil {
+		return err
+	}
+	for _, l := range locks {
+		owner := ownerOfLock(l)
+		if seen := u.sightings.unchanged(w.repository.URL, owner); (l.Stale || l.Host == host) && !owner.dead(seen) {
+			err = errors.Join(err, fmt.Errorf("the repository is %v, who may be alive", owner))
+		}
+	}
+	return err
 }

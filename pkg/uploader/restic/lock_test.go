@@ -1,13 +1,20 @@
 package restic
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/test/parts"
+	"github.com/plimsoll-io/plimsoll/test/resticrepo"
 )
 
 // A node whose clock is an hour ahead sees each live lock as one that was left behind, and would remove it.
@@ -35,6 +42,44 @@ func TestLiveLockOfAnotherClock(t *testing.T) {
 		if took := time.Since(begin); took != renewedWithin {
 			t.Errorf("a lock that nobody renews is dead after %s", took)
 		}
+	})
+}
+
+// TestLiveLockBesideADeadOne: restic unlock removes all locks that are old by this host's clock, also those that are not in the way.
+func TestLiveLockBesideADeadOne(t *testing.T) {
+	eachBehavior(t, func(t *testing.T, version string) {
+		u := newUploader(t, version, Options{})
+		program, repository, volume := parts.Restic(t, version), initialized(t, u, 0), volumeOf(t, 10)
+		backup := func() error {
+			_, err := u.Backup(t.Context(), uploader.BackupRequest{Repository: repository, Volume: volume}, nil)
+			return err
+		}
+		seenForLong := func(host string) {
+			for lock, seen := range u.sightings.by {
+				if lock.host == host {
+					seen.first = seen.first.Add(-renewedWithin)
+					u.sightings.by[lock] = seen
+				}
+			}
+		}
+		now := time.Now()
+		resticrepo.Lock{Time: now.Add(-40 * time.Minute), Exclusive: true, Hostname: "node-b", Username: "root", PID: 7}.Plant(t, program, repository.URL)
+		live := resticrepo.Lock{Time: now.Add(-35 * time.Minute), Hostname: "node-c", Username: "root", PID: 8}.Plant(t, program, repository.URL)
+		if err := backup(); !errors.Is(err, uploader.ErrRepositoryLocked) {
+			t.Errorf("at first sight: %v", err)
+		}
+		seenForLong("node-b")
+		if err := backup(); !errors.Is(err, uploader.ErrRepositoryLocked) {
+			t.Errorf("beside a lock that was not seen for long: %v", err)
+		}
+		if left := locks(t, repository.URL); !slices.Contains(left, filepath.Base(live)) {
+			t.Errorf("the lock of an owner who may be alive was removed; left are %v", left)
+		}
+		seenForLong("node-c")
+		if err := backup(); err != nil {
+			t.Errorf("after both were seen for long: %v", err)
+		}
+		noLocks(t, repository)
 	})
 }
 
