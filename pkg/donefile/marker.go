@@ -65,7 +65,7 @@ func Write(volume *os.File, uid types.UID, failure string) error {
 	if err := checkMarkerName(uid); err != nil {
 		return err
 	}
-	if err := errors.Join(useReserved(volume), makeMarkerDir(volume, doneDraft(uid))); err != nil {
+	if err := errors.Join(useReserved(volume, uid), makeMarkerDir(volume, doneDraft(uid))); err != nil {
 		return err
 	}
 	dir, err := openMarkerDir(volume)
@@ -117,11 +117,12 @@ func Exists(volume *os.File, name string) (bool, error) {
 }
 
 // Remove removes the markers of a Restore from a volume, with what was reserved for them, and their directory unless it holds something else.
+// The volume must be locked.
 func Remove(volume *os.File, uid types.UID) error {
 	if err := checkMarkerName(uid); err != nil {
 		return err
 	}
-	return errors.Join(removeMarkers(volume, uid), Unreserve(volume))
+	return errors.Join(removeMarkers(volume, uid), Unreserve(volume, uid))
 }
 
 func removeMarkers(volume *os.File, uid types.UID) error {
@@ -143,11 +144,14 @@ func removeMarkers(volume *os.File, uid types.UID) error {
 	return ignoreNoMarkers(pathError("rmdir", volume, err))
 }
 
-// openMarkerDir opens the directory of the markers without following links.
-func openMarkerDir(volume *os.File) (*os.Root, error) {
-	fd, err := unix.Openat(int(volume.Fd()), Dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+// openMarkerDir opens the directory of the markers.
+func openMarkerDir(volume *os.File) (*os.Root, error) { return openTopDir(volume, Dir) }
+
+// openTopDir opens a directory in a volume's top directory without following links.
+func openTopDir(volume *os.File, name string) (*os.Root, error) {
+	fd, err := unix.Openat(int(volume.Fd()), name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, pathError("open", volume, err)
+		return nil, &os.PathError{Op: "open", Path: filepath.Join(volume.Name(), name), Err: err}
 	}
 	defer func() { _ = unix.Close(fd) }()
 	return os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", fd))

@@ -4,65 +4,142 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"os"
+	"regexp"
+	"strings"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-io/plimsoll/pkg/volume"
 )
 
-// Reserved is the directory of a done file that is not written yet. Neither Velero's helper nor ours looks for that name.
-const Reserved = ".plimsoll-marker"
+const reservedPrefix = ".plimsoll-marker-"
+
+// leftover matches the names that Reserved returns.
+var leftover = regexp.MustCompile(`^` + regexp.QuoteMeta(reservedPrefix) + `[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+
+// Reserved returns the name of the directory that becomes that of the markers. It carries the Restore's UID, so no backup that the Restore reads
+// holds it. Neither Velero's helper nor ours looks for that name.
+func Reserved(uid types.UID) string { return reservedPrefix + string(uid) }
 
 // Reserve takes the room of a done file in a volume, before a restore fills it: the directory of the markers and a draft. Write uses them, and Unreserve
-// gives the room back. It takes no more than the done file will, so that a restore that fits still does. The volume must be locked.
+// gives the room back. It takes no more than the done file will, so that a restore that fits still does. What agents that were killed have reserved, for
+// whatever Restore, it removes. The volume must be locked.
 func Reserve(volume *os.File, uid types.UID) error {
-	err := errors.Join(checkMarkerName(uid), Unreserve(volume))
+	if err := checkMarkerName(uid); err != nil {
+		return err
+	}
+	err := removeLeftovers(volume)
 	if err == nil {
-		err = reserve(volume, doneDraft(uid))
+		err = reserve(volume, uid)
 	}
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("reserve room for the done file: %w", errors.Join(err, Unreserve(volume)))
+	return fmt.Errorf("reserve room for the done file: %w", errors.Join(err, Unreserve(volume, uid)))
 }
 
-func reserve(volume *os.File, draft string) error {
+func reserve(volume *os.File, uid types.UID) error {
 	top, err := openTop(volume)
 	if err != nil {
 		return err
 	}
 	defer top.Close()
-	if err := top.Mkdir(Reserved, 0o700); err != nil {
+	err = top.Mkdir(Reserved(uid), 0o700)
+	if errors.Is(err, fs.ErrExist) {
+		return nil // it is the user's: the restore goes on without the room
+	}
+	if err != nil {
 		return err
 	}
-	dir, err := top.OpenRoot(Reserved)
+	dir, err := top.OpenRoot(Reserved(uid))
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	return writeDraft(dir, draft, "")
+	return writeDraft(dir, doneDraft(uid), "")
 }
 
-// Unreserve gives back what Reserve has taken, and what is left of that after a crash.
-func Unreserve(volume *os.File) error {
+// Unreserve gives back what Reserve has taken for a Restore, and what is left of that after a crash. The volume must be locked.
+func Unreserve(volume *os.File, uid types.UID) error {
+	dir, err := openReserved(volume, uid)
+	if dir == nil || err != nil {
+		return err
+	}
+	defer dir.Close()
+	err = removeFile(dir, doneDraft(uid))
+	if err == nil {
+		err = unix.Unlinkat(int(volume.Fd()), Reserved(uid), unix.AT_REMOVEDIR)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove %s from the volume: %w", Reserved(uid), err)
+	}
+	return nil
+}
+
+// openReserved opens what Reserve has made: a directory with an empty draft, or with nothing. Whatever else has the name is the user's: then, and if
+// there is nothing, it returns nil.
+func openReserved(volume *os.File, uid types.UID) (*os.Root, error) {
+	dir, err := openTopDir(volume, Reserved(uid))
+	if err != nil {
+		return nil, ignoreNoMarkers(err)
+	}
+	for name, err := range names(dir) {
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("read %s: %w", Reserved(uid), err), dir.Close())
+		}
+		if name != doneDraft(uid) || !isEmptyFile(dir, name) {
+			return nil, dir.Close()
+		}
+	}
+	return dir, nil
+}
+
+// removeLeftovers removes what agents that were killed have reserved.
+func removeLeftovers(volume *os.File) error {
 	top, err := openTop(volume)
 	if err != nil {
 		return err
 	}
 	defer top.Close()
-	if err := top.RemoveAll(Reserved); err != nil {
-		return fmt.Errorf("remove %s from the volume: %w", Reserved, err)
+	for name, err := range names(top) {
+		if err != nil {
+			return fmt.Errorf("look for what an agent that was killed has left in the volume: %w", err)
+		}
+		if leftover.MatchString(name) {
+			_ = Unreserve(volume, types.UID(strings.TrimPrefix(name, reservedPrefix))) // one that stays is no reason to hold back the data
+		}
 	}
 	return nil
 }
 
+// names returns the names in a directory.
+func names(dir *os.Root) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		f, err := dir.Open(".")
+		if err != nil {
+			yield("", err)
+			return
+		}
+		defer f.Close()
+		volume.Names(f)(yield)
+	}
+}
+
 // useReserved makes what was reserved the directory of the markers. If the backup had one, the room is given back for the done file to take.
-func useReserved(volume *os.File) error {
+func useReserved(volume *os.File, uid types.UID) error {
+	dir, err := openReserved(volume, uid)
+	if dir == nil || err != nil {
+		return err
+	}
+	defer dir.Close()
 	fd := int(volume.Fd())
-	if err := unix.Renameat(fd, Reserved, fd, Dir); err == nil || errors.Is(err, fs.ErrNotExist) {
+	if unix.Renameat(fd, Reserved(uid), fd, Dir) == nil {
 		return nil
 	}
-	return Unreserve(volume)
+	return Unreserve(volume, uid)
 }
 
 func openTop(volume *os.File) (*os.Root, error) {

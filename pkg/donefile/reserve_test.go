@@ -3,15 +3,20 @@ package donefile
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-io/plimsoll/test/disk"
 )
+
+const otherID = "6a1d8b63-0000-4000-8000-000000000002"
 
 // smallVolumes are file systems that are soon full, of blocks or of inodes.
 var smallVolumes = map[string]func(t *testing.T) string{
@@ -49,7 +54,7 @@ func fill(t *testing.T, dir string) {
 // leftovers returns what is ours in a volume.
 func leftovers(t *testing.T, dir string) []string {
 	t.Helper()
-	return slices.DeleteFunc(entries(t, dir), func(name string) bool { return name != Dir && name != Reserved })
+	return slices.DeleteFunc(entries(t, dir), func(name string) bool { return name != Dir && !strings.HasPrefix(name, ".plimsoll-") })
 }
 
 func TestMarkerOfAVolumeThatTheRestoreFills(t *testing.T) {
@@ -100,7 +105,7 @@ func TestFailureInAFullVolume(t *testing.T) {
 				t.Fatal(err)
 			}
 			fill(t, dir)
-			if err := errors.Join(Unreserve(volume), Write(volume, restoreID, "NoSpace: see PodVolumeRestore velero/data")); err != nil {
+			if err := errors.Join(Unreserve(volume, restoreID), Write(volume, restoreID, "NoSpace: see PodVolumeRestore velero/data")); err != nil {
 				t.Fatal(err)
 			}
 			if _, _, err := Pending(filepath.Dir(dir), restoreID); !errors.Is(err, ErrRestoreFailed) {
@@ -131,12 +136,19 @@ func TestReserveInAVolumeThatIsFull(t *testing.T) {
 func TestLeftByACrash(t *testing.T) {
 	t.Parallel()
 	for name, next := range map[string]func(volume *os.File) error{
-		"remove":  func(volume *os.File) error { return Remove(volume, restoreID) },
-		"reserve": func(volume *os.File) error { return errors.Join(Reserve(volume, restoreID), Unreserve(volume)) },
+		"remove": func(volume *os.File) error { return Remove(volume, restoreID) },
+		"reserve": func(volume *os.File) error {
+			return errors.Join(Reserve(volume, restoreID), Unreserve(volume, restoreID))
+		},
 		"failure": func(volume *os.File) error {
 			return errors.Join(Write(volume, restoreID, "Idle"), Remove(volume, restoreID))
 		},
-		"within the write": func(volume *os.File) error { return errors.Join(useReserved(volume), Remove(volume, restoreID)) },
+		"within the write": func(volume *os.File) error {
+			return errors.Join(useReserved(volume, restoreID), Remove(volume, restoreID))
+		},
+		"another Restore": func(volume *os.File) error {
+			return errors.Join(Reserve(volume, otherID), Unreserve(volume, otherID))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -147,4 +159,95 @@ func TestLeftByACrash(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestReservedIsTheRestoresOwn: neither the markers of another Restore nor the init container take away what a restore has reserved.
+func TestReservedIsTheRestoresOwn(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	dir := filepath.Join(root, "data")
+	mkdir(t, dir)
+	volume := openDir(t, dir)
+	if err := errors.Join(Reserve(volume, restoreID), Write(volume, otherID, ""), Remove(volume, otherID)); err != nil {
+		t.Fatal(err)
+	}
+	if names := entries(t, dir); !slices.Equal(names, []string{Reserved(restoreID)}) {
+		t.Errorf("beside another Restore the volume holds %v", names)
+	}
+	if err := errors.Join(Write(volume, restoreID, ""), Reserve(volume, restoreID), Wait(t.Context(), root, restoreID, func(string) {})); err != nil {
+		t.Fatal(err)
+	}
+	if names := entries(t, dir); !slices.Equal(names, []string{Reserved(restoreID)}) {
+		t.Errorf("behind the init container the volume holds %v", names)
+	}
+}
+
+// TestReservedBesideTheUsersOwn: only what the agent itself has made is used or removed, whatever else has such a name.
+func TestReservedBesideTheUsersOwn(t *testing.T) {
+	t.Parallel()
+	for name, plant := range map[string]func(t *testing.T, path, draft string){
+		"a file": func(t *testing.T, path, _ string) { t.Helper(); write(t, path, "theirs") },
+		"a link": func(t *testing.T, path, _ string) { t.Helper(); link(t, t.TempDir(), path) },
+		"another file in it": func(t *testing.T, path, _ string) {
+			t.Helper()
+			mkdir(t, path)
+			write(t, filepath.Join(path, "notes.txt"), "")
+		},
+		"content in a draft":  func(t *testing.T, path, draft string) { t.Helper(); mkdir(t, path); write(t, draft, "theirs") },
+		"a link for a draft":  func(t *testing.T, path, draft string) { t.Helper(); mkdir(t, path); link(t, "elsewhere", draft) },
+		"a directory for one": func(t *testing.T, _, draft string) { t.Helper(); mkdir(t, draft) },
+	} {
+		for _, uid := range []types.UID{restoreID, otherID} {
+			t.Run(fmt.Sprintf("%s/own %v", name, uid == restoreID), func(t *testing.T) {
+				t.Parallel()
+				dir := t.TempDir()
+				path := filepath.Join(dir, Reserved(uid))
+				plant(t, path, filepath.Join(path, doneDraft(uid)))
+				write(t, filepath.Join(dir, ".plimsoll-marker"), "theirs")
+				want := tree(t, dir)
+				volume := openDir(t, dir)
+				if err := errors.Join(Reserve(volume, restoreID), Write(volume, restoreID, "")); err != nil || !marked(t, dir, restoreID) {
+					t.Errorf("no done file: %v", err)
+				}
+				if err := errors.Join(Remove(volume, restoreID), Reserve(volume, restoreID), Unreserve(volume, restoreID)); err != nil {
+					t.Error(err)
+				}
+				if got := tree(t, dir); !slices.Equal(got, want) {
+					t.Errorf("the volume holds %v, want %v", got, want)
+				}
+			})
+		}
+	}
+}
+
+func link(t *testing.T, to, path string) {
+	t.Helper()
+	if err := os.Symlink(to, path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// tree returns the paths below a directory with their types and sizes.
+func tree(t *testing.T, dir string) []string {
+	t.Helper()
+	var found []string
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || path == dir {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		size := info.Size()
+		if d.IsDir() {
+			size = 0
+		}
+		found = append(found, fmt.Sprintf("%s %v %d", path, d.Type(), size))
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
 }

@@ -88,5 +88,8 @@ func removeMarkersIn(path string, uid types.UID) error {
 		return err
 	}
 	defer volume.Close()
-	return Remove(volume, uid)
+	if err := checkMarkerName(uid); err != nil {
+		return err
+	}
+	return removeMarkers(volume, uid) // what a restore has reserved is the agent's, which locks the volume
 }

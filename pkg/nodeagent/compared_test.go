@@ -12,8 +12,10 @@ import (
 	"testing"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/donefile"
 	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
@@ -65,8 +67,16 @@ func comparisonOf(t *testing.T, pv podvolume.PodVolume) v1alpha1.Comparison {
 	return found
 }
 
+// killedAgent leaves in a volume what an agent does that is killed while it restores.
+func killedAgent(t *testing.T, dir string, restore types.UID) {
+	t.Helper()
+	if err := donefile.Reserve(openDir(t, dir), restore); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestRestoreThatIsCompared restores a volume of all kinds of files with kopia and each version of restic, and compares it; then the storage does
-// not keep it.
+// not keep it. Agents that were killed have left their marks in the backup and in the volume.
 func TestRestoreThatIsCompared(t *testing.T) {
 	t.Parallel()
 	for _, path := range append(parts.ResticVersions(t), "kopia") {
@@ -95,12 +105,14 @@ func TestRestoreThatIsCompared(t *testing.T) {
 			if err := tree.Make(c.dir(source, "data"), tree.Spec{Plain: data == "kopia"}); err != nil {
 				t.Fatal(err)
 			}
+			killedAgent(t, c.dir(source, "data"), "11111111-0000-4000-8000-000000000001")
 			pvb := c.newBackup(source, "data")
 			pvb.Spec.UploaderType = data
 			c.Create(pvb)
 			snapshot := c.end(pvb).Object.(*velerov1.PodVolumeBackup).Status.SnapshotID
 			restoreInto := func(name string) (podvolume.PodVolume, string) {
 				pod := c.pod(name, "data")
+				killedAgent(t, c.dir(pod, "data"), "22222222-0000-4000-8000-000000000002")
 				c.setInitContainer(pod, running)
 				pvr := c.newRestore(pod, "data", snapshot)
 				pvr.Spec.UploaderType, pvr.Annotations = data, map[string]string{v1alpha1.AnnotationCompare: "true"}

@@ -136,8 +136,13 @@ func (a *Agent) reconcileMarker(ctx context.Context, pod *corev1.Pod, rec donefi
 			"pod", pod.Namespace+"/"+pod.Name, "volume", rec.Volume, "directory", donefile.Dir)
 		return a.rememberUnmarked(pod, rec)
 	}
+	unlock, ok, err := a.env.LockDirectory(dir)
+	if err != nil || !ok { // a restore writes into the directory, under whatever name
+		return cmp.Or(err, errMarkersBusy)
+	}
+	defer unlock()
 	if waits {
-		return a.keepMarkerUnlessBusy(pod, rec, dir)
+		return a.keepMarker(pod, rec, dir)
 	}
 	if err := donefile.Remove(dir, rec.Restore); err != nil {
 		return err
@@ -183,16 +188,6 @@ func (a *Agent) rememberUnmarked(pod *corev1.Pod, rec donefile.Record) error {
 
 func isUnmounted(err error) bool {
 	return errors.Is(err, volume.ErrNotMounted) || errors.Is(err, volume.ErrPodNotFound)
-}
-
-// keepMarkerUnlessBusy is keepMarker, unless a restore writes into the directory, under whatever name.
-func (a *Agent) keepMarkerUnlessBusy(pod *corev1.Pod, rec donefile.Record, dir *os.File) error {
-	unlock, ok, err := a.env.LockDirectory(dir)
-	if err != nil || !ok {
-		return cmp.Or(err, errMarkersBusy)
-	}
-	defer unlock()
-	return a.keepMarker(pod, rec, dir)
 }
 
 // keepMarker writes the marker of a volume whose pod's init container runs. One that was there may be missing because the init

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -162,6 +163,38 @@ func TestOneOfTheRestoresIntoAClaimFails(t *testing.T) {
 			})
 		}
 	}
+}
+
+// The pod of a complete restore begins while another restore of the same Restore writes into the directory: its markers are not removed before that has
+// ended, and with them what that has reserved.
+func TestMarkersAreNotRemovedBesideARestore(t *testing.T) {
+	t.Parallel()
+	s := newSharedClaim(t, false)
+	var agent *Agent
+	started := make(chan struct{}) // closed when agent is set
+	var calls atomic.Int32
+	data := uploadertest.NewFake(t.TempDir())
+	data.OnRestore = func(ctx context.Context, _ uploader.RestoreRequest, _ progress.Sink) (uploader.RestoreResult, error) {
+		if calls.Add(1) == 2 {
+			<-started
+			s.setInitContainer(s.pods[0], exited) //nolint:contextcheck // it is the test's own
+			s.settle(ctx, agent)
+			if names := entries(t, s.dir); !slices.Equal(names, []string{donefile.Reserved(s.restore.UID)}) {
+				t.Errorf("beside the restore the volume holds %v", names)
+			}
+		}
+		return uploader.RestoreResult{TotalBytes: 1}, nil
+	}
+	agent, _ = s.startAgent(data, func(cfg *Config) { cfg.AllowUnmounted = true })
+	close(started)
+	for _, pvr := range s.restores {
+		s.Create(pvr)
+		if end := s.end(pvr); end.Phase != podvolume.PhaseCompleted {
+			t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
+		}
+	}
+	s.setInitContainer(s.pods[1], exited)
+	holdsOnly(t, s.dir)
 }
 
 // lateWatch holds what the watch of pods brings to an agent from hold on, until release.

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/donefile"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
@@ -79,7 +81,7 @@ func (op *Operation) compare(ctx context.Context, browser uploader.Browser, req 
 		})
 	})
 	defer c.Close()
-	c.Except(donefile.Reserved)
+	c.Except(donefile.Reserved(donefile.RestoreUID(op.Object.(*velerov1.PodVolumeRestore))))
 	whole := uploader.BrowseRequest{Repository: req.Repository, SnapshotID: req.SnapshotID, Recursive: true, Uncached: true}
 	err := browser.List(ctx, whole, func(e uploader.Entry) error {
 		return c.Entry(volume.Recorded{Path: e.Path, Mode: e.Mode, ModTime: e.ModTime, UID: e.UID, GID: e.GID})

@@ -93,7 +93,8 @@ func (op *Operation) prepareDoneFile(pvr *velerov1.PodVolumeRestore, dir *os.Fil
 	if err := op.removeDoneFile(pvr, dir); err != nil {
 		return nil, err
 	}
-	err = donefile.Reserve(dir, donefile.RestoreUID(pvr))
+	uid := donefile.RestoreUID(pvr)
+	err = donefile.Reserve(dir, uid)
 	switch {
 	case donefile.IsFull(err):
 		return nil, fmt.Errorf("the volume is full before the restore has written anything: %w", err)
@@ -102,7 +103,7 @@ func (op *Operation) prepareDoneFile(pvr *velerov1.PodVolumeRestore, dir *os.Fil
 	}
 	return func() {
 		// Not for as long as the end of the operation may take: where the volume hangs, the failed file uses the room later.
-		if err := volume.Within(op.env.EndTimeout/4, func() error { return donefile.Unreserve(dir) }); err != nil {
+		if err := volume.Within(op.env.EndTimeout/4, func() error { return donefile.Unreserve(dir, uid) }); err != nil {
 			op.log.Warn("The room that was taken for the done file is not given back", "error", err)
 		}
 	}, nil
