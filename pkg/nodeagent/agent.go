@@ -85,8 +85,8 @@ type Agent struct {
 	operations map[podvolume.Key]*podvolume.Operation
 	// ended has the UIDs of objects after their terminal write until the cache shows it: a stale read must not start them again.
 	ended map[podvolume.Key]types.UID
-	// orphaned has the restores whose pod was deleted from this node.
-	orphaned map[podvolume.Key]struct{}
+	// gone has the pods that were deleted from this node, and when: no other pod of the same name has their UIDs.
+	gone map[types.UID]time.Time
 	// unreadySince has the times since when the pods of claimed restores do not wait for their volumes.
 	unreadySince map[podvolume.Key]time.Time
 	// observed has what this agent has seen of the objects of other nodes' agents.
@@ -163,7 +163,7 @@ func SetUp(ctx context.Context, mgr ctrl.Manager, cfg Config) (*Agent, error) {
 		selfChecking:  make(chan struct{}, 1),
 		operations:    map[podvolume.Key]*podvolume.Operation{},
 		ended:         map[podvolume.Key]types.UID{},
-		orphaned:      map[podvolume.Key]struct{}{},
+		gone:          map[types.UID]time.Time{},
 		unreadySince:  map[podvolume.Key]time.Time{},
 		observed:      map[podvolume.Key]*observation{},
 		deadlines:     map[types.UID]knownDeadline{},
@@ -298,7 +298,6 @@ func (a *Agent) forgetEnded(k podvolume.Key) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.ended, k)
-	delete(a.orphaned, k)
 	delete(a.unreadySince, k)
 	if seen, ok := a.observed[k]; ok && seen.deletionSeen.IsZero() {
 		delete(a.observed, k)

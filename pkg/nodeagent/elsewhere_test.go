@@ -220,7 +220,7 @@ func newLooker(node string, api client.Client) *Agent {
 	cfg.setDefaults()
 	return &Agent{
 		cfg: cfg, api: api, client: api, env: podvolume.NewEnvironment(looker{api: api}, cfg.Config, nil),
-		orphaned: map[podvolume.Key]struct{}{}, observed: map[podvolume.Key]*observation{},
+		observed: map[podvolume.Key]*observation{},
 	}
 }
 

@@ -90,7 +90,7 @@ func (a *Agent) ownerGrace(pv podvolume.PodVolume) time.Duration {
 // and so they take turns: the first one leaves a note on the object, and the others see that they need not check it.
 func (a *Agent) untilOwnTurn(pv podvolume.PodVolume, seen observation) time.Duration {
 	switch {
-	case pv.Kind == podvolume.Restore && (pv.Node == a.cfg.NodeName || pv.TakenFor(a.cfg.NodeName) || a.knows(a.orphaned, pv.Key())):
+	case pv.Kind == podvolume.Restore && (pv.Node == a.cfg.NodeName || pv.TakenFor(a.cfg.NodeName) || a.sawGone(pv.Pod.UID)):
 		return 0
 	case seen.noteVersion != "": // this agent has the turn
 		return a.checkInterval() - time.Since(seen.lastCheck)

@@ -3,6 +3,8 @@ package nodeagent
 import (
 	"context"
 	"fmt"
+	"maps"
+	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -48,9 +50,7 @@ func (a *Agent) watchRestores(ctx context.Context, mgr ctrl.Manager) error {
 				a.enqueueRestores(ctx, e.ObjectNew, q)
 			},
 			DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-				for _, name := range a.restoresOf(ctx, e.Object) {
-					a.remember(a.orphaned, podvolume.Key{Kind: podvolume.Restore, Name: name})
-				}
+				a.rememberGone(e.Object.GetUID())
 				a.enqueueRestores(ctx, e.Object, q)
 			},
 		}).
@@ -59,36 +59,30 @@ func (a *Agent) watchRestores(ctx context.Context, mgr ctrl.Manager) error {
 
 // enqueueRestores queues the PodVolumeRestores of a pod.
 func (a *Agent) enqueueRestores(ctx context.Context, pod client.Object, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-	for _, name := range a.restoresOf(ctx, pod) {
-		q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: a.cfg.Namespace, Name: name}})
-	}
-}
-
-// restoresOf returns the names of a pod's PodVolumeRestores.
-func (a *Agent) restoresOf(ctx context.Context, pod client.Object) []string {
 	var list velerov1.PodVolumeRestoreList
 	err := a.client.List(ctx, &list, client.InNamespace(a.cfg.Namespace), client.MatchingFields{podvolume.IndexPod: pod.GetNamespace() + "/" + pod.GetName()})
 	if err != nil {
 		a.cfg.Logger.Error("Cannot list the restores of a pod", "pod", pod.GetNamespace()+"/"+pod.GetName(), "error", err)
-		return nil
+		return
 	}
-	names := make([]string, len(list.Items))
 	for i := range list.Items {
-		names[i] = list.Items[i].Name
+		q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: a.cfg.Namespace, Name: list.Items[i].Name}})
 	}
-	return names
 }
 
-func (a *Agent) remember(set map[podvolume.Key]struct{}, k podvolume.Key) {
+// rememberGone remembers that a pod was deleted from this node, for as long as the agents of other nodes leave its restores alone.
+func (a *Agent) rememberGone(pod types.UID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	set[k] = struct{}{}
+	maps.DeleteFunc(a.gone, func(_ types.UID, at time.Time) bool { return time.Since(at) > 2*a.cfg.AbandonedAfter })
+	a.gone[pod] = time.Now()
 }
 
-func (a *Agent) knows(set map[podvolume.Key]struct{}, k podvolume.Key) bool {
+// sawGone reports whether this agent has seen lately that a pod was deleted from this node.
+func (a *Agent) sawGone(pod types.UID) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	_, ok := set[k]
+	_, ok := a.gone[pod]
 	return ok
 }
 

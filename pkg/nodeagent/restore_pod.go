@@ -100,6 +100,9 @@ func (a *Agent) reconcileRestoreWithoutPod(ctx context.Context, pv podvolume.Pod
 	if a.interrupt(pv.Key(), podvolume.ErrPodGone) {
 		return reconcile.Result{}, nil
 	}
+	a.mu.Lock()
+	delete(a.unreadySince, pv.Key()) // the agent of the pod's node may take it
+	a.mu.Unlock()
 	return a.reconcileRestoreElsewhere(ctx, pv)
 }
 

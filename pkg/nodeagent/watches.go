@@ -161,7 +161,6 @@ func (a *Agent) worksOn(k podvolume.Key) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	_, admitted := a.operations[k]
-	_, orphaned := a.orphaned[k]
 	_, waits := a.unreadySince[k]
-	return admitted || orphaned || waits
+	return admitted || waits
 }

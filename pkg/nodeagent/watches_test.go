@@ -12,6 +12,7 @@ import (
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -186,6 +187,84 @@ func TestOthersProgressIsNotSent(t *testing.T) {
 			defer a.mu.Unlock()
 			return len(list.Items) == 0 && len(a.ended) == 0
 		})
+	}
+}
+
+// A pod is deleted, and one of the same name is made on another node. The agent of the first node, which learns of that late, leaves the restore to the
+// other's: it must not take back what that has taken.
+func TestPodComesBackElsewhere(t *testing.T) {
+	t.Parallel()
+	for name, named := range map[string]bool{"its restore names it": true, "a restore written by hand": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, controlplane.LatestVelero)
+			late := lateWatch{make(chan struct{}), make(chan struct{})}
+			var first *Agent
+			c.withLateWatch(late, func() { first, _ = c.startAgent(uploadertest.NewFake(t.TempDir()), nil) })
+			pod, other := c.pod("target", "data"), "other-"+c.Namespace
+			c.setInitContainer(pod, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}})
+			pvr := c.newRestore(pod, "data", "1234abcd")
+			has := func(pod *corev1.Pod) bool {
+				return first.client.Get(t.Context(), client.ObjectKeyFromObject(pod), &corev1.Pod{}) == nil
+			}
+			c.Eventually("the first agent sees the pod", func() bool { return has(pod) })
+			if !named {
+				pvr.Spec.Pod.UID = ""
+				c.Create(pvr)
+				c.history.until(t, pvr, "taken by the first agent", func(pv podvolume.PodVolume) bool { return pv.TakenFor(c.node) })
+			}
+			close(late.hold)
+			if err := c.Client.Delete(t.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
+				t.Fatal(err)
+			}
+			again := c.podOn(other, "target", "data")
+			c.setInitContainer(again, running)
+			if named {
+				pvr = c.newRestore(again, "data", "1234abcd")
+				c.Create(pvr)
+				c.Eventually("the first agent sees the restore", func() bool {
+					return first.client.Get(t.Context(), client.ObjectKeyFromObject(pvr), &velerov1.PodVolumeRestore{}) == nil
+				})
+			}
+			close(late.release)
+			c.Eventually("the first agent sees that the pod is gone", func() bool { return !has(pod) })
+
+			release := make(chan struct{})
+			c.startAgentOn(other, reporting(t, release), nil)
+			taken := c.history.until(t, pvr, "taken by the other agent", func(pv podvolume.PodVolume) bool { return pv.TakenFor(other) })
+			c.afterWrites(pvr, 10)
+			close(release)
+			end := c.end(pvr)
+			if end.Phase != podvolume.PhaseCompleted {
+				t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
+			}
+			for i, pv := range c.history.until(t, pvr, "terminal", podvolume.PodVolume.Terminal) {
+				if pv.LastSnapshot().Reason == v1alpha1.ReasonAgentLost || pv.TakenFor(c.node) && i >= len(taken) {
+					t.Fatalf("the agent of the node that the pod has left wrote %s", describe([]podvolume.PodVolume{pv}))
+				}
+			}
+		})
+	}
+}
+
+// A pod is deleted before the agent sees its restore, which that agent ends all the same: those of other nodes would do it many minutes later.
+func TestPodIsDeletedBeforeItsRestoreIsSeen(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, controlplane.LatestVelero)
+	agent, _ := c.startAgent(uploadertest.NewFake(t.TempDir()), nil)
+	pod := c.pod("target", "data")
+	has := func() bool {
+		return agent.client.Get(t.Context(), client.ObjectKeyFromObject(pod), &corev1.Pod{}) == nil
+	}
+	c.Eventually("the agent sees the pod", has)
+	if err := c.Client.Delete(t.Context(), pod.DeepCopy(), client.GracePeriodSeconds(0)); err != nil {
+		t.Fatal(err)
+	}
+	c.Eventually("the agent sees that the pod is gone", func() bool { return !has() })
+	pvr := c.newRestore(pod, "data", "1234abcd")
+	c.Create(pvr)
+	if end := c.end(pvr); end.Phase != podvolume.PhaseFailed || annotated(t, end).Reason != v1alpha1.ReasonPodGone {
+		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 	}
 }
 
