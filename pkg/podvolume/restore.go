@@ -8,6 +8,7 @@ import (
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 
+	"github.com/plimsoll-io/plimsoll/pkg/donefile"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/volume"
@@ -26,7 +27,7 @@ func (op *Operation) restore(ctx context.Context) (attemptResult, error) {
 	if err != nil {
 		return attemptResult{}, err
 	}
-	req := uploader.RestoreRequest{SnapshotID: pvr.Spec.SnapshotID, TotalBytes: pvr.Spec.SnapshotSize}
+	req := uploader.RestoreRequest{SnapshotID: pvr.Spec.SnapshotID, TotalBytes: pvr.Spec.SnapshotSize, Own: donefile.Reserved(donefile.RestoreUID(pvr))}
 	if req.Sparse, err = op.boolSetting(settingSparse); err != nil {
 		return attemptResult{}, err
 	}

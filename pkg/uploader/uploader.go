@@ -228,6 +228,8 @@ type RestoreRequest struct {
 	TotalBytes int64 // the snapshot's size where the caller knows it, else 0
 	Parallel   int   // files written at the same time; 0: the data path's default
 	Sparse     bool  // leave holes for runs of zeros
+	// Own is an entry of the volume's top directory that is the caller's own and that no snapshot has, so that nothing is written over it; empty: none.
+	Own string
 
 	// Paths are the parts of the snapshot to restore, each as BrowseRequest.Path and none beneath another; nil: all of it. The directories that
 	// lead to them are made, too. Volume then holds nothing but what an earlier attempt with the same Paths has left there.

@@ -23,7 +23,8 @@ import (
 // (fs.Remove in restoreHardlinkAt, internal/restorer/restorer.go of 0.14 and 0.16).
 type obstacles struct {
 	volume *os.Root
-	all    bool // any file is one
+	all    bool   // any file is one
+	own    string // RestoreRequest.Own, which is none
 	found  bool
 	odd    map[string][]string // those with names that are not UTF-8, by the path that restic prints for them
 	odds   int                 // how many these are
@@ -50,7 +51,7 @@ func (u *Uploader) clear(ctx context.Context, w *workspace, req uploader.Restore
 	}
 	defer root.Close()
 	compares := u.version.comparesContent()
-	o := &obstacles{volume: root, odd: map[string][]string{}, all: !compares, reread: compares, step: step}
+	o := &obstacles{volume: root, odd: map[string][]string{}, all: !compares, own: req.Own, reread: compares, step: step}
 	if err := o.find(ctx, req.Volume); err != nil {
 		return 0, fmt.Errorf("look for links in the volume: %w", err)
 	}
@@ -70,6 +71,7 @@ func (o *obstacles) find(ctx context.Context, dir *os.File) error {
 	return volume.WalkDir(ctx, dir, func(e volume.Walked) error {
 		o.step()
 		switch {
+		case o.own != "" && strings.HasPrefix(e.Path+"/", o.own+"/"):
 		case e.Err != nil:
 			o.found = true
 		case e.Stat.Mode&unix.S_IFMT != unix.S_IFDIR:

@@ -1,6 +1,7 @@
 package restic
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -42,6 +43,22 @@ func TestRestoreCountsWhatItLooksAt(t *testing.T) {
 		}))
 	if err == nil || steps < files+30 {
 		t.Errorf("%d steps for %d entries and a list of 30, %v", steps, files, err)
+	}
+}
+
+// TestRestoreIntoAnEmptyVolume: what the agent itself has put there is no reason to list the snapshot, as restic before 0.17 needs it where there are files.
+func TestRestoreIntoAnEmptyVolume(t *testing.T) {
+	t.Parallel()
+	for name, found := range map[string]bool{"own/draft": false, "other/own/draft": true, "owner": true} {
+		dir := t.TempDir()
+		file := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		o := &obstacles{all: true, own: "own", step: func() {}}
+		if err := o.find(t.Context(), open(t, dir)); err != nil || o.found != found {
+			t.Errorf("%s: found %v, %v", name, o.found, err)
+		}
 	}
 }
 
