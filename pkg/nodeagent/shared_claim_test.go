@@ -197,8 +197,46 @@ func TestMarkersAreNotRemovedBesideARestore(t *testing.T) {
 	holdsOnly(t, s.dir)
 }
 
-// lateWatch holds what the watch of pods brings to an agent from hold on, until release.
-type lateWatch struct{ hold, release chan struct{} }
+// A restore into the same claim was created, and the watches have not brought it yet: the pod does not begin without its data.
+func TestRestoreIntoTheClaimIsSeenLate(t *testing.T) {
+	t.Parallel()
+	for name, onePod := range map[string]bool{"two volumes of a pod": true, "two pods": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, late := newSharedClaim(t, onePod), newLateWatch("podvolumerestores")
+			data := uploadertest.NewFake(t.TempDir())
+			var calls atomic.Int32
+			data.OnRestore = func(context.Context, uploader.RestoreRequest, progress.Sink) (uploader.RestoreResult, error) {
+				if calls.Add(1) == 1 {
+					close(late.hold)
+					s.Create(s.restores[1]) //nolint:contextcheck // it is the test's own
+				}
+				return uploader.RestoreResult{TotalBytes: 1}, nil
+			}
+			var agent *Agent
+			s.withLateWatch(late, func() { agent, _ = s.startAgent(data, func(cfg *Config) { cfg.AllowUnmounted = true }) })
+			s.Create(s.restores[0])
+			s.end(s.restores[0])
+			s.settle(t.Context(), agent)
+			if marked(t, s.dir, string(s.restore.UID)) {
+				t.Error("the pod may begin before the second restore has")
+			}
+			close(late.release)
+			s.end(s.restores[1])
+			testenv.Eventually(t, "the done file is there", func() bool { return marked(t, s.dir, string(s.restore.UID)) })
+		})
+	}
+}
+
+// lateWatch holds what the watches of a resource bring to an agent from hold on, until release.
+type lateWatch struct {
+	resource      string
+	hold, release chan struct{}
+}
+
+func newLateWatch(resource string) lateWatch {
+	return lateWatch{resource, make(chan struct{}), make(chan struct{})}
+}
 
 type lateBody struct {
 	io.ReadCloser
@@ -215,14 +253,14 @@ func (b lateBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// withLateWatch lets the agents that are started in do learn late what becomes of pods.
+// withLateWatch lets the agents that are started in do learn late what becomes of a resource.
 func (c *cluster) withLateWatch(w lateWatch, do func()) {
 	direct := c.Config
 	c.Config = rest.CopyConfig(direct)
 	c.Config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTrip(func(req *http.Request) (*http.Response, error) {
 			answer, err := next.RoundTrip(req)
-			if err == nil && req.URL.Query().Get("watch") != "" && strings.HasSuffix(req.URL.Path, "/pods") {
+			if err == nil && req.URL.Query().Get("watch") != "" && strings.HasSuffix(req.URL.Path, "/"+w.resource) {
 				answer.Body = lateBody{answer.Body, w}
 			}
 			return answer, err
@@ -237,7 +275,7 @@ func (c *cluster) withLateWatch(w lateWatch, do func()) {
 func TestPodBeginsWhileItIsRestored(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, controlplane.LatestVelero)
-	late := lateWatch{make(chan struct{}), make(chan struct{})}
+	late := newLateWatch("pods")
 	pod := c.pod("target", "data")
 	c.setInitContainer(pod, running)
 	data := uploadertest.NewFake(t.TempDir())

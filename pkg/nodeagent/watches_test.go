@@ -198,7 +198,7 @@ func TestPodComesBackElsewhere(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := newCluster(t, controlplane.LatestVelero)
-			late := lateWatch{make(chan struct{}), make(chan struct{})}
+			late := newLateWatch("pods")
 			var first *Agent
 			c.withLateWatch(late, func() { first, _ = c.startAgent(uploadertest.NewFake(t.TempDir()), nil) })
 			pod, other := c.pod("target", "data"), "other-"+c.Namespace

@@ -60,7 +60,8 @@ func claimOf(pod *corev1.Pod, vol *corev1.Volume) (string, bool) {
 }
 
 // PendingRestore returns the name of a PodVolumeRestore, besides the one of rec, that belongs to the same Restore and has yet to complete the
-// same directory, empty if there is none. It knows the pods of this node only.
+// same directory, empty if there is none. It knows the pods of this node only. Before the directory is marked it asks the API server, too: a
+// restore may be on its way to the watches, or from one to the other.
 func (e *Environment) PendingRestore(ctx context.Context, pod *corev1.Pod, rec donefile.Record) (string, error) {
 	volumes, err := e.sameClaim(ctx, pod, rec.Volume)
 	if err != nil {
@@ -72,22 +73,47 @@ func (e *Environment) PendingRestore(ctx context.Context, pod *corev1.Pod, rec d
 		if err != nil {
 			return "", fmt.Errorf("list the restores of pod %s: %w", vol.pod, err)
 		}
-		for i := range restores.Items {
-			pvr := &restores.Items[i]
-			if pvr.UID == rec.PodVolumeRestore || donefile.RestoreUID(pvr) != rec.Restore || !e.isPending(pvr, vol) {
-				continue
-			}
-			return pvr.Name, nil
+		if name := e.pendingAmong(restores.Items, vol, rec); name != "" {
+			return name, nil
+		}
+	}
+	if len(volumes) == 1 || rec.Marked {
+		return "", nil
+	}
+	return e.pendingUnseen(ctx, volumes, rec)
+}
+
+// pendingUnseen is PendingRestore for what no watch has brought.
+func (e *Environment) pendingUnseen(ctx context.Context, volumes []podVolumeName, rec donefile.Record) (string, error) {
+	var restores velerov1.PodVolumeRestoreList
+	err := e.patientAPI.List(ctx, &restores, client.InNamespace(e.Namespace), client.MatchingLabels{velerov1.RestoreUIDLabel: string(rec.Restore)})
+	if err != nil {
+		return "", fmt.Errorf("list the restores of the Restore: %w", err)
+	}
+	for _, vol := range volumes {
+		if name := e.pendingAmong(restores.Items, vol, rec); name != "" {
+			return name, nil
 		}
 	}
 	return "", nil
+}
+
+// pendingAmong returns the name of the first of restores that is pending for a volume, empty if none is.
+func (e *Environment) pendingAmong(restores []velerov1.PodVolumeRestore, vol podVolumeName, rec donefile.Record) string {
+	for i := range restores {
+		pvr := &restores[i]
+		if pvr.UID != rec.PodVolumeRestore && donefile.RestoreUID(pvr) == rec.Restore && e.isPending(pvr, vol) {
+			return pvr.Name
+		}
+	}
+	return ""
 }
 
 // isPending reports whether a PodVolumeRestore still has to complete a volume. One that has ended does not. Nor does one whose record says that the
 // volume is complete: only its terminal write is missing.
 func (e *Environment) isPending(pvr *velerov1.PodVolumeRestore, vol podVolumeName) bool {
 	pv := FromRestore(pvr)
-	if pv.Terminal() || pv.Volume != vol.volume || pv.Pod.UID != "" && pv.Pod.UID != vol.podUID {
+	if pv.Terminal() || pv.Volume != vol.volume || pv.Pod.Namespace != vol.pod.Namespace || pv.Pod.Name != vol.pod.Name || pv.Pod.UID != "" && pv.Pod.UID != vol.podUID {
 		return false
 	}
 	rec, err := e.Records.Complete(vol.podUID, pvr)
