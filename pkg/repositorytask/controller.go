@@ -194,19 +194,23 @@ const evidenceDelay = time.Hour
 // and alerts are made of the tasks that exist, so it is kept until then, or until somebody deletes it. So is one that alone has read a part
 // of a volume that others still read: what samples prove would end before all parts have had their turn. And so is the last proof of a volume that still
 // has backups: the alert for one that is proven no more would end before anybody has seen it. And so is the last measurement of a repository that misses
-// snapshots, which nothing else knows.
+// snapshots, which nothing else knows. And so is whatever task alone shows that a location leads elsewhere by now: without it, what was proven at the address
+// before would count again.
 func (c *Controller) isEvidence(ctx context.Context, task *v1alpha1.RepositoryTask) (bool, error) {
 	var tasks v1alpha1.RepositoryTaskList
 	if err := c.api.List(ctx, &tasks, client.InNamespace(c.cfg.Namespace)); err != nil {
 		return false, fmt.Errorf("list the RepositoryTasks: %w", err)
 	}
 	others := slices.DeleteFunc(slices.Clone(tasks.Items), func(other v1alpha1.RepositoryTask) bool { return other.UID == task.UID })
-	if task.Spec.Type == v1alpha1.TaskMigrate {
-		return false, nil
-	}
 	var backups velerov1.PodVolumeBackupList
 	if err := c.api.List(ctx, &backups, client.InNamespace(c.cfg.Namespace)); err != nil {
 		return false, fmt.Errorf("list the PodVolumeBackups: %w", err)
+	}
+	if tellsAddress(tasks.Items, others, backups.Items) {
+		return true, nil
+	}
+	if task.Spec.Type == v1alpha1.TaskMigrate {
+		return false, nil
 	}
 	proofs, otherProofs, backedUp := proof.Of(tasks.Items), proof.Of(others), proof.Since(backups.Items)
 	for i := range task.Status.Volumes {
@@ -237,6 +241,15 @@ func (c *Controller) isEvidence(ctx context.Context, task *v1alpha1.RepositoryTa
 		}
 	}
 	return false, nil
+}
+
+// tellsAddress reports whether a repository that has backups would be at an address again at which it was before, if only some of the tasks were there.
+func tellsAddress(all, some []v1alpha1.RepositoryTask, backups []velerov1.PodVolumeBackup) bool {
+	addresses, without := proof.Addresses(all), proof.Addresses(some)
+	return slices.ContainsFunc(backups, func(pvb velerov1.PodVolumeBackup) bool {
+		in := proof.RepositoryOf(&pvb)
+		return pvb.Status.Phase == velerov1.PodVolumeBackupPhaseCompleted && without[in] != "" && without[in] != addresses[in]
+	})
 }
 
 // carriesPart reports whether fewer parts of a volume are known to be read without a task.

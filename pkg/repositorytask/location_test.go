@@ -11,7 +11,9 @@ import (
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/proof"
@@ -176,6 +178,55 @@ func TestLocationLeadsElsewhere(t *testing.T) {
 	testenv.EventuallyGet(s.Env, found, "the end of the note", func(task *v1alpha1.RepositoryTask, err error) bool {
 		return err == nil && task.Labels[v1alpha1.LabelDamaged] == ""
 	})
+}
+
+// TestFormerProofsAreNotRevived: a location was edited. Of the tasks that know of it the last one stays, of whatever type and with whatever result, as long
+// as what was proven at the address before would count without it.
+func TestFormerProofsAreNotRevived(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	pvb := s.record(s.backup("nightly"), "restic", "shop", "db-0", strings.Repeat("a", 64), velerov1.PodVolumeBackupPhaseCompleted)
+	volume, controller := proof.VolumeOf(pvb), s.controller(s.config(), s.Client)
+	found := func(task *v1alpha1.RepositoryTask, ago time.Duration, result v1alpha1.VolumeResult, address string) *v1alpha1.RepositoryTask {
+		t.Helper()
+		task.Spec.TTL = &metav1.Duration{Duration: time.Millisecond}
+		s.Create(task)
+		s.Change(task, func() {
+			v := newVolume(pvb)
+			v.Result, v.Address, v.CompletionTimestamp = result, address, new(metav1.NewTime(time.Now().Add(-ago)))
+			task.Status.Phase, task.Status.CompletionTimestamp, task.Status.Volumes = v1alpha1.PhaseCompleted, v.CompletionTimestamp, []v1alpha1.RepositoryTaskVolume{v}
+		})
+		s.Get(task)
+		return task
+	}
+	expires := func(task *v1alpha1.RepositoryTask) bool {
+		t.Helper()
+		if _, err := controller.expire(t.Context(), task); err != nil {
+			t.Fatal(err)
+		}
+		return apierrors.IsNotFound(s.Client.Get(t.Context(), client.ObjectKeyFromObject(task), &v1alpha1.RepositoryTask{}))
+	}
+	before := found(s.task("before", "nightly"), 50*time.Minute, v1alpha1.VolumeVerified, "/before")
+	failed := found(s.task("failed", "nightly"), 40*time.Minute, v1alpha1.VolumeFailed, "/now")
+	migration := found(s.migration("migration"), 30*time.Minute, v1alpha1.VolumeMigrated, "/now")
+	if !expires(failed) || expires(migration) {
+		t.Error("of the two tasks that know where the location leads, the last one must stay")
+	}
+	if p := proof.Of(s.tasks())[volume]; !p.Verified.IsZero() {
+		t.Errorf("nothing was proven where the location leads: %+v", p)
+	}
+	if !expires(before) || !expires(migration) {
+		t.Error("a task is kept although nothing is left of the address before")
+	}
+	found(s.task("earlier", "nightly"), 20*time.Minute, v1alpha1.VolumeFailed, "/before")
+	last := found(s.task("last", "nightly"), 10*time.Minute, v1alpha1.VolumeFailed, "/now")
+	if expires(last) {
+		t.Error("the repository would be at the address before")
+	}
+	s.Delete(pvb)
+	if !expires(last) {
+		t.Error("a task is kept although the repository has no backups")
+	}
 }
 
 // TestForgetWhereTheLocationLeadsElsewhere: a task was killed, and the location then leads to an older copy of the bucket. The copy lacks the snapshots
