@@ -20,6 +20,16 @@ const (
 	providerFS    = "velero.io/fs"
 )
 
+// ResticAddress returns the address of the restic repository of a namespace as it follows from the location alone; empty: it does not, such as without the
+// region of an S3 bucket.
+func ResticAddress(ctx context.Context, location *velerov1.BackupStorageLocation, namespace string) string {
+	address, err := new(Resolver).resticURL(ctx, location, Request{Namespace: namespace})
+	if err != nil {
+		return ""
+	}
+	return address
+}
+
 // resticURL is restic's address of the namespace's repository.
 func (r *Resolver) resticURL(ctx context.Context, location *velerov1.BackupStorageLocation, req Request) (string, error) {
 	if req.Identifier != "" {

@@ -13,11 +13,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/proof"
+	"github.com/plimsoll-io/plimsoll/pkg/repository"
+	"github.com/plimsoll-io/plimsoll/pkg/repository/recorded"
 )
 
 // use is what a task does with its repositories.
@@ -129,27 +132,54 @@ func (c *claims) stands(busy *busyError) bool {
 
 // claim takes repositories for the task, until the run ends or they are not pending any more. The error is a *busyError, or the API server's.
 func (r *run) claim(ctx context.Context, repositories []v1alpha1.RepositoryKey) error {
-	locations := map[string]*velerov1.BackupStorageLocation{}
 	all := slices.Clone(r.claimed)
+	repositories = slices.DeleteFunc(slices.Clone(repositories), func(key v1alpha1.RepositoryKey) bool { return r.has([]v1alpha1.RepositoryKey{key}) })
+	addresses, err := r.recordedAddresses(ctx, repositories)
+	if err != nil {
+		return err
+	}
+	locations := map[string]*velerov1.BackupStorageLocation{}
 	for _, key := range repositories {
-		if slices.ContainsFunc(all, func(w wanted) bool { return w.repository == key }) {
-			continue
-		}
 		location, known := locations[key.BackupStorageLocation]
 		if !known && key != allMigrations() {
-			var err error
 			if location, err = r.location(ctx, key.BackupStorageLocation); err != nil {
 				return err
 			}
 			locations[key.BackupStorageLocation] = location
 		}
-		all = append(all, wanted{key, namesOf(key, location)})
+		address := addresses[key]
+		if address == "" && location != nil && key.Uploader == uploaderRestic {
+			address = repository.ResticAddress(ctx, location, key.VolumeNamespace)
+		}
+		all = append(all, wanted{key, namesOf(key, location, address)})
 	}
 	if err := r.claims.take(claim{r.object.UID, r.object.Name, r.use}, all); err != nil {
 		return err
 	}
 	r.claimed = all
 	return nil
+}
+
+// recordedAddresses returns the addresses of restic repositories that a Velero server has recorded. There are none where they may not be read: then the work
+// in the repositories fails, and says why. The error is that the API server has not answered.
+func (r *run) recordedAddresses(ctx context.Context, of []v1alpha1.RepositoryKey) (map[v1alpha1.RepositoryKey]string, error) {
+	addresses := map[v1alpha1.RepositoryKey]string{}
+	ofRestic := slices.DeleteFunc(slices.Clone(of), func(key v1alpha1.RepositoryKey) bool { return key.Uploader != uploaderRestic })
+	if len(ofRestic) == 0 {
+		return addresses, nil
+	}
+	var known velerov1.BackupRepositoryList
+	err := r.api.List(ctx, &known, client.InNamespace(r.cfg.Namespace), client.MatchingLabels{velerov1.RepositoryTypeLabel: uploaderRestic})
+	if mayBeRepeated(err) || ctx.Err() != nil {
+		return nil, fmt.Errorf("look for the BackupRepositories of restic: %w", err)
+	}
+	for _, key := range ofRestic {
+		isOf := labels.SelectorFromSet(recorded.ResticLabels(key.VolumeNamespace, key.BackupStorageLocation))
+		addresses[key] = recorded.ResticIdentifier(slices.DeleteFunc(slices.Clone(known.Items), func(b velerov1.BackupRepository) bool {
+			return !isOf.Matches(labels.Set(b.Labels))
+		}))
+	}
+	return addresses, nil
 }
 
 // location reads a BackupStorageLocation; nil: it does not exist.
@@ -166,8 +196,8 @@ func (r *run) location(ctx context.Context, name string) (*velerov1.BackupStorag
 }
 
 // namesOf returns by what a repository is known: its location, and where that leads to, since two locations may lead to one bucket. Two buckets of one
-// name, such as in two regions, count as one.
-func namesOf(key v1alpha1.RepositoryKey, location *velerov1.BackupStorageLocation) []v1alpha1.RepositoryKey {
+// name, such as in two regions, count as one. restic's is known by its address, too, if that is known: BackupRepositories of two locations may name one.
+func namesOf(key v1alpha1.RepositoryKey, location *velerov1.BackupStorageLocation, address string) []v1alpha1.RepositoryKey {
 	if location == nil {
 		return []v1alpha1.RepositoryKey{key}
 	}
@@ -182,7 +212,11 @@ func namesOf(key v1alpha1.RepositoryKey, location *velerov1.BackupStorageLocatio
 	}
 	there := key
 	there.BackupStorageLocation = "storage " + strings.TrimSuffix(storage, "/") // no location has such a name
-	return []v1alpha1.RepositoryKey{key, there}
+	names := []v1alpha1.RepositoryKey{key, there}
+	if address != "" {
+		names = append(names, v1alpha1.RepositoryKey{BackupStorageLocation: "address " + strings.TrimSuffix(address, "/"), Uploader: uploaderRestic})
+	}
+	return names
 }
 
 // has reports whether the task has the repositories.

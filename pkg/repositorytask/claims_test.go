@@ -169,6 +169,46 @@ func TestOneRepositoryInTwoLocations(t *testing.T) {
 	}
 }
 
+// TestOneAddressInTwoLocations: the BackupRepository of another location leads into the repository of the first, or both BackupRepositories lead to a third
+// place.
+func TestOneAddressInTwoLocations(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ first, other string }{
+		"one is recorded":   {"", "/of-first/restic/shop"},
+		"both are recorded": {"s3:https://host/bucket/restic/shop", "s3:https://host/bucket/restic/shop/"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			c := s.controller(s.config(), s.Client)
+			for location, address := range map[string]string{"first": test.first, "other": test.other} {
+				s.Create(s.DirectoryLocation(location, "/of-"+location))
+				if address != "" {
+					s.recordRepositoryAt(location, address)
+				}
+			}
+			in := func(location, namespace string) []v1alpha1.RepositoryKey {
+				return []v1alpha1.RepositoryKey{{BackupStorageLocation: location, VolumeNamespace: namespace, Uploader: "restic"}}
+			}
+			prune, check := c.newRun(&v1alpha1.RepositoryTask{ObjectMeta: metav1.ObjectMeta{Name: "prune", UID: "1"}}), c.newRun(&v1alpha1.RepositoryTask{ObjectMeta: metav1.ObjectMeta{Name: "check", UID: "2"}})
+			prune.use, check.use = useChange, useJudge
+			if err := prune.claim(t.Context(), in("first", "shop")); err != nil {
+				t.Fatal(err)
+			}
+			if err := check.claim(t.Context(), in("other", "bank")); err != nil {
+				t.Errorf("the repository of another namespace: %v", err)
+			}
+			if busy := asBusy(check.claim(t.Context(), in("other", "shop"))); busy == nil || busy.by.name != "prune" || busy.repository != in("other", "shop")[0] {
+				t.Errorf("%+v", busy)
+			}
+			prune.releaseAll()
+			if err := check.claim(t.Context(), in("other", "shop")); err != nil || len(check.claimed) != 2 {
+				t.Errorf("%v, %v", check.claimed, err)
+			}
+		})
+	}
+}
+
 // TestForgetPlansWhenItIsItsTurn: what is to go is decided when nobody else finds or removes something in the repository. A plan that changes nothing
 // waits for nobody.
 func TestForgetPlansWhenItIsItsTurn(t *testing.T) {
@@ -386,12 +426,12 @@ func TestNamesOf(t *testing.T) {
 		"restic is not in the bucket":   {a: restic, b: v1alpha1.RepositoryKey{BackupStorageLocation: "a", VolumeNamespace: "shop", Uploader: "restic"}, atA: at("one", "", elsewhere), atB: at("two", "", elsewhere), isTheSame: true},
 		"kopia is in the bucket always": {a: kopia, b: other, atA: at("one", "", elsewhere), atB: at("two", "", elsewhere)},
 	} {
-		a, b := namesOf(test.a, test.atA), namesOf(test.b, test.atB)
+		a, b := namesOf(test.a, test.atA, ""), namesOf(test.b, test.atB, "")
 		if a[0] != test.a || b[0] != test.b || (a[1] == b[1]) != test.isTheSame {
 			t.Errorf("%s: %v and %v", name, a, b)
 		}
 	}
-	if names := namesOf(kopia, nil); len(names) != 1 {
+	if names := namesOf(kopia, nil, ""); len(names) != 1 {
 		t.Errorf("of a location that does not exist: %v", names)
 	}
 }

@@ -44,10 +44,15 @@ func (s *site) elsewhere(b *velerov1.Backup) (dir string, pvb *velerov1.PodVolum
 // recordRepository makes the BackupRepository of a Velero server.
 func (s *site) recordRepository(identifier string) {
 	s.t.Helper()
-	r := &velerov1.BackupRepository{ObjectMeta: s.Meta("shop-default-restic"), Spec: velerov1.BackupRepositorySpec{
-		VolumeNamespace: "shop", BackupStorageLocation: "default", RepositoryType: "restic", ResticIdentifier: identifier, MaintenanceFrequency: metav1.Duration{Duration: time.Hour},
+	s.recordRepositoryAt("default", identifier)
+}
+
+func (s *site) recordRepositoryAt(location, identifier string) {
+	s.t.Helper()
+	r := &velerov1.BackupRepository{ObjectMeta: s.Meta("shop-" + location + "-restic"), Spec: velerov1.BackupRepositorySpec{
+		VolumeNamespace: "shop", BackupStorageLocation: location, RepositoryType: "restic", ResticIdentifier: identifier, MaintenanceFrequency: metav1.Duration{Duration: time.Hour},
 	}}
-	r.Labels = map[string]string{velerov1.VolumeNamespaceLabel: "shop", velerov1.StorageLocationLabel: "default", velerov1.RepositoryTypeLabel: "restic"}
+	r.Labels = map[string]string{velerov1.VolumeNamespaceLabel: "shop", velerov1.StorageLocationLabel: location, velerov1.RepositoryTypeLabel: "restic"}
 	s.Create(r)
 }
 
