@@ -31,7 +31,7 @@ var (
 func (s *scope) restorePodVolumes(ctx context.Context, original, created *unstructured.Unstructured) (made []velerov1.PodVolumeRestore, warnings []string, errs []error) {
 	snapshots, _ := s.podSnapshots(original)
 	for _, snapshot := range snapshots {
-		pvr, warning, err := s.restorePodVolume(ctx, original.GetNamespace(), created, snapshot)
+		pvr, warning, err := s.restorePodVolume(ctx, original, created, snapshot)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("restore volume %q of pod %s/%s: %w", snapshot.volume, created.GetNamespace(), created.GetName(), err))
 			continue
@@ -44,11 +44,15 @@ func (s *scope) restorePodVolumes(ctx context.Context, original, created *unstru
 	return made, warnings, errs
 }
 
-func (s *scope) restorePodVolume(ctx context.Context, sourceNamespace string, pod *unstructured.Unstructured, snapshot podSnapshot) (made *velerov1.PodVolumeRestore, warning string, err error) {
-	pvr := s.podVolumeRestore(sourceNamespace, pod, snapshot)
+func (s *scope) restorePodVolume(ctx context.Context, original, pod *unstructured.Unstructured, snapshot podSnapshot) (made *velerov1.PodVolumeRestore, warning string, err error) {
+	pvr := s.podVolumeRestore(original.GetNamespace(), pod, snapshot)
+	claim := podClaim{
+		name:   claimsByVolume(pod.Object)[snapshot.volume],
+		backup: types.NamespacedName{Namespace: original.GetNamespace(), Name: claimsByVolume(original.Object)[snapshot.volume]},
+	}
 	again := false
 	err = s.engine.retry(ctx, func() (err error) {
-		if warning, err = s.complete(ctx, pvr, claimsByVolume(pod.Object)[snapshot.volume]); err != nil {
+		if warning, err = s.complete(ctx, pvr, claim); err != nil {
 			return err
 		}
 		// The answer to an earlier request may be what was lost. Two would write the same volume.
@@ -65,16 +69,19 @@ func (s *scope) restorePodVolume(ctx context.Context, sourceNamespace string, po
 }
 
 // complete adds what the cluster must be asked for. The warning tells of a claim that may hold something already.
-func (s *scope) complete(ctx context.Context, pvr *velerov1.PodVolumeRestore, claim string) (warning string, err error) {
-	if claim != "" {
-		object, err := s.findObject(ctx, claimObjects, types.NamespacedName{Namespace: pvr.Spec.Pod.Namespace, Name: claim})
+func (s *scope) complete(ctx context.Context, pvr *velerov1.PodVolumeRestore, claim podClaim) (warning string, err error) {
+	if claim.name != "" {
+		object, err := s.findObject(ctx, claimObjects, types.NamespacedName{Namespace: pvr.Spec.Pod.Namespace, Name: claim.name})
 		if err != nil {
 			return "", fmt.Errorf("get its claim: %w", err)
+		}
+		if err := s.checkRenamed(claim, object); err != nil {
+			return "", err
 		}
 		pvr.Labels[velerov1.PVCUIDLabel] = string(object.GetUID())
 		if s.existedBefore(object) {
 			warning = fmt.Sprintf("its volume %q is the claim %q, which was there before this restore: files of the backup replace those of the same name, and all others stay",
-				pvr.Spec.Volume, claim)
+				pvr.Spec.Volume, claim.name)
 		}
 	}
 	if pvr.Spec.UploaderType == uploaderRestic {
@@ -90,6 +97,11 @@ const clockSlack = 10 * time.Second
 func (s *scope) existedBefore(object *unstructured.Unstructured) bool {
 	began := s.Restore.Status.StartTimestamp
 	return began != nil && object.GetCreationTimestamp().Time.Before(began.Add(-clockSlack))
+}
+
+// foreign reports whether an object was not made by this restore. It may have been made after this restore began.
+func (s *scope) foreign(object *unstructured.Unstructured) bool {
+	return s.existedBefore(object) || object.GetLabels()[velerov1.RestoreNameLabel] != label.GetValidName(s.Restore.Name)
 }
 
 // podVolumeRestore is the object as Velero makes it, without what the cluster must be asked for.

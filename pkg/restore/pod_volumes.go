@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	"github.com/vmware-tanzu/velero/pkg/label"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -185,7 +184,7 @@ func (s *scope) keptClaims(ctx context.Context, pod *unstructured.Unstructured) 
 		case apierrors.IsNotFound(err): // its own error says why
 		case err != nil:
 			return nil, nil, fmt.Errorf("look for claim %q: %w", name, err)
-		case s.existedBefore(object) || object.GetLabels()[velerov1.RestoreNameLabel] != label.GetValidName(s.Restore.Name):
+		case s.foreign(object):
 			text := fmt.Sprintf("its volume %q is the claim %q, which exists and keeps what it has, not the data of the backup: %s", volume, name, cmp.Or(reason, remark))
 			mayBeKept := from.dataFrom == fromSameVolume || from.dataFrom == fromElsewhere // a new claim would get the volume, with a warning
 			if reason == "" || mayBeKept && textOf(object.Object, "spec", "volumeName") == s.volumeOfClaim(claim) {

@@ -2,6 +2,7 @@ package restore
 
 import (
 	"errors"
+	"fmt"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -34,6 +35,27 @@ func (s *scope) targetClaim(claim types.NamespacedName) types.NamespacedName {
 		target.Name = name
 	}
 	return target
+}
+
+// podClaim is the claim of a restored pod's volume.
+type podClaim struct {
+	name   string               // which the pod uses; "" for a volume that is none
+	backup types.NamespacedName // which the pod of the backup uses
+}
+
+// checkRenamed refuses to fill a claim that a pod uses in place of its own, which resource modifiers have renamed, and that this restore
+// has not made: such a rename is made to spare the original.
+func (s *scope) checkRenamed(claim podClaim, object *unstructured.Unstructured) error {
+	if claim.backup.Name == "" || !s.foreign(object) {
+		return nil
+	}
+	target := s.targetClaim(claim.backup).Name
+	if target == claim.backup.Name || target == claim.name {
+		return nil
+	}
+	return fmt.Errorf("no data goes into it: it is the claim %q, which this restore has not made, and the resource modifiers (spec.resourceModifier) restore the backup's claim %q as %q. "+
+		"The pod waits for ever. Delete it, with an owner that this restore has made, and claim %q; add a rule that sets claimName to %q in the pod, and restore again",
+		claim.name, claim.backup.Name, target, target, target)
 }
 
 // isExpectedName reports whether an item got the name that the actions took for granted. A claim may not: a rule may match only one that

@@ -5,9 +5,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-io/plimsoll/pkg/volumeinfo"
@@ -128,6 +130,41 @@ func TestRenamedClaimIsFilled(t *testing.T) {
 			volume := a.get("persistentvolumes", "", "new-"+a.id)
 			if policy := textOf(volume.Object, "spec", "persistentVolumeReclaimPolicy"); policy != "Retain" || volume.GetLabels()["team"] != "web" {
 				t.Errorf("its volume has policy %q and labels %v", policy, volume.GetLabels())
+			}
+		})
+	}
+}
+
+// TestOriginalOfRenamedClaimKeepsItsData: a pod that still uses the live original of a renamed claim gets no data into it, however old that
+// is. Its other volumes are restored.
+func TestOriginalOfRenamedClaimKeepsItsData(t *testing.T) {
+	t.Parallel()
+	for name, began := range map[string]*metav1.Time{
+		"made before the restore": new(metav1.NewTime(time.Now().Add(time.Hour))),
+		"as young as the restore": new(metav1.Now()),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newAttempt(t)
+			_, shop := a.inNamespaces()
+			a.createOriginal(shop)
+			a.input.Restore.Status.StartTimestamp = began
+			a.input.Modifiers = modifiersOf(t, renameRule("^data$", "data-copy"))
+			a.input.PodVolumeBackups = []velerov1.PodVolumeBackup{podVolumeBackup("v", "data", "s1"), podVolumeBackup("cache", "", "s2")}
+			a.backup(a.claimOfBackup("data", ""), of("pods", `{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop}, spec: {
+				volumes: [{name: v, persistentVolumeClaim: {claimName: data}}, {name: cache, emptyDir: {}}], containers: [{name: a, image: a}]}}`))
+			outcome := a.run()
+			want := `restore volume "v" of pod ` + shop + `/web: no data goes into it: it is the claim "data", which this restore has not made, ` +
+				`and the resource modifiers (spec.resourceModifier) restore the backup's claim "data" as "data-copy"`
+			if said := resultsText(outcome); !strings.Contains(said, want) || strings.Contains(said, "files of the backup replace") {
+				t.Errorf("want an error with %q and no warning of replaced files in:\n%s", want, said)
+			}
+			var filled []string
+			for _, v := range a.podVolumeRestores() {
+				filled = append(filled, v.Spec.Volume)
+			}
+			if diff := cmp.Diff([]string{"cache"}, filled); diff != "" {
+				t.Errorf("volumes with PodVolumeRestores (-want +got):\n%s", diff)
 			}
 		})
 	}
