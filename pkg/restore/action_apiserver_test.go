@@ -700,7 +700,8 @@ func TestFinalize(t *testing.T) {
 	}
 	a.bind(shop, "bound", "new-"+a.id)
 	a.bind(shop, "wrong", "wrong-"+a.id)
-	filled := velerov1.PodVolumeRestore{Spec: velerov1.PodVolumeRestoreSpec{Pod: corev1.ObjectReference{Namespace: shop, Name: "web"}, Volume: "w"}}
+	filled := velerov1.PodVolumeRestore{}
+	filled.Labels = map[string]string{velerov1.PVCUIDLabel: string(a.get("persistentvolumeclaims", shop, "filled").GetUID())}
 	outcome.Results, outcome.PodVolumes = backupstore.Results{}, []velerov1.PodVolumeRestore{filled}
 	if err := run.Finalize(t.Context(), outcome); err != nil {
 		t.Fatal(err)

@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -36,6 +35,8 @@ var (
 	errUnused = fmt.Errorf("%w, and no pod uses it", errUnbound)
 	// errNotMade comes for such a claim when it is its storage's turn.
 	errNotMade = errors.New("a node is chosen for the pod that uses it, and its storage has not made the volume")
+	// errClaimGone comes for a claim that was deleted since the restore created it.
+	errClaimGone = errors.New("the claim was deleted")
 )
 
 // finalizeClaims completes the new volumes of created claims. Those that stay empty are errors.
@@ -59,13 +60,9 @@ func (r *run) finalizeClaims(ctx context.Context, outcome *Outcome) error {
 			outcome.Results.Errors.Add(claim.Namespace, err)
 		}
 	}
-	unfilled := r.unfilledClaims(ctx, created, outcome.PodVolumes)
+	r.checkFilled(ctx, created, outcome)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
-	}
-	maps.Copy(unfilled, r.unknownClaims(created))
-	for _, claim := range slices.SortedFunc(maps.Keys(unfilled), compareNames) {
-		outcome.Results.Errors.Add(claim.Namespace, fmt.Errorf("persistentvolumeclaims/%s: %w", claim.Name, unfilled[claim]))
 	}
 	return nil
 }
@@ -113,6 +110,9 @@ func (r *run) patchBoundVolumes(ctx context.Context, waiting map[types.Namespace
 		}
 		if ctx.Err() != nil {
 			return // else it says nothing about the claim
+		}
+		if errors.Is(problem, errClaimGone) {
+			problem = nil // there is nothing to change
 		}
 		if problems[claim] = problem; problem == nil || isFinal(problem) {
 			delete(waiting, claim)
@@ -210,41 +210,6 @@ func (r *run) volumesToPatch(created map[types.NamespacedName]bool) map[types.Na
 	return wanted
 }
 
-// unfilledClaims returns the claims whose new volume stays empty, though the backup has their data: their pods were not
-// created, or get no data.
-func (r *run) unfilledClaims(ctx context.Context, created map[types.NamespacedName]bool, filled []velerov1.PodVolumeRestore) map[types.NamespacedName]error {
-	check, unfilled := newFillCheck(filled), map[types.NamespacedName]error{}
-	claims := slices.AppendSeq(slices.Collect(maps.Keys(r.volumes.podVolumes)), maps.Keys(r.volumes.annotated))
-	for _, claim := range claims {
-		target, stored := r.targetClaim(claim), r.volumes.storedFrom(claim)
-		if !created[target] || len(stored) == 0 {
-			continue
-		}
-		filled, err := r.isFilled(ctx, target, stored, check)
-		switch {
-		case err != nil:
-			unfilled[target] = fmt.Errorf("it is not known whether its data was restored: %w", err)
-		case !filled:
-			unfilled[target] = fmt.Errorf("its new volume is empty: it would be filled through pod %s, from which it was backed up, and the restore has not created that, or not restored its volumes. "+
-				"Delete the claim, and restore it together with its pod", stored[0].pod)
-		}
-	}
-	return unfilled
-}
-
-// isFilled reports whether data goes into a created claim. Where resource modifiers may have renamed it or its pod, or given the pod
-// another claim, the names of the backup do not tell.
-func (r *run) isFilled(ctx context.Context, claim types.NamespacedName, stored []podVolume, check fillCheck) (bool, error) {
-	if r.Modifiers.concern(claimResource) || r.Modifiers.concern(pods) {
-		object, err := r.getObject(ctx, claimObjects, claim)
-		if err != nil {
-			return false, err
-		}
-		return check.claims[object.GetUID()], nil
-	}
-	return slices.ContainsFunc(stored, func(v podVolume) bool { return check.restored[podVolume{claim.Namespace, v.pod, v.volume}] }), nil
-}
-
 // isFinal reports whether it is of no use to wait.
 func isFinal(err error) bool {
 	return errors.Is(err, errUnused) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err)
@@ -253,7 +218,11 @@ func isFinal(err error) bool {
 // boundVolume returns the volume of a claim once both are bound to each other.
 func (r *run) boundVolume(ctx context.Context, name types.NamespacedName) (*corev1.PersistentVolume, error) {
 	var claim corev1.PersistentVolumeClaim
-	if err := r.readObject(ctx, claimObjects, name, &claim); err != nil {
+	err := r.readObject(ctx, claimObjects, name, &claim)
+	if apierrors.IsNotFound(err) || err == nil && claim.DeletionTimestamp != nil {
+		return nil, errClaimGone
+	}
+	if err != nil {
 		return nil, err
 	}
 	if claim.Status.Phase != corev1.ClaimBound || claim.Spec.VolumeName == "" {

@@ -1,10 +1,8 @@
 package restore
 
 import (
-	"errors"
 	"fmt"
 
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -71,43 +69,4 @@ func (r *run) isExpectedName(i *item) bool {
 	i.fail("not restored: resource modifiers give it the name %q, but %q if it did not exist: let the rule that renames it depend on neither volumeName, dataSource nor dataSourceRef",
 		i.object.GetName(), expected)
 	return false
-}
-
-// errUnknownClaim comes for a created claim of which it is not known what it was in the backup.
-var errUnknownClaim = errors.New("it is none of the backup's claims under the resource modifiers (spec.resourceModifier) as they are now, so it was not checked whether it gets its data, " +
-	"and its new volume keeps the reclaim policy and labels of its storage class. Look at it")
-
-// unknownClaims returns what is wrong with created claims that are none of the backup's, as far as the resource modifiers tell: those may
-// have changed since another process created the claims.
-func (r *run) unknownClaims(created map[types.NamespacedName]bool) map[types.NamespacedName]error {
-	unknown := map[types.NamespacedName]error{}
-	if r.Archive == nil {
-		return unknown
-	}
-	for claim := range created {
-		unknown[claim] = errUnknownClaim
-	}
-	for item := range r.Archive.ItemsOf(claimResource.String()) {
-		delete(unknown, r.targetClaim(types.NamespacedName{Namespace: item.Namespace, Name: item.Name}))
-	}
-	return unknown
-}
-
-// fillCheck finds out whether claims get the data that the backup has of them.
-type fillCheck struct {
-	restored map[podVolume]bool // the volumes of pods that are restored, under the names in the cluster
-	claims   map[types.UID]bool // the claims behind them
-}
-
-// podVolume names a volume of a pod.
-type podVolume struct{ namespace, pod, volume string }
-
-func newFillCheck(filled []velerov1.PodVolumeRestore) fillCheck {
-	check := fillCheck{restored: map[podVolume]bool{}, claims: map[types.UID]bool{}}
-	for i := range filled {
-		spec := &filled[i].Spec
-		check.restored[podVolume{spec.Pod.Namespace, spec.Pod.Name, spec.Volume}] = true
-		check.claims[types.UID(filled[i].Labels[velerov1.PVCUIDLabel])] = true
-	}
-	return check
 }

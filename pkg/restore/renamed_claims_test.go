@@ -202,6 +202,9 @@ func TestUnknownCreatedClaim(t *testing.T) {
 	a := newAttempt(t)
 	_, shop := a.inNamespaces()
 	a.backup(a.claimOfBackup("data", ""))
+	a.createNamespace(shop)
+	a.create("persistentvolumeclaims", `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: data-copy, namespace: `+shop+`},
+		spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}`)
 	outcome := &Outcome{Resources: map[string][]string{"v1/PersistentVolumeClaim": {shop + "/data-copy(created)", shop + "/other(skipped)"}}}
 	if err := a.collect(a.engine()).Finalize(t.Context(), outcome); err != nil {
 		t.Fatal(err)
