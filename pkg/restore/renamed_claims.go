@@ -2,9 +2,11 @@ package restore
 
 import (
 	"fmt"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // targetClaim returns where a claim of the backup goes. Resource modifiers may give it another name; they are applied here to the claim as
@@ -62,11 +64,18 @@ func (r *run) isExpectedName(i *item) bool {
 	if i.resource != claimResource {
 		return true
 	}
-	expected := r.targetClaim(types.NamespacedName{Namespace: i.namespace, Name: i.key.name}).Name
-	if i.object.GetName() == expected {
+	name, expected := i.object.GetName(), r.targetClaim(types.NamespacedName{Namespace: i.namespace, Name: i.key.name}).Name
+	problems := validation.IsDNS1123Subdomain(name)
+	switch {
+	case name == expected:
 		return true
+	case name == "":
+		i.fail("not restored: resource modifiers (spec.resourceModifier) take its name away")
+	case len(problems) > 0:
+		i.fail("not restored: resource modifiers (spec.resourceModifier) give it the name %q, which no object may have: %s", name, strings.Join(problems, "; "))
+	default:
+		i.fail("not restored: resource modifiers give it the name %q, but %q if it did not exist: the conditions of the rule that renames it "+
+			"must not depend on spec.volumeName, dataSource, dataSourceRef, selector or resources", name, expected)
 	}
-	i.fail("not restored: resource modifiers give it the name %q, but %q if it did not exist: let the rule that renames it depend on neither volumeName, dataSource nor dataSourceRef",
-		i.object.GetName(), expected)
 	return false
 }

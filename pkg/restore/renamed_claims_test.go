@@ -196,6 +196,33 @@ func TestRenamedClaimsCollide(t *testing.T) {
 	}
 }
 
+// TestClaimsOfUnusableNames: an error says what is wrong with the name that a rule gives to a claim.
+func TestClaimsOfUnusableNames(t *testing.T) {
+	t.Parallel()
+	a := newAttempt(t)
+	_, shop := a.inNamespaces()
+	a.createOriginal(shop)
+	rename := func(name, to, conditions string) string {
+		return `- {conditions: {groupResource: persistentvolumeclaims, resourceNameRegex: "^` + name + `$"` + conditions + `}, patches: [{operation: replace, path: /metadata/name, value: ` + to + `}]}` + "\n"
+	}
+	a.input.Modifiers = modifiersOf(t, rename("upper", "Copy", "")+rename("path", "../secrets/x", "")+rename("data", "copy-of-data", `, matches: [{path: /spec/volumeName, value: pv-data-`+a.id+`}]`)+
+		`- {conditions: {groupResource: persistentvolumeclaims, resourceNameRegex: ^none$}, patches: [{operation: remove, path: /metadata/name}]}`)
+	a.input.VolumeInfos = a.listedVolumes(volumeinfo.MethodPodVolumeBackup, "data")
+	a.backup(a.claimOfBackup("upper", ""), a.claimOfBackup("path", ""), a.claimOfBackup("none", ""), a.claimOfBackup("data", ""))
+	said := resultsText(a.run())
+	for _, want := range []string{
+		"persistentvolumeclaims/" + shop + `/upper: not restored: resource modifiers (spec.resourceModifier) give it the name "Copy", which no object may have: a lowercase RFC 1123 subdomain`,
+		"persistentvolumeclaims/" + shop + `/path: not restored: resource modifiers (spec.resourceModifier) give it the name "../secrets/x", which no object may have: `,
+		"persistentvolumeclaims/" + shop + "/none: not restored: resource modifiers (spec.resourceModifier) take its name away",
+		"persistentvolumeclaims/" + shop + `/data: not restored: resource modifiers give it the name "copy-of-data", but "data" if it did not exist: the conditions of the rule that renames it ` +
+			"must not depend on spec.volumeName, dataSource, dataSourceRef, selector or resources",
+	} {
+		if !strings.Contains(said, want) {
+			t.Errorf("no %q in:\n%s", want, said)
+		}
+	}
+}
+
 // TestUnknownCreatedClaim: a restore is finalized after its resource modifiers have changed. What cannot be checked is an error.
 func TestUnknownCreatedClaim(t *testing.T) {
 	t.Parallel()
