@@ -46,9 +46,8 @@ func RepositoryTaskRights(namespace string) []authorizationv1.ResourceAttributes
 	r.add(namespace, "plimsoll.io", "filerequests/status repositorytasks/status", "patch")
 	r.add(namespace, "plimsoll.io", "repositorytasks", "delete get list patch watch")
 	r.add(namespace, "plimsoll.io", "volumepluginbackups", "list")
-	r.add(namespace, "velero.io", "backups", "get list")
+	r.add(namespace, "velero.io", "backups backupstoragelocations", "get list")
 	r.add(namespace, "velero.io", "backuprepositories", "list")
-	r.add(namespace, "velero.io", "backupstoragelocations", "get")
 	r.add(namespace, "velero.io", "podvolumebackups", "delete get list patch")
 	r.add(namespace, "velero.io", "podvolumerestores", "list")
 	return r

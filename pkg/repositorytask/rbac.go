@@ -9,7 +9,7 @@ package repositorytask
 // +kubebuilder:rbac:groups=plimsoll.io,namespace=velero,resources=repositorytasks,verbs=get;list;watch;patch;delete
 // +kubebuilder:rbac:groups=plimsoll.io,namespace=velero,resources=repositorytasks/status,verbs=patch
 // +kubebuilder:rbac:groups=plimsoll.io,namespace=velero,resources=volumepluginbackups,verbs=list
-// +kubebuilder:rbac:groups=velero.io,namespace=velero,resources=backupstoragelocations,verbs=get
+// +kubebuilder:rbac:groups=velero.io,namespace=velero,resources=backupstoragelocations,verbs=get;list
 // +kubebuilder:rbac:groups=velero.io,namespace=velero,resources=backups,verbs=get;list
 // +kubebuilder:rbac:groups=velero.io,namespace=velero,resources=backuprepositories,verbs=list
 // +kubebuilder:rbac:groups=velero.io,namespace=velero,resources=podvolumebackups,verbs=get;list;patch;delete

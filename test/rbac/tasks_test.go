@@ -121,6 +121,11 @@ func TestRightsOfRepositoryTasks(t *testing.T) {
 			return err == nil && task.Status.Phase.Terminal() && len(task.Status.Volumes) == 1 && task.Status.Volumes[0].Result == v1alpha1.VolumeMigrated
 		})
 		c.forgetInterrupted(t, name, inRestic, stored)
+		orphans := &v1alpha1.RepositoryTask{ObjectMeta: c.Meta(name + "-orphans"), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskForget, Orphans: v1alpha1.OrphansOfBackups}}
+		c.Create(orphans)
+		testenv.EventuallyGet(c.Env, orphans, "a plan for orphans", func(task *v1alpha1.RepositoryTask, err error) bool {
+			return err == nil && task.Status.Phase == v1alpha1.PhaseCompleted
+		})
 		brief := &v1alpha1.RepositoryTask{ObjectMeta: c.Meta(name + "-brief"), Spec: v1alpha1.RepositoryTaskSpec{
 			Type: v1alpha1.TaskVerify, Backup: "empty", TTL: &metav1.Duration{Duration: time.Nanosecond},
 		}}
