@@ -323,30 +323,47 @@ func (c *cluster) checkLocks(t *testing.T) {
 	t.Helper()
 	pods := map[string]*corev1.Pod{}
 	for _, namespace := range c.backedUp {
-		pods[namespace] = &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: ownNamespace, Name: "locks-" + namespace},
-			Spec: corev1.PodSpec{
-				RestartPolicy: corev1.RestartPolicyNever,
-				Containers: []corev1.Container{{
-					Name: "restic", Image: c.agent, ImagePullPolicy: corev1.PullIfNotPresent,
-					Command: []string{"restic", "--repo", c.resticAddress(namespace), "--no-cache", "--no-lock", "list", "locks"},
-					Env: []corev1.EnvVar{
-						{Name: "RESTIC_PASSWORD", Value: password},
-						{Name: "AWS_ACCESS_KEY_ID", Value: s3Key},
-						{Name: "AWS_SECRET_ACCESS_KEY", Value: s3Secret},
-						{Name: "AWS_REGION", Value: "us-east-1"},
-					},
-				}},
-			},
-		}
-		c.create(t, pods[namespace])
+		pods[namespace] = c.startRestic(t, namespace, "--no-lock", "list", "locks")
 	}
 	for namespace, pod := range pods {
-		c.awaitPod(t, pod, corev1.PodSucceeded)
-		if locks := strings.TrimSpace(c.log(t, pod, "restic")); locks != "" {
+		if locks := c.resticSaid(t, pod); locks != "" {
 			t.Errorf("restic's repository of %s has locks: %s", namespace, locks)
 		}
 	}
+}
+
+// restic runs restic itself in a repository of the suite, and returns what it says.
+func (c *cluster) restic(t *testing.T, namespace string, args ...string) string {
+	t.Helper()
+	return c.resticSaid(t, c.startRestic(t, namespace, args...))
+}
+
+func (c *cluster) startRestic(t *testing.T, namespace string, args ...string) *corev1.Pod {
+	t.Helper()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ownNamespace, GenerateName: "restic-"},
+		Spec: corev1.PodSpec{
+			RestartPolicy: corev1.RestartPolicyNever,
+			Containers: []corev1.Container{{
+				Name: restic, Image: c.agent, ImagePullPolicy: corev1.PullIfNotPresent,
+				Command: append([]string{restic, "--repo", c.resticAddress(namespace), "--no-cache"}, args...),
+				Env: []corev1.EnvVar{
+					{Name: "RESTIC_PASSWORD", Value: password},
+					{Name: "AWS_ACCESS_KEY_ID", Value: s3Key},
+					{Name: "AWS_SECRET_ACCESS_KEY", Value: s3Secret},
+					{Name: "AWS_REGION", Value: "us-east-1"},
+				},
+			}},
+		},
+	}
+	c.create(t, pod)
+	return pod
+}
+
+func (c *cluster) resticSaid(t *testing.T, pod *corev1.Pod) string {
+	t.Helper()
+	c.awaitPod(t, pod, corev1.PodSucceeded)
+	return strings.TrimSpace(c.log(t, pod, restic))
 }
 
 // checkNodes removes the suite's directories from the nodes, and looks for processes and mounts that nobody needs.

@@ -65,6 +65,8 @@ func (c *cluster) testRepository(t *testing.T) {
 	c.proveByRestore(t, seen)
 	c.maintain(t, seen)
 	c.forgetOld(t)
+	c.resumeGet(t)
+	c.testPaths(t)
 }
 
 // maintain finds a file, and checks, measures and prunes the repository of each data path on S3, next to the credentials.

@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"math/big"
 	"os"
 	"os/exec"
@@ -36,24 +37,32 @@ func (l Lock) Plant(tb testing.TB, program, dir string) (path string) {
 	if err != nil {
 		tb.Fatalf("ask for the key: %v", err)
 	}
-	var k masterKey
-	if err := json.Unmarshal(output, &k); err != nil {
-		tb.Fatalf("read the key: %v", err)
-	}
-	plain, err := json.Marshal(l)
+	name, sealed, err := l.Seal(output)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	sealed, err := k.seal(plain)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	id := sha256.Sum256(sealed)
-	path = filepath.Join(dir, "locks", hex.EncodeToString(id[:]))
+	path = filepath.Join(dir, "locks", name)
 	if err := os.WriteFile(path, sealed, 0o600); err != nil {
 		tb.Fatal(err)
 	}
 	return path
+}
+
+// Seal returns a lock as it is stored, and its name, for a repository whose key `restic cat masterkey` has printed.
+func (l Lock) Seal(masterkey []byte) (name string, sealed []byte, err error) {
+	var k masterKey
+	if err := json.Unmarshal(masterkey, &k); err != nil {
+		return "", nil, fmt.Errorf("read the key: %w", err)
+	}
+	plain, err := json.Marshal(l)
+	if err != nil {
+		return "", nil, err
+	}
+	if sealed, err = k.seal(plain); err != nil {
+		return "", nil, err
+	}
+	id := sha256.Sum256(sealed)
+	return hex.EncodeToString(id[:]), sealed, nil
 }
 
 // masterKey is the key of everything in a repository but the key files.

@@ -6,6 +6,7 @@
 //	workload sleep                           runs until it is told to end
 //	workload mkdir DIR...                    makes directories
 //	workload remove DIR...                   removes directories with all that is in them
+//	workload write FILE TEXT TIME            writes a file that was modified then
 //	workload copy FROM TO                    copies a directory into one that is there
 //	workload digest DIR                      says how many files a directory has, and the SHA-256 of their names and contents
 //	workload agent NODE                      says what the node agent of a node may do, as JSON
@@ -23,12 +24,10 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -78,6 +77,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return forEach(args, os.RemoveAll)
 	case command == "copy" && len(args) == 2:
 		return os.CopyFS(args[1], os.DirFS(args[0]))
+	case command == "write" && len(args) == 3:
+		return write(args[0], args[1], args[2])
 	case command == "digest" && len(args) == 1:
 		return digest(args[0], out)
 	case command == "agent" && len(args) == 1:
@@ -93,23 +94,18 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 }
 
-func digest(dir string, out io.Writer) error {
-	files, sum := 0, sha256.New()
-	err := fs.WalkDir(os.DirFS(dir), ".", func(name string, entry fs.DirEntry, err error) error {
-		if err != nil || !entry.Type().IsRegular() {
-			return err
-		}
-		file, err := os.Open(filepath.Join(dir, name))
-		if err != nil {
-			return err
-		}
-		defer file.Close()
-		files++
-		fmt.Fprintf(sum, "%q ", name)
-		_, err = io.Copy(sum, file)
+// write makes a file and the directories that it is in.
+func write(name, text, modified string) error {
+	at, err := time.Parse(time.RFC3339, modified)
+	if err != nil {
 		return err
-	})
-	fmt.Fprintf(out, "%d files, %x", files, sum.Sum(nil))
+	}
+	return errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o644), os.Chtimes(name, at, at))
+}
+
+func digest(dir string, out io.Writer) error {
+	said, err := tree.Digest(dir)
+	fmt.Fprint(out, said)
 	return err
 }
 
