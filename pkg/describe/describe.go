@@ -93,7 +93,7 @@ func (o *Operation) HasStored() bool {
 }
 
 // How long an agent that works is quiet at most (docs/node-agent.md): it writes each minute about a volume that has a slot, and
-// every ten minutes about one that waits for a slot or for its pod. Of a task that waits for a repository something is written with each try, every ten
+// every ten minutes about one that waits without: for a slot, its pod, its repository or a place at its location. Of a task that waits for a repository something is written with each try, every ten
 // minutes.
 const (
 	silence        = 2 * time.Minute
@@ -108,7 +108,7 @@ func (v *Volume) Silent(now time.Time) bool {
 		return false
 	}
 	limit := silence
-	if p.QueuePosition > 0 || v.waitsForPod() || v.Kind == KindRepositoryTask && p.State == progress.StateWaiting {
+	if p.QueuePosition > 0 || v.waitsForPod() || v.waitsForStorage() || v.Kind == KindRepositoryTask && p.State == progress.StateWaiting {
 		limit = waitingSilence
 	}
 	return now.Sub(p.Heartbeat) > limit
@@ -118,6 +118,12 @@ func (v *Volume) Silent(now time.Time) bool {
 // The latter cannot be told from a restore that waits for a lock, which is written each minute.
 func (v *Volume) waitsForPod() bool {
 	return v.Kind == KindPodVolumeRestore && (!v.claimed() || v.Progress.State == progress.StateWaiting)
+}
+
+// waitsForStorage reports whether the volume waits, without a slot, until its repository opens or its location has a free place.
+func (v *Volume) waitsForStorage() bool {
+	reason := v.Progress.Reason
+	return v.Progress.State == progress.StateWaiting && (reason == v1alpha1.ReasonRepositoryUnavailable || reason == v1alpha1.ReasonLocationBusy)
 }
 
 // DropStale forgets the rate and the time left of a volume that is silent: they were those of the moment in which they were

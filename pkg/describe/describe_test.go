@@ -422,6 +422,9 @@ func TestHasStored(t *testing.T) {
 func TestSilent(t *testing.T) {
 	t.Parallel()
 	waiting := progress.Snapshot{State: progress.StateWaiting, Message: "init container restore-wait: ErrImagePull"}
+	waitingFor := func(reason v1alpha1.Reason) progress.Snapshot {
+		return progress.Snapshot{State: progress.StateWaiting, Reason: reason}
+	}
 	for name, test := range map[string]struct {
 		kind, phase string
 		snapshot    progress.Snapshot
@@ -434,6 +437,8 @@ func TestSilent(t *testing.T) {
 		"restore that moves":                                 {KindPodVolumeRestore, phaseInProgress, snapshots[progress.StateTransferring], silence},
 		"backup in the queue":                                {KindPodVolumeBackup, "New", snapshots[progress.StateQueued], waitingSilence},
 		"backup that waits for a lock":                       {KindPodVolumeBackup, phaseInProgress, snapshots[progress.StateWaiting], silence},
+		"backup whose repository does not open":              {KindPodVolumeBackup, phaseInProgress, waitingFor(v1alpha1.ReasonRepositoryUnavailable), waitingSilence},
+		"backup whose location has no free place":            {KindPodVolumeBackup, phaseInProgress, waitingFor(v1alpha1.ReasonLocationBusy), waitingSilence},
 		"backup that is stalled":                             {KindPodVolumeBackup, phaseInProgress, snapshots[progress.StateStalled], silence},
 		"task that waits for a repository":                   {KindRepositoryTask, phaseInProgress, waiting, waitingSilence},
 		"task that reads":                                    {KindRepositoryTask, phaseInProgress, snapshots[progress.StateTransferring], silence},
