@@ -29,10 +29,12 @@ func TestVolumeHangsWhenItsRestoreEnds(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		cancel, paths bool
+		stuck         bool // the data path does not end when it is told to
 		phase, want   string
 	}{
 		"failed":            {phase: podvolume.PhaseFailed, want: "the volume does not answer for 2s: the pod's init container learns of this when it does"},
 		"canceled":          {cancel: true, phase: podvolume.PhaseCanceled, want: "the volume does not answer for 2s"},
+		"left behind":       {cancel: true, stuck: true, phase: podvolume.PhaseCanceled, want: "the volume does not answer for 2s"},
 		"paths of a volume": {paths: true, phase: podvolume.PhaseFailed, want: "was not removed from the volume within 2s, which may hang"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -42,12 +44,16 @@ func TestVolumeHangsWhenItsRestoreEnds(t *testing.T) {
 			var volume *faultfs.FS
 			var pvr *velerov1.PodVolumeRestore
 			data := uploadertest.NewFake(t.TempDir())
-			data.OnRestore = func(ctx context.Context, _ uploader.RestoreRequest, _ progress.Sink) (uploader.RestoreResult, error) {
+			data.OnRestore = func(ctx context.Context, req uploader.RestoreRequest, _ progress.Sink) (uploader.RestoreResult, error) {
 				volume.Inject(faultfs.Fault{Hang: true})
 				if !tc.cancel {
 					return uploader.RestoreResult{}, uploader.ErrSnapshotNotFound
 				}
 				c.Patch(pvr.DeepCopy(), `{"spec":{"cancel":true}}`) //nolint:contextcheck // it is the test's own
+				if tc.stuck {
+					_, err := os.ReadDir(req.Volume.Name())
+					return uploader.RestoreResult{}, err
+				}
 				<-ctx.Done()
 				return uploader.RestoreResult{}, context.Cause(ctx)
 			}

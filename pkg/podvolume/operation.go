@@ -329,8 +329,12 @@ func (op *Operation) finish(ctx, shutdownCtx context.Context, result attemptResu
 		op.volumeNote = op.cleanUpPaths(shutdownCtx)
 	}
 	status := op.terminalStatusOf(ctx, shutdownCtx, result, err)
-	if op.Kind == Restore && !op.leftBehind && status.phase != PhaseCompleted && status.reason != v1alpha1.ReasonPodGone && status.reason != v1alpha1.ReasonDeleted {
-		if note := op.recordFailure(shutdownCtx, status); note != "" {
+	if op.Kind == Restore && status.phase != PhaseCompleted && status.reason != v1alpha1.ReasonPodGone && status.reason != v1alpha1.ReasonDeleted {
+		recorder := op
+		if op.leftBehind { // the goroutine that goes on has the fields of op
+			recorder = NewOperation(op.env, op.PodVolume, op.stop)
+		}
+		if note := recorder.recordFailure(shutdownCtx, status); note != "" {
 			op.volumeNote += note
 			status = op.terminalStatusOf(ctx, shutdownCtx, result, err)
 		}
