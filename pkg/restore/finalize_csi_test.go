@@ -74,8 +74,8 @@ func TestSnapshotThatCannotBeUsed(t *testing.T) {
 		snapshot: usable, content: content, pods: pods, waits: time.Minute,
 		want: []string{`error shop: persistentvolumeclaims/data: reclaim policy and labels of its old volume: not done within 1m0s: a node is chosen`},
 	}, {
-		name: "deleted since", pods: noPods, waits: time.Minute,
-		want: []string{`error shop: persistentvolumeclaims/data: reclaim policy and labels of its old volume: not done within 1m0s`},
+		name: "deleted since", pods: noPods,
+		want: []string{""}, // nothing, at once
 	}} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -122,7 +122,7 @@ func TestSnapshotThatCannotBeUsed(t *testing.T) {
 						t.Errorf("no %q in:\n%s", part, said)
 					}
 				}
-				if took := time.Since(began); took < test.waits || took > 2*time.Minute {
+				if took := time.Since(began); took < test.waits || took > test.waits+time.Minute {
 					t.Errorf("it took %s", took)
 				}
 			})
