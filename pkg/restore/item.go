@@ -156,7 +156,32 @@ func (r *run) prepare(ctx context.Context, i *item, chain *dependencyChain) bool
 		return false
 	}
 	r.applyRules(i)
-	return r.isExpectedName(i)
+	return r.isExpectedName(i) && r.reservePodName(i)
+}
+
+// reservePodName reports whether no other pod of the backup has the name that resource modifiers give to a pod.
+func (r *run) reservePodName(i *item) bool {
+	if i.resource != pods || !r.Modifiers.concern(pods) {
+		return true
+	}
+	r.mu.Lock()
+	name := types.NamespacedName{Namespace: i.object.GetNamespace(), Name: i.object.GetName()}
+	first, taken := r.podNames[name]
+	if !taken {
+		r.podNames[name] = i.key
+	}
+	r.mu.Unlock()
+	if !taken || first == i.key {
+		return true
+	}
+	text := fmt.Sprintf("not restored: %s has taken its place in namespace %s (spec.resourceModifier)", first, name.Namespace)
+	if lost := r.lostByCollision(i.key); lost != "" {
+		i.fail("%s. %s", text, lost)
+	} else {
+		i.action = failed
+		i.warn("%s", text)
+	}
+	return false
 }
 
 // checkResource refuses what lies in the backup under another resource than its own: filters go by that.

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
@@ -322,6 +323,41 @@ func TestInvalidModifiers(t *testing.T) {
 			_, err := ParseModifiers(&corev1.ConfigMap{Data: test.data})
 			if !errors.Is(err, ErrInvalidModifiers) || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want ErrInvalidModifiers with %q", err, test.want)
+			}
+		})
+	}
+}
+
+// TestRenamedPodsCollide has resource modifiers give two pods one name: the one that is not restored has its data in the backup alone.
+func TestRenamedPodsCollide(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ snapshot, want string }{
+		"with data": {"s2", "error SHOP: error restoring pods/SHOP/web-1: not restored: pods shop/web has taken its place in namespace SHOP (spec.resourceModifier). " +
+			"The data of its volumes is not restored: cache"},
+		"without": {"", "warning SHOP: pods/SHOP/web-1: not restored: pods shop/web has taken its place in namespace SHOP (spec.resourceModifier)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newAttempt(t)
+			_, shop := a.inNamespaces()
+			pod := func(name string) archived {
+				return of("pods", `{apiVersion: v1, kind: Pod, metadata: {name: `+name+`, namespace: shop}, spec: {volumes: [{name: cache, emptyDir: {}}], containers: [{name: a, image: a}]}}`)
+			}
+			second := podVolumeBackup("cache", "", test.snapshot)
+			second.Spec.Pod.Name = "web-1"
+			a.input.PodVolumeBackups = []velerov1.PodVolumeBackup{podVolumeBackup("cache", "", "s1"), second}
+			a.input.Modifiers = modifiersOf(t, `- {conditions: {groupResource: pods}, patches: [{operation: replace, path: /metadata/name, value: one}]}`)
+			a.config.Concurrency = 1 // so that the first wins
+			a.backup(pod("web"), pod("web-1"))
+			outcome := a.run()
+			if want := strings.ReplaceAll(test.want, "SHOP", shop); !strings.Contains(resultsText(outcome), want) {
+				t.Errorf("no %q in:\n%s", want, resultsText(outcome))
+			}
+			if made := a.podVolumeRestores(); len(made) != 1 || made[0].Spec.SnapshotID != "s1" || a.get("pods", shop, "one") == nil {
+				t.Errorf("PodVolumeRestores of the first pod: %+v", made)
+			}
+			if failed := outcome.Progress.Counts.Failed; failed != 1 {
+				t.Errorf("%d items have failed", failed)
 			}
 		})
 	}
