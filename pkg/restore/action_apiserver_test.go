@@ -553,6 +553,27 @@ func TestExistingClaimKeepsItsVolume(t *testing.T) {
 	}
 }
 
+// TestExistingClaimIsNotMadeOfASnapshot: that a claim keeps what it has is said where the data of the backup is in a snapshot, even if it is
+// the claim of the backup.
+func TestExistingClaimIsNotMadeOfASnapshot(t *testing.T) {
+	t.Parallel()
+	for name, moved := range map[string]bool{"of a CSI driver": false, "whose data was moved": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newAttempt(t)
+			_, shop := a.inNamespaces()
+			a.createOriginal(shop)
+			a.input.VolumeInfos = a.listedVolumes(volumeinfo.MethodCSISnapshot, "data")
+			a.input.VolumeInfos[0].SnapshotDataMoved = moved
+			a.backup(a.claimOfBackup("data", "velero.io/volume-snapshot-name: vs-1"))
+			want := "warning " + shop + ": persistentvolumeclaims/" + shop + "/data: it exists and keeps what it has, not the data of the backup"
+			if said := resultsText(a.run()); !strings.Contains(said, want) {
+				t.Errorf("no %q in:\n%s", want, said)
+			}
+		})
+	}
+}
+
 // TestUpdateKeepsTheBindingOfAClaim: a claim that waits for a volume to be made is not made to wait for that of the backup.
 func TestUpdateKeepsTheBindingOfAClaim(t *testing.T) {
 	t.Parallel()

@@ -125,9 +125,9 @@ func prepareClaimVolume(ctx context.Context, s *scope, in *actionInput) (actionO
 		return actionOutput{}, nil
 	}
 	target := s.targetClaim(claim)
-	_, err := s.findObject(ctx, claimObjects, target)
+	existing, err := s.findObject(ctx, claimObjects, target)
 	if err == nil {
-		return actionOutput{}, nil
+		return actionOutput{warnings: s.keptOverSnapshot(existing, from)}, nil
 	}
 	if !apierrors.IsNotFound(err) {
 		return actionOutput{}, fmt.Errorf("look for the claim: %w", err)
@@ -138,6 +138,19 @@ func prepareClaimVolume(ctx context.Context, s *scope, in *actionInput) (actionO
 		}
 	}
 	return s.fill(in, claim, target, from), nil
+}
+
+// keptOverSnapshot returns a warning for a claim that exists while the backup has its data in a snapshot, of which only a new claim is made.
+// What pods bring into a claim that exists, they say themselves.
+func (s *scope) keptOverSnapshot(existing *unstructured.Unstructured, from source) []string {
+	if from.dataFrom != fromCSISnapshot && from.dataFrom != fromDataMover || !s.foreign(existing) {
+		return nil
+	}
+	again := "restore again"
+	if from.dataFrom == fromDataMover {
+		again = "restore it with a Velero server, 1.12 or later"
+	}
+	return []string{fmt.Sprintf("it exists and keeps what it has, not the data of the backup: %s. To restore that, delete the claim, with the pods that use it, and %s", from.describe(), again)}
 }
 
 // whyWithheld returns why a claim that is about to be created does not get the PersistentVolume that it had, which was restored
