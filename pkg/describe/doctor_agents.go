@@ -354,7 +354,7 @@ func (d *doctor) location(pod *corev1.Pod, c *v1alpha1.LocationCheck) {
 	case c.Outcome == v1alpha1.LocationNotChecked:
 		d.notChecked(checkLocations, what+" was not checked: "+cause, "ask again", pod.Spec.NodeName)
 	case c.Outcome == v1alpha1.LocationNoRepository && c.Repository != "":
-		d.fail(checkLocations, string(v1alpha1.ReasonRepositoryNotFound), what+" has lost the repository that its BackupRepository calls ready", "check bucket and prefix of the BackupStorageLocation", pod.Spec.NodeName)
+		d.fail(checkLocations, string(v1alpha1.ReasonRepositoryNotFound), what+" has lost the repository that its BackupRepository calls ready", "check bucket and prefix of the BackupStorageLocation, and of restic the address in the BackupRepository", pod.Spec.NodeName)
 	case c.Outcome == v1alpha1.LocationOpened || c.Outcome == v1alpha1.LocationNoRepository:
 	case c.Reason == v1alpha1.ReasonWrongPassword:
 		d.fail(checkLocations, string(c.Reason), what+": the password of Secret velero-repo-credentials does not open it", c.Reason.Remedy(), pod.Spec.NodeName)

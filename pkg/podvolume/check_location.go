@@ -17,6 +17,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/repository"
+	"github.com/plimsoll-io/plimsoll/pkg/repository/recorded"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
@@ -25,6 +26,8 @@ const (
 	openTimeout = 15 * time.Second
 	// probedNamespace has a repository only by chance: what opens it finds out whether the storage answers.
 	probedNamespace = "plimsoll-doctor"
+
+	uploaderRestic = "restic"
 )
 
 // CheckLocation opens a repository of the BackupStorageLocation with each uploader that has one there, and with
@@ -38,32 +41,42 @@ func (e *Environment) CheckLocation(ctx context.Context, name, otherwise string)
 		}
 		return []v1alpha1.LocationCheck{check}
 	}
-	repositories := e.repositoriesAt(ctx, name)
+	all := e.knownRepositories(ctx)
+	repositories := repositoriesAt(all, name)
 	if _, has := repositories[otherwise]; !has && e.Uploaders[otherwise] != nil {
 		repositories[otherwise] = ""
 	}
 	var checks []v1alpha1.LocationCheck
 	for uploaderType, namespace := range repositories {
 		check := v1alpha1.LocationCheck{Location: name, Uploader: uploaderType, Repository: namespace}
-		e.checkRepository(ctx, &location, &check)
+		request := repository.Request{UploaderType: uploaderType, Namespace: cmp.Or(namespace, probedNamespace)}
+		if uploaderType == uploaderRestic { // what a restore reads
+			request.Identifier = recorded.ResticIdentifierOf(all, namespace, name)
+		}
+		e.checkRepository(ctx, &location, request, &check)
 		checks = append(checks, check)
 	}
 	slices.SortFunc(checks, func(a, b v1alpha1.LocationCheck) int { return cmp.Compare(a.Uploader, b.Uploader) })
 	return checks
 }
 
-// repositoriesAt returns one namespace with a repository at the location for each uploader: the first that is ready.
-func (e *Environment) repositoriesAt(ctx context.Context, location string) map[string]string {
-	found := map[string]string{}
+// knownRepositories returns the BackupRepositories of a Velero server, sorted by name.
+func (e *Environment) knownRepositories(ctx context.Context) []velerov1.BackupRepository {
 	var list velerov1.BackupRepositoryList
 	if err := e.API.List(ctx, &list, client.InNamespace(e.Namespace)); err != nil {
 		e.Logger.Debug("Cannot read the BackupRepositories", "error", err)
-		return found
+		return nil
 	}
 	slices.SortFunc(list.Items, func(a, b velerov1.BackupRepository) int { return cmp.Compare(a.Name, b.Name) })
-	for i := range list.Items {
-		r := &list.Items[i]
-		uploaderType := cmp.Or(r.Spec.RepositoryType, "restic")
+	return list.Items
+}
+
+// repositoriesAt returns one namespace with a repository at the location for each uploader: the first that is ready.
+func repositoriesAt(all []velerov1.BackupRepository, location string) map[string]string {
+	found := map[string]string{}
+	for i := range all {
+		r := &all[i]
+		uploaderType := cmp.Or(r.Spec.RepositoryType, uploaderRestic)
 		if r.Spec.BackupStorageLocation == location && r.Status.Phase == velerov1.BackupRepositoryPhaseReady && found[uploaderType] == "" {
 			found[uploaderType] = r.Spec.VolumeNamespace
 		}
@@ -72,7 +85,7 @@ func (e *Environment) repositoriesAt(ctx context.Context, location string) map[s
 }
 
 // checkRepository fills in what came of opening a repository.
-func (e *Environment) checkRepository(ctx context.Context, location *velerov1.BackupStorageLocation, check *v1alpha1.LocationCheck) {
+func (e *Environment) checkRepository(ctx context.Context, location *velerov1.BackupStorageLocation, request repository.Request, check *v1alpha1.LocationCheck) {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
 	opener, ok := e.Uploaders[check.Uploader].(uploader.Opener)
@@ -80,9 +93,7 @@ func (e *Environment) checkRepository(ctx context.Context, location *velerov1.Ba
 		check.Outcome, check.Cause = v1alpha1.LocationNotChecked, "the node agent does not have this uploader"
 		return
 	}
-	repo, err := e.resolver.Resolve(ctx, location, repository.Request{
-		UploaderType: check.Uploader, Namespace: cmp.Or(check.Repository, probedNamespace),
-	})
+	repo, err := e.resolver.Resolve(ctx, location, request)
 	if err == nil {
 		err = dialStorage(ctx, repo)
 	}

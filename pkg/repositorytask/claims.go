@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -174,10 +173,7 @@ func (r *run) recordedAddresses(ctx context.Context, of []v1alpha1.RepositoryKey
 		return nil, fmt.Errorf("look for the BackupRepositories of restic: %w", err)
 	}
 	for _, key := range ofRestic {
-		isOf := labels.SelectorFromSet(recorded.ResticLabels(key.VolumeNamespace, key.BackupStorageLocation))
-		addresses[key] = recorded.ResticIdentifier(slices.DeleteFunc(slices.Clone(known.Items), func(b velerov1.BackupRepository) bool {
-			return !isOf.Matches(labels.Set(b.Labels))
-		}))
+		addresses[key] = recorded.ResticIdentifierOf(known.Items, key.VolumeNamespace, key.BackupStorageLocation)
 	}
 	return addresses, nil
 }

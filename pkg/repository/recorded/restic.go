@@ -3,8 +3,11 @@
 package recorded
 
 import (
+	"slices"
+
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"github.com/vmware-tanzu/velero/pkg/label"
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 // ResticLabels returns the labels of the BackupRepositories with which a Velero server records the restic repository of a namespace at a location.
@@ -26,4 +29,10 @@ func ResticIdentifier(recorded []velerov1.BackupRepository) string {
 		}
 	}
 	return ""
+}
+
+// ResticIdentifierOf is ResticIdentifier for all BackupRepositories of a Velero server, of which it takes those of a namespace at a location.
+func ResticIdentifierOf(all []velerov1.BackupRepository, namespace, location string) string {
+	isOf := labels.SelectorFromSet(ResticLabels(namespace, location))
+	return ResticIdentifier(slices.DeleteFunc(slices.Clone(all), func(r velerov1.BackupRepository) bool { return !isOf.Matches(labels.Set(r.Labels)) }))
 }
