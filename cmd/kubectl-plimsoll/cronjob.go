@@ -28,7 +28,6 @@ type cronJob struct {
 	image     image
 	args      []string      // of the plugin
 	timeout   time.Duration // of a Job; 0: jobTimeout
-	retried   bool          // the command knows runIDVariable, so that a second pod of a Job goes on with what the first has created
 }
 
 // runIDVariable is the variable of the container with the id of its Job. It is no flag, which an older image would not know.
@@ -82,21 +81,19 @@ func (j *cronJob) object() client.Object {
 		Spec: batchv1.CronJobSpec{
 			Schedule: j.schedule, ConcurrencyPolicy: batchv1.ForbidConcurrent,
 			JobTemplate: batchv1.JobTemplateSpec{Spec: batchv1.JobSpec{
-				BackoffLimit: new(int32(0)), // what it waits for is tried again in the cluster; a second pod would create a second one
 				// A Job that waits forever for a missing agent would block later ones.
 				ActiveDeadlineSeconds: new(int64(cmp.Or(j.timeout, jobTimeout) / time.Second)),
 				Template:              corev1.PodTemplateSpec{Spec: j.podSpec()},
 			}},
 		},
 	}
-	if j.retried {
-		j.retry(&cronJob.Spec.JobTemplate.Spec)
-	}
+	retry(&cronJob.Spec.JobTemplate.Spec)
 	return cronJob
 }
 
-// retry lets a Job start pods until one has seen the end of what it waits for: that has been tried again in the cluster.
-func (*cronJob) retry(job *batchv1.JobSpec) {
+// retry lets a Job start pods until one has seen the end of what it waits for: that has been tried again in the cluster. The commands know runIDVariable, so
+// that a second pod goes on with what the first has created.
+func retry(job *batchv1.JobSpec) {
 	job.BackoffLimit = new(int32(maxRetries))
 	job.PodFailurePolicy = &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{
 		Action: batchv1.PodFailurePolicyActionFailJob,

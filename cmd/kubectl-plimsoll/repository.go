@@ -2,9 +2,13 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -14,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
@@ -71,6 +76,7 @@ type newTask struct {
 	ttl      time.Duration
 	schedule string
 	image    string
+	runID    string // empty: each call creates a RepositoryTask
 }
 
 // addTaskFlags adds the flags of all tasks. done is what becomes of the volumes, as in "verified".
@@ -82,6 +88,14 @@ func (o *newTask) addTaskFlags(cmd *cobra.Command, done, only string) {
 	f.StringVar(&o.volume, "volume", "", only+": NAMESPACE/POD:VOLUME, NAMESPACE/POD or NAMESPACE")
 	f.BoolVar(&o.noWait, "no-wait", false, "return as soon as the RepositoryTask is created")
 	f.DurationVar(&o.ttl, "ttl", 90*24*time.Hour, "keep the RepositoryTask, and its metric, this long after its end")
+}
+
+// addScheduleFlags adds the flags of tasks that a CronJob may create. with is what --schedule needs, and instead of what it prints one.
+func (o *newTask) addScheduleFlags(cmd *cobra.Command, with, instead string) {
+	f := cmd.Flags()
+	f.StringVar(&o.schedule, "schedule", "", "with "+with+": print a CronJob with this schedule instead of "+instead)
+	f.StringVar(&o.image, "image", "", "the image of the CronJob; default: that of Deployment plimsoll-repository-tasks")
+	f.StringVar(&o.runID, "run-id", os.Getenv(runIDVariable), "follow the RepositoryTask that an earlier call with the same id has created, if there is one (default: the variable "+runIDVariable+", in which a CronJob gives each Job its own)")
 }
 
 // runE creates the task.
@@ -145,8 +159,7 @@ rights; then each volume has its turn. 'kubectl plimsoll repository proofs' show
 	f.BoolVar(&o.latest, "latest", false, "verify the newest completed backup of each volume in each location, whatever Backup it belongs to")
 	f.StringVar(&o.maxBytes, "max-bytes", "", "with --latest: verify only as many volumes as have this size together, such as 200Gi, but at least one; with --sample the parts that are read count")
 	f.DurationVar(&o.maxTime, "max-duration", 0, "with --latest: begin with no further volume after this time, such as 4h")
-	f.StringVar(&o.schedule, "schedule", "", "with --latest: print a CronJob with this schedule instead of verifying")
-	f.StringVar(&o.image, "image", "", "the image of the CronJob; default: that of Deployment plimsoll-repository-tasks")
+	o.addScheduleFlags(cmd, "--latest", "verifying")
 	f.StringVar(&o.sample, "sample", "", "read only about this percentage of the content of each kopia volume, such as 5%: the part that was not read for the longest time")
 	o.restore.addFlags(cmd)
 	return cmd
@@ -208,14 +221,9 @@ func parseVolumeSelector(text string) (*v1alpha1.PodVolumeSelector, error) {
 }
 
 func (o *newTask) run(cmd *cobra.Command, api client.Client, task *v1alpha1.RepositoryTask) error {
-	if err := api.Create(cmd.Context(), task); err != nil {
-		return explainTasksError("create the RepositoryTask", task.Namespace, err)
+	if err := o.create(cmd, api, task); err != nil {
+		return err
 	}
-	out := cmd.OutOrStdout()
-	if o.format != formatTable {
-		out = cmd.ErrOrStderr()
-	}
-	fmt.Fprintf(out, "repositorytask.plimsoll.io/%s created\n", describe.Clean(task.Name))
 	if o.noWait {
 		if o.format == formatTable {
 			return nil
@@ -223,6 +231,49 @@ func (o *newTask) run(cmd *cobra.Command, api client.Client, task *v1alpha1.Repo
 		return o.report(cmd.OutOrStdout(), task)
 	}
 	return o.follow(cmd, api, task)
+}
+
+// create creates the task. With --run-id it takes the one that an earlier try of the same run has created.
+func (o *newTask) create(cmd *cobra.Command, api client.Client, task *v1alpha1.RepositoryTask) error {
+	if o.runID != "" {
+		if err := nameTaskByRun(task, o.runID); err != nil {
+			return err
+		}
+	}
+	err := api.Create(cmd.Context(), task)
+	switch {
+	case o.runID != "" && apierrors.IsAlreadyExists(err):
+		fmt.Fprintf(cmd.ErrOrStderr(), "RepositoryTask %s of this run exists.\n", describe.Clean(task.Name))
+		if err := api.Get(cmd.Context(), client.ObjectKeyFromObject(task), task); err != nil {
+			return explainTasksError("read the RepositoryTask of this run", task.Namespace, err)
+		}
+		return nil
+	case err != nil:
+		return explainTasksError("create the RepositoryTask", task.Namespace, err)
+	}
+	out := cmd.OutOrStdout()
+	if o.format != formatTable {
+		out = cmd.ErrOrStderr()
+	}
+	fmt.Fprintf(out, "repositorytask.plimsoll.io/%s created\n", describe.Clean(task.Name))
+	return nil
+}
+
+// nameTaskByRun gives a task a name that another run, and one that asks for something else, does not have.
+func nameTaskByRun(task *v1alpha1.RepositoryTask, run string) error {
+	spec, err := json.Marshal(task.Spec)
+	if err != nil {
+		return fmt.Errorf("encode the RepositoryTask: %w", err)
+	}
+	task.Name, task.GenerateName = nameOfRun(task.GenerateName, run, string(spec)), ""
+	return nil
+}
+
+// nameOfRun is a name for the object that a run creates about something.
+func nameOfRun(prefix string, what ...string) string {
+	sum := sha256.Sum256([]byte(strings.Join(what, "/")))
+	suffix := "-" + hex.EncodeToString(sum[:8])
+	return strings.TrimRight(prefix[:min(len(prefix), validation.DNS1123LabelMaxLength-len(suffix))], "-.") + suffix
 }
 
 // explainTasksError is explainMissing for RepositoryTasks.
@@ -287,7 +338,7 @@ func (w *taskWait) follow(cmd *cobra.Command, api client.Reader, task *v1alpha1.
 		case ctx.Err() != nil:
 			return w.interrupted(ctx, task)
 		case apierrors.IsNotFound(err):
-			return fmt.Errorf("RepositoryTask %s: %w", task.Name, errGone)
+			return &program.ExitError{Code: exitFailed, Err: fmt.Errorf("RepositoryTask %s: %w", task.Name, errGone)} // a Job must not create it again
 		case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 			return fmt.Errorf("RepositoryTask %s continues, but you may not read its progress: %w", task.Name, err)
 		case err != nil: // the task continues; wait until the API server answers again

@@ -39,8 +39,7 @@ code is 3 unless every repository is whole. If interrupted, the task continues.`
 	o.addTaskFlags(cmd, "repositories are checked", "check only the repository of this volume")
 	f := cmd.Flags()
 	f.BoolVar(&o.latest, "latest", false, "check the repositories of the newest completed backup of each volume in each location, whatever Backup it belongs to")
-	f.StringVar(&o.schedule, "schedule", "", "with --latest: print a CronJob with this schedule instead of checking")
-	f.StringVar(&o.image, "image", "", "the image of the CronJob; default: that of Deployment plimsoll-repository-tasks")
+	o.addScheduleFlags(cmd, "--latest", "checking")
 	f.BoolVar(&o.readData, "read-data", false, "read all data of the repositories, too, and compare its hashes; this reads as much as they hold")
 	return cmd
 }

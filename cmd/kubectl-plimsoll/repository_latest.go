@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -31,6 +32,8 @@ func (o *newTask) validateLatest() error {
 		return program.Misused(errors.New("--image needs --schedule"))
 	case o.schedule != "" && (o.noWait || o.format == formatJSON):
 		return program.Misused(errors.New("--schedule prints YAML, and cannot be combined with --no-wait"))
+	case o.schedule != "" && o.runID != os.Getenv(runIDVariable):
+		return program.Misused(errors.New("--schedule cannot be combined with --run-id: each Job has its own"))
 	}
 	if o.maxBytes != "" {
 		if q, err := resource.ParseQuantity(o.maxBytes); err != nil || q.Sign() <= 0 {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -71,9 +72,18 @@ func TestRepositoryLatest(t *testing.T) {
 	if err := client.WithFieldValidation(c.Client, metav1.FieldValidationStrict).Create(t.Context(), p.cronJob.DeepCopy(), client.DryRunAll); err != nil {
 		t.Error(err)
 	}
-	var jobOut, jobErr bytes.Buffer
-	if code := run(t.Context(), strings.NewReader(""), &jobOut, &jobErr, append([]string{"--kubeconfig", c.grant(&p, "verify", -1)}, job.Containers[0].Args...)); code != 0 {
-		t.Fatalf("the CronJob's command: code %d, %s%s", code, &jobOut, &jobErr)
+	if r := p.cronJob.Spec.JobTemplate.Spec; *r.BackoffLimit != maxRetries || r.PodFailurePolicy == nil || len(job.Containers[0].Env) != 1 {
+		t.Errorf("a Job whose pod is lost does not start another one, or that does not know what the first has created: %+v", r)
+	}
+	kubeconfig := c.grant(&p, "verify", -1)
+	for range 2 { // the second pod of a Job
+		var jobOut, jobErr bytes.Buffer
+		if code := run(t.Context(), strings.NewReader(""), &jobOut, &jobErr, append([]string{"--kubeconfig", kubeconfig}, argsOfJob(&p, "job-1")...)); code != 0 {
+			t.Fatalf("the CronJob's command: code %d, %s%s", code, &jobOut, &jobErr)
+		}
+	}
+	if names := c.taskNames(); len(names) != 1 || !strings.HasPrefix(names[0], "verify-latest-") {
+		t.Errorf("two pods of a Job have created %q", names)
 	}
 	if p := proofs(0); p[0].State != proofProven || p[0].Verified == nil || time.Since(*p[0].Verified) > time.Hour {
 		t.Errorf("after: %+v", p)
@@ -114,6 +124,64 @@ func TestRepositoryLatest(t *testing.T) {
 		if _, errOut, code := c.run(append([]string{"repository"}, test.args...)...); code != test.code || !strings.Contains(errOut, test.want) {
 			t.Errorf("%s: code %d: %s", name, code, errOut)
 		}
+	}
+}
+
+// taskNames returns the names of the RepositoryTasks.
+func (c *cluster) taskNames() (names []string) {
+	c.t.Helper()
+	var tasks v1alpha1.RepositoryTaskList
+	if err := c.Client.List(c.t.Context(), &tasks, client.InNamespace(c.Namespace)); err != nil {
+		c.t.Fatal(err)
+	}
+	for i := range tasks.Items {
+		names = append(names, tasks.Items[i].Name)
+	}
+	return names
+}
+
+// TestTaskOfARun calls commands as the pods of Jobs do: they follow the task that an earlier pod has created. Another Job, and other flags, have their own.
+// A task that somebody deletes is not created again: no pod follows after that exit code.
+func TestTaskOfARun(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	for i, args := range [][]string{
+		{"verify", "--latest", "--run-id=monday"},
+		{"verify", "--latest", "--run-id=tuesday"},
+		{"verify", "--latest", "--run-id=monday", "--sample=5%"},
+		{"check", "--latest", "--run-id=monday"},
+		{"prune", "--yes", "--run-id=monday"},
+		{"usage", "--latest", "--refresh", "--run-id=monday"},
+	} {
+		for range 2 {
+			if _, errOut, code := c.run(append([]string{"repository"}, append(args, "--no-wait")...)...); code != 0 {
+				t.Fatalf("%q: code %d: %s", args, code, errOut)
+			}
+		}
+		if names := c.taskNames(); len(names) != i+1 {
+			t.Errorf("%q: %q", args, names)
+		}
+	}
+	if _, errOut, code := c.run("repository", "verify", "--latest", "--schedule=@daily", "--run-id=x"); code != exitMisused || !strings.Contains(errOut, "cannot be combined with --run-id") {
+		t.Errorf("code %d: %s", code, errOut)
+	}
+	ended := make(chan string, 1)
+	go func() {
+		_, errOut, code := c.run("repository", "repair", "--index", "--latest")
+		ended <- fmt.Sprintf("code %d: %s", code, errOut)
+	}()
+	task := &v1alpha1.RepositoryTask{ObjectMeta: c.Meta("")}
+	c.Eventually("the task", func() bool {
+		names := c.taskNames()
+		i := slices.IndexFunc(names, func(name string) bool { return strings.HasPrefix(name, "repair-") })
+		if i >= 0 {
+			task.Name = names[i]
+		}
+		return i >= 0
+	})
+	c.Delete(task)
+	if got := <-ended; !strings.HasPrefix(got, "code 3: ") || !strings.Contains(got, errGone.Error()) {
+		t.Errorf("deleted: %s", got)
 	}
 }
 

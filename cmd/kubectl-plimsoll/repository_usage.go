@@ -63,8 +63,7 @@ the repository. The exit code is 3 unless every repository was measured. If inte
 	f.BoolVar(&o.latest, "latest", false, "measure the repositories of the newest completed backup of each volume in each location: the default")
 	f.BoolVar(&o.refresh, "refresh", false, "measure now, whatever earlier measurements there are")
 	f.DurationVar(&o.maxAge, "max-age", 24*time.Hour, "show an earlier measurement of the same volumes that is not older than this")
-	f.StringVar(&o.schedule, "schedule", "", "with --latest: print a CronJob with this schedule instead of measuring")
-	f.StringVar(&o.image, "image", "", "the image of the CronJob; default: that of Deployment plimsoll-repository-tasks")
+	o.addScheduleFlags(cmd, "--latest", "measuring")
 	return cmd
 }
 

@@ -2,21 +2,17 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
@@ -166,11 +162,8 @@ func (o *volumeBackup) create(cmd *cobra.Command, v *volumes, pvb *velerov1.PodV
 
 // nameByRun gives a PodVolumeBackup a name that another run, volume, location or uploader does not have.
 func (o *volumeBackup) nameByRun(pvb *velerov1.PodVolumeBackup) {
-	what := []string{o.runID, pvb.Spec.Pod.Namespace, pvb.Spec.Pod.Name, pvb.Spec.Volume, pvb.Spec.BackupStorageLocation, pvb.Spec.UploaderType}
-	sum := sha256.Sum256([]byte(strings.Join(what, "/")))
-	suffix := "-" + hex.EncodeToString(sum[:8])
-	prefix := pvb.GenerateName[:min(len(pvb.GenerateName), validation.DNS1123LabelMaxLength-len(suffix))]
-	pvb.Name, pvb.GenerateName = strings.TrimRight(prefix, "-.")+suffix, ""
+	pvb.Name = nameOfRun(pvb.GenerateName, o.runID, pvb.Spec.Pod.Namespace, pvb.Spec.Pod.Name, pvb.Spec.Volume, pvb.Spec.BackupStorageLocation, pvb.Spec.UploaderType)
+	pvb.GenerateName = ""
 }
 
 // forget forgets the backups of the volume that the flags do not keep, if there are any such flags.

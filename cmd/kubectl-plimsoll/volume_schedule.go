@@ -64,7 +64,7 @@ func (s *scheduled) objects() []client.Object {
 	if s.claim != "" {
 		app = append(app, rule("", "persistentvolumeclaims", []string{s.claim}, "get"))
 	}
-	job := cronJob{namespace: s.namespace, name: s.name(), schedule: s.schedule, image: s.image, args: append(s.args(), keep...), timeout: s.timeout, retried: true}
+	job := cronJob{namespace: s.namespace, name: s.name(), schedule: s.schedule, image: s.image, args: append(s.args(), keep...), timeout: s.timeout}
 	if s.target.namespace == s.namespace {
 		return append(append(job.account(), job.role(s.namespace, append(velero, app...))...), job.object())
 	}
