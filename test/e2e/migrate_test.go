@@ -64,7 +64,7 @@ func (c *cluster) testOldServerBacksUp(t *testing.T, a *app) {
 	}
 }
 
-// testMigrate copies the Backup, and removes Velero 1.16 with all of its objects.
+// testMigrate reads the Backup out of the restic repository and the bucket, copies it, and removes Velero 1.16 with all of its objects.
 func (c *cluster) testMigrate(t *testing.T) {
 	for _, dir := range []string{"../../deploy/crds", "repository-tasks"} {
 		for _, object := range c.manifests(t, dir) {
@@ -73,9 +73,30 @@ func (c *cluster) testMigrate(t *testing.T) {
 		defer c.deleteManifests(t, dir)
 	}
 	c.awaitDeployment(t, "plimsoll-repository-tasks")
+	c.readByBackup(t)
 	t.Log(c.plimsoll(t, "repository", "migrate", "--backup", migrated))
+	c.plimsoll(t, "repository", "migrate", "--all", "--dry-run") // which fails where something is left
 	c.runVelero(t, parts.Velero116(t), "uninstall", "--force")
 	c.awaitGone(t, []string{veleroNamespace})
+}
+
+// readByBackup names a Backup of a server in place of a PodVolumeBackup, so that its list of volumes in the bucket is read, too.
+func (c *cluster) readByBackup(t *testing.T) {
+	t.Helper()
+	if said := c.plimsoll(t, "repository", "verify", "--backup", migrated); !strings.Contains(said, "1 pod volume verified") {
+		t.Errorf("verify --backup says %s", said)
+	}
+	volume := []string{"--backup", migrated, "--volume", migrated + "/web:" + disk}
+	dir := filepath.Join(t.TempDir(), "big")
+	c.plimsoll(t, slices.Concat([]string{"repository", "get"}, volume, []string{"big", "-o", dir})...)
+	if got, want := digestOfDir(t, dir), c.inApp(t, &app{namespace: migrated, name: "web"}, "digest", "/volumes/"+disk+"/big"); got != want {
+		t.Errorf("get --backup brings %s, want %s", got, want)
+	}
+	for _, args := range [][]string{{"ls", "big"}, {"find", "--name", "half"}} {
+		if said := c.plimsoll(t, slices.Concat([]string{"repository"}, args, volume)...); !strings.Contains(said, "big/half") {
+			t.Errorf("repository %s --backup says %s", args[0], said)
+		}
+	}
 }
 
 func (c *cluster) testNewServerRestores(t *testing.T, a *app) {
