@@ -55,9 +55,9 @@ func repositoryTasksCommand() *cobra.Command {
 	var o tasksOptions
 	cmd := &cobra.Command{
 		Use:   "repository-tasks",
-		Short: "Do the RepositoryTasks of a namespace: verify backups, check repositories, forget backups, prune, migrate restic snapshots; answer FileRequests",
-		Long: `Do the RepositoryTasks of a namespace, a few at a time and one at a time in each repository: read the volumes of backups out of their repositories, and compare
-them with the repositories' records, or check whole repositories, forget backups, prune, or copy restic snapshots into kopia's repositories. Answer FileRequests: list and read files of backups for who has a request's token, at the
+		Short: "Do the RepositoryTasks of a namespace: verify backups, check, measure and repair repositories, forget backups, prune, migrate restic snapshots; answer FileRequests",
+		Long: `Do the RepositoryTasks of a namespace, a few at a time, and of tasks that judge or change one repository only one: read the volumes of backups out of their repositories, and compare
+them with the repositories' records, or check, measure or repair whole repositories, forget backups, prune, or copy restic snapshots into kopia's repositories. Answer FileRequests: list and read files of backups for who has a request's token, at the
 loopback address, which a port-forward reaches. It runs beside a Velero server or a restore controller, and needs no node's files.
 
 The namespace comes from VELERO_NAMESPACE (default velero).

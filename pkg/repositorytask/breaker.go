@@ -63,7 +63,7 @@ func (e *closedError) Error() string {
 func (e *closedError) Unwrap() error { return e.err }
 
 // admit returns a *closedError if a repository did not open a while ago, or does not yet, or its location does not answer: each of its repositories would
-// else hold the only slot for as long as restic is patient.
+// otherwise hold one of the few places (Config.Concurrency) for as long as restic is patient.
 //
 // A cure is always let in: somebody waits for its end, what keeps the repository from opening may be what it cures, and it costs a few tries.
 func (r *run) admit(ctx context.Context, pvb *velerov1.PodVolumeBackup) error {
