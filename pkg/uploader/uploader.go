@@ -1,5 +1,11 @@
 // Package uploader says what a data path must do: move a volume's files into a repository and back, and report how far
 // it is. The implementations are in its sub-packages; uploadertest holds the suite that each of them passes.
+//
+// For the methods of all interfaces of this package:
+//   - They are safe for concurrent use.
+//   - Canceling ctx ends the worker and releases its locks. The method then returns an error that wraps context.Cause(ctx).
+//   - A progress.Sink may be nil.
+//   - The errors below keep their meaning. A comment names those that it takes to understand a method, and not all that may come.
 package uploader
 
 import (
@@ -27,7 +33,7 @@ var (
 	// ErrRepositoryLocked comes when another process holds the repository's lock, as a *LockedError where it is known who.
 	// Whether and how long to wait is the caller's decision.
 	ErrRepositoryLocked = errors.New("repository is locked")
-	// ErrSnapshotNotFound comes from Restore when the repository has no such snapshot.
+	// ErrSnapshotNotFound comes from Restore, Verify, Check, List, Read, Diff and Export when the repository has no such snapshot.
 	ErrSnapshotNotFound = errors.New("snapshot does not exist in the repository")
 	// ErrNoSpace comes from Restore at the first write that fails for lack of space in the volume, and from Backup when the
 	// repository is full.
@@ -45,9 +51,9 @@ var (
 	ErrVolumeIO = errors.New("the volume's file system failed")
 	// ErrNothingRead comes from Backup when the volume has entries and none of its files could be read.
 	ErrNothingRead = errors.New("none of the volume's files could be read")
-	// ErrUnconfirmed comes from Check when it has found something each time, and never the same twice: nothing is known. From RepairIndex, Backup and
-	// Unlock it comes when the storage may not list all that it has.
-	ErrUnconfirmed = errors.New("damage could not be confirmed")
+	// ErrUnconfirmed comes from Check when it has found something each time, and never the same twice: nothing is known. It comes from Usage when
+	// the repository changes under each measurement, and from RepairIndex, Backup and Unlock when the storage may not list all that it has.
+	ErrUnconfirmed = errors.New("the result could not be confirmed")
 	// ErrRepositoryDamaged comes from Prune when the repository has lost data that snapshots need: it is left as it is.
 	ErrRepositoryDamaged = errors.New("the repository has lost data that snapshots need")
 	// ErrMaintenanceOwner comes from Prune when kopia's maintenance of the repository belongs to another user than Velero's.
@@ -68,9 +74,7 @@ func (e *LockedError) Error() string { return e.Err.Error() }
 // Unwrap gives Err.
 func (e *LockedError) Unwrap() error { return e.Err }
 
-// Uploader is a data path. Its methods are safe for concurrent use; each call runs in a worker process of its own.
-// Canceling ctx ends the worker and releases its locks; the method then returns an error that wraps context.Cause(ctx).
-// p may be nil.
+// Uploader is a data path. Each call runs in a worker process of its own.
 type Uploader interface {
 	// Backup stores the volume as one snapshot. Files that cannot be read do not fail it: the snapshot is kept and
 	// BackupResult counts them. A volume without any entry gives no snapshot, and no error. ErrVolumeIO ends it.
@@ -85,7 +89,7 @@ type Uploader interface {
 	Initialize(ctx context.Context, repo Repository) error
 }
 
-// Opener is an Uploader that can say whether it gets into a repository.
+// Opener is a data path that can say whether it gets into a repository.
 type Opener interface {
 	// Open opens the repository with its password and writes nothing to it.
 	Open(ctx context.Context, repo Repository) error
