@@ -29,6 +29,9 @@ func Addresses(tasks []v1alpha1.RepositoryTask) map[v1alpha1.RepositoryKey]strin
 		for j := range s.Volumes {
 			note(VolumeIn(&s.Volumes[j]).Repository(), s.Volumes[j].Address, s.Volumes[j].CompletionTimestamp)
 		}
+		if tasks[i].Spec.Orphans != "" { // it has the address of its plan, and refuses another one
+			continue
+		}
 		for j := range s.Repositories {
 			note(RepositoryIn(&s.Repositories[j]), s.Repositories[j].Address, s.Repositories[j].CompletionTimestamp)
 		}

@@ -121,3 +121,18 @@ func TestAnotherAddressOfTheRepository(t *testing.T) {
 		t.Error("a check that reads no data has proven what is in the repository")
 	}
 }
+
+// TestAddressOfAPlan: a task that was to remove orphans has the address of its plan, also if it has refused because the location leads elsewhere by now.
+func TestAddressOfAPlan(t *testing.T) {
+	t.Parallel()
+	tasks := tasksOf(foundAt("/before", 2, 1, v1alpha1.VolumeVerified, 0), foundAt("/now", 3, 2, v1alpha1.VolumeFailed, 0))
+	volume := proof.VolumeIn(&tasks[0].Status.Volumes[0])
+	refused := v1alpha1.RepositoryTask{Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskForget, Orphans: v1alpha1.OrphansAll}}
+	refused.Status.Repositories = []v1alpha1.RepositoryTaskRepository{{
+		BackupStorageLocation: "near", VolumeNamespace: "shop", Uploader: "kopia", Result: v1alpha1.RepositoryFailed, Address: "/before", CompletionTimestamp: new(metav1.NewTime(day(4))),
+	}}
+	tasks = append(tasks, refused)
+	if p := proof.Of(tasks)[volume]; !p.Verified.IsZero() {
+		t.Errorf("what was proven at the address before counts again: %+v", p)
+	}
+}
