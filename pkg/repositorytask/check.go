@@ -275,7 +275,7 @@ func (r *run) checkOnce(ctx context.Context, i, n int, backups []*velerov1.PodVo
 	if err != nil {
 		return err
 	}
-	entry.Address = messageOf(repository.Hider()(repository.URL))
+	entry.Address = shownAddress(&repository)
 	sink := progress.SinkFunc(func(reading progress.Reading) { r.tracker.Report(inSteps(reading, i, n)) })
 	return r.withRecorded(ctx, entry, backups, func(recorded []velerov1.PodVolumeBackup) error {
 		req := uploader.CheckRequest{Repository: repository, ReadData: r.object.Spec.ReadData, Snapshots: snapshotsOf(recorded)}

@@ -37,7 +37,7 @@ func (r *run) pruneOnce(ctx context.Context, i, n int, backups []*velerov1.PodVo
 	if err != nil {
 		return err
 	}
-	entry.Address = messageOf(repository.Hider()(repository.URL))
+	entry.Address = shownAddress(&repository)
 	if repository.ReadOnly {
 		return fmt.Errorf("the BackupStorageLocation is read-only, so nothing in it is pruned: %w", uploader.ErrUnsupported)
 	}

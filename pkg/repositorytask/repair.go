@@ -36,7 +36,7 @@ func (r *run) repairable(ctx context.Context, backups []*velerov1.PodVolumeBacku
 	if err != nil {
 		return nil, uploader.Repository{}, err
 	}
-	entry.Address = messageOf(repository.Hider()(repository.URL))
+	entry.Address = shownAddress(&repository)
 	if repository.ReadOnly {
 		return nil, uploader.Repository{}, fmt.Errorf("the BackupStorageLocation is read-only, so nothing in it is repaired: %w", uploader.ErrUnsupported)
 	}

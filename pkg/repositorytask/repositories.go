@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -77,15 +79,39 @@ func (r *Repositories) identifier(ctx context.Context, pvb *velerov1.PodVolumeBa
 	return recorded.ResticIdentifier(known.Items), nil
 }
 
-// shownAddress is the address of a repository as status has it.
+// shownAddress is the address of a repository as status has it: results of one address are about one repository (proof.SameAddress).
 func shownAddress(repo *uploader.Repository) string {
-	return messageOf(repo.Hider()(repo.URL))
+	return messageOf(repo.Identity())
+}
+
+// addressOf is the shownAddress of the repository of a backup; for a process without the credentials of its location it is what that says of where it
+// leads. The error is the API server's, or that of a storage that does not say where it is.
+func (r *Repositories) addressOf(ctx context.Context, pvb *velerov1.PodVolumeBackup) (string, error) {
+	repo, err := r.Of(ctx, pvb)
+	if err == nil {
+		return shownAddress(&repo), nil
+	}
+	if !errors.Is(err, repository.ErrMisconfigured) {
+		return "", err
+	}
+	var location velerov1.BackupStorageLocation
+	if err := r.api.Get(ctx, client.ObjectKey{Namespace: r.namespace, Name: pvb.Spec.BackupStorageLocation}, &location); err != nil {
+		return "", fmt.Errorf("get BackupStorageLocation %s: %w", pvb.Spec.BackupStorageLocation, err)
+	}
+	leads := []string{location.Spec.Provider}
+	if bucket := location.Spec.ObjectStorage; bucket != nil {
+		leads = append(leads, bucket.Bucket, bucket.Prefix)
+	}
+	for _, name := range slices.Sorted(maps.Keys(location.Spec.Config)) {
+		leads = append(leads, name+"="+uploader.RedactURL(location.Spec.Config[name]))
+	}
+	return messageOf("not resolved: " + strings.Join(leads, " ")), nil
 }
 
 // otherAddress says that the record of a backup names another repository than the one that a restore reads; empty: it does not.
 func otherAddress(pvb *velerov1.PodVolumeBackup, read string) string {
 	named := uploader.RedactURL(pvb.Spec.RepoIdentifier)
-	if uploaderOf(pvb) != uploaderRestic || named == "" || read == "" || isSameURL(named, read) {
+	if uploaderOf(pvb) != uploaderRestic || named == "" || read == "" || isSameURL(named, read) || strings.HasPrefix(read, named+" (") {
 		return ""
 	}
 	return fmt.Sprintf("a restore reads %s; its PodVolumeBackup names %s", read, named)

@@ -75,9 +75,11 @@ func (r *run) restoreOnce(ctx context.Context, i int, v *v1alpha1.RepositoryTask
 		return uploader.VerifyResult{}, err
 	}
 	defer s.cleanUp(ctx)
-	if repo, err := r.repositories.Of(ctx, s.backup); err == nil { // else the node agent says what is wrong
-		v.Address = shownAddress(&repo)
+	address, err := r.repositories.addressOf(ctx, s.backup)
+	if err != nil {
+		return uploader.VerifyResult{}, err
 	}
+	v.Address = address
 	if err := s.create(ctx); err != nil {
 		return uploader.VerifyResult{}, err
 	}
@@ -88,7 +90,17 @@ func (r *run) restoreOnce(ctx context.Context, i int, v *v1alpha1.RepositoryTask
 	if err := s.createRestore(ctx); err != nil {
 		return uploader.VerifyResult{}, err
 	}
-	return s.awaitRestore(ctx)
+	result, err := s.awaitRestore(ctx)
+	if err != nil {
+		return result, err
+	}
+	switch now, err := r.repositories.addressOf(ctx, s.backup); {
+	case err != nil:
+		return uploader.VerifyResult{}, err
+	case now != address:
+		return uploader.VerifyResult{}, &scratchError{v1alpha1.ReasonInvalidSettings, true, fmt.Sprintf("BackupStorageLocation %s was edited during the restore: nobody knows which repository it has read", s.backup.Spec.BackupStorageLocation)}
+	}
+	return result, nil
 }
 
 // cleanUp removes the scratch claim, also when ctx has ended: then the process may have to end, too, and the next one looks again.

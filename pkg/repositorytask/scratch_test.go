@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -303,6 +304,57 @@ func TestScratchIsRemoved(t *testing.T) {
 	<-begun
 	b.Delete(deleted)
 	b.Eventually("nothing is left of a task that was deleted", func() bool { return len(b.left()) == 0 })
+}
+
+// TestLocationIsEditedDuringARestore: nobody knows which repository a restore has read whose location leads elsewhere at its end, so it proves nothing.
+func TestLocationIsEditedDuringARestore(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.store(s.backup("nightly"), "restic", "shop", "db-0")
+	there := filepath.Join(t.TempDir(), "restic")
+	if err := os.Symlink(filepath.Join(s.dir, "restic"), there); err != nil {
+		t.Fatal(err)
+	}
+	b := s.newStorage(true)
+	var restores atomic.Int32
+	b.restore.Store(new(func(ctx context.Context, _ string) error {
+		if restores.Add(1) > 1 {
+			return nil
+		}
+		return s.Client.Patch(ctx, &velerov1.BackupStorageLocation{ObjectMeta: s.Meta("default")}, client.RawPatch(types.MergePatchType, []byte(`{"spec": {"config": {"resticRepoPrefix": "`+there+`"}}}`)))
+	}))
+	b.start(b.config())
+	task := b.ended(b.task("t", "nightly"))
+	if v := task.Status.Volumes[0]; v.Result != v1alpha1.VolumeVerified || v.Address != filepath.Join(there, "shop") || restores.Load() != 2 {
+		t.Errorf("%d restores, %+v", restores.Load(), v)
+	}
+}
+
+// TestRestoreWithoutCredentials: a process that cannot open the repository, as the node agent can, still says which one the restore has read.
+func TestRestoreWithoutCredentials(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	location := s.DirectoryLocation("default", s.dir)
+	location.Spec.Provider, location.Spec.Config = "velero.io/azure", map[string]string{"resourceGroup": "backups"} // no storageAccount: misconfigured
+	if err := s.Client.Patch(t.Context(), location, client.Merge); err != nil {
+		t.Fatal(err)
+	}
+	pvb := &velerov1.PodVolumeBackup{Spec: velerov1.PodVolumeBackupSpec{BackupStorageLocation: "default", UploaderType: "kopia", Pod: corev1.ObjectReference{Namespace: "shop"}}}
+	before, err := NewRepositories(s.Client, s.Namespace).addressOf(t.Context(), pvb)
+	if err != nil || !strings.Contains(before, "resourceGroup=backups") {
+		t.Fatalf("%q, %v", before, err)
+	}
+	location.Spec.Config["resourceGroup"] = "others"
+	if err := s.Client.Patch(t.Context(), location, client.Merge); err != nil {
+		t.Fatal(err)
+	}
+	if after, err := NewRepositories(s.Client, s.Namespace).addressOf(t.Context(), pvb); err != nil || after == before {
+		t.Errorf("%q, %v", after, err)
+	}
+	pvb.Spec.BackupStorageLocation = "gone"
+	if gone, err := NewRepositories(s.Client, s.Namespace).addressOf(t.Context(), pvb); err == nil {
+		t.Errorf("%q", gone)
+	}
 }
 
 // TestScratchThatProvesNothing: what does not come to a comparison is Failed, with the reason, and leaves nothing.

@@ -47,7 +47,7 @@ func (r *run) measureOnce(ctx context.Context, i, n int, backups []*velerov1.Pod
 	if err != nil {
 		return err
 	}
-	entry.Address = messageOf(repository.Hider()(repository.URL))
+	entry.Address = shownAddress(&repository)
 	before, err := r.backupsIn(ctx, entry)
 	if err != nil {
 		return err

@@ -10,6 +10,30 @@ import (
 // status and errors.
 func (r Repository) Address() string { return RedactURL(r.URL) }
 
+// decisive are the settings of a storage that decide where an address of it leads, as names of variables in Env. Two storage accounts of Azure may each
+// have a container of one name.
+var decisive = map[string][]string{
+	"azure:": {"AZURE_ACCOUNT_NAME", "AZURE_ENDPOINT_SUFFIX"},
+	"swift:": {"OS_STORAGE_URL", "OS_AUTH_URL", "ST_AUTH", "OS_REGION_NAME", "OS_PROJECT_NAME", "OS_TENANT_NAME"},
+}
+
+// Identity tells the repository from all others, as far as its settings do: its Address, and what else decides where that leads, in parentheses. It has
+// no secret, and does not change with a credential.
+func (r Repository) Identity() string {
+	scheme, _, _ := strings.Cut(r.URL, ":")
+	var settings []string
+	for _, name := range decisive[scheme+":"] {
+		if value := r.Env[name].Reveal(); value != "" {
+			settings = append(settings, RedactURL(value))
+		}
+	}
+	address := signature.ReplaceAllString(r.Address(), "${1}"+redacted)
+	if len(settings) == 0 {
+		return address
+	}
+	return address + " (" + strings.Join(settings, ", ") + ")"
+}
+
 // String is the Address: a repository prints as nothing else, so that no log can show what opens it.
 func (r Repository) String() string { return r.Address() }
 

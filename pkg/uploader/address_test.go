@@ -23,6 +23,29 @@ func TestRedactURL(t *testing.T) {
 	}
 }
 
+// TestIdentity: repositories of two storages are not taken for one, one is not taken for two because a credential changes, and no secret is shown.
+func TestIdentity(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		repository Repository
+		want       string
+	}{
+		{Repository{URL: "azure:velero:/restic/shop", Env: map[string]Secret{"AZURE_ACCOUNT_NAME": "backups", "AZURE_ACCOUNT_KEY": "backups-key"}}, "azure:velero:/restic/shop (backups)"},
+		{
+			Repository{URL: "azure:velero:/restic/shop", Env: map[string]Secret{"AZURE_ACCOUNT_NAME": "backups", "AZURE_ENDPOINT_SUFFIX": "core.chinacloudapi.cn"}},
+			"azure:velero:/restic/shop (backups, core.chinacloudapi.cn)",
+		},
+		{Repository{URL: "s3:https://us-east-1.example.com/b", Env: map[string]Secret{"AWS_DEFAULT_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "example"}}, "s3:https://us-east-1.example.com/b"},
+		{Repository{URL: "swift:velero:/restic/shop", Env: map[string]Secret{"OS_AUTH_URL": "https://user:pw@keys.example.com/v3", "OS_PASSWORD": "secret"}}, "swift:velero:/restic/shop (https://******@keys.example.com/v3)"},
+		{Repository{URL: "rest:https://user:pw@example.com/shop"}, "rest:https://******@example.com/shop"},
+		{Repository{URL: "rest:https://example.com/shop?sig=abc", Env: map[string]Secret{"AZURE_ACCOUNT_NAME": "backups"}}, "rest:https://example.com/shop?sig=******"},
+	} {
+		if got := test.repository.Identity(); got != test.want {
+			t.Errorf("%q, want %q", got, test.want)
+		}
+	}
+}
+
 func TestHider(t *testing.T) {
 	t.Parallel()
 	hide := Repository{
