@@ -94,13 +94,13 @@ const (
 	ReasonTooManyFileRequests Reason = "TooManyFileRequests" // the server keeps no more of them open
 )
 
-// The reasons of the Events on PodVolumeBackups and PodVolumeRestores.
+// The reasons of the Events on PodVolumeBackups and PodVolumeRestores. VolumePluginBackups and VolumePluginRestores have some of them, too.
 const (
 	EventQueued               = "Queued"
 	EventStarted              = "Started"
 	EventProgress             = "Progress" // at 25, 50 and 75 %
 	EventStalled              = "Stalled"
-	EventResumed              = "Resumed" // bytes move again, or another agent has taken over
+	EventResumed              = "Resumed" // bytes move again, or another agent or process has taken over
 	EventRetrying             = "Retrying"
 	EventWaiting              = "Waiting"      // for a repository that does not open
 	EventLimitNotKept         = "LimitNotKept" // a limit of the location

@@ -38,7 +38,7 @@ type Repositories interface {
 	Unsynced(ctx context.Context, backup string, known []velerov1.PodVolumeBackup, selector *v1alpha1.PodVolumeSelector) ([]velerov1.PodVolumeBackup, error)
 }
 
-// Config is the configuration of a Controller. The first five must be set.
+// Config is the configuration of a Controller. Namespace, Pod, Browsers, Repositories and Metrics must be set.
 type Config struct {
 	Namespace    string // of the FileRequests and Backups
 	Pod          string // the name of the pod that this process runs in

@@ -24,15 +24,13 @@ const (
 	Restore Kind = "restore"
 )
 
-// The phases of PodVolumeBackups and PodVolumeRestores. They have the same names; those from Accepted on exist since
+// The phases of PodVolumeBackups and PodVolumeRestores. They have the same names; Canceling and Canceled exist since
 // Velero 1.17 (docs/contracts/velero-node-agent.md 1.2).
 const (
 	PhaseNew        = string(velerov1.PodVolumeBackupPhaseNew)
 	PhaseInProgress = string(velerov1.PodVolumeBackupPhaseInProgress)
 	PhaseCompleted  = string(velerov1.PodVolumeBackupPhaseCompleted)
 	PhaseFailed     = string(velerov1.PodVolumeBackupPhaseFailed)
-	PhaseAccepted   = string(velerov1.PodVolumeBackupPhaseAccepted)
-	PhasePrepared   = string(velerov1.PodVolumeBackupPhasePrepared)
 	PhaseCanceling  = string(velerov1.PodVolumeBackupPhaseCanceling)
 	PhaseCanceled   = string(velerov1.PodVolumeBackupPhaseCanceled)
 )
@@ -55,10 +53,9 @@ type PodVolume struct {
 	Message         string
 	Node            string // that serves it; a restore has none before its claim
 	Started         *metav1.Time
-	// completed is when it ended.
-	Completed  *metav1.Time
-	BytesDone  int64
-	TotalBytes int64
+	Completed       *metav1.Time // when it ended
+	BytesDone       int64
+	TotalBytes      int64
 }
 
 // FromBackup returns the PodVolume of a PodVolumeBackup.

@@ -16,16 +16,6 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/text"
 )
 
-// The reasons of the Events on VolumePluginBackups and VolumePluginRestores.
-const (
-	EventStarted   = "Started"
-	EventProgress  = "Progress" // at 25, 50 and 75 %
-	EventStalled   = "Stalled"
-	EventResumed   = "Resumed" // bytes move again, or another process of the plugin has taken over
-	EventCompleted = "Completed"
-	EventFailed    = "Failed"
-)
-
 const reportingController = "plimsoll.io/volumeplugin"
 
 // announced is what people were told about an operation.
@@ -50,29 +40,29 @@ func (o *Operation) announce(ctx context.Context, before, after *record) {
 	if !o.told.begun {
 		o.told.begun = true
 		if o.told.goesOn {
-			o.event(ctx, after, corev1.EventTypeNormal, EventResumed, "%s goes on in another process of the plugin", o.subject)
+			o.event(ctx, after, corev1.EventTypeNormal, v1alpha1.EventResumed, "%s goes on in another process of the plugin", o.subject)
 		} else {
-			o.event(ctx, after, corev1.EventTypeNormal, EventStarted, "%s started", o.subject)
+			o.event(ctx, after, corev1.EventTypeNormal, v1alpha1.EventStarted, "%s started", o.subject)
 		}
 	}
 	switch {
 	case status.Phase == v1alpha1.PhaseCompleted:
-		o.event(ctx, after, corev1.EventTypeNormal, EventCompleted, "%s completed: %d bytes in %s", o.subject, status.Progress.BytesDone, took(status))
+		o.event(ctx, after, corev1.EventTypeNormal, v1alpha1.EventCompleted, "%s completed: %d bytes in %s", o.subject, status.Progress.BytesDone, took(status))
 		return
 	case status.Phase == v1alpha1.PhaseFailed:
-		o.event(ctx, after, corev1.EventTypeWarning, EventFailed, "%s failed: %s", o.subject, status.Message)
+		o.event(ctx, after, corev1.EventTypeWarning, v1alpha1.EventFailed, "%s failed: %s", o.subject, status.Message)
 		return
 	case status.State == string(progress.StateStalled) && before.status.State != status.State:
 		o.told.stalls++
 		if rare(o.told.stalls) {
-			o.event(ctx, after, corev1.EventTypeWarning, EventStalled, "%s is stalled: no byte moved and no other work was seen since %s", o.subject, status.LastWorkTimestamp.UTC().Format(time.RFC3339))
+			o.event(ctx, after, corev1.EventTypeWarning, v1alpha1.EventStalled, "%s is stalled: no byte moved and no other work was seen since %s", o.subject, status.LastWorkTimestamp.UTC().Format(time.RFC3339))
 		}
 	case before.status.State == string(progress.StateStalled) && before.status.State != status.State && o.told.stalls > 0 && rare(o.told.stalls):
-		o.event(ctx, after, corev1.EventTypeNormal, EventResumed, "%s moves again", o.subject)
+		o.event(ctx, after, corev1.EventTypeNormal, v1alpha1.EventResumed, "%s moves again", o.subject)
 	}
 	if p := status.Percent; p != nil && *p/25*25 > o.told.milestone {
 		o.told.milestone = *p / 25 * 25
-		o.event(ctx, after, corev1.EventTypeNormal, EventProgress, "%s: %d %% of %d bytes done", o.subject, *p, status.Progress.TotalBytes)
+		o.event(ctx, after, corev1.EventTypeNormal, v1alpha1.EventProgress, "%s: %d %% of %d bytes done", o.subject, *p, status.Progress.TotalBytes)
 	}
 }
 

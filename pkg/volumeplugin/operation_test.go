@@ -292,7 +292,7 @@ func TestSilentOperationIsStalledAndItsHeartGoesOn(t *testing.T) {
 		for _, e := range list.Items {
 			got[e.Reason]++
 		}
-		for _, reason := range []string{EventStarted, EventStalled, EventResumed, EventCompleted} {
+		for _, reason := range []string{v1alpha1.EventStarted, v1alpha1.EventStalled, v1alpha1.EventResumed, v1alpha1.EventCompleted} {
 			if got[reason] != 1 {
 				t.Errorf("Events %v, want one %s", got, reason)
 			}
@@ -323,7 +323,9 @@ func TestWorkWithoutBytes(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := "no other work was seen since " + worked.UTC().Format(time.RFC3339)
-		if !slices.ContainsFunc(list.Items, func(e eventsv1.Event) bool { return e.Reason == EventStalled && strings.HasSuffix(e.Note, want) }) {
+		if !slices.ContainsFunc(list.Items, func(e eventsv1.Event) bool {
+			return e.Reason == v1alpha1.EventStalled && strings.HasSuffix(e.Note, want)
+		}) {
 			t.Errorf("no Event says %q: %+v", want, list.Items)
 		}
 	})
