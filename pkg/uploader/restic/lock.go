@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -198,7 +199,7 @@ func (u *Uploader) refuseUnproven(ctx context.Context, w *workspace) error {
 		return fmt.Errorf("find the name of this host: %w", err)
 	}
 	locks, unread, err := u.allLocks(ctx, w.withoutCache())
-	if err = errors.Join(err, unread); err != nil {
+	if err = errors.Join(append(slices.DeleteFunc(unread, isNoLock), err)...); err != nil {
 		return err
 	}
 	for _, l := range locks {
@@ -208,4 +209,11 @@ func (u *Uploader) refuseUnproven(ctx context.Context, w *workspace) error {
 		}
 	}
 	return err
+}
+
+// isNoLock reports whether restic has got a lock's bytes, and they are none: of an upload that broke off, say. restic unlock leaves what it cannot
+// read, so nobody's lock is removed for it.
+func isNoLock(err error) bool {
+	exit, ok := errors.AsType[*ExitError](err)
+	return ok && broken.MatchString(exit.Message) && !errors.Is(err, context.DeadlineExceeded)
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -45,7 +46,8 @@ func TestLiveLockOfAnotherClock(t *testing.T) {
 	})
 }
 
-// TestLiveLockBesideADeadOne: restic unlock removes all locks that are old by this host's clock, also those that are not in the way.
+// TestLiveLockBesideADeadOne: restic unlock removes all locks that are old by this host's clock, also those that are not in the way. A lock
+// without content, as a broken upload leaves it, is in nobody's way, and stays.
 func TestLiveLockBesideADeadOne(t *testing.T) {
 	eachBehavior(t, func(t *testing.T, version string) {
 		u := newUploader(t, version, Options{})
@@ -65,6 +67,10 @@ func TestLiveLockBesideADeadOne(t *testing.T) {
 		now := time.Now()
 		resticrepo.Lock{Time: now.Add(-40 * time.Minute), Exclusive: true, Hostname: "node-b", Username: "root", PID: 7}.Plant(t, program, repository.URL)
 		live := resticrepo.Lock{Time: now.Add(-35 * time.Minute), Hostname: "node-c", Username: "root", PID: 8}.Plant(t, program, repository.URL)
+		empty := filepath.Join(repository.URL, "locks", strings.Repeat("b", 64))
+		if err := os.WriteFile(empty, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
 		if err := backup(); !errors.Is(err, uploader.ErrRepositoryLocked) {
 			t.Errorf("at first sight: %v", err)
 		}
@@ -78,6 +84,9 @@ func TestLiveLockBesideADeadOne(t *testing.T) {
 		seenForLong("node-c")
 		if err := backup(); err != nil {
 			t.Errorf("after both were seen for long: %v", err)
+		}
+		if err := os.Remove(empty); err != nil {
+			t.Errorf("the lock without content: %v", err)
 		}
 		noLocks(t, repository)
 	})

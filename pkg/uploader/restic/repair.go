@@ -206,8 +206,8 @@ func (u *Uploader) removeStale(ctx context.Context, w *workspace) (uploader.Unlo
 		return uploader.Unlocked{}, fmt.Errorf("find the name of this host: %w", err)
 	}
 	before, unread, err := u.allLocks(ctx, w)
-	if err == nil && errors.Is(unread, context.DeadlineExceeded) {
-		err = unread
+	if joined := errors.Join(unread...); err == nil && errors.Is(joined, context.DeadlineExceeded) {
+		err = joined
 	}
 	if err == nil {
 		err = refuseLiving(before, host)
@@ -219,7 +219,7 @@ func (u *Uploader) removeStale(ctx context.Context, w *workspace) (uploader.Unlo
 		return uploader.Unlocked{}, err
 	}
 	after, unread, err := u.allLocks(ctx, w)
-	if err = errors.Join(err, unread); err != nil {
+	if err = errors.Join(append(unread, err)...); err != nil {
 		return uploader.Unlocked{}, unconfirmedError{fmt.Errorf("restic unlock has ended well, and which locks are left is not known: %w", err)}
 	}
 	return compareLocks(before, after, host)
@@ -262,8 +262,8 @@ func compareLocks(before, after map[string]uploader.Lock, host string) (uploader
 // maxLocks bounds how many locks are read, each by a run of restic.
 const maxLocks = 1000
 
-// allLocks returns the repository's locks by their ids. unread says why one that is there could not be read; one that goes meanwhile is none.
-func (u *Uploader) allLocks(ctx context.Context, w *workspace) (found map[string]uploader.Lock, unread, err error) {
+// allLocks returns the repository's locks by their ids. unread says why each that is there could not be read; one that goes meanwhile is none.
+func (u *Uploader) allLocks(ctx context.Context, w *workspace) (found map[string]uploader.Lock, unread []error, err error) {
 	look := u.unlocked(w).workspace
 	ids, err := u.lockIDs(ctx, look)
 	if err != nil {
@@ -288,7 +288,9 @@ func (u *Uploader) allLocks(ctx context.Context, w *workspace) (found map[string
 	}
 	ids, err = u.lockIDs(ctx, look)
 	for _, id := range ids {
-		unread = errors.Join(unread, failed[id])
+		if failed[id] != nil {
+			unread = append(unread, failed[id])
+		}
 	}
 	return found, unread, err
 }
