@@ -30,15 +30,16 @@ func (u *Uploader) Backup(ctx context.Context, req uploader.BackupRequest, p pro
 	sink := orDiscard(p)
 	var result uploader.BackupResult
 	err := u.inWorkspace(req.Repository, func(w *workspace) error {
-		var leftOut bool
-		var err error
 		if req.Resume {
-			sink.Report(progress.Reading{Stage: progress.StageScanning})
-			if leftOut, err = u.repairIndex(ctx, w, sink); err != nil {
+			leftOut, err := u.repairIndex(ctx, w, sink)
+			if leftOut {
+				defer u.repairAgain(ctx, w)
+			}
+			if err != nil {
 				return err
 			}
 		}
-		err = u.pastDeadLocks(ctx, w, func() error {
+		return u.pastDeadLocks(ctx, w, func() error {
 			var err error
 			result, err = u.backup(ctx, w, req, sink)
 			if req.Parent != "" && errors.Is(err, uploader.ErrSnapshotNotFound) {
@@ -48,10 +49,6 @@ func (u *Uploader) Backup(ctx context.Context, req uploader.BackupRequest, p pro
 			}
 			return err
 		})
-		if err == nil && leftOut {
-			_, _ = u.repairIndex(ctx, w, progress.Discard) // the snapshot is there, whatever becomes of it
-		}
-		return err
 	})
 	if err != nil {
 		return uploader.BackupResult{}, fmt.Errorf("back up: %w", err)
@@ -112,30 +109,58 @@ func (u *Uploader) backup(ctx context.Context, w *workspace, req uploader.Backup
 // the index was written without packs that others may need, and must be repaired again. The error is uploader.ErrUnconfirmed
 // where no pack may be left: restic would store nothing of what the index names, and nobody could restore the snapshot.
 func (u *Uploader) repairIndex(ctx context.Context, w *workspace, sink progress.Sink) (leftOut bool, err error) {
-	err = u.tryRepairIndex(ctx, w, sink)
-	for range repairRetries {
-		if !errors.Is(err, uploader.ErrRepositoryLocked) {
-			break
+	leftOut, err = u.repairUnused(ctx, w, sink)
+	address := w.hide(w.repository.URL)
+	if leftOut {
+		u.options.Logger.Error("The repository's index lacks packs; a repair after the backup adds them, or 'kubectl plimsoll repository repair --index'",
+			"repository", address, "error", err)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return leftOut, context.Cause(ctx)
+	case errors.Is(err, uploader.ErrUnconfirmed) && !errors.Is(err, errPacksLeftOut):
+		return leftOut, fmt.Errorf("repair the index: %w", err)
+	case err != nil && !leftOut:
+		u.options.Logger.Info("Index repair failed; data may be uploaded again", "repository", address, "error", err)
+	}
+	return leftOut, nil
+}
+
+// repairUnused repairs the index, and tries again a few times while somebody else uses the repository. It reports whether a repair has left packs
+// out, and none has ended well since.
+func (u *Uploader) repairUnused(ctx context.Context, w *workspace, sink progress.Sink) (leftOut bool, err error) {
+	for retry := 0; ; retry++ {
+		err = u.tryRepairIndex(ctx, w, sink)
+		leftOut = err != nil && (leftOut || errors.Is(err, errPacksLeftOut))
+		if retry == repairRetries || !errors.Is(err, uploader.ErrRepositoryLocked) {
+			return leftOut, err
 		}
 		// The worker of an agent that was killed just now may still be on its way out.
 		select {
 		case <-time.After(u.repairDelay):
 		case <-ctx.Done():
-			return false, context.Cause(ctx)
+			return leftOut, err
 		}
-		err = u.tryRepairIndex(ctx, w, sink)
 	}
-	address := w.hide(w.repository.URL)
-	switch {
-	case errors.Is(err, errPacksLeftOut):
-		u.options.Logger.Error("The repository's index lacks packs; 'kubectl plimsoll repository repair --index' adds them", "repository", address, "error", err)
-		return true, nil
-	case errors.Is(err, uploader.ErrUnconfirmed):
-		return false, fmt.Errorf("repair the index: %w", err)
-	case err != nil:
-		u.options.Logger.Info("Index repair failed; data may be uploaded again", "repository", address, "error", err)
+}
+
+// repairLimit is how long the repair after a backup may take, and repairGrace how long it goes on when the backup was canceled: less than the
+// agent has to stop.
+const (
+	repairLimit = 10 * time.Minute
+	repairGrace = initGrace
+)
+
+// repairAgain repairs the index that was written without packs that others may need, whatever has become of the backup.
+func (u *Uploader) repairAgain(ctx context.Context, w *workspace) {
+	lasting, end := outlast(ctx, repairGrace)
+	defer end()
+	limited, cancel := context.WithTimeout(lasting, repairLimit)
+	defer cancel()
+	if _, err := u.repairUnused(limited, w, progress.Discard); err != nil {
+		u.options.Logger.Error("The repository's index may lack packs of other volumes, whose snapshots cannot be read then; "+
+			"'kubectl plimsoll repository repair --index' adds them", "repository", w.hide(w.repository.URL), "error", err)
 	}
-	return false, nil
 }
 
 // repairRetries is how often a locked repository is tried again.
@@ -143,6 +168,7 @@ const repairRetries = 2
 
 func (u *Uploader) tryRepairIndex(ctx context.Context, w *workspace, sink progress.Sink) error {
 	w = w.withoutCache()
+	sink.Report(progress.Reading{Stage: progress.StageScanning})
 	if err := u.readsIndex(ctx, w); err != nil {
 		return err
 	}

@@ -50,13 +50,22 @@ const initGrace = 20 * time.Second
 // runInit runs restic init, and lets it end when the agent stops: restic stores the key before the configuration, and
 // neither opens nor makes a repository that has keys alone.
 func (u *Uploader) runInit(ctx context.Context, w *workspace) error {
-	lasting, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer cancel(nil)
-	defer context.AfterFunc(ctx, func() {
-		timer := time.AfterFunc(initGrace, func() { cancel(context.Cause(ctx)) })
-		context.AfterFunc(lasting, func() { timer.Stop() })
-	})()
+	lasting, end := outlast(ctx, initGrace)
+	defer end()
 	return u.run(lasting, w, invocation{command: "init"})
+}
+
+// outlast returns a context that ends a while after ctx, or with end.
+func outlast(ctx context.Context, grace time.Duration) (lasting context.Context, end func()) {
+	lasting, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.AfterFunc(grace, func() { cancel(context.Cause(ctx)) })
+		context.AfterFunc(lasting, func() { timer.Stop() })
+	})
+	return lasting, func() {
+		stop()
+		cancel(nil)
+	}
 }
 
 // checkPassword finds out whether there is a repository that the password opens.

@@ -43,8 +43,12 @@ func (u *Uploader) writeIndex(ctx context.Context, w *workspace, p progress.Sink
 	}
 	gone := map[string]bool{}
 	for try := 1; ; try++ {
+		lacking := int64(len(gone)) + repaired.Unread // in the index that the last try has written
 		run, err := u.runRepairIndex(ctx, w, gone, p)
-		if err != nil {
+		switch {
+		case err != nil && lacking > 0:
+			return repaired, unconfirmedError{fmt.Errorf("%w: it was written without %d, and could not be written again: %w", errPacksLeftOut, lacking, err)}
+		case err != nil:
 			return repaired, err
 		}
 		repaired.Added += run.Added - run.Unread

@@ -1,14 +1,21 @@
 package restic
 
 import (
+	"bytes"
+	"cmp"
+	"context"
 	"errors"
+	"log/slog"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/test/parts"
+	"github.com/plimsoll-io/plimsoll/test/resticrepo"
 )
 
 // TestResumeLeavesOthersReadable: a backup that is tried again repairs the index first. What the storage does not list or send just then
@@ -131,4 +138,92 @@ func TestRepairIndexFindsPacksAgain(t *testing.T) {
 		}
 		intact(t, u, repository, stored.SnapshotID)
 	}
+}
+
+// TestRepairThatStopsHalfWay: the packs that a repair has left out are back in the index after the backup, also if that was canceled, or the log
+// says that they may not be. Another client keeps the repair from being ended at once.
+func TestRepairThatStopsHalfWay(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ cancel, stays bool }{
+		"the backup succeeds":         {},
+		"the backup is canceled":      {cancel: true},
+		"the other client lasts long": {stays: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var log bytes.Buffer
+			u := newUploader(t, parts.DefaultRestic, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			u.repairDelay = time.Millisecond
+			repository := initialized(t, u, 0)
+			others, err := u.Backup(t.Context(), uploader.BackupRequest{Repository: repository, Volume: volumeOf(t, 1<<20)}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lock := resticrepo.Lock{Time: time.Now(), Hostname: "node-b", PID: 7}.Plant(t, parts.Restic(t, parts.DefaultRestic), repository.URL)
+			away := filepath.Join(t.TempDir(), "lock")
+			if err := os.Rename(lock, away); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			served, server := serve(t, repository)
+			server.setHook(lockedHalfWay(repository.URL, lock, away, func() int {
+				switch {
+				case test.cancel:
+					cancel()
+					return cmp.Or(move(lock, away), http.StatusInsufficientStorage)
+				case test.stays:
+					return 0
+				}
+				return move(lock, away)
+			}))
+			_, err = u.Backup(ctx, uploader.BackupRequest{Repository: served, Volume: volumeOf(t, 1<<20), Resume: true}, nil)
+			if (err != nil) != test.cancel {
+				t.Errorf("got %v", err)
+			}
+			said := strings.Contains(log.String(), "level=ERROR msg=\"The repository's index may lack packs of other volumes")
+			if said != test.stays {
+				t.Errorf("the log: %s", &log)
+			}
+			if test.stays {
+				if err := os.Remove(lock); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := u.RepairIndex(t.Context(), repository, nil); err != nil {
+					t.Error(err)
+				}
+			}
+			noLocks(t, repository)
+			intact(t, u, repository, others.SnapshotID)
+		})
+	}
+}
+
+// lockedHalfWay lets restic write an index without packs, and puts the lock of another client there before it writes the next. When a backup
+// begins, it does and answers what begin says.
+func lockedHalfWay(dir, lock, away string, begin func() int) func(path string) int {
+	withheld, locked, begun := false, false, false
+	return func(path string) int {
+		held, _ := filepath.Glob(filepath.Join(dir, "locks", "*"))
+		switch {
+		case path == "data/" && len(held) > 0 && !withheld:
+			withheld = true
+			return http.StatusNotFound
+		case path == "data/" && withheld && !locked:
+			locked = true
+			return move(away, lock)
+		case path == "snapshots/" && !begun:
+			begun = true
+			return begin()
+		}
+		return 0
+	}
+}
+
+// move returns the status with which a storage fails that could not move a file.
+func move(from, to string) int {
+	if err := os.Rename(from, to); err != nil {
+		return http.StatusInternalServerError
+	}
+	return 0
 }
