@@ -43,15 +43,28 @@ var (
 func (r *run) finalizeClaims(ctx context.Context, outcome *Outcome) error {
 	created := createdClaims(outcome.Resources)
 	ofSnapshots, end := r.claimsOfSnapshots(created), time.Now().Add(r.engine.config.ResourceTimeout)
-	problems := r.patchVolumes(ctx, r.volumesToPatch(created))
+	waiting := r.volumesToPatch(created)
+	bound := maps.Clone(waiting)
+	problems := r.patchVolumes(ctx, waiting)
+	maps.DeleteFunc(bound, func(claim types.NamespacedName, _ *volumeinfo.PVInfo) bool { return problems[claim] != nil })
 	failedSnapshots := r.failedSnapshots(ctx, ofSnapshots, end)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	for _, claim := range slices.SortedFunc(maps.Keys(failedSnapshots), compareNames) {
-		outcome.Results.Errors.Add(claim.Namespace, fmt.Errorf("persistentvolumeclaims/%s: it gets no data: %w. %s", claim.Name, failedSnapshots[claim], otherBackup))
+		switch problem := failedSnapshots[claim]; {
+		case errors.Is(problem, errFullClaimGone) || errors.Is(problem, errClaimGone) && bound[claim] != nil:
+			outcome.Results.Warnings.Add(claim.Namespace, fmt.Errorf("persistentvolumeclaims/%s: %w", claim.Name, errFullClaimGone))
+		case errors.Is(problem, errClaimGone):
+			outcome.Results.Errors.Add(claim.Namespace, fmt.Errorf("persistentvolumeclaims/%s: %w", claim.Name, problem))
+		default:
+			outcome.Results.Errors.Add(claim.Namespace, fmt.Errorf("persistentvolumeclaims/%s: it gets no data: %w. %s", claim.Name, problem, otherBackup))
+		}
 	}
 	for _, claim := range slices.SortedFunc(maps.Keys(problems), compareNames) {
+		if errors.Is(problems[claim], errClaimGone) {
+			continue // what counts is its data
+		}
 		err := fmt.Errorf("persistentvolumeclaims/%s: reclaim policy and labels of its old volume: %w", claim.Name, problems[claim])
 		// Where no volume was made of a snapshot, the storage may not have that any more.
 		if errors.Is(err, errUnbound) || errors.Is(err, errNotMade) && !ofSnapshots[claim] {
@@ -110,9 +123,6 @@ func (r *run) patchBoundVolumes(ctx context.Context, waiting map[types.Namespace
 		}
 		if ctx.Err() != nil {
 			return // else it says nothing about the claim
-		}
-		if errors.Is(problem, errClaimGone) {
-			problem = nil // there is nothing to change
 		}
 		if problems[claim] = problem; problem == nil || isFinal(problem) {
 			delete(waiting, claim)
@@ -212,7 +222,7 @@ func (r *run) volumesToPatch(created map[types.NamespacedName]bool) map[types.Na
 
 // isFinal reports whether it is of no use to wait.
 func isFinal(err error) bool {
-	return errors.Is(err, errUnused) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err)
+	return errors.Is(err, errUnused) || errors.Is(err, errClaimGone) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err)
 }
 
 // boundVolume returns the volume of a claim once both are bound to each other.

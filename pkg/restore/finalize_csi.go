@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -65,17 +66,25 @@ func (r *run) failedSnapshots(ctx context.Context, claims map[types.NamespacedNa
 	}
 }
 
-// snapshotProblem returns why the snapshot of a claim cannot be used, nil if it can or is not needed any more.
+// snapshotProblem returns why the snapshot of a claim cannot be used, nil if it can or is not needed any more; errFullClaimGone
+// or errLostWithClaim for a claim that was deleted.
 func (r *run) snapshotProblem(ctx context.Context, name types.NamespacedName) error {
 	claim, err := r.getObject(ctx, claimObjects, name)
 	if apierrors.IsNotFound(err) {
-		return nil // somebody has deleted it since
+		return errLostWithClaim
 	}
 	if err != nil {
 		return err
 	}
+	bound := textOf(claim.Object, "status", "phase") == string(corev1.ClaimBound)
+	switch gone := claim.GetDeletionTimestamp() != nil; {
+	case gone && bound:
+		return errFullClaimGone
+	case gone:
+		return errLostWithClaim
+	}
 	source := textOf(claim.Object, "spec", "dataSource", "name")
-	if textOf(claim.Object, "status", "phase") == "Bound" || textOf(claim.Object, "spec", "dataSource", "kind") != "VolumeSnapshot" {
+	if bound || textOf(claim.Object, "spec", "dataSource", "kind") != "VolumeSnapshot" {
 		return nil
 	}
 	snapshot, err := r.getObject(ctx, snapshotObjects, types.NamespacedName{Namespace: name.Namespace, Name: source})

@@ -42,6 +42,7 @@ func TestSnapshotThatCannotBeUsed(t *testing.T) {
 		pods     = `{"apiVersion":"v1","kind":"PodList","items":[{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web"},"spec":{"volumes":[{"name":"v","persistentVolumeClaim":{"claimName":"data"}}]}}]}`
 	)
 	failed := strings.Replace(snapshot, `"status":{}`, `"status":{"error":{"message":"no such snapshot"}}`, 1)
+	going := strings.Replace(claim, `"spec"`, `"metadata":{"deletionTimestamp":"2026-01-02T03:04:05Z"},"spec"`, 1)
 	usable := strings.Replace(snapshot, `"status":{}`, `"status":{"readyToUse":true}`, 1)
 	unused := "warning shop: persistentvolumeclaims/data: reclaim policy and labels of its old volume: its storage class waits"
 	for _, test := range []struct {
@@ -75,7 +76,13 @@ func TestSnapshotThatCannotBeUsed(t *testing.T) {
 		want: []string{`error shop: persistentvolumeclaims/data: reclaim policy and labels of its old volume: not done within 1m0s: a node is chosen`},
 	}, {
 		name: "deleted since", pods: noPods,
-		want: []string{""}, // nothing, at once
+		want: []string{"error shop: persistentvolumeclaims/data: the claim was deleted since the restore created it; the data of the backup is not in the cluster"}, // at once
+	}, {
+		name: "being deleted", claim: going, snapshot: snapshot, content: content, pods: noPods,
+		want: []string{"error shop: persistentvolumeclaims/data: the claim was deleted since the restore created it; the data of the backup is not in the cluster"},
+	}, {
+		name: "being deleted with its volume", claim: strings.Replace(going, "Pending", "Bound", 1), pods: noPods,
+		want: []string{"warning shop: persistentvolumeclaims/data: the claim was deleted since the restore created it. Data of the backup went into it before"},
 	}} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

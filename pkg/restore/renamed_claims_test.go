@@ -232,12 +232,15 @@ func TestUnknownCreatedClaim(t *testing.T) {
 	a.createNamespace(shop)
 	a.create("persistentvolumeclaims", `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: data-copy, namespace: `+shop+`},
 		spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}`)
-	outcome := &Outcome{Resources: map[string][]string{"v1/PersistentVolumeClaim": {shop + "/data-copy(created)", shop + "/other(skipped)"}}}
+	outcome := &Outcome{Resources: map[string][]string{"v1/PersistentVolumeClaim": {shop + "/data-copy(created)", shop + "/gone-copy(created)", shop + "/other(skipped)"}}}
 	if err := a.collect(a.engine()).Finalize(t.Context(), outcome); err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(resultsText(outcome), "\n")
-	want := []string{"error " + shop + ": persistentvolumeclaims/data-copy: it is none of the backup's claims"}
+	want := []string{
+		"error " + shop + ": persistentvolumeclaims/data-copy: it is none of the backup's claims",
+		"error " + shop + ": persistentvolumeclaims/gone-copy: the claim was deleted since the restore created it. It is none of the backup's claims",
+	}
 	if !slices.EqualFunc(lines, want, strings.HasPrefix) {
 		t.Errorf("results (-want +got):\n%s", cmp.Diff(want, lines))
 	}

@@ -15,6 +15,20 @@ import (
 // podVolume names a volume of a pod.
 type podVolume struct{ namespace, pod, volume string }
 
+// storedVolume is the volume of a pod as the backup names it.
+type storedVolume struct {
+	podVolume
+	snapshot string // of restic or kopia; "" where only an annotation of the pod has it
+}
+
+// isSourceOf reports whether its data is that of a PodVolumeRestore. Resource modifiers may have given the pod another name.
+func (s storedVolume) isSourceOf(spec *velerov1.PodVolumeRestoreSpec) bool {
+	if s.snapshot == "" {
+		return s.pod == spec.Pod.Name && s.volume == spec.Volume
+	}
+	return s.snapshot == spec.SnapshotID
+}
+
 var (
 	// errUnknownClaim comes for a created claim of which it is not known what it was in the backup.
 	errUnknownClaim = errors.New("it is none of the backup's claims under the resource modifiers (spec.resourceModifier) as they are now, so it was not checked whether it gets its data, " +
@@ -24,6 +38,13 @@ var (
 		"its new volume keeps the reclaim policy and labels of its storage class")
 	// errNotFilled comes for a created claim that gets no data and may be another one of the backup than the one of its name.
 	errNotFilled = errors.New("no PodVolumeRestore fills it, and it is not known which claim of the backup it is. Look at it")
+	// errLostWithClaim comes for a claim that was deleted before it had the data that the backup has of it.
+	errLostWithClaim = fmt.Errorf("%w since the restore created it; the data of the backup is not in the cluster. Restore it again, with the pods that use it", errClaimGone)
+	// errFullClaimGone comes for a claim that was deleted after data went into it. Where not all did, that is an error of its own.
+	errFullClaimGone = fmt.Errorf("%w since the restore created it. Data of the backup went into it before; its volume may be kept", errClaimGone)
+	// errUnknownClaimGone is errUnknownClaim for one that was deleted.
+	errUnknownClaimGone = fmt.Errorf("%w since the restore created it. It is none of the backup's claims under the resource modifiers (spec.resourceModifier) as they are now, "+
+		"so it is not known whether the backup has data of it, and whether that was restored", errClaimGone)
 )
 
 // checkFilled adds to the results which created claims stay empty, or may, although the backup has their data.
@@ -34,14 +55,20 @@ func (r *run) checkFilled(ctx context.Context, created map[types.NamespacedName]
 	check := r.newFillCheck(ctx, namespaces, outcome.PodVolumes)
 	unfilled := map[types.NamespacedName]error{}
 	for claim, from := range stored {
-		if problem := r.whyUnfilled(claim, from, check); problem != nil {
+		problem := r.whyUnfilled(claim, from, check)
+		if errors.Is(problem, errFullClaimGone) {
+			outcome.Results.Warnings.Add(claim.Namespace, fmt.Errorf("persistentvolumeclaims/%s: %w", claim.Name, problem))
+		} else if problem != nil {
 			unfilled[claim] = problem
 		}
 	}
 	for claim := range unknown {
 		filled, gone, err := check.look(claim)
 		switch {
+		case gone && filled:
+			outcome.Results.Warnings.Add(claim.Namespace, fmt.Errorf("persistentvolumeclaims/%s: %w", claim.Name, errFullClaimGone))
 		case gone:
+			unfilled[claim] = errUnknownClaimGone
 		case filled:
 			outcome.Results.Warnings.Add(claim.Namespace, fmt.Errorf("persistentvolumeclaims/%s: %w", claim.Name, errUnknownFilledClaim))
 		case err != nil:
@@ -65,8 +92,8 @@ func (r *run) lostModifiers() bool {
 }
 
 // storedClaims returns the created claims of which restic or kopia has data, with the volumes of pods from which it was backed up.
-func (r *run) storedClaims(created map[types.NamespacedName]bool) map[types.NamespacedName][]podVolume {
-	stored := map[types.NamespacedName][]podVolume{}
+func (r *run) storedClaims(created map[types.NamespacedName]bool) map[types.NamespacedName][]storedVolume {
+	stored := map[types.NamespacedName][]storedVolume{}
 	for _, claim := range slices.AppendSeq(slices.Collect(maps.Keys(r.volumes.podVolumes)), maps.Keys(r.volumes.annotated)) {
 		target, from := r.targetClaim(claim), r.volumes.storedFrom(claim)
 		if created[target] && len(from) > 0 {
@@ -89,15 +116,19 @@ func (r *run) unknownClaims(created map[types.NamespacedName]bool) map[types.Nam
 	return unknown
 }
 
-// whyUnfilled returns why a created claim stays empty, though the backup has its data: its pod was not created, or gets no data. It
-// returns nil if data goes into it, or it was deleted.
-func (r *run) whyUnfilled(claim types.NamespacedName, from []podVolume, check *fillCheck) error {
+// whyUnfilled returns why a created claim stays empty, though the backup has its data: its pod was not created, or gets no data, or it
+// was deleted: errFullClaimGone if after it was filled. It returns nil if data goes into it.
+func (r *run) whyUnfilled(claim types.NamespacedName, from []storedVolume, check *fillCheck) error {
 	filled, gone, err := check.look(claim)
 	if err == nil && !filled && r.lostModifiers() {
 		err = errNotFilled
 	}
 	switch {
-	case filled || gone:
+	case gone && (filled || check.filledBefore(claim, from)):
+		return errFullClaimGone
+	case gone:
+		return errLostWithClaim
+	case filled:
 		return nil
 	case err != nil:
 		return fmt.Errorf("it is not known whether its data was restored: %w", err)
@@ -110,14 +141,18 @@ func (r *run) whyUnfilled(claim types.NamespacedName, from []podVolume, check *f
 // fillCheck finds out whether claims get the data that the backup has of them. It goes by their UIDs: resource modifiers may have given
 // the claims, their pods and the claims of these other names.
 type fillCheck struct {
-	filled map[types.UID]bool                 // the claims behind the volumes of pods that are restored
-	claims map[types.NamespacedName]types.UID // those in the cluster
-	errs   map[string]error                   // why those of a namespace are not known
+	volumes []velerov1.PodVolumeRestore        // all have ended; those that have not ended well are errors of the restore
+	filled  map[types.UID]bool                 // the claims behind the volumes of pods that are restored
+	claims  map[types.NamespacedName]types.UID // those in the cluster
+	going   map[types.NamespacedName]bool      // those of them that are being deleted
+	errs    map[string]error                   // why those of a namespace are not known
 }
 
 // newFillCheck lists the claims of namespaces, each once.
 func (r *run) newFillCheck(ctx context.Context, namespaces map[string]bool, volumes []velerov1.PodVolumeRestore) *fillCheck {
-	check := &fillCheck{filled: map[types.UID]bool{}, claims: map[types.NamespacedName]types.UID{}, errs: map[string]error{}}
+	check := &fillCheck{
+		volumes: volumes, filled: map[types.UID]bool{}, claims: map[types.NamespacedName]types.UID{}, going: map[types.NamespacedName]bool{}, errs: map[string]error{},
+	}
 	for i := range volumes {
 		if uid := volumes[i].Labels[velerov1.PVCUIDLabel]; uid != "" {
 			check.filled[types.UID(uid)] = true
@@ -130,9 +165,9 @@ func (r *run) newFillCheck(ctx context.Context, namespaces map[string]bool, volu
 				return err
 			}
 			for i := range list.Items {
-				if claim := &list.Items[i]; claim.GetDeletionTimestamp() == nil {
-					check.claims[types.NamespacedName{Namespace: namespace, Name: claim.GetName()}] = claim.GetUID()
-				}
+				claim := &list.Items[i]
+				name := types.NamespacedName{Namespace: namespace, Name: claim.GetName()}
+				check.claims[name], check.going[name] = claim.GetUID(), claim.GetDeletionTimestamp() != nil
 			}
 			return nil
 		})
@@ -143,11 +178,24 @@ func (r *run) newFillCheck(ctx context.Context, namespaces map[string]bool, volu
 	return check
 }
 
-// look reports whether data goes into a claim, and whether that was deleted.
+// look reports whether data goes into a claim, and whether that was deleted. Of one that is there no more it does not know the former.
 func (c *fillCheck) look(claim types.NamespacedName) (filled, gone bool, err error) {
 	if err := c.errs[claim.Namespace]; err != nil {
 		return false, false, err
 	}
 	uid, ok := c.claims[claim]
-	return c.filled[uid], !ok, nil
+	return c.filled[uid], !ok || c.going[claim], nil
+}
+
+// filledBefore reports whether data of the backup went into a claim that is there no more: a PodVolumeRestore had it, and no other claim
+// got it.
+func (c *fillCheck) filledBefore(claim types.NamespacedName, from []storedVolume) bool {
+	there := map[types.UID]bool{}
+	for _, uid := range c.claims {
+		there[uid] = true
+	}
+	return slices.ContainsFunc(c.volumes, func(pvr velerov1.PodVolumeRestore) bool {
+		ofClaim := slices.ContainsFunc(from, func(s storedVolume) bool { return s.isSourceOf(&pvr.Spec) })
+		return ofClaim && pvr.Spec.Pod.Namespace == claim.Namespace && !there[types.UID(pvr.Labels[velerov1.PVCUIDLabel])]
+	})
 }

@@ -36,7 +36,7 @@ func (o overloadedLists) RoundTrip(request *http.Request) (*http.Response, error
 	}, nil
 }
 
-// modifiedRestore has restored pod "web" as "web-copy", with claim "a" as "a-copy", "b" and two more. Nothing fills claim "c". "gone" and
+// modifiedRestore has restored pod "web" as "web-copy", with claim "a" as "a-copy", "b" and two more. Nothing fills claim "c". "b", "gone" and
 // "going" were deleted since.
 func modifiedRestore(t *testing.T) (a *attempt, shop string, outcome *Outcome) {
 	t.Helper()
@@ -61,15 +61,17 @@ func modifiedRestore(t *testing.T) (a *attempt, shop string, outcome *Outcome) {
 		volumes: [`+strings.Join(volumes[:2], ", ")+`], containers: [{name: a, image: a}]}}`))...)
 	outcome = a.run()
 	claims := a.resource("persistentvolumeclaims").Namespace(shop)
-	for _, name := range []string{"gone", "going"} {
+	for _, name := range []string{"b", "gone", "going"} {
 		if err := claims.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	gone := a.get("persistentvolumeclaims", shop, "gone")
-	gone.SetFinalizers(nil)
-	if _, err := claims.Update(t.Context(), gone, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"b", "gone"} {
+		gone := a.get("persistentvolumeclaims", shop, name)
+		gone.SetFinalizers(nil)
+		if _, err := claims.Update(t.Context(), gone, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return a, shop, outcome
 }
@@ -80,16 +82,22 @@ func TestFilledClaimsAreKnownByTheirUIDs(t *testing.T) {
 	t.Parallel()
 	a, shop, outcome := modifiedRestore(t)
 	modifiers := a.input.Modifiers
+	lost := func(claim string) string {
+		return "error " + shop + ": persistentvolumeclaims/" + claim + ": the claim was deleted since the restore created it; the data of the backup is not in the cluster"
+	}
+	full := "warning " + shop + ": persistentvolumeclaims/b: the claim was deleted since the restore created it. Data of the backup went into it before"
 	for name, test := range map[string]struct {
 		modifiers *Modifiers
 		want      []string
 	}{
 		"with the modifiers": {modifiers, []string{
 			"error " + shop + ": persistentvolumeclaims/c: its new volume is empty: it would be filled through pod web",
+			lost("going"), lost("gone"), full,
 		}},
 		"without them": {nil, []string{
 			"error " + shop + ": persistentvolumeclaims/c: it is not known whether its data was restored: no PodVolumeRestore fills it",
-			"warning " + shop + `: persistentvolumeclaims/a-copy: its data is restored, but it is none of the backup's claims`,
+			lost("going"), lost("gone"),
+			"warning " + shop + `: persistentvolumeclaims/a-copy: its data is restored, but it is none of the backup's claims`, full,
 			`warning velero: the resource modifiers of the restore (ConfigMap "rules", spec.resourceModifier) cannot be read any more`,
 		}},
 	} {

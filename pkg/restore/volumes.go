@@ -176,13 +176,16 @@ func (r *volumeRecords) readAnnotatedPods(archive *backupstore.Archive) {
 }
 
 // storedFrom returns the volumes of pods, as the backup names them, from which it has the data of a claim.
-func (r *volumeRecords) storedFrom(claim types.NamespacedName) (stored []podVolume) {
+func (r *volumeRecords) storedFrom(claim types.NamespacedName) (stored []storedVolume) {
 	for _, pvb := range r.podVolumes[claim] {
 		if pvb.Status.SnapshotID != "" {
-			stored = append(stored, podVolume{pvb.Spec.Pod.Namespace, pvb.Spec.Pod.Name, pvb.Spec.Volume})
+			stored = append(stored, storedVolume{podVolume{pvb.Spec.Pod.Namespace, pvb.Spec.Pod.Name, pvb.Spec.Volume}, pvb.Status.SnapshotID})
 		}
 	}
-	return append(stored, r.annotated[claim]...)
+	for _, volume := range r.annotated[claim] {
+		stored = append(stored, storedVolume{podVolume: volume})
+	}
+	return stored
 }
 
 // annotatedSnapshots returns the snapshots of a pod's volumes as Velero 1.0 and before noted them on the pod, by volume.
