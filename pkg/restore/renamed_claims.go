@@ -43,15 +43,15 @@ type podClaim struct {
 	backup types.NamespacedName // which the pod of the backup uses
 }
 
-// checkRenamed refuses to fill a claim that a pod uses in place of its own, which resource modifiers have renamed, and that this restore
-// has not made: such a rename is made to spare the original.
+// checkRenamed refuses to fill the original of a claim that resource modifiers have renamed, which a pod still uses and this restore has
+// not made: such a rename is made to spare it.
 func (s *scope) checkRenamed(claim podClaim, object *unstructured.Unstructured) error {
 	if claim.backup.Name == "" || !s.foreign(object) {
 		return nil
 	}
 	target := s.targetClaim(claim.backup).Name
-	if target == claim.backup.Name || target == claim.name {
-		return nil
+	if claim.name != claim.backup.Name || target == claim.name {
+		return nil // the rules themselves have chosen it for the pod
 	}
 	return fmt.Errorf("no data goes into it: it is the claim %q, which this restore has not made, and the resource modifiers (spec.resourceModifier) restore the backup's claim %q as %q. "+
 		"The pod waits for ever. Delete it, with an owner that this restore has made, and claim %q; add a rule that sets claimName to %q in the pod, and restore again",

@@ -170,6 +170,30 @@ func TestOriginalOfRenamedClaimKeepsItsData(t *testing.T) {
 	}
 }
 
+// TestPreparedClaimOfRenamedOne: a pod whose claim the rules themselves have chosen, and which is neither the original nor the renamed one,
+// is filled, with the warning that it was there before.
+func TestPreparedClaimOfRenamedOne(t *testing.T) {
+	t.Parallel()
+	a := newAttempt(t)
+	_, shop := a.inNamespaces()
+	a.createNamespace(shop)
+	a.create("persistentvolumeclaims", `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: prepared, namespace: `+shop+`},
+		spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}`)
+	a.input.Restore.Status.StartTimestamp = new(metav1.NewTime(time.Now().Add(time.Hour)))
+	a.input.Modifiers = modifiersOf(t, renameRule("^data$", "data-copy")+
+		`- {conditions: {groupResource: pods}, patches: [{operation: replace, path: /spec/volumes/0/persistentVolumeClaim/claimName, value: prepared}]}`)
+	a.input.PodVolumeBackups = []velerov1.PodVolumeBackup{podVolumeBackup("v", "data", "s1")}
+	a.backup(a.claimOfBackup("data", ""), of("pods", `{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop}, spec: {
+		volumes: [{name: v, persistentVolumeClaim: {claimName: data}}], containers: [{name: a, image: a}]}}`))
+	said := resultsText(a.run())
+	if want := `its volume "v" is the claim "prepared", which was there before this restore: files of the backup replace`; !strings.Contains(said, want) || strings.Contains(said, "no data goes into it") {
+		t.Errorf("no %q, or an error, in:\n%s", want, said)
+	}
+	if made := a.podVolumeRestores(); len(made) != 1 || made[0].Spec.SnapshotID != "s1" {
+		t.Errorf("PodVolumeRestores: %+v", made)
+	}
+}
+
 // TestRenamedClaimsCollide has two claims of one new name, and one that a rule renames only if it is kept: none is lost without an error.
 func TestRenamedClaimsCollide(t *testing.T) {
 	t.Parallel()
