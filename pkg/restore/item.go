@@ -109,6 +109,11 @@ func (r *run) restoreRecovered(ctx context.Context, item key, chain *dependencyC
 // that a claim which exists keeps its data.
 func (r *run) restoreItem(ctx context.Context, k key, chain *dependencyChain) result {
 	i := &item{key: k}
+	defer func() {
+		if i.action == failed {
+			r.releasePodName(i)
+		}
+	}()
 	for range maxRounds {
 		i = &item{key: k, createRetried: i.createRetried}
 		if !r.prepare(ctx, i, chain) || !r.resolveResource(i) || r.write(ctx, i) {
@@ -159,13 +164,14 @@ func (r *run) prepare(ctx context.Context, i *item, chain *dependencyChain) bool
 	return r.isExpectedName(i) && r.reservePodName(i)
 }
 
-// reservePodName reports whether no other pod of the backup has the name that resource modifiers give to a pod.
+// reservePodName reports whether no other pod of the backup has the name that resource modifiers give to a pod. The API server chooses a
+// name of its own for one without.
 func (r *run) reservePodName(i *item) bool {
-	if i.resource != pods || !r.Modifiers.concern(pods) {
+	if i.resource != pods || !r.Modifiers.concern(pods) || i.object.GetName() == "" {
 		return true
 	}
-	r.mu.Lock()
 	name := types.NamespacedName{Namespace: i.object.GetNamespace(), Name: i.object.GetName()}
+	r.mu.Lock()
 	first, taken := r.podNames[name]
 	if !taken {
 		r.podNames[name] = i.key
@@ -174,7 +180,7 @@ func (r *run) reservePodName(i *item) bool {
 	if !taken || first == i.key {
 		return true
 	}
-	text := fmt.Sprintf("not restored: %s has taken its place in namespace %s (spec.resourceModifier)", first, name.Namespace)
+	text := fmt.Sprintf("not restored: %s has its place in namespace %s (spec.resourceModifier)", first, name.Namespace)
 	if lost := r.lostByCollision(i.key); lost != "" {
 		i.fail("%s. %s", text, lost)
 	} else {
@@ -182,6 +188,19 @@ func (r *run) reservePodName(i *item) bool {
 		i.warn("%s", text)
 	}
 	return false
+}
+
+// releasePodName leaves the name of a pod that could not be created to another one of the backup.
+func (r *run) releasePodName(i *item) {
+	if i.resource != pods || i.object == nil {
+		return
+	}
+	name := types.NamespacedName{Namespace: i.object.GetNamespace(), Name: i.object.GetName()}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if first, ok := r.podNames[name]; ok && first == i.key {
+		delete(r.podNames, name)
+	}
 }
 
 // checkResource refuses what lies in the backup under another resource than its own: filters go by that.

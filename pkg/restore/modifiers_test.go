@@ -328,13 +328,60 @@ func TestInvalidModifiers(t *testing.T) {
 	}
 }
 
+// TestPodsThatModifiersMakeNameless has the API server choose the names of two pods: neither stands in the way of the other.
+func TestPodsThatModifiersMakeNameless(t *testing.T) {
+	t.Parallel()
+	a := newAttempt(t)
+	a.backupTwoPods("a", `[{operation: remove, path: /metadata/name}, {operation: add, path: /metadata/generateName, value: web-}]`)
+	outcome := a.run()
+	if said := resultsText(outcome); said != "" {
+		t.Errorf("results:\n%s", said)
+	}
+	filled := map[string]string{}
+	for _, v := range a.podVolumeRestores() {
+		filled[v.Spec.SnapshotID] = v.Spec.Pod.Name
+	}
+	if len(filled) != 2 || !strings.HasPrefix(filled["s1"], "web-") || !strings.HasPrefix(filled["s2"], "web-") || filled["s1"] == filled["s2"] {
+		t.Errorf("pods by the snapshots they get: %v", filled)
+	}
+}
+
+// TestNameOfAPodThatIsRefused has resource modifiers give two pods one name: where the API server refuses the first, the second gets it.
+func TestNameOfAPodThatIsRefused(t *testing.T) {
+	t.Parallel()
+	a := newAttempt(t)
+	a.backupTwoPods("Not_A_Name", `[{operation: replace, path: /metadata/name, value: one}]`)
+	outcome := a.run()
+	if said := resultsText(outcome); strings.Contains(said, "has its place") || !strings.Contains(said, "Not_A_Name") {
+		t.Errorf("want an error of the first pod alone:\n%s", said)
+	}
+	if made := a.podVolumeRestores(); len(made) != 1 || made[0].Spec.SnapshotID != "s2" || made[0].Spec.Pod.Name != "one" {
+		t.Errorf("PodVolumeRestores of the second pod: %+v", made)
+	}
+}
+
+// backupTwoPods backs up pods "web", with a container of that name, and "web-1", each with data of a volume. Resource modifiers patch both.
+func (a *attempt) backupTwoPods(container, patches string) {
+	a.tb.Helper()
+	a.inNamespaces()
+	pod := func(name, container string) archived {
+		return of("pods", `{apiVersion: v1, kind: Pod, metadata: {name: `+name+`, namespace: shop}, spec: {volumes: [{name: cache, emptyDir: {}}], containers: [{name: `+container+`, image: a}]}}`)
+	}
+	second := podVolumeBackup("cache", "", "s2")
+	second.Spec.Pod.Name = "web-1"
+	a.input.PodVolumeBackups = []velerov1.PodVolumeBackup{podVolumeBackup("cache", "", "s1"), second}
+	a.input.Modifiers = modifiersOf(a.tb, `- {conditions: {groupResource: pods}, patches: `+patches+`}`)
+	a.config.Concurrency = 1 // so that "web" is the first
+	a.backup(pod("web", container), pod("web-1", "a"))
+}
+
 // TestRenamedPodsCollide has resource modifiers give two pods one name: the one that is not restored has its data in the backup alone.
 func TestRenamedPodsCollide(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ snapshot, want string }{
-		"with data": {"s2", "error SHOP: error restoring pods/SHOP/web-1: not restored: pods shop/web has taken its place in namespace SHOP (spec.resourceModifier). " +
+		"with data": {"s2", "error SHOP: error restoring pods/SHOP/web-1: not restored: pods shop/web has its place in namespace SHOP (spec.resourceModifier). " +
 			"The data of its volumes is not restored: cache"},
-		"without": {"", "warning SHOP: pods/SHOP/web-1: not restored: pods shop/web has taken its place in namespace SHOP (spec.resourceModifier)"},
+		"without": {"", "warning SHOP: pods/SHOP/web-1: not restored: pods shop/web has its place in namespace SHOP (spec.resourceModifier)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
