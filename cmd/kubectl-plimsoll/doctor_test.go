@@ -332,6 +332,7 @@ func (c *clinic) created(object client.Object) (heal func()) {
 // else is.
 func TestDoctor(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	c := newClinic(t)
 	var found []v1alpha1.Finding
 	var code int

@@ -165,6 +165,7 @@ func (c *cluster) repository(args ...string) (out, errOut string, code int) {
 // TestRepositoryFiles lists, finds and gets files with both data paths, through the API server's port-forward.
 func TestRepositoryFiles(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	c := newFiles(t)
 	for _, volume := range []string{"shop/db-0:data", "shop/web-0:data"} {
 		of := []string{"--backup", "nightly", "--volume", volume}

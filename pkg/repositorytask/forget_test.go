@@ -398,6 +398,7 @@ func TestLossIsKept(t *testing.T) {
 // shows that the history gets lost, until it is less than half as long: then the task stops, and goes on with the acknowledgement of exactly its wave.
 func TestForgetShortened(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	s := newSite(t)
 	for _, kind := range []string{"restic", "kopia"} {
 		s.newRepository(kind, "shop")

@@ -471,6 +471,7 @@ func TestMigrateDamaged(t *testing.T) {
 // TestMigrateRefuses: nothing is written where the password is wrong, the location is read-only, or a Backup must not be copied.
 func TestMigrateRefuses(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	s := newSite(t)
 	resticrepo.Create(t, s.repository("restic", "shop").URL)
 	volume := t.TempDir()

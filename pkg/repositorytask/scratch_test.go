@@ -360,6 +360,7 @@ func TestRestoreWithoutCredentials(t *testing.T) {
 // TestScratchThatProvesNothing: what does not come to a comparison is Failed, with the reason, and leaves nothing.
 func TestScratchThatProvesNothing(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	s := newSite(t)
 	s.store(s.backup("nightly"), "kopia", "shop", "db-0")
 	b := s.newStorage(false)

@@ -195,6 +195,7 @@ func TestMigrateOfAPartlySyncedBackup(t *testing.T) {
 // Backup without pod volumes has an empty list, and one that has failed may have none.
 func TestMigrateOfABackupWithoutList(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	s := newBucketSite(t)
 	s.bareRestic(parts.DefaultRestic, "init")
 	volume := rareVolume(t)
