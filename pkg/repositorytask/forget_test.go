@@ -28,6 +28,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/retention"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/test/kopiarepo"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/resticrepo"
 )
 
