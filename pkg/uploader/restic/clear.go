@@ -1,6 +1,7 @@
 package restic
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -148,7 +149,11 @@ func (o *obstacles) removeListed(line []byte) {
 		return // the snapshot itself
 	}
 	name := strings.TrimPrefix(path.Clean(node.Path), "/")
-	for _, name := range append(o.odd[oddKey(name)], name) {
+	there := o.odd[oddKey(name)]
+	if !replaced(line) {
+		there = append(there, name)
+	}
+	for _, name := range there {
 		// Whatever happens to the path between these two, Root removes nothing outside.
 		if info, err := o.volume.Lstat(name); err != nil || !o.isObstacle(info) {
 			continue
@@ -157,4 +162,10 @@ func (o *obstacles) removeListed(line []byte) {
 			o.err = err
 		}
 	}
+}
+
+// replaced reports whether a line of JSON has U+FFFD for bytes that are not UTF-8: that is written as an escape sequence, and the U+FFFD of a name
+// is not (docs/contracts/restic-kopia.md 11). What lies in the volume by the name that is printed then is something else.
+func replaced(line []byte) bool {
+	return bytes.Contains(bytes.ReplaceAll(line, []byte(`\\`), nil), []byte(`\ufffd`))
 }

@@ -114,10 +114,15 @@ func TestClear(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(target, "hard", "second"), []byte("left"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		for name, dir := range map[string]string{"caf\xe9": source, "caf\xe8": target} { // restic prints the same of both
+		for name, dir := range map[string]string{ // restic prints the same of each caf
+			"caf\xe9": source, "caf\xe8": target, "caf\ufffd": target, "first \ufffd": source, "second \ufffd": target, `\ufffd`: source,
+		} {
 			if err := os.WriteFile(filepath.Join(dir, name), []byte(name), 0o600); err != nil {
 				t.Fatal(err)
 			}
+		}
+		if err := os.Link(filepath.Join(source, "first \ufffd"), filepath.Join(source, "second \ufffd")); err != nil {
+			t.Fatal(err)
 		}
 		volume, err := os.Open(source)
 		if err != nil {
@@ -129,7 +134,7 @@ func TestClear(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		for _, name := range []string{"links", "odd", odd, "zeros", "unrelated"} {
+		for _, name := range []string{"links", "odd", odd, "zeros", "unrelated", `\ufffd`} {
 			if err := os.Symlink(outside, filepath.Join(target, name)); err != nil {
 				t.Fatal(err)
 			}
@@ -147,7 +152,7 @@ func TestClear(t *testing.T) {
 				t.Fatal(err)
 			}
 			differences, err := tree.Compare(source, target, tree.Options{})
-			if want := []string{`"caf\xe8" should not be there`, `"unrelated" should not be there`}; err != nil || !slices.Equal(differences, want) {
+			if want := []string{`"caf\xe8" should not be there`, `"caf�" should not be there`, `"unrelated" should not be there`}; err != nil || !slices.Equal(differences, want) {
 				t.Errorf("what the snapshot does not have must stay, and nothing else may differ: %v %q", err, differences)
 			}
 		}
