@@ -184,9 +184,15 @@ func (u *Uploader) tryRepairIndex(ctx context.Context, w *workspace, sink progre
 // noBlob is the id of a blob that no repository has. restic loads the whole index to say so.
 const noBlob = "0000000000000000000000000000000000000000000000000000000000000000"
 
+// readIndexLimit is how long restic may read the index before a backup goes on without a repair: less than an attempt may be silent, as restic is
+// meanwhile. The backup itself has a cache of the index.
+const readIndexLimit = 10 * time.Minute
+
 // readsIndex returns an error if the storage does not send a file of the index. restic would remove the file, and leave out what it cannot
 // read of its packs just now. What the storage does send and is damaged, no backup gets past: then restic may remove it.
 func (u *Uploader) readsIndex(ctx context.Context, w *workspace) error {
+	ctx, cancel := context.WithTimeout(ctx, u.readIndexLimit)
+	defer cancel()
 	err := u.run(ctx, w, invocation{command: commandCat, args: []string{"blob", noBlob, "--no-lock"}})
 	exit, ok := errors.AsType[*ExitError](err)
 	if ok && (strings.Contains(exit.Message, "blob not found") || broken.MatchString(exit.Message)) {

@@ -319,6 +319,22 @@ func TestResumeInAUsedRepository(t *testing.T) {
 	}
 }
 
+// TestResumeWithAnIndexThatIsSlow: restic says nothing while it reads the index, and an attempt that is silent for too long is ended.
+func TestResumeWithAnIndexThatIsSlow(t *testing.T) {
+	t.Parallel()
+	u, calls := newFake(t, Options{})
+	u.readIndexLimit = time.Millisecond
+	repository := scripted("out " + goodSummary)
+	repository.Env["SCRIPT_cat"] = "hang"
+	result, err := u.Backup(t.Context(), uploader.BackupRequest{Repository: repository, Volume: volumeOf(t, 1), Resume: true}, nil)
+	if err != nil || result.SnapshotID == "" {
+		t.Errorf("got %+v, %v", result, err)
+	}
+	if called, err := filepath.Glob(filepath.Join(calls, "*", "list.json")); err != nil || len(called) > 0 {
+		t.Errorf("the repair went on without the index having been read: %v, %v", called, err)
+	}
+}
+
 // TestNewCacheOfAnother: two restics that begin with a repository at the same time meet each other's half-made cache.
 func TestNewCacheOfAnother(t *testing.T) {
 	t.Parallel()

@@ -83,7 +83,8 @@ type Uploader struct {
 	gates     gates
 	sightings sightings
 
-	repairDelay time.Duration // before a locked index is tried again
+	repairDelay    time.Duration // before a locked index is tried again
+	readIndexLimit time.Duration // for reading the index before it is repaired
 }
 
 var (
@@ -112,7 +113,7 @@ func New(ctx context.Context, path string, options Options) (*Uploader, error) {
 	if removed, err := uploader.SweepScratch(options.TempDir, "restic"); removed > 0 || err != nil {
 		options.Logger.Info("Removed the private directories of killed runs", "program", "restic", "directories", removed, "error", err)
 	}
-	u := &Uploader{path: path, options: options, repairDelay: time.Second}
+	u := &Uploader{path: path, options: options, repairDelay: time.Second, readIndexLimit: readIndexLimit}
 	version, err := u.probe(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("restic program %s: %w", path, err)
