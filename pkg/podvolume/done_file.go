@@ -8,7 +8,9 @@ import (
 	"slices"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-io/plimsoll/pkg/donefile"
 	"github.com/plimsoll-io/plimsoll/pkg/volume"
@@ -102,11 +104,24 @@ func (op *Operation) prepareDoneFile(pvr *velerov1.PodVolumeRestore, dir *os.Fil
 		return nil, err
 	}
 	return func() {
-		// Not for as long as the end of the operation may take: where the volume hangs, the failed file uses the room later.
-		if err := volume.Within(op.env.EndTimeout/4, func() error { return donefile.Unreserve(dir, uid) }); err != nil {
+		if err := op.giveBackRoom(dir, uid); err != nil {
 			op.log.Warn("The room that was taken for the done file is not given back", "error", err)
 		}
 	}, nil
+}
+
+// giveBackRoom does not take as long as the end of the operation may: where the volume hangs, the failed file uses the room later. What then still hangs
+// has a descriptor of its own, as the volume's is closed, and its number may soon be another file's.
+func (op *Operation) giveBackRoom(dir *os.File, uid types.UID) error {
+	fd, err := unix.FcntlInt(dir.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("fcntl", err)
+	}
+	own := os.NewFile(uintptr(fd), dir.Name())
+	return volume.Within(op.env.EndTimeout/4, func() error {
+		defer own.Close()
+		return donefile.Unreserve(own, uid)
+	})
 }
 
 // removeDoneFile removes the record and the done file of an earlier restore of the volume for the same Restore: the pod must not
