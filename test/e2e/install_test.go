@@ -57,6 +57,7 @@ func (c *cluster) install(t *testing.T) {
 func (c *cluster) startStorage(t *testing.T) {
 	t.Helper()
 	c.createNamespace(t, ownNamespace)
+	c.onNodes(t, "remove", nodeDirInPod+"/"+ownNamespace) // a run that was killed has left its local volumes, and a new one must be empty
 	c.create(t, &storagev1.StorageClass{
 		ObjectMeta: metav1.ObjectMeta{Name: storageClass}, Provisioner: "kubernetes.io/no-provisioner",
 		VolumeBindingMode: new(storagev1.VolumeBindingWaitForFirstConsumer),
