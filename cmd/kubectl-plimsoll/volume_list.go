@@ -145,7 +145,7 @@ func printStored(w io.Writer, stored []storedVolume, now time.Time) error {
 			ended = describe.Age(now, s.Completed)
 		}
 		cells := []string{
-			s.Name, s.PodNamespace + "/" + s.Pod, s.Volume.Volume, s.Claim, s.end(), cmp.Or(s.Uploader, uploaderRestic), s.StorageLocation, s.SnapshotID, size, ended,
+			s.Name, s.PodNamespace + "/" + s.Pod, s.Volume.Volume, s.Claim, s.end(), v1alpha1.UploaderName(s.Uploader), s.StorageLocation, s.SnapshotID, size, ended,
 		}
 		for i, cell := range cells {
 			cells[i] = cmp.Or(describe.Clean(cell), "-")

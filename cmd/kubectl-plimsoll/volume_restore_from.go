@@ -46,7 +46,7 @@ func (o *volumeRestore) snapshot(ctx context.Context, v *volumes) (snapshot, err
 		return s, fmt.Errorf("the snapshot of PodVolumeBackup %s is being forgotten by a RepositoryTask", pvb.Name)
 	case pvb != nil:
 		s = snapshot{
-			id: pvb.Status.SnapshotID, bytes: pvb.Status.Progress.TotalBytes, uploader: cmp.Or(pvb.Spec.UploaderType, uploaderRestic),
+			id: pvb.Status.SnapshotID, bytes: pvb.Status.Progress.TotalBytes, uploader: v1alpha1.UploaderName(pvb.Spec.UploaderType),
 			location: pvb.Spec.BackupStorageLocation, namespace: pvb.Spec.Pod.Namespace,
 			claim: pvb.Annotations[pvcNameAnnotation],
 		}
@@ -144,7 +144,7 @@ func (o *volumeRestore) matches(b *velerov1.PodVolumeBackup) bool {
 	switch {
 	case b.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted,
 		pod.Namespace != cmp.Or(o.sourceNamespace, o.target.namespace),
-		o.uploader != "" && o.uploader != cmp.Or(b.Spec.UploaderType, uploaderRestic),
+		o.uploader != "" && o.uploader != v1alpha1.UploaderName(b.Spec.UploaderType),
 		o.location != "" && o.location != b.Spec.BackupStorageLocation:
 		return false
 	case o.claim != "":

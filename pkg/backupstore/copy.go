@@ -123,7 +123,7 @@ func (b Backup) copiedRecords(ctx context.Context, c Copied) ([]unstructured.Uns
 	snapshots := map[string]string{}
 	for i := range records {
 		pvb := &records[i].Typed
-		if kind := pvb.Spec.UploaderType; kind != "" && kind != "restic" {
+		if kind := v1alpha1.UploaderName(pvb.Spec.UploaderType); kind != "restic" {
 			return nil, nil, fmt.Errorf("%w: volume %s of pod %s/%s was backed up with %s", ErrNotCopyable, pvb.Spec.Volume, pvb.Spec.Pod.Namespace, pvb.Spec.Pod.Name, kind)
 		}
 		id := ""

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 )
 
 // Agent says which node agent a pod is: ours, or Velero's with its version.
@@ -44,7 +46,7 @@ func lastOf(s, separator string) string { return s[strings.LastIndex(s, separato
 // lacksRestic reports whether Velero's agent does not serve a volume: from 1.17 on it makes no restic backups, from 1.19 on no
 // restic restores (docs/contracts/velero-node-agent.md 9).
 func (a Agent) lacksRestic(v *Volume) bool {
-	if a.Ours || a.Major == 0 || cmp.Or(v.Uploader, uploaderRestic) != uploaderRestic {
+	if a.Ours || a.Major == 0 || v1alpha1.UploaderName(v.Uploader) != uploaderRestic {
 		return false
 	}
 	last := 16

@@ -40,7 +40,7 @@ type VolumeCase struct {
 func (c *VolumeCase) Explain() Explanation {
 	v := &c.Volume
 	e := Explanation{Kind: v.Kind, Namespace: v.Namespace, Name: v.Name, Subject: v.subject(), State: string(v.Progress.State), Reason: v.Progress.Reason, Events: c.Events}
-	e.group = group{uploader: cmp.Or(v.Uploader, uploaderRestic), location: v.Location}
+	e.group = group{uploader: v1alpha1.UploaderName(v.Uploader), location: v.Location}
 	switch {
 	case v.OfPlugin():
 		c.explainPlugin(&e)

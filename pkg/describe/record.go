@@ -9,6 +9,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/volumeinfo"
 )
 
@@ -146,7 +147,7 @@ func (r *Record) setDetails(csi *volumeinfo.CSISnapshotInfo, moved *volumeinfo.D
 		}
 		r.Size = cmp.Or(pod.Size, r.Size)
 		r.source("snapshot", pod.SnapshotHandle)
-		r.source("uploader", cmp.Or(pod.UploaderType, "restic"))
+		r.source("uploader", v1alpha1.UploaderName(pod.UploaderType))
 		r.source("node", pod.NodeName)
 		phase = cmp.Or(phase, string(pod.Phase))
 	}

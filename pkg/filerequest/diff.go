@@ -7,6 +7,7 @@ import (
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/filerequest/protocol"
 	"github.com/plimsoll-io/plimsoll/pkg/text"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
@@ -52,7 +53,7 @@ func (s *server) diff(ctx context.Context, open *session, a *answer) error {
 // pods, location and uploader.
 func checkSameRepository(from, to *velerov1.PodVolumeBackup) error {
 	for _, part := range []struct{ what, from, to string }{
-		{"by uploader", uploaderOf(from), uploaderOf(to)},
+		{"by uploader", v1alpha1.UploaderName(from.Spec.UploaderType), v1alpha1.UploaderName(to.Spec.UploaderType)},
 		{"in location", from.Spec.BackupStorageLocation, to.Spec.BackupStorageLocation},
 		{"of a pod in namespace", from.Spec.Pod.Namespace, to.Spec.Pod.Namespace},
 	} {

@@ -6,6 +6,7 @@ import (
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/filerequest/protocol"
 	"github.com/plimsoll-io/plimsoll/pkg/proof"
 	"github.com/plimsoll-io/plimsoll/pkg/repositorytask"
@@ -23,7 +24,7 @@ func volumeOf(pvb *velerov1.PodVolumeBackup) protocol.Volume {
 	v := protocol.Volume{
 		PodVolumeBackup: pvb.Name, UID: string(pvb.UID), Backup: cmp.Or(repositorytask.OwnerBackup(pvb), pvb.Labels[velerov1.BackupNameLabel]),
 		Namespace: pvb.Spec.Pod.Namespace, Pod: pvb.Spec.Pod.Name, Volume: pvb.Spec.Volume,
-		Uploader: uploaderOf(pvb), SnapshotID: pvb.Status.SnapshotID, Time: proof.BackupTime(pvb),
+		Uploader: v1alpha1.UploaderName(pvb.Spec.UploaderType), SnapshotID: pvb.Status.SnapshotID, Time: proof.BackupTime(pvb),
 	}
 	if pvb.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted {
 		v.SnapshotID = ""
@@ -31,6 +32,3 @@ func volumeOf(pvb *velerov1.PodVolumeBackup) protocol.Volume {
 	}
 	return v
 }
-
-// uploaderOf returns the data path; an empty one, in objects from before Velero 1.10, means restic.
-func uploaderOf(pvb *velerov1.PodVolumeBackup) string { return cmp.Or(pvb.Spec.UploaderType, "restic") }

@@ -76,7 +76,7 @@ func repositoriesAt(all []velerov1.BackupRepository, location string) map[string
 	found := map[string]string{}
 	for i := range all {
 		r := &all[i]
-		uploaderType := cmp.Or(r.Spec.RepositoryType, uploaderRestic)
+		uploaderType := v1alpha1.UploaderName(r.Spec.RepositoryType)
 		if r.Spec.BackupStorageLocation == location && r.Status.Phase == velerov1.BackupRepositoryPhaseReady && found[uploaderType] == "" {
 			found[uploaderType] = r.Spec.VolumeNamespace
 		}

@@ -1,7 +1,6 @@
 package podvolume
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -107,7 +106,7 @@ func (pv PodVolume) String() string {
 }
 
 // UploaderName returns the uploader type. Objects from before Velero 1.10 have none, and mean restic.
-func (pv PodVolume) UploaderName() string { return cmp.Or(pv.UploaderType, "restic") }
+func (pv PodVolume) UploaderName() string { return v1alpha1.UploaderName(pv.UploaderType) }
 
 // Terminal reports whether the object has ended.
 func (pv PodVolume) Terminal() bool {

@@ -17,16 +17,13 @@ type Volume struct{ Namespace, Pod, Name, StorageLocation, Uploader string }
 
 // VolumeOf returns the volume that was backed up.
 func VolumeOf(pvb *velerov1.PodVolumeBackup) Volume {
-	return Volume{pvb.Spec.Pod.Namespace, pvb.Spec.Pod.Name, pvb.Spec.Volume, pvb.Spec.BackupStorageLocation, cmp.Or(pvb.Spec.UploaderType, uploaderRestic)}
+	return Volume{pvb.Spec.Pod.Namespace, pvb.Spec.Pod.Name, pvb.Spec.Volume, pvb.Spec.BackupStorageLocation, v1alpha1.UploaderName(pvb.Spec.UploaderType)}
 }
 
 // VolumeIn returns the volume of an entry of a task.
 func VolumeIn(v *v1alpha1.RepositoryTaskVolume) Volume {
-	return Volume{v.Namespace, v.Pod, v.Volume, v.BackupStorageLocation, cmp.Or(v.Uploader, uploaderRestic)}
+	return Volume{v.Namespace, v.Pod, v.Volume, v.BackupStorageLocation, v1alpha1.UploaderName(v.Uploader)}
 }
-
-// uploaderRestic is what an empty uploaderType means, in objects from before Velero 1.10.
-const uploaderRestic = "restic"
 
 // Repository returns the repository that the volume's backups are in.
 func (v Volume) Repository() v1alpha1.RepositoryKey {

@@ -152,7 +152,7 @@ func (r *run) open(ctx context.Context, pvb *velerov1.PodVolumeBackup) error {
 		return err
 	}
 	if r.object.Spec.Type != v1alpha1.TaskMigrate {
-		return open(ctx, r.cfg.Verifiers[uploaderOf(pvb)], from)
+		return open(ctx, r.cfg.Verifiers[v1alpha1.UploaderName(pvb.Spec.UploaderType)], from)
 	}
 	to, err := r.kopiaRepository(ctx, pvb)
 	if err != nil {

@@ -1,7 +1,6 @@
 package repositorytask
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -117,7 +116,7 @@ func repositoriesOf(backups []velerov1.PodVolumeBackup) ([]v1alpha1.RepositoryTa
 // repositoryOf is the entry of the repository of a backup, which is not done yet.
 func repositoryOf(pvb *velerov1.PodVolumeBackup) v1alpha1.RepositoryTaskRepository {
 	return v1alpha1.RepositoryTaskRepository{
-		BackupStorageLocation: pvb.Spec.BackupStorageLocation, VolumeNamespace: pvb.Spec.Pod.Namespace, Uploader: cmp.Or(pvb.Spec.UploaderType, uploaderRestic),
+		BackupStorageLocation: pvb.Spec.BackupStorageLocation, VolumeNamespace: pvb.Spec.Pod.Namespace, Uploader: v1alpha1.UploaderName(pvb.Spec.UploaderType),
 		Result: v1alpha1.RepositoryPending,
 	}
 }

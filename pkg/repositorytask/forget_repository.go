@@ -1,7 +1,6 @@
 package repositorytask
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -418,8 +417,4 @@ func (f *forgetting) writeResults(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-func uploaderOf(pvb *velerov1.PodVolumeBackup) string {
-	return cmp.Or(pvb.Spec.UploaderType, uploaderRestic)
 }

@@ -64,7 +64,7 @@ func (r *Repositories) Of(ctx context.Context, pvb *velerov1.PodVolumeBackup) (u
 
 // identifier returns what a restore of the backup has as spec.repoIdentifier.
 func (r *Repositories) identifier(ctx context.Context, pvb *velerov1.PodVolumeBackup) (string, error) {
-	if uploaderOf(pvb) != uploaderRestic {
+	if v1alpha1.UploaderName(pvb.Spec.UploaderType) != uploaderRestic {
 		return "", nil
 	}
 	var known velerov1.BackupRepositoryList
@@ -111,7 +111,7 @@ func (r *Repositories) addressOf(ctx context.Context, pvb *velerov1.PodVolumeBac
 // otherAddress says that the record of a backup names another repository than the one that a restore reads; empty: it does not.
 func otherAddress(pvb *velerov1.PodVolumeBackup, read string) string {
 	named := uploader.RedactURL(pvb.Spec.RepoIdentifier)
-	if uploaderOf(pvb) != uploaderRestic || named == "" || read == "" || isSameURL(named, read) || strings.HasPrefix(read, named+" (") {
+	if v1alpha1.UploaderName(pvb.Spec.UploaderType) != uploaderRestic || named == "" || read == "" || isSameURL(named, read) || strings.HasPrefix(read, named+" (") {
 		return ""
 	}
 	return fmt.Sprintf("a restore reads %s; its PodVolumeBackup names %s", read, named)

@@ -33,7 +33,7 @@ func (s *scratch) createRestore(ctx context.Context) error {
 	s.pvr.Labels[velerov1.PodUIDLabel], s.pvr.Labels[velerov1.PVCUIDLabel] = string(s.pod.UID), string(s.claim.UID)
 	s.pvr.Spec = velerov1.PodVolumeRestoreSpec{
 		Pod:    corev1.ObjectReference{Kind: "Pod", Namespace: s.pod.Namespace, Name: s.pod.Name, UID: s.pod.UID},
-		Volume: scratchVolume, SnapshotID: b.Status.SnapshotID, SnapshotSize: s.size, UploaderType: cmp.Or(b.Spec.UploaderType, uploaderRestic),
+		Volume: scratchVolume, SnapshotID: b.Status.SnapshotID, SnapshotSize: s.size, UploaderType: v1alpha1.UploaderName(b.Spec.UploaderType),
 		BackupStorageLocation: b.Spec.BackupStorageLocation, RepoIdentifier: identifier, SourceNamespace: b.Spec.Pod.Namespace,
 	}
 	return s.createObject(ctx, s.pvr)

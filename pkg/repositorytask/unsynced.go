@@ -1,7 +1,6 @@
 package repositorytask
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -133,7 +132,7 @@ func (r *run) noteUnlisted(missed, withoutList []string) {
 
 // isResticSnapshot reports whether a backup has completed with a snapshot of restic.
 func isResticSnapshot(pvb velerov1.PodVolumeBackup) bool {
-	return cmp.Or(pvb.Spec.UploaderType, uploaderRestic) == uploaderRestic && pvb.Status.Phase == velerov1.PodVolumeBackupPhaseCompleted && pvb.Status.SnapshotID != ""
+	return v1alpha1.UploaderName(pvb.Spec.UploaderType) == uploaderRestic && pvb.Status.Phase == velerov1.PodVolumeBackupPhaseCompleted && pvb.Status.SnapshotID != ""
 }
 
 // lackingIn returns the completed records of the cluster that the list in the bucket does not have, or has without their snapshot. A server that has

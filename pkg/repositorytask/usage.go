@@ -1,7 +1,6 @@
 package repositorytask
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -102,7 +101,7 @@ func (r *run) backupsIn(ctx context.Context, entry *v1alpha1.RepositoryTaskRepos
 	for i := range all.Items {
 		pvb := &all.Items[i]
 		if pvb.Status.SnapshotID != "" && pvb.Spec.BackupStorageLocation == entry.BackupStorageLocation && pvb.Spec.Pod.Namespace == entry.VolumeNamespace &&
-			cmp.Or(pvb.Spec.UploaderType, uploaderRestic) == entry.Uploader {
+			v1alpha1.UploaderName(pvb.Spec.UploaderType) == entry.Uploader {
 			in = append(in, *pvb)
 		}
 	}

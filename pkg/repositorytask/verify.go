@@ -125,10 +125,7 @@ func withResult(v v1alpha1.RepositoryTaskVolume, r *uploader.VerifyResult, resto
 // verifyOnce reads a volume's snapshot, or a part of it.
 func (r *run) verifyOnce(ctx context.Context, i int, v *v1alpha1.RepositoryTaskVolume) (uploader.VerifyResult, error) {
 	pvb := &r.backups[i]
-	kind := pvb.Spec.UploaderType
-	if kind == "" {
-		kind = uploaderRestic
-	}
+	kind := v1alpha1.UploaderName(pvb.Spec.UploaderType)
 	verifier := r.cfg.Verifiers[kind]
 	if verifier == nil {
 		return uploader.VerifyResult{}, fmt.Errorf("uploader type %q: %w", kind, uploader.ErrUnsupported)

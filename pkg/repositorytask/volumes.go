@@ -195,7 +195,7 @@ func (s Selection) nothing(ctx context.Context, api client.Reader, namespace str
 func newVolume(pvb *velerov1.PodVolumeBackup) v1alpha1.RepositoryTaskVolume {
 	v := v1alpha1.RepositoryTaskVolume{
 		Namespace: pvb.Spec.Pod.Namespace, Pod: pvb.Spec.Pod.Name, Volume: pvb.Spec.Volume, PodVolumeBackup: pvb.Name,
-		BackupStorageLocation: pvb.Spec.BackupStorageLocation, Uploader: cmp.Or(pvb.Spec.UploaderType, uploaderRestic), SnapshotID: pvb.Status.SnapshotID, Result: v1alpha1.VolumePending,
+		BackupStorageLocation: pvb.Spec.BackupStorageLocation, Uploader: v1alpha1.UploaderName(pvb.Spec.UploaderType), SnapshotID: pvb.Status.SnapshotID, Result: v1alpha1.VolumePending,
 		BackupTimestamp: new(metav1.NewTime(proof.BackupTime(pvb))),
 	}
 	switch {
@@ -221,5 +221,4 @@ func WithoutCompleteSnapshot(pvb *velerov1.PodVolumeBackup) string {
 	return fmt.Sprintf(". It names snapshot %s, which is not a complete backup and is not read", pvb.Status.SnapshotID)
 }
 
-// uploaderRestic is what an empty uploaderType means, in objects from before Velero 1.10.
 const uploaderRestic = "restic"

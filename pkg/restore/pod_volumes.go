@@ -110,7 +110,7 @@ func (s *scope) recordedSnapshots(pod *unstructured.Unstructured) map[string]pod
 	for volume, pvb := range s.podVolumeBackups(pod.GetNamespace(), pod.GetName()) {
 		snapshot := podSnapshot{
 			volume: volume, id: pvb.Status.SnapshotID, bytes: pvb.Status.Progress.TotalBytes,
-			uploaderType: cmp.Or(pvb.Spec.UploaderType, uploaderRestic), failed: pvb.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted,
+			uploaderType: v1alpha1.UploaderName(pvb.Spec.UploaderType), failed: pvb.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted,
 		}
 		if !snapshot.failed {
 			snapshot.remark = pvb.Status.Message

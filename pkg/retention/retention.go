@@ -35,9 +35,6 @@ const (
 	RuleLost        = "Lost"        // one that is to be kept of the volume is gone, or its record is, so this one may be all that is left
 )
 
-// uploaderRestic is what an empty uploaderType means.
-const uploaderRestic = "restic"
-
 // Records are the objects of a namespace that say what is needed.
 type Records struct {
 	Backups  []velerov1.PodVolumeBackup
@@ -83,7 +80,7 @@ type volume struct {
 }
 
 func volumeOf(pvb *velerov1.PodVolumeBackup) volume {
-	v := volume{storageLocation: pvb.Spec.BackupStorageLocation, uploader: cmp.Or(pvb.Spec.UploaderType, uploaderRestic), namespace: pvb.Spec.Pod.Namespace}
+	v := volume{storageLocation: pvb.Spec.BackupStorageLocation, uploader: v1alpha1.UploaderName(pvb.Spec.UploaderType), namespace: pvb.Spec.Pod.Namespace}
 	if v.claim = pvb.Labels[velerov1.PVCUIDLabel]; v.claim == "" {
 		v.pod, v.name = pvb.Spec.Pod.Name, pvb.Spec.Volume
 	}
@@ -130,7 +127,7 @@ func planVolume(backups []*velerov1.PodVolumeBackup, protection *Protection, req
 	newest := backups[0]
 	v := v1alpha1.RetentionVolume{
 		Namespace: newest.Spec.Pod.Namespace, Pod: newest.Spec.Pod.Name, Volume: newest.Spec.Volume, ClaimUID: newest.Labels[velerov1.PVCUIDLabel],
-		BackupStorageLocation: newest.Spec.BackupStorageLocation, Uploader: cmp.Or(newest.Spec.UploaderType, uploaderRestic),
+		BackupStorageLocation: newest.Spec.BackupStorageLocation, Uploader: v1alpha1.UploaderName(newest.Spec.UploaderType),
 	}
 	var counted []*velerov1.PodVolumeBackup
 	rules := map[string][]string{}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/describe"
 )
 
@@ -120,7 +121,7 @@ func (p *backupsPage) showBackups(all []Backup, key volumeKey, number int) {
 	own := slices.DeleteFunc(all, func(b Backup) bool { return keyOf(&b) != key })
 	for _, b := range pageOfRows(p, own, number, key.address) {
 		p.Backups = append(p.Backups, backupRow{
-			Ended: timeOf(&b), Name: describe.Clean(b.Name), Owner: describe.Clean(b.Owner), Uploader: describe.Clean(cmp.Or(b.Uploader, "restic")),
+			Ended: timeOf(&b), Name: describe.Clean(b.Name), Owner: describe.Clean(b.Owner), Uploader: describe.Clean(v1alpha1.UploaderName(b.Uploader)),
 			Location: describe.Clean(b.Location), Size: sizeOf(&b), End: describe.Clean(b.End), Files: filesAddress("files", b.Name, ""),
 		})
 	}
