@@ -167,7 +167,7 @@ func (c *Controller) reconcile(ctx context.Context, req reconcile.Request) (reco
 	ended := !task.Status.Phase.Terminal()
 	if ended {
 		r := c.newRun(&task)
-		if err := r.do(ctx); err != nil {
+		if err := r.executeAndRecord(ctx); err != nil {
 			return reconcile.Result{}, err
 		}
 		if !task.Status.Phase.Terminal() {

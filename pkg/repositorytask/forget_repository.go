@@ -52,7 +52,7 @@ func (r *run) forgetOnce(ctx context.Context, i, n int, _ []*velerov1.PodVolumeB
 	}
 	err := f.readOpen(ctx)
 	if err == nil {
-		err = f.work(ctx)
+		err = f.forgetOpen(ctx)
 	}
 	return errors.Join(err, f.writeResults(ctx))
 }
@@ -96,8 +96,8 @@ func isKept(s *v1alpha1.RetentionSnapshot) bool {
 	return s.Result == v1alpha1.RetentionKept && !slices.Contains(s.Rules, retention.RuleAnother)
 }
 
-// work looks which snapshots are there, marks the records, and removes the snapshots.
-func (f *forgetting) work(ctx context.Context) error {
+// forgetOpen looks which of the open snapshots are there, marks their records, and removes them.
+func (f *forgetting) forgetOpen(ctx context.Context) error {
 	var err error
 	if f.repository, err = f.address(ctx); err != nil {
 		return err

@@ -621,7 +621,7 @@ func TestForgetKeptAfterTheMark(t *testing.T) {
 	task := s.forgetTask("task", 1, "")
 	task.Spec.Acknowledge = s.waveOf(task)
 	s.Create(task)
-	if err := c.newRun(task).do(t.Context()); err != nil {
+	if err := c.newRun(task).executeAndRecord(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	s.Get(task)
@@ -677,7 +677,7 @@ func TestForgetMarkWithoutAnAnswer(t *testing.T) {
 	task := s.forgetTask("task", 1, "")
 	task.Spec.Acknowledge = s.waveOf(task)
 	s.Create(task)
-	if err := c.newRun(task).do(t.Context()); err != nil {
+	if err := c.newRun(task).executeAndRecord(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	s.Get(task)

@@ -230,7 +230,7 @@ func TestLossIsNotWritten(t *testing.T) {
 	task := s.forgetTask("task", 1, "")
 	task.Spec.Acknowledge = s.waveOf(task)
 	s.Create(task)
-	if err := c.newRun(task).do(t.Context()); err != nil {
+	if err := c.newRun(task).executeAndRecord(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	s.Get(task)

@@ -76,13 +76,13 @@ func (c *Controller) newRun(task *v1alpha1.RepositoryTask) *run {
 	}
 }
 
-// do works on the task until it has ended or waits for a repository, or ctx has ended: then the next process begins it again. The error is the API
-// server's.
-func (r *run) do(ctx context.Context) error {
+// executeAndRecord works on the task until it has ended or waits for a repository, and records that, or until ctx has ended: then the next process begins it
+// again. The error is the API server's.
+func (r *run) executeAndRecord(ctx context.Context) error {
 	ctx, r.cancel = context.WithCancelCause(ctx)
 	defer r.cancel(nil)
 	defer r.releaseAll()
-	err := r.work(ctx)
+	err := r.claimAndProcess(ctx)
 	refused, isRefused := errors.AsType[*RefusedError](err)
 	switch {
 	case errors.Is(context.Cause(ctx), errDeleted):
@@ -111,8 +111,8 @@ func selectionOf(spec *v1alpha1.RepositoryTaskSpec) Selection {
 	return Selection{Backup: spec.Backup, PodVolumeBackup: spec.PodVolumeBackup, Latest: spec.Latest, All: spec.All, Volume: spec.Volume}
 }
 
-// work does what is not done yet.
-func (r *run) work(ctx context.Context) error {
+// claimAndProcess selects what the task works on, claims its repositories, and does what is not done yet.
+func (r *run) claimAndProcess(ctx context.Context) error {
 	spec := &r.object.Spec
 	var known bool
 	if r.kind, known = kindOf(spec); !known {
@@ -122,7 +122,7 @@ func (r *run) work(ctx context.Context) error {
 		r.newScratch().cleanUp(ctx) // what a process has left that was killed
 	}
 	if !r.selects {
-		return r.doWork(r, ctx)
+		return r.processRemaining(r, ctx)
 	}
 	if err := r.selectBackups(ctx); err != nil {
 		return err
@@ -131,7 +131,7 @@ func (r *run) work(ctx context.Context) error {
 		return err
 	}
 	r.imported = nil // another task may have migrated what was not there when it was selected
-	return r.doWork(r, ctx)
+	return r.processRemaining(r, ctx)
 }
 
 // selectBackups finds out what the task works on, and what its end has to say of that.
