@@ -102,7 +102,7 @@ func Plan(records *Records, req Request) *v1alpha1.RepositoryRetention {
 		plan.Volumes = append(plan.Volumes, planVolume(backups, protection, req))
 	}
 	slices.SortFunc(plan.Volumes, byVolume)
-	guard(plan, records, req.Policy)
+	setWave(plan, records, req.Policy)
 	return plan
 }
 

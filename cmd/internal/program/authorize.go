@@ -63,11 +63,11 @@ func authorized(cfg *rest.Config, client *http.Client) (metricsserver.Filter, er
 		now: time.Now, allowed: map[request]time.Time{},
 	}
 	return func(log logr.Logger, handler http.Handler) (http.Handler, error) {
-		return a.guard(log, handler), nil
+		return a.filter(log, handler), nil
 	}, nil
 }
 
-func (a *authorizer) guard(log logr.Logger, handler http.Handler) http.Handler {
+func (a *authorizer) filter(log logr.Logger, handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == AlivePath || r.URL.Path == ReadyPath {
 			handler.ServeHTTP(w, r)

@@ -65,7 +65,7 @@ func TestAuthorizer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := newReviews()
 		a := server.authorizer()
-		h := a.guard(logr.Discard(), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		h := a.filter(logr.Discard(), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 		check := func(what string, got, want int) {
 			t.Helper()
 			if got != want {

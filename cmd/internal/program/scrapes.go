@@ -27,15 +27,15 @@ func (s *Scrapes) Last() time.Time {
 // filter remembers requests for the metrics that next, which may be nil, lets through.
 func (s *Scrapes) filter(next func(*rest.Config, *http.Client) (metricsserver.Filter, error)) func(*rest.Config, *http.Client) (metricsserver.Filter, error) {
 	return func(cfg *rest.Config, client *http.Client) (metricsserver.Filter, error) {
-		guard := func(_ logr.Logger, handler http.Handler) (http.Handler, error) { return handler, nil }
+		inner := func(_ logr.Logger, handler http.Handler) (http.Handler, error) { return handler, nil }
 		if next != nil {
 			var err error
-			if guard, err = next(cfg, client); err != nil {
+			if inner, err = next(cfg, client); err != nil {
 				return nil, err
 			}
 		}
 		return func(log logr.Logger, handler http.Handler) (http.Handler, error) {
-			return guard(log, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			return inner(log, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.URL.Path == metricsPath {
 					s.last.Store(new(time.Now()))
 				}

@@ -325,8 +325,8 @@ func TestConnection(t *testing.T) {
 	line := newLine(t)
 	p := &inChromium{Tab: chromium.Start(t), t: t, stage: newStage()}
 	p.s = serve(t, p.stage.follow, func(s *Server) {
-		line.to = s.guard.hosts[0]
-		s.guard.hosts = append([]string{line.listener.Addr().String()}, s.guard.hosts...)
+		line.to = s.gatekeeper.hosts[0]
+		s.gatekeeper.hosts = append([]string{line.listener.Addr().String()}, s.gatekeeper.hosts...)
 	})
 	line.cut(false)
 	p.Do(chromedp.Navigate(p.s.NewURL()))

@@ -48,7 +48,7 @@ type Server struct {
 	asked        questions // about backups
 	assets       http.Handler
 	listener     net.Listener
-	guard        *guard
+	gatekeeper   *gatekeeper
 	feed         *feed
 	writeTimeout time.Duration
 }
@@ -78,7 +78,7 @@ func Listen(ctx context.Context, address string, source Source, files Files) (*S
 		return nil, errors.Join(fmt.Errorf("address of the dashboard: %w", err), listener.Close())
 	}
 	return &Server{
-		source: source, files: files, listing: listing, assets: assets, listener: listener, guard: newGuard(actual), feed: newFeed(), writeTimeout: writeTimeout,
+		source: source, files: files, listing: listing, assets: assets, listener: listener, gatekeeper: newGatekeeper(actual), feed: newFeed(), writeTimeout: writeTimeout,
 	}, nil
 }
 
@@ -99,7 +99,7 @@ func loopback(address string) (netip.AddrPort, error) {
 }
 
 // NewURL returns an address with a token that is good for one time: a terminal's scrollback keeps it.
-func (s *Server) NewURL() string { return s.guard.url(s.guard.newToken()) }
+func (s *Server) NewURL() string { return s.gatekeeper.url(s.gatekeeper.newToken()) }
 
 // WriteLink writes a page into a directory that takes a browser to a new address, and returns the name of the file. Who opens a
 // browser with the file, and not with the address, has no token among the arguments, which every user of a machine can read.
@@ -121,7 +121,7 @@ func (s *Server) Serve(ctx context.Context, ready func()) error {
 	defer leave()
 	var running sync.WaitGroup
 	server := &http.Server{
-		Handler:           s.guard.protect(s.routes()),
+		Handler:           s.gatekeeper.protect(s.routes()),
 		ReadHeaderTimeout: writeTimeout,
 		MaxHeaderBytes:    64 << 10,
 		BaseContext:       func(net.Listener) context.Context { return pages },

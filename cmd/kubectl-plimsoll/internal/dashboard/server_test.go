@@ -109,7 +109,7 @@ func (s *serving) wait() error {
 }
 
 // base is the address without the token.
-func (s *serving) base() string { return "http://" + s.guard.hosts[0] }
+func (s *serving) base() string { return "http://" + s.gatekeeper.hosts[0] }
 
 // browser returns a client that has opened the URL and has the cookie.
 func (s *serving) browser() *http.Client {
@@ -315,12 +315,12 @@ func TestPageThatDoesNotRead(t *testing.T) {
 // openSilently opens a page that reads nothing.
 func (s *serving) openSilently() net.Conn {
 	s.t.Helper()
-	conn, err := net.Dial("tcp", s.guard.hosts[0])
+	conn, err := net.Dial("tcp", s.gatekeeper.hosts[0])
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() { conn.Close() })
-	request := "GET /events HTTP/1.1\r\nHost: " + s.guard.hosts[0] + "\r\nCookie: " + s.guard.cookie + "=" + s.guard.session + "\r\n\r\n"
+	request := "GET /events HTTP/1.1\r\nHost: " + s.gatekeeper.hosts[0] + "\r\nCookie: " + s.gatekeeper.cookie + "=" + s.gatekeeper.session + "\r\n\r\n"
 	if _, err := io.WriteString(conn, request); err != nil {
 		s.t.Fatal(err)
 	}
@@ -374,7 +374,7 @@ func TestEnd(t *testing.T) { //nolint:paralleltest // see above
 	if stage.left.Load() != 1 {
 		t.Error("the follower is still there")
 	}
-	if _, err := net.Dial("tcp", s.guard.hosts[0]); err == nil {
+	if _, err := net.Dial("tcp", s.gatekeeper.hosts[0]); err == nil {
 		t.Error("the port is still open")
 	}
 	client.CloseIdleConnections()

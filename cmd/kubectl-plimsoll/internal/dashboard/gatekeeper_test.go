@@ -12,22 +12,22 @@ import (
 	"testing"
 )
 
-// guarded is a guard in front of a handler that says "shown".
-func guarded() (*guard, http.Handler) {
-	g := newGuard(netip.MustParseAddrPort("127.0.0.1:4711"))
+// gated is a gatekeeper in front of a handler that says "shown".
+func gated() (*gatekeeper, http.Handler) {
+	g := newGatekeeper(netip.MustParseAddrPort("127.0.0.1:4711"))
 	return g, g.protect(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("shown")) }))
 }
 
 func TestWhoIsServed(t *testing.T) {
 	t.Parallel()
-	type change func(*guard, *http.Request)
+	type change func(*gatekeeper, *http.Request)
 	header := func(name, value string) change {
-		return func(_ *guard, r *http.Request) { r.Header.Set(name, value) }
+		return func(_ *gatekeeper, r *http.Request) { r.Header.Set(name, value) }
 	}
-	host := func(value string) change { return func(_ *guard, r *http.Request) { r.Host = value } }
-	method := func(value string) change { return func(_ *guard, r *http.Request) { r.Method = value } }
+	host := func(value string) change { return func(_ *gatekeeper, r *http.Request) { r.Host = value } }
+	method := func(value string) change { return func(_ *gatekeeper, r *http.Request) { r.Method = value } }
 	cookie := func(name, value string) change {
-		return func(_ *guard, r *http.Request) {
+		return func(_ *gatekeeper, r *http.Request) {
 			r.Header.Del("Cookie")
 			r.AddCookie(&http.Cookie{Name: name, Value: value})
 		}
@@ -42,7 +42,7 @@ func TestWhoIsServed(t *testing.T) {
 		"the page's own request":     {[]change{header("Origin", "http://127.0.0.1:4711"), header("Sec-Fetch-Site", "same-origin")}, http.StatusOK},
 		"typed into the address bar": {[]change{header("Sec-Fetch-Site", "none"), header("Sec-Fetch-Mode", "navigate")}, http.StatusOK},
 		"a link of another page":     {[]change{header("Sec-Fetch-Site", "cross-site"), header("Sec-Fetch-Mode", "navigate")}, http.StatusOK},
-		"an older browser's cookie next to others": {[]change{func(_ *guard, r *http.Request) {
+		"an older browser's cookie next to others": {[]change{func(_ *gatekeeper, r *http.Request) {
 			r.Header.Set("Cookie", "plimsoll-4711=old; "+r.Header.Get("Cookie"))
 		}}, http.StatusOK},
 
@@ -56,11 +56,11 @@ func TestWhoIsServed(t *testing.T) {
 		"an origin that nobody may know":   {[]change{header("Origin", "null")}, http.StatusForbidden},
 		"a script that another page loads": {[]change{header("Sec-Fetch-Site", "cross-site"), header("Sec-Fetch-Mode", "no-cors")}, http.StatusForbidden},
 		"one of another port":              {[]change{header("Sec-Fetch-Site", "same-site"), header("Sec-Fetch-Mode", "no-cors")}, http.StatusForbidden},
-		"no cookie":                        {[]change{func(_ *guard, r *http.Request) { r.Header.Del("Cookie") }}, http.StatusForbidden},
+		"no cookie":                        {[]change{func(_ *gatekeeper, r *http.Request) { r.Header.Del("Cookie") }}, http.StatusForbidden},
 		"another cookie":                   {[]change{cookie("plimsoll-4711", "guess")}, http.StatusForbidden},
 		"an empty cookie":                  {[]change{cookie("plimsoll-4711", "")}, http.StatusForbidden},
-		"the token as cookie":              {[]change{func(g *guard, r *http.Request) { cookie(g.cookie, g.newToken())(g, r) }}, http.StatusForbidden},
-		"another port's cookie":            {[]change{func(g *guard, r *http.Request) { cookie("plimsoll-80", g.session)(g, r) }}, http.StatusForbidden},
+		"the token as cookie":              {[]change{func(g *gatekeeper, r *http.Request) { cookie(g.cookie, g.newToken())(g, r) }}, http.StatusForbidden},
+		"another port's cookie":            {[]change{func(g *gatekeeper, r *http.Request) { cookie("plimsoll-80", g.session)(g, r) }}, http.StatusForbidden},
 
 		"POST":    {[]change{method(http.MethodPost)}, http.StatusMethodNotAllowed},
 		"DELETE":  {[]change{method(http.MethodDelete)}, http.StatusMethodNotAllowed},
@@ -68,7 +68,7 @@ func TestWhoIsServed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			g, handler := guarded()
+			g, handler := gated()
 			for _, target := range []string{"/", "/events", "/main.js"} {
 				r := httptest.NewRequest(http.MethodGet, "http://127.0.0.1:4711"+target, http.NoBody)
 				r.AddCookie(&http.Cookie{Name: g.cookie, Value: g.session})
@@ -111,7 +111,7 @@ func checkHeaders(t *testing.T, h http.Header) {
 
 func TestTokens(t *testing.T) {
 	t.Parallel()
-	g, handler := guarded()
+	g, handler := gated()
 	open := func(address string) *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, address, http.NoBody))

@@ -18,8 +18,8 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 
 const tokenParameter = "token"
 
-// guard decides who is served: whoever came with a token, by the right name, from the page itself.
-type guard struct {
+// gatekeeper decides who is served: whoever came with a token, by the right name, from the page itself.
+type gatekeeper struct {
 	hosts   []string // the values of the header Host; the first one is that of the URL
 	cookie  string   // its name. Cookies know no ports, so the port is in the name
 	session string   // its value
@@ -28,20 +28,20 @@ type guard struct {
 	tokens []string // each is good for one time
 }
 
-func newGuard(at netip.AddrPort) *guard {
+func newGatekeeper(at netip.AddrPort) *gatekeeper {
 	port := strconv.Itoa(int(at.Port()))
-	return &guard{
+	return &gatekeeper{
 		hosts: []string{at.String(), "localhost:" + port}, cookie: "plimsoll-" + port,
 		session: rand.Text(),
 	}
 }
 
-func (g *guard) url(token string) string {
+func (g *gatekeeper) url(token string) string {
 	return "http://" + g.hosts[0] + "/?" + tokenParameter + "=" + token
 }
 
 // newToken returns a token that is good for one time.
-func (g *guard) newToken() string {
+func (g *gatekeeper) newToken() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	token := rand.Text()
@@ -50,7 +50,7 @@ func (g *guard) newToken() string {
 }
 
 // protect lets next answer to those who may ask.
-func (g *guard) protect(next http.Handler) http.Handler {
+func (g *gatekeeper) protect(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		setHeaders(w.Header())
 		switch {
@@ -100,7 +100,7 @@ func sameOrigin(r *http.Request) bool {
 }
 
 // authorize takes a token for the cookie, and the token out of the browser's address and history.
-func (g *guard) authorize(w http.ResponseWriter, r *http.Request) {
+func (g *gatekeeper) authorize(w http.ResponseWriter, r *http.Request) {
 	if !g.consumeToken(r.URL.Query().Get(tokenParameter)) {
 		refuse(w, "This address is not good, or was opened before: it works once. If that was not you, end the dashboard; start it again for another address.")
 		return
@@ -125,7 +125,7 @@ func redirectPage(address string) string {
 }
 
 // consumeToken reports whether a token is valid, and invalidates it.
-func (g *guard) consumeToken(token string) bool {
+func (g *gatekeeper) consumeToken(token string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	i := slices.IndexFunc(g.tokens, func(known string) bool { return equal(token, known) })
@@ -136,7 +136,7 @@ func (g *guard) consumeToken(token string) bool {
 	return true
 }
 
-func (g *guard) authorized(r *http.Request) bool {
+func (g *gatekeeper) authorized(r *http.Request) bool {
 	return slices.ContainsFunc(r.CookiesNamed(g.cookie), func(c *http.Cookie) bool { return equal(c.Value, g.session) })
 }
 

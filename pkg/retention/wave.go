@@ -17,13 +17,13 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/proof"
 )
 
-// guard names the wave of deletions of a plan, and counts those that new backups do not explain.
+// setWave names the wave of deletions of a plan, and counts those that new backups do not explain.
 //
 // Where the same policy was carried out before, each backup that is new since then pushes at most one other out of each rule. Whatever
 // is more than that has another cause, such as a policy that nobody has applied to the volume before, a number too few in it, or old backups that no task
 // has listed, such as those of another pod with the same claim. And where the new ones come so fast that the last ones reach back less than half as far as
 // before, they explain nothing.
-func guard(plan *v1alpha1.RepositoryRetention, records *Records, policy *v1alpha1.RetentionPolicy) {
+func setWave(plan *v1alpha1.RepositoryRetention, records *Records, policy *v1alpha1.RetentionPolicy) {
 	before := newEarlier(records.Tasks, policy)
 	byName := map[string]*velerov1.PodVolumeBackup{}
 	for i := range records.Backups {
@@ -175,7 +175,7 @@ const (
 // numbered are the rules that keep a number of backups, whatever their times: rule Last does, and rule Hourly where no two backups are of the same hour.
 var numbered = []string{ruleLast, ruleHourly}
 
-// minReach is how far back the rule must have reached for the guard to mind that it reaches less far: what somebody tries out within a day is no history.
+// minReach is how far back the rule must have reached for a shorter reach to count: what somebody tries out within a day is no history.
 const minReach = 24 * time.Hour
 
 // shortened says that the last backups would reach back less than half as far as they have since somebody last acknowledged a wave of the volume; empty:
