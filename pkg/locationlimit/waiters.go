@@ -25,7 +25,7 @@ type Turn uint64
 // line are those who wait for one location, in the order of their turns.
 type line struct {
 	waiting []*waiter
-	stop    context.CancelFunc // ends look
+	stop    context.CancelFunc // ends watchForPlaces
 }
 
 type waiter struct {
@@ -64,7 +64,7 @@ func (w *Waiters) join(ctx context.Context, location string, turn *Turn) (*line,
 		looking, stop := context.WithCancel(context.WithoutCancel(ctx)) // it goes on for the others when this one has left
 		l = &line{stop: stop}
 		w.lines[location] = l
-		go w.look(looking, location, l)
+		go w.watchForPlaces(looking, location, l)
 	}
 	at, _ := slices.BinarySearchFunc(l.waiting, me.turn, func(each *waiter, turn Turn) int { return cmp.Compare(each.turn, turn) })
 	l.waiting = slices.Insert(l.waiting, at, me)
@@ -78,8 +78,8 @@ func (w *Waiters) leave(location string, l *line, me *waiter) {
 	w.endEmpty(location, l)
 }
 
-// look looks for free places, for all in a line, until the line is empty.
-func (w *Waiters) look(ctx context.Context, location string, l *line) {
+// watchForPlaces looks for free places, for all in a line, until the line is empty.
+func (w *Waiters) watchForPlaces(ctx context.Context, location string, l *line) {
 	ticks := time.NewTicker(w.pause(location))
 	defer ticks.Stop()
 	for {

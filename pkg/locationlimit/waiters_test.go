@@ -20,7 +20,7 @@ type location struct {
 	err   error
 }
 
-func (l *location) look(context.Context, string) (int, error) {
+func (l *location) freePlaces(context.Context, string) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.looks++
@@ -42,7 +42,7 @@ func (l *location) set(free int, err error) {
 const lookPause = 15 * time.Second
 
 func newWaiters(l *location) *Waiters {
-	return NewWaiters(l.look, func(string) time.Duration { return lookPause })
+	return NewWaiters(l.freePlaces, func(string) time.Duration { return lookPause })
 }
 
 // TestWaiters: however many wait, one looks; they go on in their order, and as many as there are places.

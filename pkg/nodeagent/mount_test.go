@@ -91,8 +91,8 @@ func (c *cluster) awaitsMount(o client.Object) progress.Snapshot {
 	return versions[len(versions)-1].LastSnapshot()
 }
 
-// look reports a data path that is called with anything but the mounted volume, which has one file.
-func look(t *testing.T, dir *os.File) {
+// checkMounted reports a data path that is called with anything but the mounted volume, which has one file.
+func checkMounted(t *testing.T, dir *os.File) {
 	t.Helper()
 	if _, err := os.Stat(filepath.Join(dir.Name(), "mounted")); err != nil {
 		t.Errorf("the data path was given a volume that is not mounted: %v", err)
@@ -108,11 +108,11 @@ func TestVolumeIsMountedLate(t *testing.T) {
 			c := newCluster(t, controlplane.LatestVelero)
 			data := uploadertest.NewFake(t.TempDir())
 			data.OnBackup = func(_ context.Context, req uploader.BackupRequest, _ progress.Sink) (uploader.BackupResult, error) {
-				look(t, req.Volume)
+				checkMounted(t, req.Volume)
 				return uploader.BackupResult{SnapshotID: "1234abcd", TotalBytes: 1}, nil
 			}
 			data.OnRestore = func(_ context.Context, req uploader.RestoreRequest, _ progress.Sink) (uploader.RestoreResult, error) {
-				look(t, req.Volume)
+				checkMounted(t, req.Volume)
 				return uploader.RestoreResult{TotalBytes: 1}, nil
 			}
 			pod, dir := c.podWithClaim()

@@ -163,7 +163,7 @@ func (k *Keeper) reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	}
 	var again time.Duration
 	for _, name := range k.waiting(req.Name) {
-		next, err := k.look(ctx, req.Name, name)
+		next, err := k.syncRecords(ctx, req.Name, name)
 		if ctx.Err() != nil {
 			return reconcile.Result{}, ctx.Err()
 		}
@@ -179,9 +179,9 @@ func (k *Keeper) reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	return reconcile.Result{RequeueAfter: again}, nil
 }
 
-// look brings the file of a backup up to date, unless it may not be looked at yet. It returns when to look again, 0 if
+// syncRecords brings the file of a backup up to date, unless it may not be looked at yet. It returns when to look again, 0 if
 // nothing is left to do. The error says that the location could not be used.
-func (k *Keeper) look(ctx context.Context, location, name string) (again time.Duration, err error) {
+func (k *Keeper) syncRecords(ctx context.Context, location, name string) (again time.Duration, err error) {
 	k.waitNoMore(location, name) // what changes from here on comes again
 	var backup velerov1.Backup
 	err = k.client.Get(ctx, k.name(name), &backup)

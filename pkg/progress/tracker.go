@@ -172,7 +172,7 @@ func isRead(r Reading) bool { return r.TotalFinal && r.TotalBytes > 0 && r.Bytes
 func (t *Tracker) Snapshot() Snapshot {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.look(time.Now())
+	return t.update(time.Now())
 }
 
 // IdleFor returns for how long nothing has moved that should have; 0 while the operation is queued or waits, and until the
@@ -192,7 +192,7 @@ func (t *Tracker) IdleFor() time.Duration {
 func (t *Tracker) Complete(size int64, reason v1alpha1.Reason) Snapshot {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.look(time.Now())
+	t.update(time.Now())
 	t.snap.BytesDone = max(t.snap.BytesDone, size)
 	t.snap.TotalBytes, t.snap.TotalFinal = t.snap.BytesDone, true
 	if size < t.snap.TotalBytes {
@@ -208,7 +208,7 @@ func (t *Tracker) Complete(size int64, reason v1alpha1.Reason) Snapshot {
 func (t *Tracker) End(state State, reason v1alpha1.Reason, message string) Snapshot {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.look(time.Now())
+	t.update(time.Now())
 	return t.end(state, reason, message)
 }
 
@@ -219,8 +219,8 @@ func (t *Tracker) end(state State, reason v1alpha1.Reason, message string) Snaps
 	return t.snap
 }
 
-// look brings t.snap up to date.
-func (t *Tracker) look(now time.Time) Snapshot {
+// update brings t.snap up to date.
+func (t *Tracker) update(now time.Time) Snapshot {
 	s := &t.snap
 	if s.State.Terminal() {
 		return *s

@@ -114,7 +114,7 @@ func (f *forgetting) forgetOpen(ctx context.Context) error {
 	if f.object.Spec.Orphans != "" {
 		return f.removeOrphans(ctx)
 	}
-	if err := f.look(ctx); err != nil {
+	if err := f.lookForOpen(ctx); err != nil {
 		return err
 	}
 	if err := f.markAll(ctx); err != nil {
@@ -178,10 +178,10 @@ func (f *forgetting) noteLostSnapshot(ctx context.Context, id string) {
 	f.noteLost(ctx, f.at, fmt.Sprintf("snapshot %s, which was not to be forgotten, was there before and is not there now. Velero's server may have deleted its Backup meanwhile; otherwise check the repository at once", id))
 }
 
-// look finds out which snapshots are there, with the repository's password and without any change. Records of snapshots that this or an
+// lookForOpen finds out which of the open snapshots are there, with the repository's password and without any change. Records of snapshots that this or an
 // earlier task has removed are deleted, unless the volume lacks one that is to be kept: then this may be another repository than the one that the task
 // worked on.
-func (f *forgetting) look(ctx context.Context) error {
+func (f *forgetting) lookForOpen(ctx context.Context) error {
 	outcomes, err := f.forget(ctx, slices.Concat(f.open, f.kept), true)
 	if err != nil {
 		return err

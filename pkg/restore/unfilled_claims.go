@@ -63,7 +63,7 @@ func (r *run) checkFilled(ctx context.Context, created map[types.NamespacedName]
 		}
 	}
 	for claim := range unknown {
-		filled, gone, err := check.look(claim)
+		filled, gone, err := check.claimState(claim)
 		switch {
 		case gone && filled:
 			outcome.Results.Warnings.Add(claim.Namespace, fmt.Errorf("persistentvolumeclaims/%s: %w", claim.Name, errFullClaimGone))
@@ -119,7 +119,7 @@ func (r *run) unknownClaims(created map[types.NamespacedName]bool) map[types.Nam
 // whyUnfilled returns why a created claim stays empty, though the backup has its data: its pod was not created, or gets no data, or it
 // was deleted: errFullClaimGone if after it was filled. It returns nil if data goes into it.
 func (r *run) whyUnfilled(claim types.NamespacedName, from []storedVolume, check *fillCheck) error {
-	filled, gone, err := check.look(claim)
+	filled, gone, err := check.claimState(claim)
 	if err == nil && !filled && r.lostModifiers() {
 		err = errNotFilled
 	}
@@ -178,8 +178,8 @@ func (r *run) newFillCheck(ctx context.Context, namespaces map[string]bool, volu
 	return check
 }
 
-// look reports whether data goes into a claim, and whether that was deleted. Of one that is there no more it does not know the former.
-func (c *fillCheck) look(claim types.NamespacedName) (filled, gone bool, err error) {
+// claimState reports whether data goes into a claim, and whether that was deleted. Of one that is there no more it does not know the former.
+func (c *fillCheck) claimState(claim types.NamespacedName) (filled, gone bool, err error) {
 	if err := c.errs[claim.Namespace]; err != nil {
 		return false, false, err
 	}

@@ -185,7 +185,7 @@ func (t *Tracker) Populate(ctx context.Context, resources map[string][]string) {
 		pods: map[types.NamespacedName]*corev1.Pod{},
 	}
 	for _, namespace := range slices.Sorted(maps.Keys(namespaces)) {
-		if err := t.look(ctx, &f, namespace, wanted); err != nil {
+		if err := t.readNamespace(ctx, &f, namespace, wanted); err != nil {
 			t.log.Warn("Restore volume info is not complete", "namespace", namespace, "error", err)
 		}
 	}
@@ -194,8 +194,8 @@ func (t *Tracker) Populate(ctx context.Context, resources map[string][]string) {
 	t.found = f
 }
 
-// look reads a namespace's claims, pods and, where claims come from them, VolumeSnapshots.
-func (t *Tracker) look(ctx context.Context, f *found, namespace string, wanted map[claimKey]bool) error {
+// readNamespace reads a namespace's claims, pods and, where claims come from them, VolumeSnapshots.
+func (t *Tracker) readNamespace(ctx context.Context, f *found, namespace string, wanted map[claimKey]bool) error {
 	var claims corev1.PersistentVolumeClaimList
 	var pods corev1.PodList
 	errClaims := t.reader.List(ctx, &claims, client.InNamespace(namespace))

@@ -112,8 +112,8 @@ func (s guardScene) run(t *testing.T, script string, args ...string) []string {
 	return runOK(t, c, r)
 }
 
-// look returns what there is outside. The kernel changes the second time with anything else.
-func (s guardScene) look(t *testing.T) map[string]string {
+// outsideStats returns what there is outside. The kernel changes the second time with anything else.
+func (s guardScene) outsideStats(t *testing.T) map[string]string {
 	t.Helper()
 	seen := map[string]string{}
 	err := filepath.WalkDir(s.outside, func(path string, _ fs.DirEntry, err error) error {
@@ -155,7 +155,7 @@ func TestGuardInside(t *testing.T) {
 func TestGuardOutside(t *testing.T) {
 	t.Parallel()
 	s := newGuardScene(t)
-	before := s.look(t)
+	before := s.outsideStats(t)
 	paths := []string{
 		filepath.Join(s.outside, "file"), "../outside/file", "sub/../../outside/file", "up/outside/file", "away/nested",
 		filepath.Join(s.volume, "..", "outside", "file"), filepath.Join(s.volume, "away", "nested"), s.volume + "side/file",
@@ -174,7 +174,7 @@ func TestGuardOutside(t *testing.T) {
 			t.Error(line)
 		}
 	}
-	if diff := cmp.Diff(before, s.look(t)); diff != "" {
+	if diff := cmp.Diff(before, s.outsideStats(t)); diff != "" {
 		t.Errorf("outside something has changed (-before +after):\n%s", diff)
 	}
 }
@@ -223,7 +223,7 @@ func useDirectories(args []string) int {
 func TestGuardOpenDirectories(t *testing.T) {
 	t.Parallel()
 	s := newGuardScene(t)
-	before := s.look(t)
+	before := s.outsideStats(t)
 	want := []string{
 		"outside: permission denied", "outside from inside: permission denied", "open file outside: permission denied",
 		"mode of open file outside: permission denied", "inside: <nil>", "parent inside: <nil>", "open file: <nil>", "open link: <nil>",
@@ -234,7 +234,7 @@ func TestGuardOpenDirectories(t *testing.T) {
 	if diff := cmp.Diff(want, s.run(t, "script-directories", s.outside)); diff != "" {
 		t.Errorf("outcomes (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(before, s.look(t)); diff != "" {
+	if diff := cmp.Diff(before, s.outsideStats(t)); diff != "" {
 		t.Errorf("outside something has changed (-before +after):\n%s", diff)
 	}
 }
@@ -334,7 +334,7 @@ func changeForever(args []string) int {
 func TestGuardRace(t *testing.T) {
 	t.Parallel()
 	s := newGuardScene(t)
-	before := s.look(t)
+	before := s.outsideStats(t)
 	c, r := command(t, self, "script-forever", filepath.Join(s.volume, "sub", "nested"))
 	c.Dir = openDir(t, s.volume)
 	c.Access.Volume = Write
@@ -359,7 +359,7 @@ func TestGuardRace(t *testing.T) {
 	}
 	cancel()
 	swapping.Wait()
-	if diff := cmp.Diff(before, s.look(t)); diff != "" {
+	if diff := cmp.Diff(before, s.outsideStats(t)); diff != "" {
 		t.Errorf("outside something has changed (-before +after):\n%s", diff)
 	}
 }

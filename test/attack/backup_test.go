@@ -135,7 +135,7 @@ func TestBackup(t *testing.T) {
 			}
 			trap.plant(s)
 		}
-		before := s.look()
+		before := s.outsideFacts()
 		snapshot := p.store(t, s.open()).SnapshotID
 		s.unchanged(before)
 

@@ -58,8 +58,8 @@ type facts struct {
 	Content  string
 }
 
-// look returns the facts of the other volume by path.
-func (s *scene) look() map[string]facts {
+// outsideFacts returns the facts of the other volume by path.
+func (s *scene) outsideFacts() map[string]facts {
 	s.t.Helper()
 	seen := map[string]facts{}
 	s.must(filepath.WalkDir(s.outside, func(path string, _ fs.DirEntry, err error) error {
@@ -91,7 +91,7 @@ func (s *scene) look() map[string]facts {
 // unchanged fails the test if the other volume does not look as before.
 func (s *scene) unchanged(before map[string]facts) {
 	s.t.Helper()
-	if diff := cmp.Diff(before, s.look()); diff != "" {
+	if diff := cmp.Diff(before, s.outsideFacts()); diff != "" {
 		s.t.Errorf("outside of the volume something has changed (-before +after):\n%s", diff)
 	}
 }

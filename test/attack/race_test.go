@@ -71,7 +71,7 @@ func TestBackupRace(t *testing.T) {
 	eachDataPath(t, func(t *testing.T, p dataPath) {
 		s := newScene(t)
 		swap := s.plantSwaps()
-		before := s.look()
+		before := s.outsideFacts()
 		stop := swap()
 		defer stop()
 		snapshot := p.store(t, s.open()).SnapshotID
@@ -111,7 +111,7 @@ func TestRestoreRace(t *testing.T) {
 
 		s := newScene(t)
 		swap := s.plantSwaps()
-		before := s.look()
+		before := s.outsideFacts()
 		stop := swap()
 		defer stop()
 		if err := p.load(t, s.open(), snapshot); err != nil {

@@ -44,7 +44,7 @@ func TestRestore(t *testing.T) {
 				t.Parallel()
 				s := newScene(t)
 				plant(s)
-				before := s.look()
+				before := s.outsideFacts()
 				if err := p.load(t, s.open(), snapshot); err != nil {
 					t.Log("the restore fails:", err)
 				}

@@ -59,13 +59,14 @@ func writeLine(b *strings.Builder, line []Cell, y int) {
 		if trimmed := strings.TrimLeft(text, " "); trimmed != "" {
 			x := from + len(text) - len(trimmed) // spaces are single bytes
 			n := len([]rune(trimmed))
-			fmt.Fprintf(b, `<text x="%d" y="%d" textLength="%d"%s>%s</text>`+"\n", margin+x*charWidth, y, n*charWidth, look(line[from]), html.EscapeString(trimmed))
+			fmt.Fprintf(b, `<text x="%d" y="%d" textLength="%d"%s>%s</text>`+"\n", margin+x*charWidth, y, n*charWidth, classAttribute(line[from]), html.EscapeString(trimmed))
 		}
 		from = to
 	}
 }
 
-func look(c Cell) string {
+// classAttribute returns the class attribute for a cell's color and weight, empty if it has none of its own.
+func classAttribute(c Cell) string {
 	var classes []string
 	if c.Bold {
 		classes = append(classes, "b")

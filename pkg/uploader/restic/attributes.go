@@ -72,8 +72,8 @@ func (s *stream) attributeUnread(said string) {
 	}
 }
 
-// look reads the attribute of a file or directory, to find out why restic could not.
-func (a attribute) look(root *os.Root) error {
+// read reads the attribute of a file or directory, to find out why restic could not.
+func (a attribute) read(root *os.Root) error {
 	info, err := root.Lstat(a.entry)
 	if err != nil || !info.IsDir() && !info.Mode().IsRegular() {
 		return err

@@ -43,7 +43,7 @@ func (u *Uploader) check(ctx context.Context, w *workspace, req uploader.CheckRe
 	var before *checkLook
 	for result.Looks = 1; ; result.Looks++ {
 		now := newLook(p, req.ReadData, int64(result.Looks))
-		if err := u.look(ctx, w, req, now); err != nil {
+		if err := u.runCheck(ctx, w, req, now); err != nil {
 			return uploader.CheckResult{}, unconfirmed(before, err)
 		}
 		result.Snapshots, result.Packs = now.done["snapshots"], now.done["packs"]
@@ -157,8 +157,8 @@ func newLook(p progress.Sink, readData bool, number int64) *checkLook {
 	return l
 }
 
-// look runs restic check. The error says why nothing was found out.
-func (u *Uploader) look(ctx context.Context, w *workspace, req uploader.CheckRequest, l *checkLook) error {
+// runCheck runs restic check. The error says why nothing was found out.
+func (u *Uploader) runCheck(ctx context.Context, w *workspace, req uploader.CheckRequest, l *checkLook) error {
 	args := lockArgs(req.Repository)
 	if req.ReadData {
 		args = append(args, "--read-data")

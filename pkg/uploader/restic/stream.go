@@ -236,20 +236,20 @@ func (s *stream) volumeError() error {
 		return s.volumeErr
 	}
 	for _, name := range s.unknown {
-		if err := look(s.root, name); uploader.IsVolumeIO(err) {
+		if err := readEntry(s.root, name); uploader.IsVolumeIO(err) {
 			return fmt.Errorf("%w: %w", uploader.ErrVolumeIO, err)
 		}
 	}
 	for _, a := range s.attributes.unknown {
-		if err := a.look(s.root); uploader.IsVolumeIO(err) {
+		if err := a.read(s.root); uploader.IsVolumeIO(err) {
 			return fmt.Errorf("%w: extended attribute %s of %s: %w", uploader.ErrVolumeIO, printable(a.name), printable(a.entry), err)
 		}
 	}
 	return nil
 }
 
-// look reads a little of an entry of the volume, to find out why restic could not.
-func look(root *os.Root, item string) error {
+// readEntry reads a little of an entry of the volume, to find out why restic could not.
+func readEntry(root *os.Root, item string) error {
 	info, err := root.Lstat(item)
 	if err != nil || !info.IsDir() && !info.Mode().IsRegular() {
 		return err

@@ -29,7 +29,7 @@ const maxLooks = 4
 // look like damage: a pack that is gone since the index was read. So a look that finds nothing proves that the repository is whole, and
 // damage counts if two looks in succession find the same.
 func (j *job) check(ctx context.Context) (protocol.Result, error) {
-	var before *look
+	var before *checkLook
 	for number := int64(1); ; number++ {
 		l := j.newLook(number, before)
 		stop := j.reportOnTimer(l.reading)
@@ -56,7 +56,7 @@ func (j *job) check(ctx context.Context) (protocol.Result, error) {
 }
 
 // lacks returns uploader.ErrSnapshotNotFound unless the repository has all of the snapshots. A repository without any is whole, too.
-func (l *look) lacks(wanted []string) error {
+func (l *checkLook) lacks(wanted []string) error {
 	left := slices.DeleteFunc(slices.Clone(wanted), func(id string) bool { return slices.Contains(l.ids, id) })
 	if len(left) == 0 {
 		return nil
@@ -75,7 +75,7 @@ func unindexedText(packs int) string {
 }
 
 // followSnapshots reads the directories of all finished snapshots, and looks for the contents of their files.
-func (l *look) followSnapshots(ctx context.Context, r repo.DirectRepository) error {
+func (l *checkLook) followSnapshots(ctx context.Context, r repo.DirectRepository) error {
 	ids, err := snapshot.ListSnapshotManifests(ctx, r, nil, nil)
 	if err == nil {
 		l.snapshots.Store(int64(len(ids)))
@@ -105,7 +105,7 @@ func (l *look) followSnapshots(ctx context.Context, r repo.DirectRepository) err
 }
 
 // snapshot follows one snapshot. Of those of unfinished backups nobody restores anything.
-func (l *look) snapshot(ctx context.Context, r repo.Repository, man *snapshot.Manifest) error {
+func (l *checkLook) snapshot(ctx context.Context, r repo.Repository, man *snapshot.Manifest) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -130,7 +130,7 @@ func (l *look) snapshot(ctx context.Context, r repo.Repository, man *snapshot.Ma
 }
 
 // entry reports whether an entry of a snapshot, or what is beneath it, needs what counts as damaged.
-func (l *look) entry(ctx context.Context, r repo.Repository, n node) (touched bool, err error) {
+func (l *checkLook) entry(ctx context.Context, r repo.Repository, n node) (touched bool, err error) {
 	has, ok := n.Entry.(object.HasObjectID)
 	if !ok {
 		return false, nil // it could not be read when the snapshot was made
@@ -145,7 +145,7 @@ func (l *look) entry(ctx context.Context, r repo.Repository, n node) (touched bo
 	return touched, err
 }
 
-func (l *look) showPath(at string) {
+func (l *checkLook) showPath(at string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if at := protocol.Printable(at); len(l.paths) < uploader.MaxExamples && !slices.Contains(l.paths, at) {
@@ -154,7 +154,7 @@ func (l *look) showPath(at string) {
 }
 
 // directory is entry for a directory. Each is read once, in however many snapshots it is.
-func (l *look) directory(ctx context.Context, r repo.Repository, dir node) (touched bool, err error) {
+func (l *checkLook) directory(ctx context.Context, r repo.Repository, dir node) (touched bool, err error) {
 	id := dir.stored.ObjectID
 	for {
 		l.mu.Lock()
@@ -185,7 +185,7 @@ func (l *look) directory(ctx context.Context, r repo.Repository, dir node) (touc
 	return touched, err
 }
 
-func (l *look) readDirectory(ctx context.Context, r repo.Repository, dir node) (bool, error) {
+func (l *checkLook) readDirectory(ctx context.Context, r repo.Repository, dir node) (bool, error) {
 	touched, lost, err := l.object(ctx, dir.stored.ObjectID)
 	if err != nil {
 		return false, err
@@ -233,7 +233,7 @@ func (l *look) readDirectory(ctx context.Context, r repo.Repository, dir node) (
 }
 
 // lostDirectory is about a directory that cannot be read although its contents are there.
-func (l *look) lostDirectory(ctx context.Context, id object.ID, at string, err error) (bool, error) {
+func (l *checkLook) lostDirectory(ctx context.Context, id object.ID, at string, err error) (bool, error) {
 	switch {
 	case ctx.Err() != nil:
 		return false, context.Cause(ctx)
@@ -247,7 +247,7 @@ func (l *look) lostDirectory(ctx context.Context, id object.ID, at string, err e
 	return counts, nil
 }
 
-func (l *look) cannotRead(counts bool) {
+func (l *checkLook) cannotRead(counts bool) {
 	if !counts {
 		return
 	}
@@ -257,7 +257,7 @@ func (l *look) cannotRead(counts bool) {
 }
 
 // object looks for the contents of an object. It is lost if one is, and touched if that counts.
-func (l *look) object(ctx context.Context, id object.ID) (touched, lost bool, err error) {
+func (l *checkLook) object(ctx context.Context, id object.ID) (touched, lost bool, err error) {
 	index, ok := id.IndexObjectID()
 	if !ok {
 		return l.content(ctx, id)
@@ -278,7 +278,7 @@ func (l *look) object(ctx context.Context, id object.ID) (touched, lost bool, er
 }
 
 // list is object for one that is a list of others.
-func (l *look) list(ctx context.Context, id, index object.ID) (touched, lost bool, err error) {
+func (l *checkLook) list(ctx context.Context, id, index object.ID) (touched, lost bool, err error) {
 	if touched, lost, err = l.object(ctx, index); lost || err != nil {
 		return touched, lost, err
 	}
@@ -305,7 +305,7 @@ func (l *look) list(ctx context.Context, id, index object.ID) (touched, lost boo
 }
 
 // content is object for one that is one content.
-func (l *look) content(ctx context.Context, id object.ID) (touched, lost bool, err error) {
+func (l *checkLook) content(ctx context.Context, id object.ID) (touched, lost bool, err error) {
 	name, _, ok := id.ContentID()
 	if !ok {
 		f := finding{kindContent, id.String(), "it is named in an unknown way"}

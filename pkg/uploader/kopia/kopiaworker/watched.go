@@ -99,7 +99,7 @@ func (i *watchedIterator) Next(context.Context) (kopiafs.Entry, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := i.look(names); err != nil {
+		if err := i.fillBatch(names); err != nil {
 			return nil, err
 		}
 	}
@@ -108,9 +108,9 @@ func (i *watchedIterator) Next(context.Context) (kopiafs.Entry, error) {
 	return entry, nil
 }
 
-// look looks at each of the names at once: kopia may upload for hours before it asks for the next, and of a name that is not there any more nobody
+// fillBatch looks at each of the names at once: kopia may upload for hours before it asks for the next, and of a name that is not there any more nobody
 // knows then whether it was a directory.
-func (i *watchedIterator) look(names []string) error {
+func (i *watchedIterator) fillBatch(names []string) error {
 	i.batch = make([]kopiafs.Entry, 0, len(names))
 	for _, name := range names {
 		if strings.HasSuffix(name, localfs.ShallowEntrySuffix) {

@@ -41,11 +41,11 @@ func (f finding) key() string { return f.kind + " " + f.id }
 // maxFindings bounds the memory of a look: an index file that is lost takes thousands of contents with it.
 const maxFindings = 100_000
 
-// look is one look at the whole repository, with the index as it is then.
-type look struct {
+// checkLook is one look at the whole repository, with the index as it is then.
+type checkLook struct {
 	job    *job
 	number int64
-	before *look // whose findings count if this one has them, too; nil: the first
+	before *checkLook // whose findings count if this one has them, too; nil: the first
 
 	storage  blob.Reader
 	contents content.Reader
@@ -77,8 +77,8 @@ type look struct {
 	note        string                      // on the maintenance
 }
 
-func (j *job) newLook(number int64, before *look) *look {
-	return &look{
+func (j *job) newLook(number int64, before *checkLook) *checkLook {
+	return &checkLook{
 		job: j, number: number, before: before, tokens: make(chan struct{}, max(j.Parallel, 1)),
 		known: map[string]bool{}, broken: map[content.ID]string{}, read: map[blob.ID]bool{}, deleted: map[content.ID]struct{}{},
 		directories: map[object.ID]bool{}, walking: map[object.ID]chan struct{}{}, large: map[object.ID]bool{},
@@ -89,7 +89,7 @@ func (j *job) newLook(number int64, before *look) *look {
 var indexBlob = regexp.MustCompile(`(?:error loading index blob|unable to open pack index) "?([^\s":]+)`)
 
 // run looks at everything. An error means that nothing is known, such as that the storage did not answer.
-func (l *look) run(ctx context.Context) (err error) {
+func (l *checkLook) run(ctx context.Context) (err error) {
 	r, err := l.job.open(ctx)
 	if err != nil {
 		m := indexBlob.FindStringSubmatch(err.Error())
@@ -135,7 +135,7 @@ func isDamage(err error) bool {
 }
 
 // listPacks lists the packs after the index was read: what that has was stored before.
-func (l *look) listPacks(ctx context.Context) (err error) {
+func (l *checkLook) listPacks(ctx context.Context) (err error) {
 	l.packs, err = listPacks(ctx, l.storage)
 	return err
 }
@@ -158,7 +158,7 @@ func listPacks(ctx context.Context, storage blob.Reader) (packs, error) {
 }
 
 // comparePacks holds what the index says of the packs against what is there.
-func (l *look) comparePacks(ctx context.Context) error {
+func (l *checkLook) comparePacks(ctx context.Context) error {
 	indexed := map[blob.ID]bool{}
 	err := l.contents.IterateContents(ctx, content.IterateOptions{IncludeDeleted: true}, func(c content.Info) error {
 		if _, there := l.packs[c.PackBlobID]; there {
@@ -181,7 +181,7 @@ func (l *look) comparePacks(ctx context.Context) error {
 }
 
 // inLostPack reports whether the pack of a content is missing, or too short for it.
-func (l *look) inLostPack(c content.Info) (finding, bool) {
+func (l *checkLook) inLostPack(c content.Info) (finding, bool) {
 	size, ok := l.packs[c.PackBlobID]
 	switch {
 	case !ok:
@@ -193,7 +193,7 @@ func (l *look) inLostPack(c content.Info) (finding, bool) {
 }
 
 // readContents reads all contents that are there, and compares their hashes with their names, if that is asked for.
-func (l *look) readContents(ctx context.Context) error {
+func (l *checkLook) readContents(ctx context.Context) error {
 	if !l.job.ReadData {
 		l.steps.Store(0)
 		return nil
@@ -219,7 +219,7 @@ func (l *look) readContents(ctx context.Context) error {
 }
 
 // readContent reads a content, and compares its hash with its name. An error says nothing of the content.
-func (l *look) readContent(ctx context.Context, c content.Info) error {
+func (l *checkLook) readContent(ctx context.Context, c content.Info) error {
 	data, err := l.contents.GetContent(ctx, c.ContentID)
 	switch {
 	case ctx.Err() != nil:
@@ -242,7 +242,7 @@ func (l *look) readContent(ctx context.Context, c content.Info) error {
 }
 
 // firstOf reports whether a content that is marked as deleted is met for the first time.
-func (l *look) firstOf(id content.ID) bool {
+func (l *checkLook) firstOf(id content.ID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, met := l.deleted[id]; met {
@@ -253,7 +253,7 @@ func (l *look) firstOf(id content.ID) bool {
 }
 
 // add keeps a finding, once.
-func (l *look) add(f finding) {
+func (l *checkLook) add(f finding) {
 	f.text = protocol.Printable(f.text)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -268,23 +268,23 @@ func (l *look) add(f finding) {
 }
 
 // counts reports whether the look before has found the same.
-func (l *look) counts(key string) bool { return l.before != nil && l.before.known[key] }
+func (l *checkLook) counts(key string) bool { return l.before != nil && l.before.known[key] }
 
 // agreed returns the findings that count.
-func (l *look) agreed() []finding {
+func (l *checkLook) agreed() []finding {
 	return slices.DeleteFunc(slices.Clone(l.findings), func(f finding) bool { return !l.counts(f.key()) })
 }
 
 // forget drops what the next look does not need.
-func (l *look) forget() {
+func (l *checkLook) forget() {
 	l.before, l.packs, l.broken, l.deleted, l.read, l.directories, l.large = nil, nil, nil, nil, nil, nil, nil
 }
 
 // example is one of the findings.
-func (l *look) example() string { return l.findings[0].key() + ": " + l.findings[0].text }
+func (l *checkLook) example() string { return l.findings[0].key() + ": " + l.findings[0].text }
 
 // result is what is known when the looks agree, or this one has found nothing.
-func (l *look) result(agreed []finding) *uploader.CheckResult {
+func (l *checkLook) result(agreed []finding) *uploader.CheckResult {
 	r := &uploader.CheckResult{Looks: int(l.number), Snapshots: l.done.Load(), Packs: int64(len(l.read)), Note: l.note}
 	if len(agreed) == 0 {
 		return r
@@ -337,7 +337,7 @@ func remedies(agreed []finding) []string {
 }
 
 // reading is how far the look is. Steps are contents to be read, and snapshots.
-func (l *look) reading() progress.Reading {
+func (l *checkLook) reading() progress.Reading {
 	done, total := l.stepsDone.Load()+l.done.Load(), l.steps.Load()+l.snapshots.Load()
 	l.mu.Lock()
 	found := int64(len(l.findings))
