@@ -120,7 +120,9 @@ func serveTasks(ctx context.Context, o tasksOptions) error {
 		return err
 	}
 	err = repositorytask.SetUp(mgr, repositorytask.Config{
-		Namespace: o.namespace, Pod: pod, Concurrency: o.concurrency, ScratchTimeout: o.scratchTimeout, Verifiers: asVerifiers(data), Checkers: asCheckers(data), UsageReaders: asUsageReaders(data), Forgetters: asForgetters(data), Pruners: asPruners(data), Repairers: asRepairers(data),
+		Namespace: o.namespace, Pod: pod, Concurrency: o.concurrency, ScratchTimeout: o.scratchTimeout,
+		Verifiers: implementing[uploader.Verifier](data), Checkers: implementing[uploader.Checker](data), UsageReaders: implementing[uploader.UsageReader](data),
+		Forgetters: implementing[uploader.Forgetter](data), Pruners: implementing[uploader.Pruner](data), Repairers: implementing[uploader.Repairer](data),
 		Exporter: asExporter(data), Importer: asImporter(data), LockWait: o.lockWait, ProgressInterval: o.progressInterval, Logger: log,
 	})
 	if err != nil {
@@ -173,14 +175,10 @@ func podName() (string, error) {
 
 // setUpFiles wires the controller of FileRequests.
 func setUpFiles(mgr ctrl.Manager, o tasksOptions, pod string, data map[string]repositoryData, log *slog.Logger) error {
-	browsers := map[string]uploader.Browser{}
-	for kind, d := range data {
-		browsers[kind] = d
-	}
 	metrics := filerequest.NewMetrics()
 	ctrlmetrics.Registry.MustRegister(metrics)
 	return filerequest.SetUp(mgr, filerequest.Config{
-		Namespace: o.namespace, Pod: pod, Browsers: browsers, Repositories: repositorytask.NewRepositories(mgr.GetAPIReader(), o.namespace),
+		Namespace: o.namespace, Pod: pod, Browsers: implementing[uploader.Browser](data), Repositories: repositorytask.NewRepositories(mgr.GetAPIReader(), o.namespace),
 		Metrics: metrics, Timeout: o.fileTimeout, Logger: log,
 	})
 }
@@ -194,28 +192,15 @@ type repositoryData interface {
 	uploader.SnapshotLister
 }
 
-func asVerifiers(data map[string]repositoryData) map[string]uploader.Verifier {
-	verifiers := map[string]uploader.Verifier{}
+// implementing returns the data paths that implement T.
+func implementing[T any](data map[string]repositoryData) map[string]T {
+	found := map[string]T{}
 	for kind, d := range data {
-		verifiers[kind] = d
+		if t, ok := d.(T); ok {
+			found[kind] = t
+		}
 	}
-	return verifiers
-}
-
-func asUsageReaders(data map[string]repositoryData) map[string]uploader.UsageReader {
-	readers := map[string]uploader.UsageReader{}
-	for kind, d := range data {
-		readers[kind] = d
-	}
-	return readers
-}
-
-func asForgetters(data map[string]repositoryData) map[string]uploader.Forgetter {
-	forgetters := map[string]uploader.Forgetter{}
-	for kind, d := range data {
-		forgetters[kind] = d
-	}
-	return forgetters
+	return found
 }
 
 // asExporter returns the data path whose snapshots are migrated.
@@ -228,39 +213,6 @@ func asExporter(data map[string]repositoryData) uploader.Exporter {
 func asImporter(data map[string]repositoryData) repositorytask.Importer {
 	importer, _ := data["kopia"].(repositorytask.Importer)
 	return importer
-}
-
-// asCheckers returns the data paths that can check a whole repository.
-func asCheckers(data map[string]repositoryData) map[string]uploader.Checker {
-	checkers := map[string]uploader.Checker{}
-	for kind, d := range data {
-		if checker, ok := d.(uploader.Checker); ok {
-			checkers[kind] = checker
-		}
-	}
-	return checkers
-}
-
-// asPruners returns the data paths that can prune.
-func asPruners(data map[string]repositoryData) map[string]uploader.Pruner {
-	pruners := map[string]uploader.Pruner{}
-	for kind, d := range data {
-		if pruner, ok := d.(uploader.Pruner); ok {
-			pruners[kind] = pruner
-		}
-	}
-	return pruners
-}
-
-// asRepairers returns the data paths that can repair a repository.
-func asRepairers(data map[string]repositoryData) map[string]uploader.Repairer {
-	repairers := map[string]uploader.Repairer{}
-	for kind, d := range data {
-		if repairer, ok := d.(uploader.Repairer); ok {
-			repairers[kind] = repairer
-		}
-	}
-	return repairers
 }
 
 // newRepositoryData returns the data paths. None has a cache: what it holds would prove nothing of the repository.
