@@ -118,7 +118,7 @@ func (c *collector) collect(resource schema.GroupResource) *PlannedResource {
 		}
 	}
 	if left > 0 {
-		c.Log.Info("left out by filters", "resource", resource.String(), "items", left)
+		c.Log.Info("Items left out by filters", "resource", resource.String(), "items", left)
 	}
 	return planned
 }

@@ -136,7 +136,7 @@ func (r *run) watchClaims(ctx context.Context, namespace string, changed chan<- 
 	for ctx.Err() == nil {
 		claims, err := r.engine.cluster.Resource(claimObjects).Namespace(namespace).Watch(ctx, metav1.ListOptions{})
 		if err != nil {
-			r.Log.Debug("watch claims", "namespace", namespace, "error", err)
+			r.Log.Debug("Cannot watch claims; trying again", "namespace", namespace, "error", err)
 			_ = apiretry.Sleep(ctx, r.engine.config.bindingInterval)
 			continue
 		}

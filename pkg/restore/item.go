@@ -94,7 +94,7 @@ func (s *scope) shouldHaveData(claim types.NamespacedName) bool {
 func (r *run) restoreRecovered(ctx context.Context, item key, chain *dependencyChain) (result result) {
 	defer func() {
 		if p := recover(); p != nil {
-			r.Log.Error("panic", "item", item.String(), "value", fmt.Sprint(p), "stack", string(debug.Stack()))
+			r.Log.Error("Item failed with a panic", "item", item.String(), "value", fmt.Sprint(p), "stack", string(debug.Stack()))
 			result.fail("internal error, please report it with the restore's log: %v", p)
 		}
 	}()
@@ -246,7 +246,7 @@ func (r *run) applyActions(ctx context.Context, i *item, chain *dependencyChain)
 // restoreNeeded restores what an item needs. That it cannot be is no reason not to try the item.
 func (r *run) restoreNeeded(ctx context.Context, i *item, needed key, chain *dependencyChain) {
 	if !r.selection.takesAdditional(needed) {
-		r.Log.Info("left out", "item", needed.String(), "neededBy", i.String())
+		r.Log.Info("Item that another one needs is left out by filters", "item", needed.String(), "neededBy", i.String())
 		return
 	}
 	if _, ok := r.Archive.Find(needed.resource.String(), needed.namespace, needed.name); !ok {

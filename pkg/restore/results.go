@@ -233,7 +233,7 @@ func (rs *results) record(k targetKey, e *entry, r result) {
 	if rs.progress.Total > 0 {
 		total = rs.progress.Total
 	}
-	rs.log.Info("restored item", "resource", k.resource.String(), "item", k.path(), "action", r.action.String(),
+	rs.log.Info("Item is done", "resource", k.resource.String(), "item", k.path(), "action", r.action.String(),
 		"reason", r.reason, "restored", rs.progress.Restored, "total", total)
 	rs.report(rs.progress)
 }
@@ -249,11 +249,11 @@ func (rs *results) addToOutcome(k targetKey, r result) {
 		rs.outcome.Unfilled = append(rs.outcome.Unfilled, *r.unfilled)
 	}
 	for _, text := range r.warnings {
-		rs.log.Warn("restore item", "resource", k.resource.String(), "item", k.path(), "warning", text)
+		rs.log.Warn("Item has a warning", "resource", k.resource.String(), "item", k.path(), "warning", text)
 		add(&rs.outcome.Results.Warnings, k.namespace, fmt.Sprintf("%s/%s: %s", k.resource, k.path(), text))
 	}
 	for _, text := range r.errors {
-		rs.log.Error("restore item", "resource", k.resource.String(), "item", k.path(), "error", text)
+		rs.log.Error("Item has an error", "resource", k.resource.String(), "item", k.path(), "error", text)
 		add(&rs.outcome.Results.Errors, k.namespace, fmt.Sprintf("error restoring %s/%s: %s", k.resource, k.path(), text))
 	}
 }
@@ -263,7 +263,7 @@ func add(to *veleroresults.Result, namespace, text string) { to.Add(namespace, e
 // warn notes what is wrong with the backup as a whole.
 func (rs *results) warn(texts []string) {
 	for _, text := range texts {
-		rs.log.Warn("read backup", "warning", text)
+		rs.log.Warn("Backup has a warning", "warning", text)
 	}
 	rs.outcome.Results.Warnings.Velero = append(rs.outcome.Results.Warnings.Velero, texts...)
 }
@@ -285,11 +285,11 @@ func (rs *results) addCollision(k targetKey, item, first key, lost string) {
 		return // a claim is met again with each pod that uses it
 	}
 	if lost != "" {
-		rs.log.Error("restore item", "resource", k.resource.String(), "item", k.path(), "error", text)
+		rs.log.Error("Item has an error", "resource", k.resource.String(), "item", k.path(), "error", text)
 		add(&rs.outcome.Results.Errors, k.namespace, text)
 		return
 	}
-	rs.log.Warn("restore item", "resource", k.resource.String(), "item", k.path(), "warning", text)
+	rs.log.Warn("Item has a warning", "resource", k.resource.String(), "item", k.path(), "warning", text)
 	add(&rs.outcome.Results.Warnings, k.namespace, text)
 }
 

@@ -177,7 +177,7 @@ func (r *run) restoreAll(ctx context.Context) error {
 // restoreResource restores the items of a resource, several at a time, and returns when the last of them was tried. Then it waits
 // until the API server serves what restored CustomResourceDefinitions define. The error is why the restore ends.
 func (r *run) restoreResource(ctx context.Context, resource *PlannedResource) error {
-	r.Log.Info("restore resource", "resource", resource.Resource.String(), "items", resource.TotalItems)
+	r.Log.Info("Restoring the items of a resource", "resource", resource.Resource.String(), "items", resource.TotalItems)
 	items := make(chan key)
 	var workers sync.WaitGroup
 	for range min(r.engine.config.Concurrency, resource.TotalItems) {

@@ -126,7 +126,7 @@ func (p *process) watchMemory(c *Command, ended <-chan struct{}) (killed bool) {
 		if group.used() >= threshold && (c.Yields || p.pid == largestWorker()) {
 			// Again: a larger one may have ended since, and then its memory is free.
 			if used := group.used(); used >= threshold {
-				c.Logger.Warn("killing worker: the container is nearly out of memory", "pid", p.pid, "usedBytes", used, "limitBytes", group.limit, "yields", c.Yields)
+				c.Logger.Warn("Killing worker: the container is nearly out of memory", "pid", p.pid, "usedBytes", used, "limitBytes", group.limit, "yields", c.Yields)
 				p.signalGroup(syscall.SIGKILL)
 				<-ended
 				return true

@@ -29,7 +29,7 @@ func (c *Command) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("start %s: %w", program, err)
 	}
-	c.Logger.Debug("worker started", "program", c.Path, "args", c.Args, "dir", c.Dir.Name(), "pid", p.pid)
+	c.Logger.Debug("Worker started", "program", c.Path, "args", c.Args, "dir", c.Dir.Name(), "pid", p.pid)
 
 	lastSignal, overused := p.supervise(ctx, c)
 	p.logEnd(c)
@@ -104,7 +104,7 @@ func (p *process) terminate(ctx context.Context, c *Command, ended <-chan struct
 		signal syscall.Signal
 		grace  time.Duration
 	}{{syscall.SIGINT, interrupt}, {syscall.SIGTERM, c.Grace.Terminate}} {
-		c.Logger.Info("ending worker", "program", c.Path, "pid", p.pid, "signal", step.signal.String(), "cause", context.Cause(ctx))
+		c.Logger.Info("Ending worker", "program", c.Path, "pid", p.pid, "signal", step.signal.String(), "cause", context.Cause(ctx))
 		p.signalGroup(step.signal)
 		select {
 		case <-ended:
@@ -112,7 +112,7 @@ func (p *process) terminate(ctx context.Context, c *Command, ended <-chan struct
 		case <-time.After(step.grace):
 		}
 	}
-	c.Logger.Info("killing worker: it ignored all signals", "program", c.Path, "pid", p.pid)
+	c.Logger.Info("Killing worker: it ignored all signals", "program", c.Path, "pid", p.pid)
 	p.signalGroup(syscall.SIGKILL)
 	<-ended
 	return syscall.SIGKILL
@@ -149,8 +149,8 @@ func (p *process) logEnd(c *Command) {
 	if usage, ok := state.SysUsage().(*syscall.Rusage); ok {
 		args = append(args, "maxRSSBytes", usage.Maxrss<<10)
 	}
-	c.Logger.Debug("worker ended", args...)
+	c.Logger.Debug("Worker ended", args...)
 	if n := p.stdout.dropped + p.stderr.dropped; n > 0 {
-		c.Logger.Info("worker wrote lines that were too long and dropped", "program", c.Path, "pid", p.pid, "lines", n, "maxBytes", MaxLine)
+		c.Logger.Info("Worker wrote lines that were too long and dropped", "program", c.Path, "pid", p.pid, "lines", n, "maxBytes", MaxLine)
 	}
 }

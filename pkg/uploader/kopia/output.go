@@ -103,10 +103,10 @@ func (o *output) handOn(err error) {
 func (o *output) log(n protocol.Note) {
 	text := o.hide(n.Text)
 	if n.Level >= slog.LevelWarn {
-		o.logger.Warn("kopia warns", "text", text)
+		o.logger.Warn("Warning of kopia", "text", text)
 		return
 	}
-	o.logger.Debug("kopia says", "text", text)
+	o.logger.Debug("Message of kopia", "text", text)
 }
 
 // finish reports that all is done, after the worker has exited without an error.

@@ -21,10 +21,10 @@ func (u *Uploader) Backup(ctx context.Context, req uploader.BackupRequest, p pro
 	}
 	log := u.options.Logger
 	if req.Parallel > 0 && !u.version.readsConcurrently() {
-		log.Debug("restic cannot read files in parallel", "version", u.version.String())
+		log.Debug("This version of restic cannot read files in parallel", "version", u.version.String())
 	}
 	if req.Parent != "" && !snapshotID.MatchString(req.Parent) {
-		log.Info("ignore the parent: it is no snapshot id", "parent", printable(req.Parent))
+		log.Info("Ignoring the parent: it is no snapshot id", "parent", printable(req.Parent))
 		req.Parent = ""
 	}
 	sink := orDiscard(p)
@@ -43,7 +43,7 @@ func (u *Uploader) Backup(ctx context.Context, req uploader.BackupRequest, p pro
 			var err error
 			result, err = u.backup(ctx, w, req, sink)
 			if req.Parent != "" && errors.Is(err, uploader.ErrSnapshotNotFound) {
-				log.Info("the parent is gone: let restic choose one", "parent", req.Parent)
+				log.Info("The parent is gone; restic chooses one", "parent", req.Parent)
 				req.Parent = ""
 				result, err = u.backup(ctx, w, req, sink)
 			}
@@ -205,6 +205,6 @@ var errNoSummary = errors.New("restic backup ended without saying which snapshot
 
 func (u *Uploader) logMalformed(s *stream) {
 	if s.malformed > 0 {
-		u.options.Logger.Info("restic printed lines that are not JSON", "lines", s.malformed)
+		u.options.Logger.Info("Lines of restic were not JSON", "lines", s.malformed)
 	}
 }

@@ -59,7 +59,7 @@ func (u *Uploader) clear(ctx context.Context, w *workspace, req uploader.Restore
 	if !o.found || o.err != nil {
 		return o.bytes, o.err
 	}
-	u.options.Logger.Info("the volume holds what restic must not write over: removing what the snapshot has, too")
+	u.options.Logger.Info("The volume holds what restic must not write over: removing what the snapshot has, too")
 	err = u.run(ctx, w, invocation{command: "ls", args: listArgs(req), stdout: o.removeListed})
 	if err = errors.Join(err, o.err); err != nil {
 		return 0, fmt.Errorf("remove links that are in the way: %w", err)

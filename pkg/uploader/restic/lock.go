@@ -183,9 +183,9 @@ func (u *Uploader) unlock(ctx context.Context, w *workspace, gate *sync.RWMutex,
 		return false
 	}
 	defer gate.Unlock()
-	u.options.Logger.Info("remove the repository's stale locks", "repository", address, "owner", owner.String())
+	u.options.Logger.Info("Removing the repository's stale locks", "repository", address, "owner", owner.String())
 	if err := u.run(ctx, w, invocation{command: "unlock"}); err != nil {
-		u.options.Logger.Error("remove the repository's stale locks", "repository", address, "error", err)
+		u.options.Logger.Error("Cannot remove the repository's stale locks", "repository", address, "error", err)
 		return false
 	}
 	return true

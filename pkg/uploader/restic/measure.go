@@ -24,7 +24,7 @@ func (u *Uploader) measure(ctx context.Context, dir *os.File, out *stream) (stop
 	wg.Go(func() {
 		// Without progress the restore is still worth having.
 		if err := volume.Watch(ctx, meter.Written, out.measured); err != nil && ctx.Err() == nil {
-			u.options.Logger.Error("measure the restore's progress", "volume", dir.Name(), "error", err)
+			u.options.Logger.Error("Cannot measure the restore's progress", "volume", dir.Name(), "error", err)
 		}
 	})
 	return func() { cancel(); wg.Wait() }, nil

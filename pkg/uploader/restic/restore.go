@@ -23,10 +23,10 @@ func (u *Uploader) Restore(ctx context.Context, req uploader.RestoreRequest, p p
 		return uploader.RestoreResult{}, fmt.Errorf("restore: %w", err)
 	}
 	if req.Parallel > 0 {
-		u.options.Logger.Debug("restic chooses itself how many files it writes in parallel")
+		u.options.Logger.Debug("Number of files to write in parallel is left to restic")
 	}
 	if req.Sparse && !u.version.leavesHoles() {
-		u.options.Logger.Info("restic cannot leave holes: zeros are written", "version", u.version.String())
+		u.options.Logger.Info("This version of restic cannot leave holes: zeros are written", "version", u.version.String())
 	}
 	sink := orDiscard(p)
 	var result uploader.RestoreResult

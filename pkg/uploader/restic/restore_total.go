@@ -62,7 +62,7 @@ func (u *Uploader) finalTotal(ctx context.Context, w *workspace, req uploader.Re
 	switch {
 	case s.err == nil:
 		if planned && own != s.bytes {
-			u.options.Logger.Warn("restic stats and restic restore do not agree on the snapshot's size", "snapshot", req.SnapshotID, "statsBytes", s.bytes, "restoreBytes", own)
+			u.options.Logger.Warn("Sizes of the snapshot by restic stats and restic restore differ", "snapshot", req.SnapshotID, "statsBytes", s.bytes, "restoreBytes", own)
 		}
 		return s.bytes, true
 	case planned:
