@@ -70,13 +70,27 @@ func start(c *Command) (_ *process, err error) {
 		defer shimEnd.Close()
 		files, p.guard = append(files, shimEnd), g // guardFD
 	}
-	p.cmd = &exec.Cmd{
+	p.cmd = shimCommand(c, workerEnds[0], workerEnds[1], files)
+	if err := p.cmd.Start(); err != nil {
+		p.closePipes()
+		if p.guard != nil {
+			p.guard.release()
+		}
+		return nil, err
+	}
+	p.pid = p.cmd.Process.Pid
+	return p, nil
+}
+
+// shimCommand returns the shim's process, which has files from requestFD on.
+func shimCommand(c *Command, stdout, stderr *os.File, files []*os.File) *exec.Cmd {
+	return &exec.Cmd{
 		Path:       shim,
 		Args:       []string{filepath.Base(os.Args[0]), shimArg, filepath.Base(c.Path)},
 		Env:        []string{}, // not nil, which would mean the agent's own; the worker's comes with the request
 		Stdin:      c.Stdin,
-		Stdout:     workerEnds[0],
-		Stderr:     workerEnds[1],
+		Stdout:     stdout,
+		Stderr:     stderr,
 		ExtraFiles: files,
 		WaitDelay:  strayDelay, // for Stdin
 		SysProcAttr: &syscall.SysProcAttr{
@@ -87,15 +101,6 @@ func start(c *Command) (_ *process, err error) {
 			Pdeathsig: syscall.SIGKILL,
 		},
 	}
-	if err := p.cmd.Start(); err != nil {
-		p.closePipes()
-		if p.guard != nil {
-			p.guard.release()
-		}
-		return nil, err
-	}
-	p.pid = p.cmd.Process.Pid
-	return p, nil
 }
 
 func (p *process) readStdout() {
