@@ -27,14 +27,8 @@ func (op *Operation) restore(ctx context.Context) (attemptResult, error) {
 	if err != nil {
 		return attemptResult{}, err
 	}
-	req := uploader.RestoreRequest{SnapshotID: pvr.Spec.SnapshotID, TotalBytes: pvr.Spec.SnapshotSize, Own: donefile.Reserved(donefile.RestoreUID(pvr))}
-	if req.Sparse, err = op.boolSetting(settingSparse); err != nil {
-		return attemptResult{}, err
-	}
-	if req.Parallel, err = op.intSetting(settingParallelDownload); err != nil {
-		return attemptResult{}, err
-	}
-	if _, err := op.partial(ctx); err != nil { // an invalid annotation fails the restore before the volume is written
+	req, err := op.restoreRequest(ctx, pvr)
+	if err != nil {
 		return attemptResult{}, err
 	}
 	if op.RestoresPaths() {
@@ -85,6 +79,20 @@ func (op *Operation) restore(ctx context.Context) (attemptResult, error) {
 		return attemptResult{}, fmt.Errorf("tell the pod's init container that the data is there: %w", err)
 	}
 	return result, nil
+}
+
+// restoreRequest returns the request for a restore, without volume and repository. Settings and annotations that are not valid fail the restore here,
+// before the volume is written.
+func (op *Operation) restoreRequest(ctx context.Context, pvr *velerov1.PodVolumeRestore) (req uploader.RestoreRequest, err error) {
+	req = uploader.RestoreRequest{SnapshotID: pvr.Spec.SnapshotID, TotalBytes: pvr.Spec.SnapshotSize, Own: donefile.Reserved(donefile.RestoreUID(pvr))}
+	if req.Sparse, err = op.boolSetting(settingSparse); err != nil {
+		return req, err
+	}
+	if req.Parallel, err = op.intSetting(settingParallelDownload); err != nil {
+		return req, err
+	}
+	_, err = op.partial(ctx)
+	return req, err
 }
 
 // prove flushes what was restored since began, and compares it with what the snapshot has.
