@@ -198,15 +198,7 @@ func serve(ctx context.Context, o serverOptions) error {
 	}
 	operations := metrics.NewOperations(o.nodeName)
 	agent, err := nodeagent.SetUp(ctx, mgr, nodeagent.Config{
-		Config: podvolume.Config{
-			NodeName: o.nodeName, Namespace: o.namespace, HostPods: o.hostPods, AllowUnmounted: o.allowUnmounted,
-			Uploaders:        map[string]uploader.Uploader{"restic": resticData, "kopia": kopiaData},
-			InitRepositories: o.initRepositories, Partial: o.mayLack, PartialRestore: o.restoreMayLack,
-			MaxAttempts: o.maxAttempts, RetryDelay: o.retryDelay,
-			ProgressInterval: o.progressInterval, StallAfter: o.stallAfter, IdleTimeout: o.idleTimeout,
-			ResourceTimeout: o.resourceTimeout, LockWait: o.lockWait, BackupTimeout: o.backupTimeout, PrepareTimeout: o.prepareTimeout,
-			Logger: log, Metrics: operations,
-		},
+		Config:      o.podVolumeConfig(map[string]uploader.Uploader{"restic": resticData, "kopia": kopiaData}, operations, log),
 		Concurrency: slots.current(), ReadConcurrency: slots.read,
 		ShowPaths:  o.http.Auth,
 		Versions:   v1alpha1.AgentVersions{Agent: version, Commit: commit, Restic: resticData.Version().String(), Kopia: kopiaVersion()},
@@ -232,6 +224,18 @@ func serve(ctx context.Context, o serverOptions) error {
 		"metadataGuard", worker.GuardsMetadata(), "workerMemoryBytes", slots.workerMemory())
 	program.WarnUnconfined(log, worker.LandlockABI())
 	return mgr.Start(ctx)
+}
+
+func (o *serverOptions) podVolumeConfig(uploaders map[string]uploader.Uploader, operations *metrics.Operations, log *slog.Logger) podvolume.Config {
+	return podvolume.Config{
+		NodeName: o.nodeName, Namespace: o.namespace, HostPods: o.hostPods, AllowUnmounted: o.allowUnmounted,
+		Uploaders:        uploaders,
+		InitRepositories: o.initRepositories, Partial: o.mayLack, PartialRestore: o.restoreMayLack,
+		MaxAttempts: o.maxAttempts, RetryDelay: o.retryDelay,
+		ProgressInterval: o.progressInterval, StallAfter: o.stallAfter, IdleTimeout: o.idleTimeout,
+		ResourceTimeout: o.resourceTimeout, LockWait: o.lockWait, BackupTimeout: o.backupTimeout, PrepareTimeout: o.prepareTimeout,
+		Logger: log, Metrics: operations,
+	}
 }
 
 // cacheOf returns the directory for the caches of a program.
