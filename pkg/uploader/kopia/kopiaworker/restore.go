@@ -8,6 +8,8 @@ import (
 	"os"
 	"sync/atomic"
 
+	kopiafs "github.com/kopia/kopia/fs"
+	"github.com/kopia/kopia/repo"
 	"github.com/kopia/kopia/snapshot"
 	"github.com/kopia/kopia/snapshot/restore"
 	"github.com/kopia/kopia/snapshot/snapshotfs"
@@ -26,16 +28,9 @@ func (j *job) restore(ctx context.Context) (_ protocol.Result, err error) {
 		return protocol.Result{}, err
 	}
 	defer func() { err = errors.Join(err, r.Close(context.WithoutCancel(ctx))) }()
-	man, err := loadSnapshot(ctx, r, j.Snapshot)
+	man, root, err := openSnapshot(ctx, r, j.Snapshot)
 	if err != nil {
 		return protocol.Result{}, err
-	}
-	if man.IncompleteReason != "" {
-		return protocol.Result{}, fmt.Errorf("%w: the snapshot is that of an unfinished backup (%s)", uploader.ErrUnsupported, man.IncompleteReason)
-	}
-	root, err := snapshotfs.SnapshotRoot(r, man)
-	if err != nil {
-		return protocol.Result{}, fmt.Errorf("open the snapshot: %w", err)
 	}
 	p := newRestoreProgress(man, j.TotalBytes)
 	var contents volume.Contents
@@ -86,6 +81,22 @@ func (j *job) restore(ctx context.Context) (_ protocol.Result, err error) {
 		Errors: lost.errors, FailedPaths: target.unwritten.named(), LastError: lost.last,
 		Refused: target.refused.counts(), Contents: contents,
 	}, nil
+}
+
+// openSnapshot returns a snapshot and its top directory. One of an unfinished backup would restore fewer files than the volume had.
+func openSnapshot(ctx context.Context, r repo.Repository, id string) (*snapshot.Manifest, kopiafs.Entry, error) {
+	man, err := loadSnapshot(ctx, r, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	if man.IncompleteReason != "" {
+		return nil, nil, fmt.Errorf("%w: the snapshot is that of an unfinished backup (%s)", uploader.ErrUnsupported, man.IncompleteReason)
+	}
+	root, err := snapshotfs.SnapshotRoot(r, man)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open the snapshot: %w", err)
+	}
+	return man, root, nil
 }
 
 // syncVolume makes sure that the files are on the volume, as Velero does since 1.18. It also finds the errors that a file
