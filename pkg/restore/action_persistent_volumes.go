@@ -178,69 +178,78 @@ func (s *scope) whyWithheld(ctx context.Context, volume string, claim types.Name
 // otherBackup tells people what to do about a claim whose volume got no data.
 const otherBackup = "Delete the claim, with the pods that use it, and restore it from another backup"
 
+// unfilledClaim is a claim that gets no data of the backup.
+type unfilledClaim struct {
+	target      types.NamespacedName // the claim in the cluster
+	volume      string               // the one that it had
+	provisioned bool                 // it gets a new one
+}
+
+func (u unfilledClaim) output(outcome volumeinfo.Outcome, reason string) actionOutput {
+	v := &volumeinfo.RestoredVolume{PVCNamespace: u.target.Namespace, PVCName: u.target.Name, Outcome: outcome, Reason: reason}
+	if !u.provisioned {
+		v.PVName = u.volume
+	}
+	return actionOutput{unfilled: v}
+}
+
+func (u unfilledClaim) warn(outcome volumeinfo.Outcome, format string, args ...any) actionOutput {
+	reason := fmt.Sprintf(format, args...)
+	out := u.output(outcome, reason)
+	out.warnings = []string{reason}
+	return out
+}
+
+func (u unfilledClaim) fail(outcome volumeinfo.Outcome, format string, args ...any) actionOutput {
+	reason := fmt.Sprintf(format, args...)
+	out := u.output(outcome, reason)
+	out.errors = []string{fmt.Sprintf("volume %q: %s", u.volume, reason)}
+	return out
+}
+
 // fill has a claim of the backup get its data as target in the cluster.
 func (s *scope) fill(in *actionInput, claim, target types.NamespacedName, from source) actionOutput {
 	if from.provisioned() {
 		releaseVolume(in.item)
 	}
 	volume := textOf(in.original.Object, "spec", "volumeName")
-	unfilled := func(outcome volumeinfo.Outcome, reason string) actionOutput {
-		v := &volumeinfo.RestoredVolume{
-			PVCNamespace: target.Namespace, PVCName: target.Name, Outcome: outcome, Reason: reason,
-		}
-		if !from.provisioned() {
-			v.PVName = volume
-		}
-		return actionOutput{unfilled: v}
-	}
-	warn := func(outcome volumeinfo.Outcome, format string, args ...any) actionOutput {
-		reason := fmt.Sprintf(format, args...)
-		out := unfilled(outcome, reason)
-		out.warnings = []string{reason}
-		return out
-	}
-	fail := func(outcome volumeinfo.Outcome, format string, args ...any) actionOutput {
-		reason := fmt.Sprintf(format, args...)
-		out := unfilled(outcome, reason)
-		out.errors = []string{fmt.Sprintf("volume %q: %s", volume, reason)}
-		return out
-	}
+	u := unfilledClaim{target: target, volume: volume, provisioned: from.provisioned()}
 	switch from.dataFrom {
 	case fromCSISnapshot:
 		return s.fillFromSnapshot(in, claim, from.snapshot)
 	case fromPodVolume:
 		if reason := s.noPodVolumeData(claim); reason != "" {
-			return fail(volumeinfo.OutcomeEmpty, "its new volume stays empty: %s. %s", reason, otherBackup)
+			return u.fail(volumeinfo.OutcomeEmpty, "its new volume stays empty: %s. %s", reason, otherBackup)
 		}
 		if remark := s.remarkOnEmpty(claim); remark != "" {
-			return warn(volumeinfo.OutcomeEmpty, "its new volume is empty: %s", remark)
+			return u.warn(volumeinfo.OutcomeEmpty, "its new volume is empty: %s", remark)
 		}
 	case fromSameVolume:
 		if from.reason != "" {
-			return warn(volumeinfo.OutcomeWaiting, "it waits for PersistentVolume %q, %s", volume, from.reason)
+			return u.warn(volumeinfo.OutcomeWaiting, "it waits for PersistentVolume %q, %s", volume, from.reason)
 		}
 		if from.snapshot != "" {
-			return warn(volumeinfo.OutcomeKept, "it gets the volume %q that it had, as it is now, not the data of the backup in %s, because the Restore is annotated with %s=true",
+			return u.warn(volumeinfo.OutcomeKept, "it gets the volume %q that it had, as it is now, not the data of the backup in %s, because the Restore is annotated with %s=true",
 				volume, from.snapshot, v1alpha1.AnnotationKeepNativeVolumes)
 		}
 		if from.problem != "" {
-			return warn(volumeinfo.OutcomeKept, "it gets the volume %q that it had, as it is now, because Velero could not back it up (%s)", volume, from.problem)
+			return u.warn(volumeinfo.OutcomeKept, "it gets the volume %q that it had, as it is now, because Velero could not back it up (%s)", volume, from.problem)
 		}
-		return unfilled(volumeinfo.OutcomeKept, "the backup has no data of it, and its PersistentVolume leads to the same storage as before")
+		return u.output(volumeinfo.OutcomeKept, "the backup has no data of it, and its PersistentVolume leads to the same storage as before")
 	case fromNative:
-		return fail(volumeinfo.OutcomeUnsupported, "it waits for PersistentVolume %q, which is not restored, because its data is in %s, and %v: %s",
+		return u.fail(volumeinfo.OutcomeUnsupported, "it waits for PersistentVolume %q, which is not restored, because its data is in %s, and %v: %s",
 			volume, from.snapshot, errNativeSnapshot, whatToDo(volume))
 	case fromDataMover:
-		return fail(volumeinfo.OutcomeUnsupported, "its new volume is empty: the data was moved by Velero's data mover, and only a Velero server, 1.12 or later, can restore it from there. "+
+		return u.fail(volumeinfo.OutcomeUnsupported, "its new volume is empty: the data was moved by Velero's data mover, and only a Velero server, 1.12 or later, can restore it from there. "+
 			"Delete the claim, and restore it with that")
 	case fromNowhere:
 		if from.lost {
-			return fail(volumeinfo.OutcomeEmpty, "its new volume is empty: %s. %s", from.reason, otherBackup)
+			return u.fail(volumeinfo.OutcomeEmpty, "its new volume is empty: %s. %s", from.reason, otherBackup)
 		}
-		return warn(volumeinfo.OutcomeEmpty, "its new volume is empty: %s", from.reason)
+		return u.warn(volumeinfo.OutcomeEmpty, "its new volume is empty: %s", from.reason)
 	default:
 		if from.problem != "" {
-			return warn(volumeinfo.OutcomeWaiting, "it is bound to PersistentVolume %q if that is there: it is not in the backup, and Velero could not back up its data (%s)", volume, from.problem)
+			return u.warn(volumeinfo.OutcomeWaiting, "it is bound to PersistentVolume %q if that is there: it is not in the backup, and Velero could not back up its data (%s)", volume, from.problem)
 		}
 	}
 	return actionOutput{}
