@@ -200,67 +200,91 @@ func migrateOutcome(dryRun bool) func(*v1alpha1.RepositoryTaskStatus, string) ou
 	}
 }
 
-// summarizeMigration sums up a migration. One that leaves snapshots to later tasks has not failed at any of them, but nobody must take it for the end.
-func summarizeMigration(status *v1alpha1.RepositoryTaskStatus, note string, dryRun bool) outcome {
-	var migrated, planned, failed, copies, toCopy, lost, uncopied int64
-	var bytes, uploaded int64
-	var why string
-	var reason v1alpha1.Reason
+// migrationSum is what the results of a migration add up to.
+type migrationSum struct {
+	migrated, planned, failed int64 // snapshots
+	copies, toCopy, uncopied  int64 // Backups, and snapshots of those that have no copy
+	lost                      int64 // files and attributes that kopia does not store
+	bytes, uploaded           int64
+
+	reason v1alpha1.Reason
+	why    string // the first that was not done, and why; empty: all was
+}
+
+func sumMigration(status *v1alpha1.RepositoryTaskStatus) (sum migrationSum) {
 	for i := range status.Volumes {
 		v := &status.Volumes[i]
-		bytes, uploaded, lost = bytes+v.Bytes, uploaded+v.UploadedBytes, lost+v.NotStored
+		sum.bytes, sum.uploaded, sum.lost = sum.bytes+v.Bytes, sum.uploaded+v.UploadedBytes, sum.lost+v.NotStored
 		switch v.Result {
 		case v1alpha1.VolumeMigrated:
-			migrated++
+			sum.migrated++
 		case v1alpha1.VolumePlanned:
-			planned++
+			sum.planned++
 		default:
-			if failed++; why == "" {
-				reason, why = v.Reason, fmt.Sprintf("%s/%s:%s of %s: %s", v.Namespace, v.Pod, v.Volume, v.PodVolumeBackup, v.Message)
+			if sum.failed++; sum.why == "" {
+				sum.reason, sum.why = v.Reason, fmt.Sprintf("%s/%s:%s of %s: %s", v.Namespace, v.Pod, v.Volume, v.PodVolumeBackup, v.Message)
 			}
 		}
 	}
 	for i := range status.Backups {
 		b := &status.Backups[i]
-		uncopied += int64(b.UncopiedSnapshots)
+		sum.uncopied += int64(b.UncopiedSnapshots)
 		switch b.Result {
 		case v1alpha1.VolumeMigrated:
-			copies++
+			sum.copies++
 		case v1alpha1.VolumePlanned:
-			toCopy++
+			sum.toCopy++
 		default:
-			if why == "" {
-				reason, why = b.Reason, "Backup "+b.Backup+": "+b.Message
+			if sum.why == "" {
+				sum.reason, sum.why = b.Reason, "Backup "+b.Backup+": "+b.Message
 			}
 		}
 	}
+	return sum
+}
+
+// sentence says what was done, and what was not.
+func (s *migrationSum) sentence(status *v1alpha1.RepositoryTaskStatus, dryRun bool) string {
 	var said strings.Builder
 	if dryRun {
-		fmt.Fprintf(&said, "%s would be migrated, %s; %d were before; %s", text.Count(planned, "snapshot", "snapshots"), text.Bytes(bytes), migrated, text.Count(toCopy, "Backup would be copied", "Backups would be copied"))
+		fmt.Fprintf(&said, "%s would be migrated, %s; %d were before; %s", text.Count(s.planned, "snapshot", "snapshots"), text.Bytes(s.bytes), s.migrated, text.Count(s.toCopy, "Backup would be copied", "Backups would be copied"))
 	} else {
-		fmt.Fprintf(&said, "%s migrated and compared, %s copied now, %s stored", text.Count(migrated, "snapshot", "snapshots"), text.Bytes(bytes), text.Bytes(uploaded))
+		fmt.Fprintf(&said, "%s migrated and compared, %s copied now, %s stored", text.Count(s.migrated, "snapshot", "snapshots"), text.Bytes(s.bytes), text.Bytes(s.uploaded))
 	}
-	fmt.Fprintf(&said, "; %s", text.Count(copies, "Backup has its copy", "Backups have their copies"))
+	fmt.Fprintf(&said, "; %s", text.Count(s.copies, "Backup has its copy", "Backups have their copies"))
 	for _, other := range []struct {
 		n    int64
 		what string
-	}{{failed, "not migrated"}, {int64(len(status.Backups)) - copies - toCopy, "Backups without a copy"}, {uncopied, "snapshots of those, which no Velero server restores out of kopia"}, {lost, "FIFOs, sockets, devices and sets of extended attributes not stored"}, {int64(status.Postponed), "left to later tasks"}} {
+	}{
+		{s.failed, "not migrated"},
+		{int64(len(status.Backups)) - s.copies - s.toCopy, "Backups without a copy"},
+		{s.uncopied, "snapshots of those, which no Velero server restores out of kopia"},
+		{s.lost, "FIFOs, sockets, devices and sets of extended attributes not stored"},
+		{int64(status.Postponed), "left to later tasks"},
+	} {
 		if other.n > 0 {
 			fmt.Fprintf(&said, "; %d %s", other.n, other.what)
 		}
 	}
+	return said.String()
+}
+
+// summarizeMigration sums up a migration. One that leaves snapshots to later tasks has not failed at any of them, but nobody must take it for the end.
+func summarizeMigration(status *v1alpha1.RepositoryTaskStatus, note string, dryRun bool) outcome {
+	sum := sumMigration(status)
+	said := sum.sentence(status, dryRun)
 	if note != "" {
-		said.WriteString(". " + note)
+		said += ". " + note
 	}
-	if why == "" && status.Postponed > 0 && !dryRun {
-		reason, why = v1alpha1.ReasonNotMigrated, fmt.Sprintf("A task has room for %d: create the next one", maxVolumes)
+	if sum.why == "" && status.Postponed > 0 && !dryRun {
+		sum.reason, sum.why = v1alpha1.ReasonNotMigrated, fmt.Sprintf("A task has room for %d: create the next one", maxVolumes)
 	}
-	if why == "" {
-		reason = v1alpha1.ReasonMigrated
-		if dryRun {
-			reason = v1alpha1.ReasonPlanned
-		}
-		return outcome{true, reason, text.Line(said.String(), maxMessage)}
+	switch {
+	case sum.why != "":
+		return outcome{false, sum.reason, text.Line(said+". "+sum.why, maxMessage)}
+	case dryRun:
+		return outcome{true, v1alpha1.ReasonPlanned, text.Line(said, maxMessage)}
+	default:
+		return outcome{true, v1alpha1.ReasonMigrated, text.Line(said, maxMessage)}
 	}
-	return outcome{false, reason, text.Line(said.String()+". "+why, maxMessage)}
 }
