@@ -33,6 +33,7 @@ type Record struct {
 	Refused          bool       `json:"refused,omitempty"`   // the volume did not take all attributes
 	Message          string     `json:"message,omitempty"`   // what the end of the restore has to say
 	Marked           bool       `json:"marked"`              // the marker may lie in the volume
+	Reserved         bool       `json:"reserved,omitempty"`  // the room of the marker may lie in the volume
 	Used             bool       `json:"used"`                // the init container has ended with 0 since: the pod uses the volume
 }
 

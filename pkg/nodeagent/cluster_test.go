@@ -154,7 +154,10 @@ func (c *cluster) setInitContainer(pod *corev1.Pod, state corev1.ContainerState)
 	}
 }
 
-var running = corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+var (
+	initializing = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "PodInitializing"}}
+	running      = corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+)
 
 // newBackup returns a PodVolumeBackup as a Velero server makes it.
 func (c *cluster) newBackup(pod *corev1.Pod, volume string) *velerov1.PodVolumeBackup {

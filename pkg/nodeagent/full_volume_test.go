@@ -13,6 +13,7 @@ import (
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/donefile"
@@ -22,6 +23,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
 	"github.com/plimsoll-io/plimsoll/test/controlplane"
 	"github.com/plimsoll-io/plimsoll/test/disk"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // smallVolumes mount file systems that are soon full, of blocks or of inodes.
@@ -112,6 +114,71 @@ func TestRestoreIntoAVolumeThatIsTooSmall(t *testing.T) {
 				noRoomIsHeld(t, c.dir(target, "data"))
 			}
 		})
+	}
+}
+
+// TestFailedFileHasItsRoom: what a failed restore leaves free in a full volume somebody else takes, or the file system itself, before the failed file is
+// written: here the node was started again meanwhile, and the pod's init container runs only later.
+func TestFailedFileHasItsRoom(t *testing.T) {
+	t.Parallel()
+	for of, small := range smallVolumes {
+		t.Run(of, func(t *testing.T) {
+			t.Parallel()
+			c, target := newCluster(t, controlplane.LatestVelero), new(corev1.Pod)
+			data := uploadertest.NewFake(t.TempDir())
+			data.OnRestore = func(_ context.Context, req uploader.RestoreRequest, _ progress.Sink) (uploader.RestoreResult, error) {
+				c.setInitContainer(target, initializing)
+				return uploader.RestoreResult{}, errors.Join(fill(req.Volume.Name()), unix.ENOSPC)
+			}
+			target = c.pod("target", "data")
+			c.startAgent(data, nil)
+			dir := c.dir(target, "data")
+			small(t, dir)
+			c.failRestore(target)
+			_ = os.Mkdir(filepath.Join(dir, "others"), 0o700) // fails where no room is free, as it should
+			_ = os.WriteFile(filepath.Join(dir, "others", "file"), nil, 0o600)
+			c.setInitContainer(target, running)
+			if err := c.waited(target); !errors.Is(err, donefile.ErrRestoreFailed) {
+				t.Errorf("the init container is told %v", err)
+			}
+			noRoomIsHeld(t, dir)
+		})
+	}
+}
+
+// TestRoomIsGivenBack: where nobody will write the failed file, a failed restore holds no room in the volume: the pod's init container has ended before
+// the restore did, or before it was told.
+func TestRoomIsGivenBack(t *testing.T) {
+	t.Parallel()
+	for name, states := range map[string][2]corev1.ContainerState{
+		"ended before": {exited, exited},
+		"ended after":  {initializing, exited},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, pod := newCluster(t, controlplane.LatestVelero), new(corev1.Pod)
+			data := uploadertest.NewFake(t.TempDir())
+			data.OnRestore = func(context.Context, uploader.RestoreRequest, progress.Sink) (uploader.RestoreResult, error) {
+				c.setInitContainer(pod, states[0])
+				return uploader.RestoreResult{}, unix.ENOSPC
+			}
+			pod = c.pod("target", "data")
+			c.startAgent(data, nil)
+			c.failRestore(pod)
+			c.setInitContainer(pod, states[1])
+			testenv.Eventually(t, "the volume holds nothing of ours", func() bool { return len(entries(t, c.dir(pod, "data"))) == 0 })
+		})
+	}
+}
+
+// failRestore restores the pod's volume, and waits for the end as Failed.
+func (c *cluster) failRestore(pod *corev1.Pod) {
+	c.t.Helper()
+	c.setInitContainer(pod, running)
+	pvr := c.newRestore(pod, "data", "1234abcd")
+	c.Create(pvr)
+	if end := c.end(pvr); end.Phase != podvolume.PhaseFailed {
+		c.t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
 	}
 }
 

@@ -74,7 +74,7 @@ func TestMarkersGoAndComeBackWithTheNode(t *testing.T) {
 	}
 	restarted := func() {
 		t.Helper()
-		c.setInitContainer(pod, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "PodInitializing"}})
+		c.setInitContainer(pod, initializing)
 		c.setInitContainer(pod, running)
 		if err := c.waited(pod); err != nil {
 			t.Error(err)

@@ -120,7 +120,7 @@ func (a *Agent) reconcileMarker(ctx context.Context, pod *corev1.Pod, rec donefi
 	if busy, err := a.restoring(ctx, pod, rec, waits); busy || err != nil {
 		return cmp.Or(err, errMarkersBusy)
 	}
-	if !waits && !rec.Marked {
+	if !waits && !rec.Marked && !rec.Reserved {
 		return a.rememberUnmarked(pod, rec)
 	}
 	dir, err := a.env.Pods.Open(pod.UID, rec.Dir)
@@ -179,7 +179,7 @@ func (a *Agent) hasRestore(pod *corev1.Pod, volume string) bool {
 // rememberUnmarked remembers that a volume has no marker, and whether the pod has begun to use it.
 func (a *Agent) rememberUnmarked(pod *corev1.Pod, rec donefile.Record) error {
 	now := rec
-	now.Marked, now.Used = false, rec.Used || podvolume.RestoreWaitSucceeded(pod)
+	now.Marked, now.Reserved, now.Used = false, false, rec.Used || podvolume.RestoreWaitSucceeded(pod)
 	if now == rec {
 		return nil
 	}
@@ -204,7 +204,7 @@ func (a *Agent) keepMarker(pod *corev1.Pod, rec donefile.Record, dir *os.File) e
 	if rec.Failure == "" && !rec.Used && rec.LostWithNode(dir) {
 		rec.Failure = reasonVolumeLost
 	}
-	rec.Marked = true
+	rec.Marked, rec.Reserved = true, false
 	if err := a.env.Records.Save(pod.UID, rec); err != nil {
 		return err
 	}

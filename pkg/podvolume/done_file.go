@@ -90,7 +90,7 @@ func (op *Operation) isHandedOver(ctx context.Context, pvr *velerov1.PodVolumeRe
 }
 
 // prepareDoneFile removes the done file of an earlier restore, and takes the room for that of this one: a restore that fills the volume could not tell
-// the pod's init container how it has ended. release gives back what of the room is not used.
+// the pod's init container how it has ended. release gives back what of the room is not used, unless a marker is to be written later.
 func (op *Operation) prepareDoneFile(pvr *velerov1.PodVolumeRestore, dir *os.File) (release func(), err error) {
 	if err := op.removeDoneFile(pvr, dir); err != nil {
 		return nil, err
@@ -124,6 +124,30 @@ func (op *Operation) giveBackRoom(dir *os.File, uid types.UID) error {
 	})
 }
 
+// giveBackKeptRoom gives back what a failed attempt has kept of a volume, where nobody writes a failed file: its pod does not wait, or the next agent
+// goes on.
+func (op *Operation) giveBackKeptRoom(ctx context.Context) {
+	if !op.roomKept {
+		return
+	}
+	err := volume.Within(op.env.EndTimeout/4, func() error {
+		dir, err := op.openVolume(ctx)
+		if err != nil {
+			return err
+		}
+		defer dir.Close()
+		unlock, err := op.lockVolume(dir)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		return donefile.Unreserve(dir, donefile.RestoreUID(op.Object.(*velerov1.PodVolumeRestore)))
+	})
+	if err != nil {
+		op.log.Info("The room that was taken for the done file stays in the volume until the next restore into it", "error", err)
+	}
+}
+
 // removeDoneFile removes the record and the done file of an earlier restore of the volume for the same Restore: the pod must not
 // start while the volume is written again.
 func (op *Operation) removeDoneFile(pvr *velerov1.PodVolumeRestore, dir *os.File) error {
@@ -151,6 +175,7 @@ func (op *Operation) writeDoneFile(ctx context.Context, pod *corev1.Pod, pvr *ve
 		return err
 	}
 	rec.Marked = pending == ""
+	rec.Reserved, op.roomKept = !rec.Marked, !rec.Marked
 	err = op.env.Records.Save(op.foundPodUID, rec)
 	if !rec.Marked {
 		op.log.Info("The pod waits for another restore into the same directory", "restore", pending)
@@ -194,7 +219,10 @@ func (op *Operation) saveFailure(ctx context.Context, status terminalStatus) err
 		return err
 	}
 	rec.Failure = fmt.Sprintf("%s: see PodVolumeRestore %s/%s", status.reason, pvr.Namespace, pvr.Name)
-	return errors.Join(op.env.Records.Save(op.foundPodUID, rec), op.env.failBeside(ctx, pod, rec), hangs)
+	rec.Reserved = op.roomKept
+	err = op.env.Records.Save(op.foundPodUID, rec)
+	op.roomKept = op.roomKept && err != nil
+	return errors.Join(err, op.env.failBeside(ctx, pod, rec), hangs)
 }
 
 // completes reports whether done says that the volume of rec is restored. Any PodVolumeRestore of the same Restore may have done that.

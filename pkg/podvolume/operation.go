@@ -69,6 +69,7 @@ type Operation struct {
 	pathsMoved atomic.Int64 // files and directories of the volume that a restore of paths has made or replaced
 	volumeNote string       // what a failed restore leaves in the volume, or could not do there, in words that follow the message
 
+	roomKept   bool // the volume holds the room of a marker that is to be written yet
 	leftBehind bool // the work did not end when it was told to
 	objectGone bool
 }
@@ -112,6 +113,9 @@ func (op *Operation) Run(ctx, shutdownCtx context.Context) {
 		op.saveProgressForResume(shutdownCtx)
 	default:
 		op.finish(ctx, shutdownCtx, result, err)
+	}
+	if err != nil && !op.leftBehind {
+		op.giveBackKeptRoom(shutdownCtx)
 	}
 }
 

@@ -21,7 +21,7 @@ const (
 )
 
 // restore makes one attempt to write the snapshot into the volume, and to hand that to the pod.
-func (op *Operation) restore(ctx context.Context) (attemptResult, error) {
+func (op *Operation) restore(ctx context.Context) (_ attemptResult, err error) {
 	pvr := op.Object.(*velerov1.PodVolumeRestore)
 	up, err := op.uploader()
 	if err != nil {
@@ -55,7 +55,13 @@ func (op *Operation) restore(ctx context.Context) (attemptResult, error) {
 	if err != nil {
 		return attemptResult{}, err
 	}
-	defer release()
+	defer func() {
+		// What becomes free in a full volume the file system may take for itself: then the failed file would have no room.
+		op.roomKept = op.roomKept || err != nil && stopCause(ctx) == nil
+		if !op.roomKept {
+			release()
+		}
+	}()
 	if _, err := op.waitingPod(ctx); err != nil { // a done file that it has seen may have been that of another restore
 		return attemptResult{}, err
 	}
