@@ -58,7 +58,7 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// shutdownGrace is how long a stopping agent goes on writing: kopia has 35 s to end, and then comes the last write.
+// shutdownGrace is how long a stopping agent goes on writing: kopia and restic have 35 s to end, and then comes the last write.
 const shutdownGrace = 45 * time.Second
 
 // Agent serves one node. It is a Runnable of the manager that it was set up with.

@@ -31,9 +31,11 @@ func (u *Uploader) Backup(ctx context.Context, req uploader.BackupRequest, p pro
 	var result uploader.BackupResult
 	err := u.inWorkspace(req.Repository, func(w *workspace) error {
 		if req.Resume {
+			lasting, end := outlast(ctx, u.repairGrace)
+			defer end()
 			leftOut, err := u.repairIndex(ctx, w, sink)
 			if leftOut {
-				defer u.repairAgain(ctx, w)
+				defer u.repairAgain(lasting, w)
 			}
 			if err != nil {
 				return err
@@ -144,8 +146,8 @@ func (u *Uploader) repairUnused(ctx context.Context, w *workspace, sink progress
 	}
 }
 
-// repairLimit is how long the repair after a backup may take, and repairGrace how long it goes on when the backup was canceled: less than the
-// agent has to stop.
+// repairLimit is how long the repair after a backup may take, and repairGrace how long after the backup was canceled: what ends the backup takes from it,
+// and a restic that hangs takes 15 s more to end. An agent that stops gives 45 s to all of that, with its last write.
 const (
 	repairLimit = 10 * time.Minute
 	repairGrace = initGrace
@@ -153,11 +155,9 @@ const (
 
 // repairAgain repairs the index that was written without packs that others may need, whatever has become of the backup.
 func (u *Uploader) repairAgain(ctx context.Context, w *workspace) {
-	lasting, end := outlast(ctx, repairGrace)
-	defer end()
-	limited, cancel := context.WithTimeout(lasting, repairLimit)
+	ctx, cancel := context.WithTimeout(ctx, repairLimit)
 	defer cancel()
-	if _, err := u.repairUnused(limited, w, progress.Discard); err != nil {
+	if _, err := u.repairUnused(ctx, w, progress.Discard); err != nil {
 		u.options.Logger.Error("The repository's index may lack packs of other volumes, whose snapshots cannot be read then; "+
 			"'kubectl plimsoll repository repair --index' adds them", "repository", w.hide(w.repository.URL), "error", err)
 	}

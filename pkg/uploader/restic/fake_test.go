@@ -2,10 +2,12 @@ package restic
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -24,7 +26,7 @@ import (
 const fakeProgram = "restic-fake"
 
 // fakeRestic does what the lines of the variable SCRIPT_<command>, or else SCRIPT, say: "out" and "err" print, the latter with variables, "long" prints a line that is too long, "torn" prints without a newline,
-// "next" ends the part of a call: the following calls in one workspace do what follows, the last part repeats. "exit" ends, "kill" ends by a signal, "hang" waits for one, "wait" for a file beside the calls. First it writes down how it was called.
+// "next" ends the part of a call: the following calls in one workspace do what follows, the last part repeats. "exit" ends, "kill" ends by a signal, "hang" waits for one, "deaf" ignores those that can be, "wait" for a file beside the calls. First it writes down how it was called.
 func fakeRestic(args []string) int {
 	if args[0] == "version" {
 		fmt.Println("restic 0.18.1 compiled with go1.25.1 on linux/amd64")
@@ -45,6 +47,8 @@ func fakeRestic(args []string) int {
 		case "exit":
 			code, _ := strconv.Atoi(text)
 			return code
+		case "deaf":
+			signal.Ignore(syscall.SIGINT, syscall.SIGTERM)
 		case "hang":
 			<-time.After(time.Minute)
 		case "wait":
@@ -215,9 +219,9 @@ func TestOwnCAKeepsTheOthers(t *testing.T) {
 
 func readCall(t *testing.T, dir, command string) call {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(dir, "*", command+".json")) // one repository, one cache
-	if err != nil || len(files) != 1 {
-		t.Fatalf("calls of restic %s: %v, %v", command, files, err)
+	files := callsOf(dir, command)
+	if len(files) != 1 {
+		t.Fatalf("calls of restic %s: %v", command, files)
 	}
 	content, err := os.ReadFile(files[0])
 	if err != nil {
@@ -228,6 +232,12 @@ func readCall(t *testing.T, dir, command string) call {
 		t.Fatal(err)
 	}
 	return c
+}
+
+// callsOf returns the file of the last call of a command, if there was one.
+func callsOf(dir, command string) []string {
+	files, _ := filepath.Glob(filepath.Join(dir, "*", command+".json")) // one repository, one cache; the pattern is valid
+	return files
 }
 
 func TestEndsOfABackup(t *testing.T) {
@@ -316,6 +326,37 @@ func TestResumeInAUsedRepository(t *testing.T) {
 	}
 	if args := strings.Join(readCall(t, calls, "repair").Args, " "); args != "repair --no-cache index --verbose" {
 		t.Errorf("restic was called with %q", args)
+	}
+}
+
+// TestRepairOfACanceledBackup: a repair after the backup has what is left of its time when restic has ended, which takes a while where the storage hangs:
+// an agent that stops waits for both.
+func TestRepairOfACanceledBackup(t *testing.T) {
+	t.Parallel()
+	u, calls := newFake(t, Options{Grace: worker.Grace{Interrupt: time.Second, Terminate: time.Millisecond}})
+	u.repairGrace = 500 * time.Millisecond
+	pack := strings.Repeat("ab", 32)
+	repository := scripted("deaf", `out {"message_type":"status","bytes_done":1,"total_bytes":2}`, "hang")
+	repository.Env["SCRIPT_cat"], repository.Env["SCRIPT_list"] = "exit 0", uploader.Secret("out "+pack)
+	repository.Env["SCRIPT_repair"] = uploader.Secret("err removing not found pack file " + pack + "\nout done\nnext\nexit 1")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	repaired := false
+	_, err := u.Backup(ctx, uploader.BackupRequest{Repository: repository, Volume: volumeOf(t, 1), Resume: true}, progress.SinkFunc(func(r progress.Reading) {
+		if r.BytesDone != 1 || ctx.Err() != nil {
+			return
+		}
+		repaired = len(callsOf(calls, "repair")) == 1
+		for _, file := range callsOf(calls, "cat") {
+			_ = os.Remove(file)
+		}
+		cancel()
+	}))
+	if !errors.Is(err, context.Canceled) || !repaired {
+		t.Errorf("repaired before: %t, got %v", repaired, err)
+	}
+	if begun := callsOf(calls, "cat"); len(begun) > 0 {
+		t.Errorf("another repair has begun when its time was over: %v", begun)
 	}
 }
 

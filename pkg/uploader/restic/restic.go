@@ -85,6 +85,7 @@ type Uploader struct {
 
 	repairDelay    time.Duration // before a locked index is tried again
 	readIndexLimit time.Duration // for reading the index before it is repaired
+	repairGrace    time.Duration // for a repair, after a backup was canceled
 }
 
 var (
@@ -113,7 +114,7 @@ func New(ctx context.Context, path string, options Options) (*Uploader, error) {
 	if removed, err := uploader.SweepScratch(options.TempDir, "restic"); removed > 0 || err != nil {
 		options.Logger.Info("Removed the private directories of killed runs", "program", "restic", "directories", removed, "error", err)
 	}
-	u := &Uploader{path: path, options: options, repairDelay: time.Second, readIndexLimit: readIndexLimit}
+	u := &Uploader{path: path, options: options, repairDelay: time.Second, readIndexLimit: readIndexLimit, repairGrace: repairGrace}
 	version, err := u.probe(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("restic program %s: %w", path, err)
