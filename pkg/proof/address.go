@@ -39,6 +39,27 @@ func Addresses(tasks []v1alpha1.RepositoryTask) map[v1alpha1.RepositoryKey]strin
 	return addresses
 }
 
+// InRepository returns tasks with those of their results only that are about one repository, all by the name of its key: those by that name, and those that
+// were found at its address by the name of another location, since two may lead to one bucket.
+func InRepository(tasks []v1alpha1.RepositoryTask, key v1alpha1.RepositoryKey, address string) []v1alpha1.RepositoryTask {
+	isInside := func(by v1alpha1.RepositoryKey, at string) bool { return by == key || address != "" && at == address }
+	inside := slices.Clone(tasks)
+	for i := range inside {
+		s := &inside[i].Status
+		s.Volumes, s.Repositories = slices.Clone(s.Volumes), slices.Clone(s.Repositories)
+		s.Volumes = slices.DeleteFunc(s.Volumes, func(v v1alpha1.RepositoryTaskVolume) bool { return !isInside(VolumeIn(&v).Repository(), v.Address) })
+		s.Repositories = slices.DeleteFunc(s.Repositories, func(r v1alpha1.RepositoryTaskRepository) bool { return !isInside(RepositoryIn(&r), r.Address) })
+		for j := range s.Volumes {
+			s.Volumes[j].BackupStorageLocation = key.BackupStorageLocation
+		}
+		for j := range s.Repositories {
+			r := &s.Repositories[j]
+			r.BackupStorageLocation, r.VolumeNamespace, r.Uploader = key.BackupStorageLocation, key.VolumeNamespace, key.Uploader
+		}
+	}
+	return inside
+}
+
 // at returns the results that are about the repository at an address; of an empty one: all.
 func at(address string, results []*v1alpha1.RepositoryTaskVolume) []*v1alpha1.RepositoryTaskVolume {
 	return slices.DeleteFunc(slices.Clone(results), func(v *v1alpha1.RepositoryTaskVolume) bool { return !SameAddress(v.Address, address) })

@@ -146,11 +146,7 @@ func (r *run) claim(ctx context.Context, repositories []v1alpha1.RepositoryKey) 
 			}
 			locations[key.BackupStorageLocation] = location
 		}
-		address := addresses[key]
-		if address == "" && location != nil && key.Uploader == uploaderRestic {
-			address = repository.ResticAddress(ctx, location, key.VolumeNamespace)
-		}
-		all = append(all, wanted{key, namesOf(key, location, address)})
+		all = append(all, wanted{key, namesOf(ctx, key, location, addresses[key])})
 	}
 	if err := r.claims.take(claim{r.object.UID, r.object.Name, r.use}, all); err != nil {
 		return err
@@ -193,9 +189,14 @@ func (r *run) location(ctx context.Context, name string) (*velerov1.BackupStorag
 
 // namesOf returns by what a repository is known: its location, and where that leads to, since two locations may lead to one bucket. Two buckets of one
 // name, such as in two regions, count as one. restic's is known by its address, too, if that is known: BackupRepositories of two locations may name one.
-func namesOf(key v1alpha1.RepositoryKey, location *velerov1.BackupStorageLocation, address string) []v1alpha1.RepositoryKey {
+// recorded is what one says; empty: none does.
+func namesOf(ctx context.Context, key v1alpha1.RepositoryKey, location *velerov1.BackupStorageLocation, recorded string) []v1alpha1.RepositoryKey {
 	if location == nil {
 		return []v1alpha1.RepositoryKey{key}
+	}
+	address := recorded
+	if address == "" && key.Uploader == uploaderRestic {
+		address = repository.ResticAddress(ctx, location, key.VolumeNamespace)
 	}
 	config := location.Spec.Config
 	bucket, prefix := config["bucket"], config["prefix"]

@@ -426,12 +426,12 @@ func TestNamesOf(t *testing.T) {
 		"restic is not in the bucket":   {a: restic, b: v1alpha1.RepositoryKey{BackupStorageLocation: "a", VolumeNamespace: "shop", Uploader: "restic"}, atA: at("one", "", elsewhere), atB: at("two", "", elsewhere), isTheSame: true},
 		"kopia is in the bucket always": {a: kopia, b: other, atA: at("one", "", elsewhere), atB: at("two", "", elsewhere)},
 	} {
-		a, b := namesOf(test.a, test.atA, ""), namesOf(test.b, test.atB, "")
+		a, b := namesOf(t.Context(), test.a, test.atA, ""), namesOf(t.Context(), test.b, test.atB, "")
 		if a[0] != test.a || b[0] != test.b || (a[1] == b[1]) != test.isTheSame {
 			t.Errorf("%s: %v and %v", name, a, b)
 		}
 	}
-	if names := namesOf(kopia, nil, ""); len(names) != 1 {
+	if names := namesOf(t.Context(), kopia, nil, ""); len(names) != 1 {
 		t.Errorf("of a location that does not exist: %v", names)
 	}
 }

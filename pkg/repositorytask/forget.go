@@ -137,13 +137,11 @@ func (r *run) records(ctx context.Context) (*retention.Records, error) {
 		return nil, err
 	}
 	others := slices.DeleteFunc(tasks.Items, func(t v1alpha1.RepositoryTask) bool { return t.UID == r.object.UID })
-	checks := proof.ChecksOf(others)
-	return &retention.Records{
-		Backups: backups.Items, Restores: restores.Items, Tasks: others, Files: files.Items,
-		DamagedRepository: func(pvb *velerov1.PodVolumeBackup) bool {
-			return checks[proof.RepositoryOf(pvb)].Damaged()
-		},
-	}, nil
+	damaged, err := r.damage(ctx, backups.Items, others)
+	if err != nil {
+		return nil, err
+	}
+	return &retention.Records{Backups: backups.Items, Restores: restores.Items, Tasks: others, Files: files.Items, DamagedRepository: damaged}, nil
 }
 
 // repositoriesIn returns the repositories of the plan in which something is to be done, in its order. What an earlier process has done

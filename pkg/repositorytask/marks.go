@@ -137,9 +137,13 @@ func (r *run) unmarkWhole(ctx context.Context, entry *v1alpha1.RepositoryTaskRep
 	if err := r.api.List(ctx, &marked, client.InNamespace(r.cfg.Namespace), client.MatchingLabels{v1alpha1.LabelDamaged: yes}); err != nil {
 		return fmt.Errorf("list the damaged PodVolumeBackups: %w", err)
 	}
+	locations, err := r.locationsOf(ctx, proof.RepositoryIn(entry))
+	if err != nil {
+		return err
+	}
 	began := r.status().StartTimestamp.UTC().Format(time.RFC3339)
 	inside := slices.DeleteFunc(marked.Items, func(pvb velerov1.PodVolumeBackup) bool {
-		return !sameRepository(new(repositoryOf(&pvb)), entry) || !proof.IsLater(began, pvb.Annotations[v1alpha1.AnnotationDamaged])
+		return !isIn(&pvb, proof.RepositoryIn(entry), locations) || !proof.IsLater(began, pvb.Annotations[v1alpha1.AnnotationDamaged])
 	})
 	settled, err := r.settled(ctx, inside)
 	if err != nil {

@@ -99,18 +99,19 @@ func (r *run) compareOthers(i int, result *uploader.PruneResult, err error) {
 	delete(r.others, i)
 }
 
-// refuseDamaged refuses a repository that a check has found damaged, or that has a volume whose backup was found so: what looks as if nobody
-// needed it may be what a repair is made of.
+// refuseDamaged refuses a repository that a check has found damaged, or that has a volume whose backup was found so, by whichever name: what looks as if
+// nobody needed it may be what a repair is made of.
 func (r *run) refuseDamaged(ctx context.Context, entry *v1alpha1.RepositoryTaskRepository) error {
 	var tasks v1alpha1.RepositoryTaskList
 	if err := r.api.List(ctx, &tasks, client.InNamespace(r.cfg.Namespace)); err != nil {
 		return fmt.Errorf("list the RepositoryTasks: %w", err)
 	}
-	if proof.ChecksOf(tasks.Items)[proof.RepositoryIn(entry)].Damaged() {
+	inside := proof.InRepository(tasks.Items, proof.RepositoryIn(entry), entry.Address)
+	if proof.ChecksOf(inside)[proof.RepositoryIn(entry)].Damaged() {
 		return fmt.Errorf("%w, a check has found: nothing is pruned before a check that looks as deep has found the repository whole", uploader.ErrRepositoryDamaged)
 	}
-	for volume, found := range proof.Of(tasks.Items) {
-		if found.Damaged && volume.Namespace == entry.VolumeNamespace && volume.StorageLocation == entry.BackupStorageLocation && volume.Uploader == entry.Uploader {
+	for volume, found := range proof.Of(inside) {
+		if found.Damaged {
 			return fmt.Errorf("%w: a backup of volume %s/%s:%s was found damaged or lost: nothing is pruned before a backup of it that is as new is proven",
 				uploader.ErrRepositoryDamaged, volume.Namespace, volume.Pod, volume.Name)
 		}
@@ -124,6 +125,7 @@ func (r *run) refuseMarked(ctx context.Context, entry *v1alpha1.RepositoryTaskRe
 	if err != nil {
 		return err
 	}
+	inside = byOneName(inside, entry.BackupStorageLocation)
 	for i := range inside {
 		if pvb := &inside[i]; proof.IsMarkedDamaged(pvb, inside) {
 			return fmt.Errorf("%w: damage is noted on PodVolumeBackup %s of volume %s/%s:%s: nothing is pruned before a backup of it that is as new is proven",

@@ -12,6 +12,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/proof"
 	"github.com/plimsoll-io/plimsoll/pkg/text"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
@@ -68,8 +69,9 @@ func (r *run) measureOnce(ctx context.Context, i, n int, backups []*velerov1.Pod
 	if err := r.api.List(ctx, &tasks, client.InNamespace(r.cfg.Namespace)); err != nil {
 		return fmt.Errorf("list the RepositoryTasks: %w", err)
 	}
+	after = byOneName(after, entry.BackupStorageLocation)
 	entry.Usage = usageOf(&result, after, inBoth(before, required))
-	addHistory(entry, tasks.Items, after)
+	addHistory(entry, proof.InRepository(tasks.Items, proof.RepositoryIn(entry), entry.Address), after)
 	trimVolumes(entry.Usage, r.roomForVolumes())
 	entry.Result, entry.Reason, entry.Message = v1alpha1.RepositoryMeasured, "", ""
 	setLocks(entry, result.Locks, result.LockError)
@@ -88,8 +90,12 @@ func inBoth(a, b []velerov1.PodVolumeBackup) map[string]bool {
 	return both
 }
 
-// backupsIn lists the PodVolumeBackups of a repository that name a snapshot.
+// backupsIn lists the PodVolumeBackups of a repository that name a snapshot, by whichever location.
 func (r *run) backupsIn(ctx context.Context, entry *v1alpha1.RepositoryTaskRepository) ([]velerov1.PodVolumeBackup, error) {
+	locations, err := r.locationsOf(ctx, proof.RepositoryIn(entry))
+	if err != nil {
+		return nil, err
+	}
 	var all velerov1.PodVolumeBackupList
 	if err := r.api.List(ctx, &all, client.InNamespace(r.cfg.Namespace)); err != nil {
 		return nil, fmt.Errorf("list the PodVolumeBackups: %w", err)
@@ -97,15 +103,9 @@ func (r *run) backupsIn(ctx context.Context, entry *v1alpha1.RepositoryTaskRepos
 	if err := correctSynced(ctx, r.api, r.cfg.Namespace, all.Items); err != nil {
 		return nil, err
 	}
-	var in []velerov1.PodVolumeBackup
-	for i := range all.Items {
-		pvb := &all.Items[i]
-		if pvb.Status.SnapshotID != "" && pvb.Spec.BackupStorageLocation == entry.BackupStorageLocation && pvb.Spec.Pod.Namespace == entry.VolumeNamespace &&
-			v1alpha1.UploaderName(pvb.Spec.UploaderType) == entry.Uploader {
-			in = append(in, *pvb)
-		}
-	}
-	return in, nil
+	return slices.DeleteFunc(all.Items, func(pvb velerov1.PodVolumeBackup) bool {
+		return pvb.Status.SnapshotID == "" || !isIn(&pvb, proof.RepositoryIn(entry), locations)
+	}), nil
 }
 
 // maxUsageVolumes is how many volumes the object of one task has room for: each has an entry of up to 1.3 KiB.
