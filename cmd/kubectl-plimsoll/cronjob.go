@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,10 +15,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilversion "k8s.io/apimachinery/pkg/util/version"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/plimsoll-io/plimsoll/cmd/internal/program"
+	"github.com/plimsoll-io/plimsoll/pkg/describe"
 )
 
 // cronJob is a command of this plugin that a CronJob runs, with a ServiceAccount of its own.
@@ -32,6 +35,21 @@ type cronJob struct {
 
 // runIDVariable is the variable of the container with the id of its Job. It is no flag, which an older image would not know.
 const runIDVariable = "PLIMSOLL_RUN_ID"
+
+// firstWithRunID is the first version whose commands know runIDVariable.
+var firstWithRunID = utilversion.MustParseSemantic("v0.1.0")
+
+// knowsRunID reports whether the commands in an image know runIDVariable: by its tag it is of this plugin's version, or a release from firstWithRunID on.
+// Of any other tag, and of a digest alone, nobody knows.
+func (i image) knowsRunID(own string) bool {
+	name, _, _ := strings.Cut(i.name[strings.LastIndexByte(i.name, '/')+1:], "@")
+	_, tag, _ := strings.Cut(name, ":")
+	if tag == own && !slices.Contains([]string{"", "dev", "unknown"}, own) { // else the build has set no version
+		return true
+	}
+	of, err := utilversion.ParseSemantic(tag)
+	return err == nil && of.AtLeast(firstWithRunID)
+}
 
 // maxRetries is how often a Job starts another pod, in about half an hour with Kubernetes' backoff: as long as an upgrade of the API server, a
 // restart of the backed up pod or the loss of a node may take.
@@ -87,8 +105,21 @@ func (j *cronJob) object() client.Object {
 			}},
 		},
 	}
-	retry(&cronJob.Spec.JobTemplate.Spec)
+	job := &cronJob.Spec.JobTemplate.Spec
+	if j.image.knowsRunID(version) {
+		retry(job)
+	} else { // a second pod would begin what the first has begun
+		job.BackoffLimit = new(int32(0))
+	}
 	return cronJob
+}
+
+// warn says what a Job of the image lacks.
+func (j *cronJob) warn(w io.Writer) {
+	if !j.image.knowsRunID(version) {
+		fmt.Fprintf(w, "A Job starts one pod only, also if that is lost: the tag of image %s does not say that it has version %s or later, in which a second pod goes on with what the first has begun.\n",
+			describe.Clean(j.image.name), "v"+firstWithRunID.String())
+	}
 }
 
 // retry lets a Job start pods until one has seen the end of what it waits for: that has been tried again in the cluster. The commands know runIDVariable, so

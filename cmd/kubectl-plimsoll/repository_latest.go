@@ -82,6 +82,7 @@ func (o *newTask) printSchedule(cmd *cobra.Command, api client.Reader, task *v1a
 	job := cronJob{namespace: task.Namespace, name: name, schedule: o.schedule, image: image, args: args, timeout: o.timeout}
 	rights := []rbacv1.PolicyRule{rule(v1alpha1.GroupVersion.Group, "repositorytasks", nil, "create", "get")}
 	fmt.Fprintln(cmd.ErrOrStderr(), "Nothing is created.")
+	job.warn(cmd.ErrOrStderr())
 	return printObjects(cmd.OutOrStdout(), append(append(job.account(), job.role(job.namespace, rights)...), job.object()))
 }
 

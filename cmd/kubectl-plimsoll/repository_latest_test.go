@@ -59,14 +59,14 @@ func TestRepositoryLatest(t *testing.T) {
 	if _, errOut, code := c.run("repository", "verify", "--latest", "--schedule", "@daily"); code != 1 || !strings.Contains(errOut, "install deploy/repository-tasks") {
 		t.Errorf("without the Deployment: code %d, %s", code, errOut)
 	}
-	c.Create(c.tasksDeployment("registry.example.com/plimsoll:v1"))
+	c.Create(c.tasksDeployment("registry.example.com/plimsoll:v1.0.0"))
 	out, errOut, code := c.run("repository", "verify", "--latest", "--schedule", "0 5 * * *", "--max-bytes", "1Gi", "--max-duration", "4h", "--volume", "shop")
-	if code != 0 || !strings.Contains(errOut, "Nothing is created") {
+	if code != 0 || errOut != "Nothing is created.\n" {
 		t.Fatalf("code %d: %s", code, errOut)
 	}
 	p := readPrinted(t, out)
 	job := p.cronJob.Spec.JobTemplate.Spec.Template.Spec
-	if p.cronJob.Spec.Schedule != "0 5 * * *" || job.Containers[0].Image != "registry.example.com/plimsoll:v1" || !strings.HasPrefix(p.cronJob.Name, "plimsoll-verify-latest-") {
+	if p.cronJob.Spec.Schedule != "0 5 * * *" || job.Containers[0].Image != "registry.example.com/plimsoll:v1.0.0" || !strings.HasPrefix(p.cronJob.Name, "plimsoll-verify-latest-") {
 		t.Errorf("the CronJob is %+v", p.cronJob)
 	}
 	if err := client.WithFieldValidation(c.Client, metav1.FieldValidationStrict).Create(t.Context(), p.cronJob.DeepCopy(), client.DryRunAll); err != nil {

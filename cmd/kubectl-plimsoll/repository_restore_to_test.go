@@ -90,7 +90,7 @@ func TestRepositoryVerifyRestoreTo(t *testing.T) {
 		t.Errorf("same on a schedule: code %d: %s", code, errOut)
 	}
 	out, errOut, code := c.run("repository", "verify", "--latest", "--restore-to", fast, "--restore-size", "2Gi", "--schedule", "0 5 * * 6", "--image", "plimsoll:test")
-	if code != 0 || !strings.Contains(out, "name: plimsoll-verify-latest-restore\n") || !strings.Contains(out, "- --restore-to="+fast+"\n") || !strings.Contains(out, "- --restore-size=2Gi\n") {
+	if code != 0 || !strings.Contains(errOut, "A Job starts one pod only") || !strings.Contains(out, "backoffLimit: 0") || !strings.Contains(out, "name: plimsoll-verify-latest-restore\n") || !strings.Contains(out, "- --restore-to="+fast+"\n") || !strings.Contains(out, "- --restore-size=2Gi\n") {
 		t.Errorf("code %d: %s%s", code, out, errOut)
 	}
 }

@@ -26,6 +26,7 @@ func (o *volumeBackup) printSchedule(cmd *cobra.Command, v *volumes, p prepared)
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "This backs up volume %s of a pod that is always called %s/%s, as pods of StatefulSets are. Nothing is created.\n",
 		describe.Clean(o.target.volume), describe.Clean(o.target.namespace), describe.Clean(o.target.pod))
+	s.cronJob().warn(cmd.ErrOrStderr())
 	return printObjects(cmd.OutOrStdout(), s.objects())
 }
 
@@ -56,19 +57,22 @@ func (s *scheduled) objects() []client.Object {
 		rule("velero.io", "backuprepositories", nil, "list"),
 		rule("velero.io", "podvolumebackups", nil, "create", "get"),
 	}
-	keep := s.keep.args()
-	if len(keep) > 0 {
+	if len(s.keep.args()) > 0 {
 		velero = append(velero, rule(v1alpha1.GroupVersion.Group, "repositorytasks", nil, "create", "get"))
 	}
 	app := []rbacv1.PolicyRule{rule("", "pods", []string{s.target.pod}, "get")}
 	if s.claim != "" {
 		app = append(app, rule("", "persistentvolumeclaims", []string{s.claim}, "get"))
 	}
-	job := cronJob{namespace: s.namespace, name: s.name(), schedule: s.schedule, image: s.image, args: append(s.args(), keep...), timeout: s.timeout}
+	job := s.cronJob()
 	if s.target.namespace == s.namespace {
 		return append(append(job.account(), job.role(s.namespace, append(velero, app...))...), job.object())
 	}
 	return append(append(append(job.account(), job.role(s.namespace, velero)...), job.role(s.target.namespace, app)...), job.object())
+}
+
+func (s *scheduled) cronJob() *cronJob {
+	return &cronJob{namespace: s.namespace, name: s.name(), schedule: s.schedule, image: s.image, args: append(s.args(), s.keep.args()...), timeout: s.timeout}
 }
 
 // args are those of the command line in the CronJob.

@@ -87,7 +87,7 @@ func TestVolumeSchedule(t *testing.T) {
 	}
 	p := readPrinted(t, out)
 	job := p.cronJob.Spec.JobTemplate.Spec.Template.Spec
-	if p.cronJob.Spec.Schedule != "0 3 * * *" || job.Containers[0].Image != "plimsoll:test" || job.ServiceAccountName != p.account.Name ||
+	if p.cronJob.Spec.Schedule != "0 3 * * *" || job.Containers[0].Image != "plimsoll:v0.1.0" || job.ServiceAccountName != p.account.Name ||
 		len(job.ImagePullSecrets) != 1 || *p.cronJob.Spec.JobTemplate.Spec.ActiveDeadlineSeconds != 24*60*60 {
 		t.Errorf("the CronJob is %+v", p.cronJob.Spec)
 	}
@@ -130,6 +130,43 @@ func TestVolumeSchedule(t *testing.T) {
 				t.Errorf("code %d, %s%s", code, &out, &errOut)
 			}
 		})
+	}
+}
+
+// TestJobsOfUnknownImages: a pod of a version that does not know what another one has begun is alone, or a task that fails would be begun again and again.
+func TestJobsOfUnknownImages(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		own   string
+		knows bool
+	}{
+		"plimsoll:v0.1.0": {"dev", true},
+		"registry.example.com:5000/plimsoll/node-agent:0.2.1":                    {"v0.1.0", true},
+		"registry.example.com/plimsoll:v1.0.0@sha256:" + strings.Repeat("a", 64): {"v0.1.0", true},
+		"plimsoll:4532b36":                           {"4532b36", true},
+		"plimsoll:v0.1.0-5-g4532b36":                 {"v0.1.0-5-g4532b36", true},
+		"plimsoll:v0.1.0-rc.1":                       {"v0.1.0", false},
+		"plimsoll:v0.0.9":                            {"v0.1.0", false},
+		"plimsoll:b840b59":                           {"4532b36", false},
+		"plimsoll:latest":                            {"v0.1.0", false},
+		"plimsoll:dev":                               {"dev", false},
+		"plimsoll:unknown":                           {"unknown", false},
+		"plimsoll":                                   {"", false},
+		"registry.example.com:5000/plimsoll":         {"v0.1.0", false},
+		"plimsoll@sha256:" + strings.Repeat("a", 64): {"v0.1.0", false},
+	} {
+		if got := (image{name: name}).knowsRunID(test.own); got != test.knows {
+			t.Errorf("plugin %s, image %s: %t", test.own, name, got)
+		}
+	}
+	job := cronJob{image: image{name: "plimsoll:latest"}}
+	spec := job.object().(*batchv1.CronJob).Spec.JobTemplate.Spec
+	if *spec.BackoffLimit != 0 || spec.PodFailurePolicy != nil || len(spec.Template.Spec.Containers[0].Env) > 0 {
+		t.Errorf("%+v", spec)
+	}
+	var said strings.Builder
+	if job.warn(&said); !strings.Contains(said.String(), "A Job starts one pod only, also if that is lost: the tag of image plimsoll:latest does not say that it has version v0.1.0 or later") {
+		t.Error(said.String())
 	}
 }
 

@@ -105,7 +105,7 @@ func (c *cluster) agentPod() {
 	labels := map[string]string{"name": "node-agent", "role": "node-agent", "app.kubernetes.io/name": "plimsoll-node-agent"}
 	template := corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: labels},
-		Spec:       corev1.PodSpec{NodeName: c.node.Name, Containers: []corev1.Container{{Name: "node-agent", Image: "plimsoll:test"}}, ImagePullSecrets: []corev1.LocalObjectReference{{Name: "registry"}}},
+		Spec:       corev1.PodSpec{NodeName: c.node.Name, Containers: []corev1.Container{{Name: "node-agent", Image: "plimsoll:v0.1.0"}}, ImagePullSecrets: []corev1.LocalObjectReference{{Name: "registry"}}},
 	}
 	c.Create(&appsv1.DaemonSet{
 		ObjectMeta: c.Meta("node-agent"),
@@ -169,7 +169,7 @@ func (c *cluster) waitAsHelper(pod *corev1.Pod, dir string) error {
 		return err
 	}
 	wait := &pod.Spec.InitContainers[0]
-	if wait.Name != v1alpha1.ContainerRestoreWait || wait.Image != "plimsoll:test" || wait.Args[0] != v1alpha1.ContainerRestoreWait || len(wait.Args) != 2 || wait.VolumeMounts[0].MountPath != "/restores/volume" {
+	if wait.Name != v1alpha1.ContainerRestoreWait || wait.Image != "plimsoll:v0.1.0" || wait.Args[0] != v1alpha1.ContainerRestoreWait || len(wait.Args) != 2 || wait.VolumeMounts[0].MountPath != "/restores/volume" {
 		return fmt.Errorf("the init container is %+v", wait)
 	}
 	status := func(state corev1.ContainerState, phase corev1.PodPhase) error {
