@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/util/retry"
@@ -111,7 +112,7 @@ func (r *run) restoreItem(ctx context.Context, k key, chain *dependencyChain) re
 	i := &item{key: k}
 	defer func() {
 		if i.action == failed {
-			r.releasePodName(i)
+			r.releasePlace(i)
 		}
 	}()
 	for range maxRounds {
@@ -161,45 +162,62 @@ func (r *run) prepare(ctx context.Context, i *item, chain *dependencyChain) bool
 		return false
 	}
 	r.applyRules(i)
-	return r.isExpectedName(i) && r.reservePodName(i)
+	return r.isExpectedName(i) && r.reservePlace(i)
 }
 
-// reservePodName reports whether no other pod of the backup has the name that resource modifiers give to a pod. The API server chooses a
-// name of its own for one without.
-func (r *run) reservePodName(i *item) bool {
-	if i.resource != pods || !r.Modifiers.concern(pods) || i.object.GetName() == "" {
+// place is where an object is in the cluster.
+type place struct {
+	kind            schema.GroupKind
+	namespace, name string
+}
+
+func placeOf(object *unstructured.Unstructured) place {
+	return place{object.GroupVersionKind().GroupKind(), object.GetNamespace(), object.GetName()}
+}
+
+// reservePlace reports whether no other item of the backup has the place that resource modifiers give to an item. The API server chooses a name of its own
+// for one without.
+func (r *run) reservePlace(i *item) bool {
+	if !r.Modifiers.concern(i.resource) || i.object.GetName() == "" {
 		return true
 	}
-	name := types.NamespacedName{Namespace: i.object.GetNamespace(), Name: i.object.GetName()}
+	p := placeOf(i.object)
 	r.mu.Lock()
-	first, taken := r.podNames[name]
+	first, taken := r.places[p]
 	if !taken {
-		r.podNames[name] = i.key
+		r.places[p] = i.key
 	}
 	r.mu.Unlock()
 	if !taken || first == i.key {
 		return true
 	}
-	text := fmt.Sprintf("not restored: %s has its place in namespace %s (spec.resourceModifier)", first, name.Namespace)
-	if lost := r.lostByCollision(i.key); lost != "" {
+	where := ""
+	if p.namespace != "" {
+		where = " in namespace " + p.namespace
+	}
+	text := fmt.Sprintf("not restored: %s has its place%s (spec.resourceModifier)", first, where)
+	switch lost := r.lostByCollision(i.key); {
+	case lost != "":
 		i.fail("%s. %s", text, lost)
-	} else {
+	case i.resource == pods: // as a rule, what owns it makes it
 		i.action = failed
 		i.warn("%s", text)
+	default:
+		i.fail("%s", text)
 	}
 	return false
 }
 
-// releasePodName leaves the name of a pod that could not be created to another one of the backup.
-func (r *run) releasePodName(i *item) {
-	if i.resource != pods || i.object == nil {
+// releasePlace leaves the place of an item that could not be created to another one of the backup.
+func (r *run) releasePlace(i *item) {
+	if i.object == nil {
 		return
 	}
-	name := types.NamespacedName{Namespace: i.object.GetNamespace(), Name: i.object.GetName()}
+	p := placeOf(i.object)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if first, ok := r.podNames[name]; ok && first == i.key {
-		delete(r.podNames, name)
+	if first, ok := r.places[p]; ok && first == i.key {
+		delete(r.places, p)
 	}
 }
 

@@ -409,3 +409,58 @@ func TestRenamedPodsCollide(t *testing.T) {
 		})
 	}
 }
+
+// TestRenamedItemsCollide has resource modifiers give two items of other kinds one name: the second is an error, under either policy, and does not replace the
+// first. Where both come after one that was there, nothing of this restore has its place, and that is a warning as in Velero.
+func TestRenamedItemsCollide(t *testing.T) {
+	t.Parallel()
+	for _, policy := range []velerov1.PolicyType{velerov1.PolicyTypeNone, velerov1.PolicyTypeUpdate} {
+		for name, wasThere := range map[string]bool{"new": false, "existing": true} {
+			t.Run(name+" "+string(policy), func(t *testing.T) {
+				t.Parallel()
+				a := newAttempt(t)
+				_, shop := a.inNamespaces()
+				if wasThere {
+					a.createNamespace(shop)
+					a.create("configmaps", `{apiVersion: v1, kind: ConfigMap, metadata: {name: one, namespace: `+shop+`}, data: {key: theirs}}`)
+				}
+				a.input.Restore.Spec.ExistingResourcePolicy = policy
+				class := func(name string) archived {
+					return of("priorityclasses.scheduling.k8s.io", `{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: `+a.id+name+`}, value: 1, description: `+name+`}`)
+				}
+				a.input.Modifiers = modifiersOf(t, `- {conditions: {groupResource: configmaps, resourceNameRegex: "^(a|b)$"}, patches: [{operation: replace, path: /metadata/name, value: one}]}
+- {conditions: {groupResource: priorityclasses.scheduling.k8s.io}, patches: [{operation: replace, path: /metadata/name, value: `+a.id+`}]}
+`)
+				a.config.Concurrency = 1 // so that the first wins
+				a.deleteAtEnd("priorityclasses.v1.scheduling.k8s.io", a.id)
+				a.backup(configMap("shop", "a", "first"), configMap("shop", "b", "second"), configMap("shop", "c", "other"), class("-a"), class("-b"))
+				said := resultsText(a.run())
+				const place = " has its place in namespace SHOP (spec.resourceModifier)"
+				want := []string{
+					"error : error restoring priorityclasses.scheduling.k8s.io/" + a.id + "-b: not restored: priorityclasses.scheduling.k8s.io " + a.id + "-a has its place (spec.resourceModifier)",
+				}
+				value := "first"
+				if wasThere && policy == velerov1.PolicyTypeNone {
+					value = "theirs"
+					want = append(want, "warning SHOP: configmaps/SHOP/a: could not restore, ConfigMap \"one\" already exists", "warning SHOP: configmaps/SHOP/b: could not restore, ConfigMap \"one\" already exists")
+				} else {
+					want = append(want, "error SHOP: error restoring configmaps/SHOP/b: not restored: configmaps shop/a"+place)
+				}
+				for _, text := range want {
+					if text = strings.ReplaceAll(text, "SHOP", shop); !strings.Contains(said, text) {
+						t.Errorf("no %q in:\n%s", text, said)
+					}
+				}
+				if n := strings.Count(said, "error "+shop+":"); n != 1 && value != "theirs" || n != 0 && value == "theirs" {
+					t.Errorf("errors:\n%s", said)
+				}
+				if got := textOf(a.get("configmaps", shop, "one").Object, "data", "key"); got != value {
+					t.Errorf("it is of %s, want %s", got, value)
+				}
+				if a.get("configmaps", shop, "c") == nil || a.get("priorityclasses.v1.scheduling.k8s.io", "", a.id) == nil {
+					t.Error("one that nothing collides with is not restored")
+				}
+			})
+		}
+	}
+}

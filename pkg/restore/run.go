@@ -8,7 +8,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
 	"github.com/plimsoll-io/plimsoll/pkg/text"
@@ -54,8 +53,8 @@ type run struct {
 	}
 
 	mu            sync.Mutex
-	expectedKinds []schema.GroupVersionKind    // of CustomResourceDefinitions that were restored
-	podNames      map[types.NamespacedName]key // that resource modifiers leave or give to pods
+	expectedKinds []schema.GroupVersionKind // of CustomResourceDefinitions that were restored
+	places        map[place]key             // that resource modifiers leave or give to items
 }
 
 // Collect looks at every item of the archive and plans which of them are restored, in which order. It asks the cluster only what
@@ -73,7 +72,7 @@ func (e *Engine) Collect(ctx context.Context, input Input) (Run, error) {
 }
 
 func newRun(ctx context.Context, e *Engine, input Input) (*run, error) {
-	r := &run{scope: newScope(e, input), results: newResults(input.Log), actions: map[string][]action{}, podNames: map[types.NamespacedName]key{}}
+	r := &run{scope: newScope(e, input), results: newResults(input.Log), actions: map[string][]action{}, places: map[place]key{}}
 	for _, action := range actions {
 		for _, resource := range action.resources {
 			r.actions[resource] = append(r.actions[resource], action)
