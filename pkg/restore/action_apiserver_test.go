@@ -191,15 +191,24 @@ func (a *attempt) podVolumeRestores() []velerov1.PodVolumeRestore {
 	return made
 }
 
-// loseAnswers performs each request, and loses the answers to creations of PodVolumeRestores as long as there are any to lose.
+// loseAnswers performs each request, and loses the answers to creations of a resource as long as there are any to lose.
 type loseAnswers struct {
-	next http.RoundTripper
-	left *atomic.Int32
+	next     http.RoundTripper
+	resource string
+	left     *atomic.Int32
+}
+
+// loseAnswer loses the first answer to a creation of a resource, and returns how many more there are to lose: less than 0 once it was asked for.
+func (a *attempt) loseAnswer(resource string) *atomic.Int32 {
+	left := &atomic.Int32{}
+	left.Store(1)
+	a.config.REST.Wrap(func(next http.RoundTripper) http.RoundTripper { return loseAnswers{next, resource, left} })
+	return left
 }
 
 func (l loseAnswers) RoundTrip(request *http.Request) (*http.Response, error) {
 	response, err := l.next.RoundTrip(request)
-	if err == nil && request.Method == http.MethodPost && strings.HasSuffix(request.URL.Path, "/podvolumerestores") && l.left.Add(-1) >= 0 {
+	if err == nil && request.Method == http.MethodPost && strings.HasSuffix(request.URL.Path, "/"+l.resource) && l.left.Add(-1) >= 0 {
 		_ = response.Body.Close()
 		return nil, errors.New("connection lost")
 	}
@@ -214,9 +223,7 @@ func TestLostAnswerMakesNoSecondPodVolumeRestore(t *testing.T) {
 	a.backup(of("pods", `{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop}, spec: {
 		volumes: [{name: data, emptyDir: {}}, {name: logs, emptyDir: {}}], containers: [{name: a, image: a}]}}`))
 	a.input.PodVolumeBackups = []velerov1.PodVolumeBackup{podVolumeBackup("data", "", "s1"), podVolumeBackup("logs", "", "s2")}
-	left := &atomic.Int32{}
-	left.Store(1)
-	a.config.REST.Wrap(func(next http.RoundTripper) http.RoundTripper { return loseAnswers{next, left} })
+	left := a.loseAnswer("podvolumerestores")
 	outcome := a.run()
 	if !outcome.Results.Errors.IsEmpty() || left.Load() >= 0 {
 		t.Errorf("%d answers not lost; %s", left.Load(), resultsText(outcome))
@@ -228,6 +235,64 @@ func TestLostAnswerMakesNoSecondPodVolumeRestore(t *testing.T) {
 	slices.Sort(volumes)
 	if diff := cmp.Diff([]string{shop + "/data", shop + "/logs"}, volumes); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// TestLostAnswerOfACreation: what this restore has made is created, also where the API server then refuses another one, and not for the reason that it exists.
+func TestLostAnswerOfACreation(t *testing.T) {
+	t.Parallel()
+	for name, hasQuota := range map[string]bool{"it exists": false, "a quota is used up": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newAttempt(t)
+			_, shop := a.inNamespaces()
+			a.createNamespace(shop)
+			if hasQuota {
+				a.create("resourcequotas", `{apiVersion: v1, kind: ResourceQuota, metadata: {name: one, namespace: `+shop+`}, spec: {hard: {pods: "1"}}}`)
+				a.setStatus("resourcequotas", shop, "one", `{hard: {pods: "1"}, used: {pods: "0"}}`)
+			}
+			a.backup(of("pods", `{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop}, spec: {volumes: [{name: data, emptyDir: {}}], containers: [{name: a, image: a}]}}`))
+			a.input.PodVolumeBackups = []velerov1.PodVolumeBackup{podVolumeBackup("data", "", "s1")}
+			left := a.loseAnswer("pods")
+			outcome := a.run()
+			if said := resultsText(outcome); left.Load() >= 0 || said != "" {
+				t.Errorf("%d answers not lost; %s", left.Load(), said)
+			}
+			if diff := cmp.Diff(Counts{Created: 1, Unchanged: 1}, outcome.Progress.Counts); diff != "" {
+				t.Error(diff)
+			}
+			if made := a.podVolumeRestores(); len(made) != 1 || made[0].Spec.SnapshotID != "s1" {
+				t.Errorf("nobody restores the pod's volume: %+v", made)
+			}
+		})
+	}
+}
+
+// TestLostAnswerOfANamespace: a namespace that this restore has made plain, since that of the backup cannot be read, is an error, and counts as created. One
+// that somebody else has made meanwhile does not.
+func TestLostAnswerOfANamespace(t *testing.T) {
+	t.Parallel()
+	for name, isOurs := range map[string]bool{"ours": true, "another's": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newAttempt(t)
+			if !isOurs {
+				a.createNamespace(a.id)
+			}
+			a.backup(archived{"resources/namespaces/cluster/" + a.id + ".json", `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"` + a.id}, configMap(a.id, "one", "1"))
+			left := a.loseAnswer("namespaces")
+			outcome := a.run()
+			want := Counts{Created: 2}
+			if !isOurs {
+				want = Counts{Created: 1, Unchanged: 1}
+			}
+			if diff := cmp.Diff(want, outcome.Progress.Counts); left.Load() >= 0 || diff != "" {
+				t.Errorf("%d answers not lost; %s", left.Load(), diff)
+			}
+			if said := resultsText(outcome); strings.Contains(said, "namespaces/"+a.id+": it was made without the labels") != isOurs {
+				t.Error(said)
+			}
+		})
 	}
 }
 

@@ -320,11 +320,12 @@ func (r *run) write(ctx context.Context, i *item) (ended bool) {
 		return err
 	})
 	i.createRetried = i.createRetried || calls > 1
+	exists := apierrors.IsAlreadyExists(err) || portsTaken(i, err)
 	switch {
 	case err == nil:
 		r.afterCreate(ctx, i, made, withStatus)
 		return true
-	case !apierrors.IsAlreadyExists(err) && !portsTaken(i, err):
+	case !exists && !(i.createRetried && isAnswer(err)):
 		i.fail("%v", err)
 		return true
 	}
@@ -336,12 +337,19 @@ func (r *run) write(ctx context.Context, i *item) (ended bool) {
 		r.afterCreate(ctx, i, existing, withStatus)
 		return true
 	}
+	if !exists {
+		i.fail("%v", err)
+		return true
+	}
 	r.reconcile(ctx, i, existing)
 	if i.action == updated && i.resource == customResourceDefinitions {
 		r.awaitEstablished(ctx, i)
 	}
 	return true
 }
+
+// isAnswer reports whether the API server has refused a request. What an earlier request has made may be the reason, as with a quota that is used up by it.
+func isAnswer(err error) bool { return !apiretry.Unreachable(err) && !apiretry.Overloaded(err) }
 
 // create creates the item. Admission may refuse it for what is different a moment later: a pod whose PriorityClass has only just
 // been made, see unnoticedClass, and anything with a conflict, such as a ResourceQuota that was changed meanwhile.

@@ -2,6 +2,7 @@ package restore
 
 import (
 	"context"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,8 +27,10 @@ func (r *run) restoreNamespace(ctx context.Context, original string) result {
 }
 
 func (r *run) ensure(ctx context.Context, i *item) {
+	calls := 0
 	for range maxRounds {
 		err := r.retry(ctx, i.resource, func() error {
+			calls++
 			_, err := i.client.Create(ctx, i.object, metav1.CreateOptions{FieldManager: fieldManager})
 			return err
 		})
@@ -43,12 +46,20 @@ func (r *run) ensure(ctx context.Context, i *item) {
 		if ended {
 			return
 		}
-		if existing != nil {
-			i.action = unchanged
-			return
+		if existing == nil {
+			continue
 		}
+		if i.action = unchanged; calls > 1 && isMadeHere(existing) && !r.existedBefore(existing) { // the answer was lost
+			i.action = created
+		}
+		return
 	}
 	i.fail("something else makes and deletes it all the time")
+}
+
+// isMadeHere reports whether a restore has made a namespace, which has no labels of it. One that exists no restore changes.
+func isMadeHere(namespace *unstructured.Unstructured) bool {
+	return slices.ContainsFunc(namespace.GetManagedFields(), func(by metav1.ManagedFieldsEntry) bool { return by.Manager == fieldManager })
 }
 
 // newNamespace is the namespace as the backup has it, if it has it, under the name that it gets here. Like Velero's it has
