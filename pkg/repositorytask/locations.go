@@ -74,7 +74,7 @@ func (r *run) addressNow(ctx context.Context, key v1alpha1.RepositoryKey) (strin
 
 // isIn reports whether a PodVolumeBackup is in a repository, to which locations lead.
 func isIn(pvb *velerov1.PodVolumeBackup, repository v1alpha1.RepositoryKey, locations []string) bool {
-	return slices.Contains(locations, pvb.Spec.BackupStorageLocation) && pvb.Spec.Pod.Namespace == repository.VolumeNamespace && uploaderOf(pvb) == repository.Uploader
+	return slices.Contains(locations, pvb.Spec.BackupStorageLocation) && pvb.Spec.Pod.Namespace == repository.VolumeNamespace && v1alpha1.UploaderName(pvb.Spec.UploaderType) == repository.Uploader
 }
 
 // byOneName returns the PodVolumeBackups of one repository as if all named one location: which of them are of the same volume does not depend on it.
