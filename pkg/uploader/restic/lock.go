@@ -175,14 +175,24 @@ func (u *Uploader) unlock(ctx context.Context, w *workspace, gate *sync.RWMutex,
 		return false
 	}
 	address := w.hide(w.repository.URL)
-	if err := u.refuseUnproven(ctx, w); err != nil {
+	notYet := func(err error) bool {
 		u.options.Logger.Info("Stale locks are not removed yet", "repository", address, "owner", owner.String(), "reason", err)
 		return false
+	}
+	before, err := u.lockIDs(ctx, u.unlocked(w.withoutCache()).workspace)
+	if err == nil {
+		err = u.refuseUnproven(ctx, w)
+	}
+	if err != nil {
+		return notYet(err)
 	}
 	if !dead || !gate.TryLock() {
 		return false
 	}
 	defer gate.Unlock()
+	if err := u.refuseNew(ctx, w, before); err != nil {
+		return notYet(err)
+	}
 	u.options.Logger.Info("Removing the repository's stale locks", "repository", address, "owner", owner.String())
 	if err := u.run(ctx, w, invocation{command: "unlock"}); err != nil {
 		u.options.Logger.Error("Cannot remove the repository's stale locks", "repository", address, "error", err)
@@ -204,11 +214,28 @@ func (u *Uploader) refuseUnproven(ctx context.Context, w *workspace) error {
 	}
 	for _, l := range locks {
 		owner := ownerOfLock(l)
-		if seen := u.sightings.unchanged(w.repository.URL, owner); (l.Stale || l.Host == host) && !owner.dead(seen) {
+		seen := u.sightings.unchanged(w.repository.URL, owner)
+		// restic judges later than this, so a lock counts that may be too old by then.
+		old := time.Since(l.Since) > staleAfter-renewedWithin
+		if dead := owner.dead(seen) || l.Host != host && seen >= renewedWithin; (old || l.Host == host) && !dead {
 			err = errors.Join(err, fmt.Errorf("the repository is %v, who may be alive", owner))
 		}
 	}
 	return err
+}
+
+// refuseNew returns an error if the repository has a lock that is not one of these, whose owners are known.
+func (u *Uploader) refuseNew(ctx context.Context, w *workspace, known []string) error {
+	ids, err := u.lockIDs(ctx, u.unlocked(w.withoutCache()).workspace)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if !slices.Contains(known, id) {
+			return fmt.Errorf("lock %s was made just now", id)
+		}
+	}
+	return nil
 }
 
 // isNoLock reports whether restic has got a lock's bytes, and they are none: of an upload that broke off, say. restic unlock leaves what it cannot

@@ -67,6 +67,8 @@ func TestLiveLockBesideADeadOne(t *testing.T) {
 		now := time.Now()
 		resticrepo.Lock{Time: now.Add(-40 * time.Minute), Exclusive: true, Hostname: "node-b", Username: "root", PID: 7}.Plant(t, program, repository.URL)
 		live := resticrepo.Lock{Time: now.Add(-35 * time.Minute), Hostname: "node-c", Username: "root", PID: 8}.Plant(t, program, repository.URL)
+		// It is too old for restic, too, if the clocks or the reading of the locks add five minutes.
+		almost := resticrepo.Lock{Time: now.Add(-25 * time.Minute), Hostname: "node-d", Username: "root", PID: 9}.Plant(t, program, repository.URL)
 		empty := filepath.Join(repository.URL, "locks", strings.Repeat("b", 64))
 		if err := os.WriteFile(empty, nil, 0o600); err != nil {
 			t.Fatal(err)
@@ -82,14 +84,70 @@ func TestLiveLockBesideADeadOne(t *testing.T) {
 			t.Errorf("the lock of an owner who may be alive was removed; left are %v", left)
 		}
 		seenForLong("node-c")
-		if err := backup(); err != nil {
-			t.Errorf("after both were seen for long: %v", err)
+		if err := backup(); !errors.Is(err, uploader.ErrRepositoryLocked) {
+			t.Errorf("beside a lock that is almost too old: %v", err)
 		}
-		if err := os.Remove(empty); err != nil {
-			t.Errorf("the lock without content: %v", err)
+		seenForLong("node-d")
+		if err := backup(); err != nil {
+			t.Errorf("after all were seen for long: %v", err)
+		}
+		if err := errors.Join(os.Remove(empty), os.Remove(almost)); err != nil {
+			t.Errorf("the lock without content, and the one that restic takes for live: %v", err)
 		}
 		noLocks(t, repository)
 	})
+}
+
+// TestLockMadeDuringUnlock: restic unlock lists the locks once more, and by a clock that is ahead even a lock of just now is old.
+func TestLockMadeDuringUnlock(t *testing.T) {
+	t.Parallel()
+	u := newUploader(t, parts.DefaultRestic, Options{})
+	program, repository, volume := parts.Restic(t, parts.DefaultRestic), initialized(t, u, 0), volumeOf(t, 10)
+	served, server := serve(t, repository)
+	backup := func() error {
+		_, err := u.Backup(t.Context(), uploader.BackupRequest{Repository: served, Volume: volume}, nil)
+		return err
+	}
+	now := time.Now()
+	live := resticrepo.Lock{Time: now.Add(-35 * time.Minute), Hostname: "node-c", Username: "root", PID: 8}.Plant(t, program, repository.URL)
+	away := filepath.Join(t.TempDir(), "lock")
+	if err := os.Rename(live, away); err != nil {
+		t.Fatal(err)
+	}
+	resticrepo.Lock{Time: now.Add(-40 * time.Minute), Exclusive: true, Hostname: "node-b", Username: "root", PID: 7}.Plant(t, program, repository.URL)
+	if err := backup(); !errors.Is(err, uploader.ErrRepositoryLocked) {
+		t.Errorf("at first sight: %v", err)
+	}
+	for lock, seen := range u.sightings.by {
+		seen.first = seen.first.Add(-renewedWithin)
+		u.sightings.by[lock] = seen
+	}
+	server.setHook(onceListed(func() int { return move(away, live) }))
+	if err := backup(); !errors.Is(err, uploader.ErrRepositoryLocked) {
+		t.Errorf("with a lock that nobody has looked at: %v", err)
+	}
+	if left := locks(t, repository.URL); !slices.Contains(left, filepath.Base(live)) {
+		t.Errorf("the lock of an owner who may be alive was removed; left are %v", left)
+	}
+}
+
+// onceListed does what do says when a lock is read after a run of restic that has only listed the locks.
+func onceListed(do func() int) func(path string) int {
+	var listed, ended, done bool
+	return func(path string) int {
+		switch {
+		case path == "locks/":
+			listed = true
+		case path == "config":
+			ended = listed
+		case strings.HasPrefix(path, "locks/") && ended && !done:
+			done = true
+			return do()
+		case strings.HasPrefix(path, "locks/"):
+			listed = false
+		}
+		return 0
+	}
 }
 
 func TestLockOwner(t *testing.T) {
