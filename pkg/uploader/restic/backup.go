@@ -114,7 +114,7 @@ func (u *Uploader) repairIndex(ctx context.Context, w *workspace, sink progress.
 	leftOut, err = u.repairUnused(ctx, w, sink)
 	address := w.hide(w.repository.URL)
 	if leftOut {
-		u.options.Logger.Error("The repository's index lacks packs; a repair after the backup adds them, or 'kubectl plimsoll repository repair --index'",
+		u.options.Logger.Error("The repository's index may lack packs; a repair after the backup adds them, or 'kubectl plimsoll repository repair --index'",
 			"repository", address, "error", err)
 	}
 	switch {

@@ -23,8 +23,9 @@ import (
 type storage struct {
 	dir string
 
-	mu   sync.Mutex                     // one request at a time
-	hook func(path string) (status int) // 0: serve it
+	mu      sync.Mutex                     // one request at a time
+	hook    func(path string) (status int) // 0: serve it
+	removal func(path string) (status int) // the same when something is removed; nil: it is
 }
 
 // serve serves the repository of a directory until the test ends.
@@ -43,6 +44,12 @@ func (s *storage) setHook(hook func(path string) (status int)) {
 	s.hook = hook
 }
 
+func (s *storage) setRemoval(removal func(path string) (status int)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.removal = removal
+}
+
 func (s *storage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,6 +64,12 @@ func (s *storage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer(w, store(file, r.Body))
 		return
 	case http.MethodDelete:
+		if s.removal != nil {
+			if status := s.removal(path); status != 0 {
+				w.WriteHeader(status)
+				return
+			}
+		}
 		answer(w, os.Remove(file))
 		return
 	}

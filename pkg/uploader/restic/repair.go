@@ -30,8 +30,8 @@ func (u *Uploader) RepairIndex(ctx context.Context, repo uploader.Repository, p 
 // repairTries is how often restic writes the index while the storage does not send or list packs that it has.
 const repairTries = 2
 
-// errPacksLeftOut says that restic wrote an index without packs that the storage has, or may have.
-var errPacksLeftOut = errors.New("the index that restic wrote lacks packs, and must be repaired again")
+// errPacksLeftOut says that restic wrote an index without packs that the storage has, or may have done so.
+var errPacksLeftOut = errors.New("the index that restic wrote may lack packs, and must be repaired again")
 
 // writeIndex writes the index of the packs that the storage lists, in a workspace without a cache. restic leaves a pack out that it cannot
 // read, or that is not listed, whatever the reason: so packs that were listed a moment later are looked for again.
@@ -45,9 +45,10 @@ func (u *Uploader) writeIndex(ctx context.Context, w *workspace, p progress.Sink
 	for try := 1; ; try++ {
 		lacking := int64(len(gone)) + repaired.Unread // in the index that the last try has written
 		run, err := u.runRepairIndex(ctx, w, gone, p)
+		lacking = max(lacking, int64(len(gone))) // this one may have been written, and the old one be removed in part, before restic failed
 		switch {
 		case err != nil && lacking > 0:
-			return repaired, unconfirmedError{fmt.Errorf("%w: it was written without %d, and could not be written again: %w", errPacksLeftOut, lacking, err)}
+			return repaired, unconfirmedError{fmt.Errorf("%w: it is without %d, and restic has failed: %w", errPacksLeftOut, lacking, err)}
 		case err != nil:
 			return repaired, err
 		}

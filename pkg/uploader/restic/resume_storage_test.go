@@ -199,6 +199,40 @@ func TestRepairThatStopsHalfWay(t *testing.T) {
 	}
 }
 
+// TestFirstRepairThatFails: restic has written an index without packs, and removed a part of the old one, when it fails.
+func TestFirstRepairThatFails(t *testing.T) {
+	t.Parallel()
+	u := newUploader(t, parts.DefaultRestic, Options{})
+	repository := newRepository(t)
+	var others []string
+	for range 2 {
+		stored, err := u.Backup(t.Context(), uploader.BackupRequest{Repository: repository, Volume: volumeOf(t, 1<<20)}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		others = append(others, stored.SnapshotID)
+	}
+	served, server := serve(t, repository)
+	server.setHook(withoutPacks(1, true)(t, repository.URL))
+	removals := 0
+	server.setRemoval(func(path string) int {
+		if strings.HasPrefix(path, "index/") {
+			if removals++; removals == 2 {
+				return http.StatusForbidden
+			}
+		}
+		return 0
+	})
+	resumed, err := u.Backup(t.Context(), uploader.BackupRequest{Repository: served, Volume: volumeOf(t, 1<<20), Resume: true}, nil)
+	if err != nil || removals < 2 {
+		t.Fatalf("after %d removals: %v", removals, err)
+	}
+	for _, snapshot := range append(others, resumed.SnapshotID) {
+		intact(t, u, repository, snapshot)
+	}
+	noLocks(t, repository)
+}
+
 // lockedHalfWay lets restic write an index without packs, and puts the lock of another client there before it writes the next. When a backup
 // begins, it does and answers what begin says.
 func lockedHalfWay(dir, lock, away string, begin func() int) func(path string) int {
