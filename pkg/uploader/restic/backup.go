@@ -175,8 +175,12 @@ func (u *Uploader) tryRepairIndex(ctx context.Context, w *workspace, sink progre
 	repaired, err := u.writeIndex(ctx, w, progress.SinkFunc(func(r progress.Reading) {
 		sink.Report(progress.Reading{Stage: progress.StageScanning, Steps: r.BytesDone}) // these are packs, not bytes of the volume
 	}))
+	address := w.hide(w.repository.URL)
 	if repaired.Unread > 0 {
-		u.options.Logger.Warn("The index lacks packs that could not be read", "repository", w.hide(w.repository.URL), "packs", repaired.Unread, "example", repaired.Example)
+		u.options.Logger.Warn("The index lacks packs that could not be read", "repository", address, "packs", repaired.Unread, "example", repaired.Example)
+	}
+	if repaired.Gone > 0 {
+		u.options.Logger.Warn("Packs were taken out of the index that the storage does not list; snapshots that need them cannot be read", "repository", address, "packs", repaired.Gone)
 	}
 	return err
 }

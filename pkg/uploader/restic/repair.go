@@ -41,11 +41,11 @@ func (u *Uploader) writeIndex(ctx context.Context, w *workspace, p progress.Sink
 	if err := u.listPacks(ctx, w, func(string) {}); err != nil {
 		return repaired, fmt.Errorf("nothing was changed: %w", err)
 	}
-	gone := map[string]bool{}
+	gone := takenOut{}
 	for try := 1; ; try++ {
-		lacking := int64(len(gone)) + repaired.Unread // in the index that the last try has written
+		lacking := gone.count() + repaired.Unread // in the index that the last try has written
 		run, err := u.runRepairIndex(ctx, w, gone, p)
-		lacking = max(lacking, int64(len(gone))) // this one may have been written, and the old one be removed in part, before restic failed
+		lacking = max(lacking, gone.count()) // this one may have been written, and the old one be removed in part, before restic failed
 		switch {
 		case err != nil && lacking > 0:
 			return repaired, unconfirmedError{fmt.Errorf("%w: it is without %d, and restic has failed: %w", errPacksLeftOut, lacking, err)}
@@ -54,26 +54,45 @@ func (u *Uploader) writeIndex(ctx context.Context, w *workspace, p progress.Sink
 		}
 		repaired.Added += run.Added - run.Unread
 		repaired.BadIndexes += run.BadIndexes
-		repaired.Gone, repaired.Unread, repaired.Example = int64(len(gone)), run.Unread, run.Example
+		repaired.Gone, repaired.Unread, repaired.Example = gone.count(), run.Unread, run.Example
 		leftOut, err := u.listed(ctx, w, gone)
 		switch {
 		case err == nil && leftOut == 0 && (run.Unread == 0 || try == repairTries):
 			return repaired, nil
 		case err != nil && try == repairTries:
-			return repaired, unconfirmedError{fmt.Errorf("%w: %d were not listed: %w", errPacksLeftOut, len(gone), err)}
+			return repaired, unconfirmedError{fmt.Errorf("%w: %d were not listed: %w", errPacksLeftOut, gone.count(), err)}
 		case try == repairTries:
 			return repaired, unconfirmedError{fmt.Errorf("%w: the storage lists %d that it did not list before", errPacksLeftOut, leftOut)}
 		}
 	}
 }
 
-// listed returns how many of these packs the storage lists.
-func (u *Uploader) listed(ctx context.Context, w *workspace, packs map[string]bool) (n int, err error) {
-	if len(packs) == 0 {
+// takenOut are packs that restic has taken out of the index, and whether they are not in it now.
+type takenOut map[string]bool
+
+func (t takenOut) count() (n int64) {
+	for _, gone := range t {
+		if gone {
+			n++
+		}
+	}
+	return n
+}
+
+// set notes whether a pack is not in the index, if it was ever taken out.
+func (t takenOut) set(id string, gone bool) {
+	if _, ever := t[id]; ever {
+		t[id] = gone
+	}
+}
+
+// listed returns how many of the packs that are not in the index the storage lists.
+func (u *Uploader) listed(ctx context.Context, w *workspace, gone takenOut) (n int, err error) {
+	if gone.count() == 0 {
 		return 0, nil
 	}
 	err = u.listPacks(ctx, w, func(id string) {
-		if packs[id] {
+		if gone[id] {
 			n++
 		}
 	})
@@ -81,7 +100,7 @@ func (u *Uploader) listed(ctx context.Context, w *workspace, packs map[string]bo
 }
 
 // runRepairIndex runs restic once, and keeps in gone which packs were taken out of the index and not added again.
-func (u *Uploader) runRepairIndex(ctx context.Context, w *workspace, gone map[string]bool, p progress.Sink) (uploader.IndexRepair, error) {
+func (u *Uploader) runRepairIndex(ctx context.Context, w *workspace, gone takenOut, p progress.Sink) (uploader.IndexRepair, error) {
 	command, args := u.version.repairIndexCommand()
 	args = append(args, "--verbose") // it names the packs that it leaves out
 	var run *indexRun
@@ -89,6 +108,9 @@ func (u *Uploader) runRepairIndex(ctx context.Context, w *workspace, gone map[st
 		run = &indexRun{sink: p, gone: gone}
 		return u.run(ctx, w, invocation{command: command, args: args, stdout: run.line, said: func(line string) { run.said(w.hide(line)) }})
 	})
+	for _, id := range run.unread { // restic says that it adds a pack before it reads it
+		gone.set(id, true)
+	}
 	if err == nil && !run.ended {
 		err = errors.New("restic has ended without saying that the index is written")
 	}
@@ -135,8 +157,9 @@ func (e unconfirmedError) Unwrap() error { return e.error }
 // indexRun reads what restic prints while it writes the index, which is text in all versions.
 type indexRun struct {
 	sink        progress.Sink
-	gone        map[string]bool // packs that are no more in the index
-	done, total int64           // packs that are read
+	gone        takenOut
+	unread      []string // packs
+	done, total int64    // packs that are read
 	phase       string
 	ended       bool
 	repaired    uploader.IndexRepair
@@ -145,12 +168,14 @@ type indexRun struct {
 // line takes a line of restic's standard output.
 func (r *indexRun) line(line []byte) {
 	said := strings.TrimSpace(string(line))
+	unread := packUnread.FindStringSubmatch(said)
 	switch m := pruneStep.FindStringSubmatch(said); {
 	case said == "done":
 		r.ended = true
 	case m != nil && strings.HasPrefix(m[3], "packs"):
 		r.done, r.total = number(m[1]), number(m[2])
-	case packUnread.MatchString(said):
+	case unread != nil:
+		r.unread = append(r.unread, unread[1])
 		r.repaired.Unread++
 		r.repaired.Example = printable(said)
 	case m == nil && said != "":
@@ -171,7 +196,7 @@ func (r *indexRun) report() {
 var (
 	packAdded   = regexp.MustCompile(`^(?:adding pack file to index|reindexing pack file) ([0-9a-f]{64})`)
 	packGone    = regexp.MustCompile(`^removing not found pack file ([0-9a-f]{64})`)
-	packUnread  = regexp.MustCompile(`^skipped incomplete pack file: [0-9a-f]{64}`) // on stdout
+	packUnread  = regexp.MustCompile(`^skipped incomplete pack file: ([0-9a-f]{64})`) // on stdout
 	indexUnread = regexp.MustCompile(`^removing invalid index [0-9a-f]{8,64}`)
 )
 
@@ -179,7 +204,7 @@ var (
 func (r *indexRun) said(line string) {
 	if m := packAdded.FindStringSubmatch(line); m != nil {
 		r.repaired.Added++
-		delete(r.gone, m[1])
+		r.gone.set(m[1], false)
 	}
 	if m := packGone.FindStringSubmatch(line); m != nil {
 		r.gone[m[1]] = true

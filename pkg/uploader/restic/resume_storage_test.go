@@ -140,6 +140,49 @@ func TestRepairIndexFindsPacksAgain(t *testing.T) {
 	}
 }
 
+// TestRepairIndexCannotReadAgain: the packs that the storage did not list are left out once more, since it lists and does not send them.
+func TestRepairIndexCannotReadAgain(t *testing.T) {
+	t.Parallel()
+	u := newUploader(t, parts.DefaultRestic, Options{})
+	repository := initialized(t, u, 0)
+	stored, err := u.Backup(t.Context(), uploader.BackupRequest{Repository: repository, Volume: volumeOf(t, 1<<20)}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	served, server := serve(t, repository)
+	unlisted, unsent := withoutPacks(1, true)(t, repository.URL), refusing(http.StatusInsufficientStorage)(t, repository.URL)
+	server.setHook(func(path string) int {
+		if strings.HasPrefix(path, "index/") {
+			return 0
+		}
+		return cmp.Or(unlisted(path), unsent(path))
+	})
+	if got, err := u.RepairIndex(t.Context(), served, nil); !errors.Is(err, errPacksLeftOut) || !errors.Is(err, uploader.ErrUnconfirmed) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	if _, err := u.RepairIndex(t.Context(), repository, nil); err != nil {
+		t.Error(err)
+	}
+	intact(t, u, repository, stored.SnapshotID)
+}
+
+// TestResumeSaysWhatIsGone: a pack that the storage does not list is in no index afterwards.
+func TestResumeSaysWhatIsGone(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	u := newUploader(t, parts.DefaultRestic, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	repository := initialized(t, u, 1<<20)
+	if err := os.Remove(largestPack(t, repository)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := u.Backup(t.Context(), uploader.BackupRequest{Repository: repository, Volume: volumeOf(t, 1<<20), Resume: true}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if said := log.String(); !strings.Contains(said, `level=WARN msg="Packs were taken out of the index`) || !strings.Contains(said, "packs=1") {
+		t.Errorf("the log: %s", said)
+	}
+}
+
 // TestRepairThatStopsHalfWay: the packs that a repair has left out are back in the index after the backup, also if that was canceled, or the log
 // says that they may not be. Another client keeps the repair from being ended at once.
 func TestRepairThatStopsHalfWay(t *testing.T) {
