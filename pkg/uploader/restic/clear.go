@@ -149,9 +149,9 @@ func (o *obstacles) removeListed(line []byte) {
 		return // the snapshot itself
 	}
 	name := strings.TrimPrefix(path.Clean(node.Path), "/")
-	there := o.odd[oddKey(name)]
-	if !replaced(line) {
-		there = append(there, name)
+	there := []string{name}
+	if replaced(line) {
+		there = o.odd[oddKey(name)]
 	}
 	for _, name := range there {
 		// Whatever happens to the path between these two, Root removes nothing outside.

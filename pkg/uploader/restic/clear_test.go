@@ -134,7 +134,7 @@ func TestClear(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		for _, name := range []string{"links", "odd", odd, "zeros", "unrelated", `\ufffd`} {
+		for _, name := range []string{"links", "odd", odd, "zeros", "unrelated", `\ufffd`, "first \xff"} {
 			if err := os.Symlink(outside, filepath.Join(target, name)); err != nil {
 				t.Fatal(err)
 			}
@@ -152,7 +152,7 @@ func TestClear(t *testing.T) {
 				t.Fatal(err)
 			}
 			differences, err := tree.Compare(source, target, tree.Options{})
-			if want := []string{`"caf\xe8" should not be there`, `"caf�" should not be there`, `"unrelated" should not be there`}; err != nil || !slices.Equal(differences, want) {
+			if want := []string{`"caf\xe8" should not be there`, `"caf�" should not be there`, `"first \xff" should not be there`, `"unrelated" should not be there`}; err != nil || !slices.Equal(differences, want) {
 				t.Errorf("what the snapshot does not have must stay, and nothing else may differ: %v %q", err, differences)
 			}
 		}
