@@ -131,8 +131,12 @@ func (u *Uploader) repairIndex(ctx context.Context, w *workspace, sink progress.
 // repairUnused repairs the index, and tries again a few times while somebody else uses the repository. It reports whether a repair has left packs
 // out, and none has ended well since.
 func (u *Uploader) repairUnused(ctx context.Context, w *workspace, sink progress.Sink) (leftOut bool, err error) {
+	indexRead := false
 	for retry := 0; ; retry++ {
-		err = u.tryRepairIndex(ctx, w, sink)
+		if err = u.lookFirst(ctx, w.withoutCache(), sink, indexRead); err == nil {
+			indexRead = true
+			err = u.tryRepairIndex(ctx, w, sink)
+		}
 		leftOut = err != nil && (leftOut || errors.Is(err, errPacksLeftOut))
 		if retry == repairRetries || !errors.Is(err, uploader.ErrRepositoryLocked) {
 			return leftOut, err
@@ -167,12 +171,7 @@ func (u *Uploader) repairAgain(ctx context.Context, w *workspace) {
 const repairRetries = 2
 
 func (u *Uploader) tryRepairIndex(ctx context.Context, w *workspace, sink progress.Sink) error {
-	w = w.withoutCache()
-	sink.Report(progress.Reading{Stage: progress.StageScanning})
-	if err := u.readsIndex(ctx, w); err != nil {
-		return err
-	}
-	repaired, err := u.writeIndex(ctx, w, progress.SinkFunc(func(r progress.Reading) {
+	repaired, err := u.writeIndex(ctx, w.withoutCache(), progress.SinkFunc(func(r progress.Reading) {
 		sink.Report(progress.Reading{Stage: progress.StageScanning, Steps: r.BytesDone}) // these are packs, not bytes of the volume
 	}))
 	address := w.hide(w.repository.URL)
@@ -185,11 +184,47 @@ func (u *Uploader) tryRepairIndex(ctx context.Context, w *workspace, sink progre
 	return err
 }
 
+// lookFirst returns an error if the index must not be repaired now: somebody else uses the repository, or the index cannot be read, if it has not been
+// read yet. restic says nothing meanwhile, so the sink is told how long that may take.
+func (u *Uploader) lookFirst(ctx context.Context, w *workspace, sink progress.Sink, indexRead bool) error {
+	sink.Report(progress.Reading{Stage: progress.StageScanning, Next: u.readIndexLimit + 2*useLimit}) // it takes restic a moment to end, too
+	err := u.refuseUsed(ctx, w)
+	if err == nil && !indexRead {
+		err = u.readsIndex(ctx, w)
+	}
+	sink.Report(progress.Reading{Stage: progress.StageScanning, Steps: 1})
+	return err
+}
+
+// useLimit is how long the locks may be read before the index is repaired.
+const useLimit = time.Minute
+
+// refuseUsed returns an *uploader.LockedError if the repository has the lock of an owner who may be alive: restic itself looks only after it has read
+// the index. Locks that are gone by then, or cannot be read, are left to restic, as are those that many others come before.
+func (u *Uploader) refuseUsed(ctx context.Context, w *workspace) error {
+	ctx, cancel := context.WithTimeout(ctx, useLimit)
+	defer cancel()
+	look := u.unlocked(w).workspace
+	ids, err := u.lockIDs(ctx, look)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids[:min(len(ids), uploader.MaxExamples)] {
+		lock, err := u.lock(ctx, look, id)
+		if err != nil {
+			continue
+		}
+		if owner := ownerOfLock(lock); !owner.dead(u.sightings.unchanged(w.repository.URL, owner)) {
+			return &uploader.LockedError{Owner: owner.String(), Err: fmt.Errorf("%w: it is %v", uploader.ErrRepositoryLocked, owner)}
+		}
+	}
+	return nil
+}
+
 // noBlob is the id of a blob that no repository has. restic loads the whole index to say so.
 const noBlob = "0000000000000000000000000000000000000000000000000000000000000000"
 
-// readIndexLimit is how long restic may read the index before a backup goes on without a repair: less than an attempt may be silent, as restic is
-// meanwhile. The backup itself has a cache of the index.
+// readIndexLimit is how long restic may read the index before a backup goes on without a repair. The backup itself has a cache of the index.
 const readIndexLimit = 10 * time.Minute
 
 // readsIndex returns an error if the storage does not send a file of the index. restic would remove the file, and leave out what it cannot

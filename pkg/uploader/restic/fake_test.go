@@ -1,17 +1,20 @@
 package restic
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -313,12 +316,14 @@ func TestFullRepositoryThatHangs(t *testing.T) {
 	}
 }
 
-// A repository that somebody else uses is not repaired, and that does not matter.
+// A repository that somebody else uses is not repaired, and that does not matter. The index is read once, which may take minutes.
 func TestResumeInAUsedRepository(t *testing.T) {
 	t.Parallel()
-	u, calls := newFake(t, Options{})
+	var log bytes.Buffer
+	u, calls := newFake(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	u.repairDelay = time.Millisecond
 	repository := scripted("out " + goodSummary)
+	repository.Env["SCRIPT_cat"] = "exit 0\nnext\nexit 1"
 	repository.Env["SCRIPT_repair"] = "exit 11"
 	result, err := u.Backup(t.Context(), uploader.BackupRequest{Repository: repository, Volume: volumeOf(t, 1), Resume: true}, nil)
 	if err != nil || result.SnapshotID == "" {
@@ -326,6 +331,29 @@ func TestResumeInAUsedRepository(t *testing.T) {
 	}
 	if args := strings.Join(readCall(t, calls, "repair").Args, " "); args != "repair --no-cache index --verbose" {
 		t.Errorf("restic was called with %q", args)
+	}
+	if said := log.String(); !strings.Contains(said, "already locked") && !strings.Contains(said, "exit code 11") {
+		t.Errorf("it did not end with the lock: %s", said)
+	}
+}
+
+// TestResumeBesideALock: restic reads the whole index before it meets the lock of somebody else, which takes minutes over a slow link.
+func TestResumeBesideALock(t *testing.T) {
+	t.Parallel()
+	u, calls := newFake(t, Options{})
+	u.repairDelay = time.Millisecond
+	repository := scripted("out " + goodSummary)
+	repository.Env["SCRIPT_list"] = uploader.Secret("out " + strings.Repeat("ab", 32))
+	repository.Env["SCRIPT_cat"] = uploader.Secret(`out {"time":"` + time.Now().Format(time.RFC3339) + `","hostname":"node-b","username":"root","pid":7}`)
+	result, err := u.Backup(t.Context(), uploader.BackupRequest{Repository: repository, Volume: volumeOf(t, 1), Resume: true}, nil)
+	if err != nil || result.SnapshotID == "" {
+		t.Errorf("got %+v, %v", result, err)
+	}
+	if args := readCall(t, calls, "cat").Args; !slices.Contains(args, "lock") {
+		t.Errorf("the last that was read: %q", args)
+	}
+	if called, err := filepath.Glob(filepath.Join(calls, "*", "repair.json")); err != nil || len(called) > 0 {
+		t.Errorf("restic was called to repair the index: %v, %v", called, err)
 	}
 }
 
@@ -367,12 +395,25 @@ func TestResumeWithAnIndexThatIsSlow(t *testing.T) {
 	u.readIndexLimit = time.Millisecond
 	repository := scripted("out " + goodSummary)
 	repository.Env["SCRIPT_cat"] = "hang"
-	result, err := u.Backup(t.Context(), uploader.BackupRequest{Repository: repository, Volume: volumeOf(t, 1), Resume: true}, nil)
+	tracker := progress.NewTracker(progress.Options{})
+	tracker.Begin(1)
+	var mu sync.Mutex
+	var silent, afterwards bool
+	result, err := u.Backup(t.Context(), uploader.BackupRequest{Repository: repository, Volume: volumeOf(t, 1), Resume: true}, progress.SinkFunc(func(r progress.Reading) {
+		mu.Lock()
+		defer mu.Unlock()
+		tracker.Report(r)
+		silent = silent || r.Next > u.readIndexLimit && tracker.IdleFor() == 0
+		afterwards = afterwards || silent && r.Next == 0 && !tracker.Snapshot().LastWorkTime.IsZero()
+	}))
 	if err != nil || result.SnapshotID == "" {
 		t.Errorf("got %+v, %v", result, err)
 	}
-	if called, err := filepath.Glob(filepath.Join(calls, "*", "list.json")); err != nil || len(called) > 0 {
-		t.Errorf("the repair went on without the index having been read: %v, %v", called, err)
+	if args := readCall(t, calls, "list").Args; !slices.Contains(args, "locks") {
+		t.Errorf("the repair went on without the index having been read: %q", args)
+	}
+	if !silent || !afterwards {
+		t.Errorf("the attempt counts as idle while the index is read: %t, and afterwards: %t", !silent, !afterwards)
 	}
 }
 
