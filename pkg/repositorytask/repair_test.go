@@ -268,3 +268,32 @@ func TestCuresAreNotParked(t *testing.T) {
 		t.Errorf("a task after the cure: %+v", next)
 	}
 }
+
+// interrupted is a data path whose first repair stops half-way.
+type interrupted struct {
+	uploader.Repairer
+	repairs atomic.Int64
+}
+
+func (p *interrupted) RepairIndex(ctx context.Context, repository uploader.Repository, sink progress.Sink) (uploader.IndexRepair, error) {
+	if p.repairs.Add(1) == 1 {
+		return uploader.IndexRepair{Gone: 2}, errors.Join(uploader.ErrUnconfirmed, uploader.ErrPacksLeftOut)
+	}
+	return p.Repairer.RepairIndex(ctx, repository, sink)
+}
+
+// TestRepairThatLeftPacksOut: other backups cannot be read until the index is repaired again.
+func TestRepairThatLeftPacksOut(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.store(s.backup("nightly"), "restic", "shop", "web-0")
+	loseIndex(t, "restic", s.repository("restic", "shop").URL)
+	cfg := s.repairing()
+	repairer := &interrupted{Repairer: s.restic}
+	cfg.Repairers["restic"] = repairer
+	s.start(cfg)
+	got := s.ended(s.repairTask("repair", v1alpha1.RepairIndex)).Status
+	if r := got.Repositories[0]; got.Phase != v1alpha1.PhaseCompleted || r.Result != v1alpha1.RepositoryRepaired || r.Repair.PacksAdded == 0 || repairer.repairs.Load() != 2 {
+		t.Errorf("after %d repairs: %+v", repairer.repairs.Load(), got)
+	}
+}

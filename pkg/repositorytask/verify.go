@@ -189,7 +189,8 @@ func classify(err error) (reason v1alpha1.Reason, mayPass bool) {
 		{errors.ErrUnsupported, v1alpha1.ReasonUnsupported},
 	} {
 		if errors.Is(err, known.err) {
-			return known.reason, false
+			// Backups that others need cannot be read while the index lacks their packs, whatever the reason was.
+			return known.reason, errors.Is(err, uploader.ErrPacksLeftOut)
 		}
 	}
 	switch {

@@ -9,8 +9,9 @@ import (
 // Repairer is a data path that can cure a repository of what needs none of its data: no snapshot and no pack is changed or removed.
 type Repairer interface {
 	// RepairIndex writes the index of the packs that are there. After an error the same call goes on. The error is ErrUnsupported for a
-	// read-only repository, a *LockedError beside others that use it, and ErrUnconfirmed if the storage may not list all packs. Whether the
-	// repository is whole afterwards only a check finds out. p gets steps in place of bytes.
+	// read-only repository, a *LockedError beside others that use it, and ErrUnconfirmed if the storage may not list all packs, which is
+	// ErrPacksLeftOut, too, if the index may be worse than before. Whether the repository is whole afterwards only a check finds out. p gets
+	// steps in place of bytes.
 	RepairIndex(ctx context.Context, repo Repository, p progress.Sink) (IndexRepair, error)
 	// Unlock removes the locks that the data path itself holds for stale, and no other. The error is ErrUnsupported for a read-only
 	// repository, and for a data path without locks, and ErrUnconfirmed if stale locks may be left.

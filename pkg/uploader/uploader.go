@@ -54,6 +54,9 @@ var (
 	// ErrUnconfirmed comes from Check when it has found something each time, and never the same twice: nothing is known. It comes from Usage when
 	// the repository changes under each measurement, and from RepairIndex, Backup and Unlock when the storage may not list all that it has.
 	ErrUnconfirmed = errors.New("the result could not be confirmed")
+	// ErrPacksLeftOut is an ErrUnconfirmed of RepairIndex: the index may lack packs that the storage has, also such as it had before. Another repair
+	// adds them.
+	ErrPacksLeftOut = errors.New("the index that was written may lack packs, and must be repaired again")
 	// ErrRepositoryDamaged comes from Prune when the repository has lost data that snapshots need: it is left as it is.
 	ErrRepositoryDamaged = errors.New("the repository has lost data that snapshots need")
 	// ErrMaintenanceOwner comes from Prune when kopia's maintenance of the repository belongs to another user than Velero's.

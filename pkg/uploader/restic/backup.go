@@ -120,7 +120,7 @@ func (u *Uploader) repairIndex(ctx context.Context, w *workspace, sink progress.
 	switch {
 	case ctx.Err() != nil:
 		return leftOut, context.Cause(ctx)
-	case errors.Is(err, uploader.ErrUnconfirmed) && !errors.Is(err, errPacksLeftOut):
+	case errors.Is(err, uploader.ErrUnconfirmed) && !errors.Is(err, uploader.ErrPacksLeftOut):
 		return leftOut, fmt.Errorf("repair the index: %w", err)
 	case err != nil && !leftOut:
 		u.options.Logger.Info("Index repair failed; data may be uploaded again", "repository", address, "error", err)
@@ -137,7 +137,7 @@ func (u *Uploader) repairUnused(ctx context.Context, w *workspace, sink progress
 			indexRead = true
 			err = u.tryRepairIndex(ctx, w, sink)
 		}
-		leftOut = err != nil && (leftOut || errors.Is(err, errPacksLeftOut))
+		leftOut = err != nil && (leftOut || errors.Is(err, uploader.ErrPacksLeftOut))
 		if retry == repairRetries || !errors.Is(err, uploader.ErrRepositoryLocked) {
 			return leftOut, err
 		}

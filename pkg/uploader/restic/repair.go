@@ -30,9 +30,6 @@ func (u *Uploader) RepairIndex(ctx context.Context, repo uploader.Repository, p 
 // repairTries is how often restic writes the index while the storage does not send or list packs that it has.
 const repairTries = 2
 
-// errPacksLeftOut says that restic wrote an index without packs that the storage has, or may have done so.
-var errPacksLeftOut = errors.New("the index that restic wrote may lack packs, and must be repaired again")
-
 // writeIndex writes the index of the packs that the storage lists, in a workspace without a cache. restic leaves a pack out that it cannot
 // read, or that is not listed, whatever the reason: so packs that were listed a moment later are looked for again.
 func (u *Uploader) writeIndex(ctx context.Context, w *workspace, p progress.Sink) (uploader.IndexRepair, error) {
@@ -48,7 +45,7 @@ func (u *Uploader) writeIndex(ctx context.Context, w *workspace, p progress.Sink
 		lacking = max(lacking, gone.count()) // this one may have been written, and the old one be removed in part, before restic failed
 		switch {
 		case err != nil && lacking > 0:
-			return repaired, unconfirmedError{fmt.Errorf("%w: it is without %d, and restic has failed: %w", errPacksLeftOut, lacking, err)}
+			return repaired, unconfirmedError{fmt.Errorf("%w: it is without %d, and restic has failed: %w", uploader.ErrPacksLeftOut, lacking, err)}
 		case err != nil:
 			return repaired, err
 		}
@@ -60,9 +57,9 @@ func (u *Uploader) writeIndex(ctx context.Context, w *workspace, p progress.Sink
 		case err == nil && leftOut == 0 && (run.Unread == 0 || try == repairTries):
 			return repaired, nil
 		case err != nil && try == repairTries:
-			return repaired, unconfirmedError{fmt.Errorf("%w: %d were not listed: %w", errPacksLeftOut, gone.count(), err)}
+			return repaired, unconfirmedError{fmt.Errorf("%w: %d were not listed: %w", uploader.ErrPacksLeftOut, gone.count(), err)}
 		case try == repairTries:
-			return repaired, unconfirmedError{fmt.Errorf("%w: the storage lists %d that it did not list before", errPacksLeftOut, leftOut)}
+			return repaired, unconfirmedError{fmt.Errorf("%w: the storage lists %d that it did not list before", uploader.ErrPacksLeftOut, leftOut)}
 		}
 	}
 }

@@ -157,7 +157,7 @@ func TestRepairIndexCannotReadAgain(t *testing.T) {
 		}
 		return cmp.Or(unlisted(path), unsent(path))
 	})
-	if got, err := u.RepairIndex(t.Context(), served, nil); !errors.Is(err, errPacksLeftOut) || !errors.Is(err, uploader.ErrUnconfirmed) {
+	if got, err := u.RepairIndex(t.Context(), served, nil); !errors.Is(err, uploader.ErrPacksLeftOut) || !errors.Is(err, uploader.ErrUnconfirmed) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	if _, err := u.RepairIndex(t.Context(), repository, nil); err != nil {
