@@ -179,15 +179,21 @@ func (v *volumes) image(ctx context.Context, asked string) (image, error) {
 	if asked != "" {
 		return image{name: asked}, nil
 	}
-	var agent appsv1.DaemonSet
-	if err := v.api.Get(ctx, client.ObjectKey{Namespace: v.namespace, Name: "node-agent"}, &agent); err != nil {
-		return image{}, fmt.Errorf("get DaemonSet node-agent in namespace %s for its image: %w; or set --image", v.namespace, err)
+	for _, name := range []string{"node-agent", someNodes} {
+		var agent appsv1.DaemonSet
+		err := v.api.Get(ctx, client.ObjectKey{Namespace: v.namespace, Name: name}, &agent)
+		if client.IgnoreNotFound(err) != nil {
+			return image{}, fmt.Errorf("get DaemonSet %s in namespace %s for its image: %w; or set --image", name, v.namespace, err)
+		}
+		if template := &agent.Spec.Template; err == nil && oursIs(template.Labels) && len(template.Spec.Containers) > 0 {
+			return image{template.Spec.Containers[0].Image, template.Spec.ImagePullSecrets, v.namespace}, nil
+		}
 	}
-	if template := &agent.Spec.Template; oursIs(template.Labels) && len(template.Spec.Containers) > 0 {
-		return image{template.Spec.Containers[0].Image, template.Spec.ImagePullSecrets, v.namespace}, nil
-	}
-	return image{}, fmt.Errorf("DaemonSet node-agent in namespace %s is not Plimsoll's: set --image to an image of Plimsoll's node agent", v.namespace)
+	return image{}, fmt.Errorf("namespace %s has no DaemonSet of Plimsoll's node agent, neither node-agent nor %s: set --image to an image of Plimsoll's node agent", v.namespace, someNodes)
 }
+
+// someNodes is the name of the DaemonSet of deploy/some-nodes, beside which Velero's own keeps the name node-agent.
+const someNodes = "plimsoll-node-agent"
 
 // pod is one that waits for the restore of the claim, and ends.
 func (h *helper) pod(name string, image image, claim *corev1.PersistentVolumeClaim, pvr *velerov1.PodVolumeRestore) *corev1.Pod {

@@ -620,10 +620,10 @@ func TestVolumeRefuses(t *testing.T) {
 		"new claim, no class":         {[]string{"restore", "--to-claim=" + c.Namespace + "/new", from, "--storage-class=gone"}, 1, `the cluster has no StorageClass "gone"`},
 		"new claim, no size":          {[]string{"restore", "--to-claim=" + c.Namespace + "/new", from, "--storage-class=" + class.Name}, 1, "set --size"},
 		"new claim, bad size":         {[]string{"restore", "--to-claim=" + c.Namespace + "/new", from, "--size=large"}, 2, "--size=large is not a size such as 50Gi"},
-		"new claim, no image":         {[]string{"restore", "--to-claim=" + c.Namespace + "/new", from, "--storage-class=" + class.Name, "--size=1Gi"}, 1, "DaemonSet node-agent"},
+		"new claim, no image":         {[]string{"restore", "--to-claim=" + c.Namespace + "/new", from, "--storage-class=" + class.Name, "--size=1Gi"}, 1, "no DaemonSet of Plimsoll's node agent"},
 		"size of an old claim":        {[]string{"restore", "--into-claim=" + c.Namespace + "/free", from, "--size=1Gi"}, 2, "--storage-class and --size need --to-claim"},
 		"old and new claim":           {[]string{"restore", "--into-claim=" + c.Namespace + "/free", "--to-claim=" + c.Namespace + "/new", from}, 2, "give either --into-claim"},
-		"no image":                    {[]string{"restore", "--into-claim=" + c.Namespace + "/free", from}, 1, "DaemonSet node-agent"},
+		"no image":                    {[]string{"restore", "--into-claim=" + c.Namespace + "/free", from}, 1, "no DaemonSet of Plimsoll's node agent"},
 		"claim and pod":               {[]string{"restore", c.Namespace + "/db-0", "data", "--into-claim=" + c.Namespace + "/free", from}, 2, "give either"},
 		"location of snapshots":       {[]string{"restore", "--into-claim=" + c.Namespace + "/free", from, "--location=tape"}, 1, `there is no BackupStorageLocation "tape"`},
 	}
