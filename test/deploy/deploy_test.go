@@ -55,6 +55,8 @@ repositoryTasks:
 kubeletRoot: /var/lib/k0s/kubelet/
 extraArgs: [--concurrency=2, -n=plimsoll]
 extraEnv: [{name: HTTPS_PROXY, value: "http://proxy:3128"}]
+extraVolumes: [{name: backups, nfs: {server: nfs.example.com, path: /backups}}]
+extraVolumeMounts: [{name: backups, mountPath: /backups}]
 credentials: {secretName: ""}
 serviceAccount: {annotations: {eks.amazonaws.com/role-arn: "arn:aws:iam::123456789012:role/backup"}}
 resources: {requests: {cpu: 1}, limits: {memory: 4Gi}}
@@ -232,6 +234,10 @@ func TestSchemaRefuses(t *testing.T) {
 		"port of restores":     {"restoreController: {extraArgs: ['--metrics-address=:9']}", "/restoreController/extraArgs/0"},
 		"one string":           {"extraArgs: --concurrency=2", "/extraArgs"},
 		"our variable":         {"extraEnv: [{name: NODE_NAME, value: x}]", "/extraEnv/0/name"},
+		"our volume":           {"extraVolumes: [{name: scratch, emptyDir: {}}]", "/extraVolumes/0/name"},
+		"two kinds of volume":  {"extraVolumes: [{name: a, emptyDir: {}, hostPath: {path: /a}}]", "/extraVolumes/0"},
+		"our mount":            {"extraVolumeMounts: [{name: a, mountPath: /host_pods/a}]", "/extraVolumeMounts/0/mountPath"},
+		"relative mount":       {"extraVolumeMounts: [{name: a, mountPath: backups}]", "/extraVolumeMounts/0/mountPath"},
 		"capability":           {"capabilities: [CAP_CHOWN]", "/capabilities/0"},
 		"size":                 {"tmpSizeLimit: 1 GiB", "/tmpSizeLimit"},
 		"none":                 {"maxUnavailable: 0%", "/maxUnavailable"},
