@@ -307,7 +307,7 @@ func repositoryFailures() []ReasonInfo {
 			Remedy: "it may have been forgotten or pruned; 'restic snapshots' lists what is there", Page: pageFails,
 		},
 		{
-			Reason: ReasonReusedDamage, Meaning: "the new snapshot reuses data that is damaged in the repository", Detail: "an earlier backup in the repository was found damaged by `repository verify` or `check`, so the new snapshot was [read back](repositories.md#verify-a-backup): files of it cannot be restored", Retried: retriedNo,
+			Reason: ReasonReusedDamage, Meaning: "the new snapshot reuses data that is damaged in the repository", Detail: "an earlier backup in the repository was found damaged by `repository verify` or `check`, so the new snapshot was [read back](repositories.md#what-each-check-proves): files of it cannot be restored", Retried: retriedNo,
 			Remedy: "back the volume up into another location at once; 'kubectl plimsoll repository check --read-data' names what is damaged and how to repair it", Page: pageFails,
 		},
 		{

@@ -187,7 +187,7 @@ type RepositoryTaskSpec struct {
 type RepositoryTaskStatus struct {
 	VolumeOperationStatus `json:",inline"`
 
-	// Reason is one word for programs: why the task has failed.
+	// Reason is one word for programs: why the task waits or has failed.
 	//
 	// +optional
 	Reason Reason `json:"reason,omitempty"`
