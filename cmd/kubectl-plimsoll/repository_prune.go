@@ -48,7 +48,7 @@ after are those of the objects that the storage lists. The exit code is 3 unless
 and has the snapshots that it had before. If interrupted, the task continues.`,
 		Example: `  kubectl plimsoll repository prune
   kubectl plimsoll repository prune --full --yes
-  kubectl plimsoll repository prune --full --yes --schedule "0 6 * * 0" | kubectl apply -f -
+  kubectl plimsoll repository prune --full --yes --schedule "0 6 * * *" | kubectl apply -f -
   kubectl plimsoll repository prune --volume shop --max-unused 10% --max-repack-size 50G --yes`,
 		Args: program.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
