@@ -1,13 +1,13 @@
 package main
 
 import (
-	"os"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
+
+	"github.com/plimsoll-io/plimsoll/test/flagdocs"
 )
 
 // sectionsOfRepositories are the headings in docs/repositories.md under which the commands of `repository` are that only read. The others refer to
@@ -16,7 +16,7 @@ var sectionsOfRepositories = map[string]string{
 	"ls": "Browse a backup", "find": "Find a file", "diff": "Compare two backups", "get": "Get a file or directory", "proofs": "Verify on a schedule",
 }
 
-// TestPages checks that the page about a command names it and each of its flags.
+// TestPages checks that the page about a command names it and each of its flags, with their defaults where it has a table of those.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	commands := leaves(newRoot())
@@ -29,18 +29,16 @@ func TestPages(t *testing.T) {
 		if !regexp.MustCompile(`\b` + name + `\b`).MatchString(section) {
 			t.Errorf("%s does not have %q where it belongs", page, name)
 		}
-		cmd.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
-			if f.Hidden || f.Name == "help" {
-				return
-			}
-			short := ""
-			if f.Shorthand != "" {
-				short = "|(^|[^-])-" + f.Shorthand
-			}
-			if !regexp.MustCompile(`(--` + f.Name + short + `)\b`).MatchString(section) {
-				t.Errorf("%s does not have --%s of %q where the command is described", page, f.Name, name)
-			}
-		})
+		flags := cmd.NonInheritedFlags()
+		if unnamed := flagdocs.Unnamed(flags, section); len(unnamed) > 0 {
+			t.Errorf("%s does not have %v of %q where the command is described", page, unnamed, name)
+		}
+		if page == "docs/repositories.md" && sectionsOfRepositories[cmd.Name()] == "" {
+			continue // its tables are of several commands
+		}
+		for _, difference := range flagdocs.WrongDefaults(flags, section) {
+			t.Errorf("%s, about %q: %s", page, name, difference)
+		}
 	}
 }
 
@@ -60,32 +58,18 @@ func leaves(cmd *cobra.Command) []*cobra.Command {
 func pageOf(t *testing.T, cmd *cobra.Command) (page, section string) {
 	t.Helper()
 	words := strings.Fields(cmd.CommandPath())[2:] // kubectl plimsoll
-	common := sectionOf(t, "docs/kubectl.md", "Flags")
+	common := flagdocs.Section(t, "docs/kubectl.md", "## Flags")
 	switch {
 	case words[0] == "version":
-		return "docs/kubectl.md", sectionOf(t, "docs/kubectl.md", "Install")
+		return "docs/kubectl.md", flagdocs.Section(t, "docs/kubectl.md", "## Install")
 	case words[0] == "preflight":
-		return "docs/kubectl.md", common + sectionOf(t, "docs/kubectl.md", "preflight backup")
+		return "docs/kubectl.md", common + flagdocs.Section(t, "docs/kubectl.md", "## preflight backup")
 	case words[0] != "repository":
-		return "docs/kubectl.md", common + sectionOf(t, "docs/kubectl.md", words[0])
+		return "docs/kubectl.md", common + flagdocs.Section(t, "docs/kubectl.md", "## "+words[0])
 	}
-	return "docs/repositories.md", sectionOf(t, "docs/repositories.md", sectionsOfRepositories[words[1]])
-}
-
-// sectionOf returns what is under a heading of the second level, or all of the page.
-func sectionOf(t *testing.T, page, heading string) string {
-	t.Helper()
-	text, err := os.ReadFile("../../" + page)
-	if err != nil {
-		t.Fatal(err)
+	heading := sectionsOfRepositories[words[1]]
+	if heading != "" {
+		heading = "## " + heading
 	}
-	if heading == "" {
-		return string(text)
-	}
-	_, section, found := strings.Cut(string(text), "\n## "+heading+"\n")
-	if !found {
-		t.Fatalf("%s has no section %q", page, heading)
-	}
-	section, _, _ = strings.Cut(section, "\n## ")
-	return section
+	return "docs/repositories.md", flagdocs.Section(t, "docs/repositories.md", heading)
 }
