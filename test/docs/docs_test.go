@@ -12,10 +12,12 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
@@ -25,6 +27,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/repositorytask"
 	"github.com/plimsoll-io/plimsoll/pkg/restorecontroller"
 	"github.com/plimsoll-io/plimsoll/pkg/volumeplugin"
+	"github.com/plimsoll-io/plimsoll/test/flagdocs"
 )
 
 const root = "../.."
@@ -333,4 +336,61 @@ func TestFields(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestFieldsOfTasks compares the tables about RepositoryTasks and FileRequests with the objects: each field has a row, and each row a field. Tables
+// are known by the section that they are in and by the header of their first column.
+func TestFieldsOfTasks(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		section, header string
+		kinds           map[string]reflect.Type // by what stands before the fields
+	}{
+		{"FileRequest", "field", map[string]reflect.Type{"spec.": reflect.TypeFor[v1alpha1.FileRequestSpec](), "status.": reflect.TypeFor[v1alpha1.FileRequestStatus]()}},
+		{"RepositoryTask", "field", map[string]reflect.Type{"spec.": reflect.TypeFor[v1alpha1.RepositoryTaskSpec](), "status.": reflect.TypeFor[v1alpha1.RepositoryTaskStatus]()}},
+		{"RepositoryTask", "`status.volumes[]`", map[string]reflect.Type{"": reflect.TypeFor[v1alpha1.RepositoryTaskVolume]()}},
+		{"RepositoryTask", "`status.repositories[]`", map[string]reflect.Type{"": reflect.TypeFor[v1alpha1.RepositoryTaskRepository]()}},
+		{"RepositoryTask", "`status.repositories[].touchedBackups[]`", map[string]reflect.Type{"": reflect.TypeFor[v1alpha1.TouchedBackup]()}},
+		{"RepositoryTask", "`status.repositories[].locks[]`", map[string]reflect.Type{"": reflect.TypeFor[v1alpha1.RepositoryLock]()}},
+		{"RepositoryTask", "`status.repositories[].usage`", map[string]reflect.Type{"": reflect.TypeFor[v1alpha1.RepositoryUsage]()}},
+		{"RepositoryTask", "`status.repositories[].usage.volumes[]`", map[string]reflect.Type{"": reflect.TypeFor[v1alpha1.VolumeUsage]()}},
+		{"RepositoryTask", "`status.repositories[].prune`", map[string]reflect.Type{"": reflect.TypeFor[v1alpha1.RepositoryPrune]()}},
+		{"RepositoryTask", "`status.repositories[].repair`", map[string]reflect.Type{"": reflect.TypeFor[v1alpha1.RepositoryRepair]()}},
+		{"RepositoryTask", "`status.retention`", map[string]reflect.Type{"": reflect.TypeFor[v1alpha1.RepositoryRetention]()}},
+		{"RepositoryTask", "`status.retention.volumes[]`", map[string]reflect.Type{"": reflect.TypeFor[v1alpha1.RetentionVolume]()}},
+		{"RepositoryTask", "`status.retention.volumes[].snapshots[]`", map[string]reflect.Type{"": reflect.TypeFor[v1alpha1.RetentionSnapshot]()}},
+		{"RepositoryTask", "`status.backups[]`", map[string]reflect.Type{"": reflect.TypeFor[v1alpha1.MigratedBackup]()}},
+	} {
+		var want []string
+		for prefix, kind := range test.kinds {
+			for _, name := range fields(kind) {
+				want = append(want, prefix+name)
+			}
+		}
+		slices.Sort(want)
+		got := namesInTables(flagdocs.Section(t, "docs/repositories.md", "## "+test.section), test.header)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("section %s, table %s (-object +page):\n%s", test.section, test.header, diff)
+		}
+	}
+}
+
+// namesInTables returns the names in the first column of the tables that have this header there, sorted.
+func namesInTables(text, header string) (names []string) {
+	inRows, wanted := false, false
+	for line := range strings.Lines(text) {
+		first, _, _ := strings.Cut(strings.TrimPrefix(line, "| "), " |")
+		isRow := strings.HasPrefix(line, "|")
+		switch {
+		case isRow && !inRows:
+			wanted = first == header
+		case isRow && wanted:
+			for _, name := range fieldName.FindAllStringSubmatch(first, -1) {
+				names = append(names, name[1])
+			}
+		}
+		inRows = isRow
+	}
+	slices.Sort(names)
+	return names
 }
