@@ -6,9 +6,11 @@ import (
 	"io"
 	"net/http"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
@@ -83,15 +85,28 @@ func IsWrite(r *http.Request) bool {
 }
 
 // IsTerminalWrite reports whether an agent writes the end of an operation or task.
-func IsTerminalWrite(r *http.Request) bool {
-	body, ok := r.Body.(patchBody)
-	if !ok {
-		return false
+func IsTerminalWrite(r *http.Request) bool { return IsTerminal(statusIn(r).Phase) }
+
+// IsResultWrite returns a function that reports whether a process writes this result of a volume of a task.
+func IsResultWrite(result v1alpha1.VolumeResult) func(*http.Request) bool {
+	return func(r *http.Request) bool {
+		return slices.ContainsFunc(statusIn(r).Volumes, func(v v1alpha1.RepositoryTaskVolume) bool { return v.Result == result })
 	}
+}
+
+// writtenStatus is what is looked at of the status in a patch.
+type writtenStatus struct {
+	Phase   string                          `json:"phase"`
+	Volumes []v1alpha1.RepositoryTaskVolume `json:"volumes"`
+}
+
+// statusIn returns the status that a request writes, the zero value if it writes none.
+func statusIn(r *http.Request) writtenStatus {
 	var p struct {
-		Status struct {
-			Phase string `json:"phase"`
-		} `json:"status"`
+		Status writtenStatus `json:"status"`
 	}
-	return json.Unmarshal(body.content, &p) == nil && IsTerminal(p.Status.Phase)
+	if body, ok := r.Body.(patchBody); !ok || json.Unmarshal(body.content, &p) != nil {
+		return writtenStatus{}
+	}
+	return p.Status
 }
