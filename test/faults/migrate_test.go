@@ -29,8 +29,7 @@ func TestMigrationIsKilled(t *testing.T) {
 		backup := b.serverBackup(fmt.Sprintf("night-%d", n))
 		agent.Stop()
 		before := b.files()
-		task := b.newTask(v1alpha1.TaskMigrate)
-		task.Spec.PodVolumeBackup, task.Spec.Backup = "", backup.Name
+		task := b.newMigration(backup)
 		if !b.killedBefore(task, n) {
 			break
 		}
@@ -40,11 +39,8 @@ func TestMigrationIsKilled(t *testing.T) {
 		status := b.completed(task)
 		r.recovered(since)
 		tasks.Stop()
-		if len(status.Volumes) != 1 || len(status.Backups) != 1 || status.Attempts != 2 {
-			t.Fatalf("killed before write %d: %+v", n, status)
-		}
-		if v, copied := status.Volumes[0], status.Backups[0]; v.Result != v1alpha1.VolumeMigrated || v.Bytes != taskBytes || copied.Result != v1alpha1.VolumeMigrated {
-			t.Errorf("%+v, %+v", v, copied)
+		if v := b.migrated(&status); v.Bytes != taskBytes || status.Attempts != 2 {
+			t.Errorf("killed before write %d: %+v", n, status)
 		}
 		b.keeps(before)
 		agent = b.Start()
@@ -56,6 +52,26 @@ func TestMigrationIsKilled(t *testing.T) {
 	if killed < 4 {
 		t.Errorf("it was killed at %d moments only", killed)
 	}
+}
+
+// newMigration returns a task that migrates a Backup.
+func (b *bench) newMigration(backup *velerov1.Backup) *v1alpha1.RepositoryTask {
+	task := b.newTask(v1alpha1.TaskMigrate)
+	task.Spec.PodVolumeBackup, task.Spec.Backup = "", backup.Name
+	return task
+}
+
+// migrated holds that a task has migrated the one volume of a Backup, and the Backup, and returns the volume.
+func (b *bench) migrated(status *v1alpha1.RepositoryTaskStatus) v1alpha1.RepositoryTaskVolume {
+	b.T.Helper()
+	if len(status.Volumes) != 1 || len(status.Backups) != 1 {
+		b.T.Fatalf("%+v", status)
+	}
+	v, copied := status.Volumes[0], status.Backups[0]
+	if v.Result != v1alpha1.VolumeMigrated || v.MigratedSnapshotID == "" || v.Mismatched != 0 || copied.Result != v1alpha1.VolumeMigrated {
+		b.T.Errorf("%+v, %+v", v, copied)
+	}
+	return v
 }
 
 // serverBackup backs the volume up with restic, and leaves in the cluster and in the bucket what a Velero server leaves.
