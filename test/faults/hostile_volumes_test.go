@@ -151,11 +151,11 @@ func makeDeep(t *testing.T, dir string) {
 }
 
 // names returns the names in a directory, sorted.
-func names(t *testing.T, dir string) []string {
-	t.Helper()
+func names(tb testing.TB, dir string) []string {
+	tb.Helper()
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	var list []string
 	for _, e := range entries {

@@ -13,7 +13,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if err := rig.Prepare("faults-agent", true, "./cmd/restore-controller", "./test/faults/restic-fake"); err != nil {
+	if err := rig.Prepare("faults-agent", true, "./cmd/restore-controller", "./cmd/kubectl-plimsoll", "./test/faults/restic-fake"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

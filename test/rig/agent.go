@@ -83,8 +83,11 @@ func (f *Fixture) StartWith(o AgentOptions) *Agent {
 	return a
 }
 
-// StartTasks starts a process that does RepositoryTasks. With restConfig nil it talks to the API server through the fixture's proxy.
-// Prepare must have built ./cmd/restore-controller.
+// TasksPod is the name of the pod that the processes of StartTasks say they run in.
+const TasksPod = "plimsoll-repository-tasks"
+
+// StartTasks starts a process that does RepositoryTasks and answers FileRequests. With restConfig nil it talks to the API server through the
+// fixture's proxy. Prepare must have built ./cmd/restore-controller.
 func (f *Fixture) StartTasks(restConfig *rest.Config, flags ...string) *Agent {
 	f.T.Helper()
 	if restConfig == nil {
@@ -95,7 +98,7 @@ func (f *Fixture) StartTasks(restConfig *rest.Config, flags ...string) *Agent {
 		"repository-tasks", "--kubeconfig=" + testenv.Kubeconfig(f.T, restConfig), "--restic-path=" + parts.Restic(f.T, parts.DefaultRestic),
 		"--metrics-address=" + a.Metrics, "--progress-interval=200ms",
 	}, flags...)...)
-	f.run(a, nil)
+	f.run(a, nil, "POD_NAME="+TasksPod)
 	return a
 }
 
