@@ -255,7 +255,7 @@ func (d *download) rename(from string) error {
 	return os.Rename(from, d.target)
 }
 
-// directory unpacks an archive into a directory of its own, and makes that the target when all of it has come. If the connection ends before, it
+// directory unpacks an archive into a directory of its own, and makes that the target when all of it has come. If the answer ends before, it
 // keeps what is there for the next command.
 func (d *download) directory(answer *fileAnswer, prefix string, errOut io.Writer) error {
 	if _, err := os.Lstat(d.target); err == nil {
@@ -345,12 +345,14 @@ func (d *download) unpackFrom(answer *fileAnswer, last *checkpoint) error {
 	return answer.endWith(content.hash.Sum(nil))
 }
 
-// keepOrRemove keeps what is unpacked if only the connection has ended, the command was interrupted, or the disk is full. Otherwise it removes it.
+// keepOrRemove keeps what is unpacked if the rest may come another time: the connection has ended, the server could not read on, the command was
+// interrupted, or the disk is full. Otherwise it removes it.
 func (d *download) keepOrRemove(answer *fileAnswer, last *checkpoint, err error) error {
 	info, statErr := os.Lstat(d.unpacking())
 	// A file system without owners or permissions cannot show the next command that only this user has written there.
 	keep := last.Hash != nil && statErr == nil && onlyOurs(info)
-	if keep && (errors.Is(err, errSessionLost) || answer.ctx.Err() != nil || diskFailed(err)) {
+	_, notRead := errors.AsType[*answerError](err)
+	if keep && (errors.Is(err, errSessionLost) || notRead || answer.ctx.Err() != nil || diskFailed(err)) {
 		last.Tally = d.unpacked.tally // with the directories above an entry that was cut off
 		writeErr := last.write(d.checkpoint(), d.resuming())
 		if writeErr == nil {

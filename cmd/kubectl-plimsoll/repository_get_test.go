@@ -175,7 +175,7 @@ func TestGetDirectory(t *testing.T) {
 	}
 	c.after = 1500
 	c.say = "the pack is damaged"
-	if err := c.get(t, "d", dir, false); err == nil || !strings.Contains(err.Error(), c.say) || len(names(t, dir)) != 0 {
+	if err := c.get(t, "d", dir, false); err == nil || !strings.Contains(err.Error(), c.say) || len(names(t, dir)) != 2 || names(t, dir)[0] == "d" {
 		t.Errorf("damaged: %v; %v", err, names(t, dir))
 	}
 	c.after, c.say, c.sum = -1, "", strings.Repeat("0", 64)
@@ -295,6 +295,34 @@ func TestGetDirectoryResumes(t *testing.T) {
 			}
 			whole(t, dir)
 		})
+	}
+}
+
+// TestGetDirectoryNotRead: what was unpacked stays when the server cannot read on, such as with a wrong password, which it may find out only when the
+// answer has begun.
+func TestGetDirectoryNotRead(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	c := &cutting{directory: true, content: archiveOf(t, "d/f", "d/g", "d/h", "d/i").String(), after: 1500}
+	if err := c.get(t, "d", dir, false); !errors.Is(err, errSessionLost) {
+		t.Fatalf("cut off: %v", err)
+	}
+	kept := names(t, dir)
+	for _, after := range []int{0, 1, 1500} {
+		c.after, c.say = after, "wrong repository password"
+		if err := c.get(t, "d", dir, false); err == nil || !strings.Contains(err.Error(), c.say) || !strings.Contains(err.Error(), "the same command goes on there") || c.offset != 515 {
+			t.Errorf("not read: %v, from %d", err, c.offset)
+		}
+		if left := names(t, dir); strings.Join(left, " ") != strings.Join(kept, " ") {
+			t.Errorf("%q was kept, and %q is left", kept, left)
+		}
+	}
+	c.after, c.say = -1, ""
+	if err := c.get(t, "d", dir, false); err != nil || c.offset != 1539 || strings.Join(names(t, dir), " ") != "d" {
+		t.Errorf("%v, from %d; %v", err, c.offset, names(t, dir))
+	}
+	if got := strings.Join(names(t, filepath.Join(dir, "d")), " "); got != "f g h i" {
+		t.Errorf("got %s", got)
 	}
 }
 
