@@ -35,9 +35,9 @@ type library struct {
 }
 
 const (
-	// hugeFile is of several packs. In an archive of the volume it comes behind the files of a bench.
+	// hugeFile is of several pieces. In an archive of the volume it comes behind the files of a bench.
 	hugeFile  = "rest.img"
-	hugeBytes = 32 << 20
+	hugeBytes = 16 << 20
 	// servingSpeed is how many bytes come from the storage in a second, so that there is a middle.
 	servingSpeed = 4 << 20
 )
