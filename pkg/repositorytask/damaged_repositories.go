@@ -20,16 +20,27 @@ const yes = "true"
 // The notes on PodVolumeBackups go with these: who deletes the backup that was found damaged would have the next one reuse what is lost. So a task has a
 // note of its own of the repositories in which it has found damage, as long as that stands.
 
-// noteDamagedRepository notes on the task that it has found damage in a repository. The error is that the API server has not answered.
+// noteDamagedRepository notes on the task that it has found damage in a repository, by the names of all locations that lead there: backups through each reuse
+// what is lost. The error is that the API server has not answered.
 func (r *run) noteDamagedRepository(ctx context.Context, entry *v1alpha1.RepositoryTaskRepository) error {
 	damaged := proof.RepositoryIn(entry)
 	noted := v1alpha1.DamagedRepositories(r.object)
 	if slices.Contains(noted, damaged) {
 		return nil
 	}
+	locations, err := r.locationsOf(ctx, damaged)
+	if err != nil {
+		return err
+	}
+	for _, location := range locations {
+		damaged.BackupStorageLocation = location
+		if !slices.Contains(noted, damaged) {
+			noted = append(noted, damaged)
+		}
+	}
 	r.mu.Lock()
 	r.stale = true // the write changes the version
-	err := r.setDamagedRepositories(ctx, r.object, append(noted, damaged))
+	err = r.setDamagedRepositories(ctx, r.object, noted)
 	r.mu.Unlock()
 	if err == nil || ctx.Err() != nil || mayBeRepeated(err) {
 		return err
@@ -80,20 +91,20 @@ func (c *Controller) reviewDamage(ctx context.Context) error {
 	if err := c.api.List(ctx, &all, client.InNamespace(c.cfg.Namespace)); err != nil {
 		return fmt.Errorf("list the RepositoryTasks: %w", err)
 	}
-	checks := proof.ChecksOf(all.Items)
 	for i := range noted.Items {
 		task := &noted.Items[i]
 		if !task.Status.Phase.Terminal() {
 			continue
 		}
 		before := v1alpha1.DamagedRepositories(task)
-		left := slices.DeleteFunc(slices.Clone(before), func(d v1alpha1.RepositoryKey) bool {
-			return !stands(task, d, all.Items, checks[d])
-		})
+		left, err := c.standing(ctx, task, all.Items)
+		if err != nil {
+			return err
+		}
 		if len(left) == len(before) && len(left) > 0 {
 			continue
 		}
-		err := c.setDamagedRepositories(ctx, task, left)
+		err = c.setDamagedRepositories(ctx, task, left)
 		if ctx.Err() != nil || mayBeRepeated(err) {
 			return err
 		}
@@ -104,35 +115,81 @@ func (c *Controller) reviewDamage(ctx context.Context) error {
 	return nil
 }
 
+// standing returns the repositories of a task's note in which the damage is there still.
+func (c *Controller) standing(ctx context.Context, task *v1alpha1.RepositoryTask, all []v1alpha1.RepositoryTask) (left []v1alpha1.RepositoryKey, err error) {
+	for _, repository := range v1alpha1.DamagedRepositories(task) {
+		found := repository
+		if !hasFoundDamage(task, repository) {
+			if found, err = c.nameOfDamage(ctx, task, repository); err != nil {
+				return nil, err
+			}
+		}
+		if stands(task, found, all) {
+			left = append(left, repository)
+		}
+	}
+	return left, nil
+}
+
+// nameOfDamage returns the name by which a task has found damage in a repository that another location leads to; the same name if there is none.
+func (c *Controller) nameOfDamage(ctx context.Context, task *v1alpha1.RepositoryTask, repository v1alpha1.RepositoryKey) (v1alpha1.RepositoryKey, error) {
+	locations, err := c.newRun(task).locationsOf(ctx, repository)
+	if err != nil {
+		return repository, err
+	}
+	for _, location := range locations {
+		other := repository
+		other.BackupStorageLocation = location
+		if hasFoundDamage(task, other) {
+			return other, nil
+		}
+	}
+	return repository, nil
+}
+
+// hasFoundDamage reports whether a task has a result that says that a repository is damaged.
+func hasFoundDamage(task *v1alpha1.RepositoryTask, in v1alpha1.RepositoryKey) bool {
+	return slices.ContainsFunc(task.Status.Volumes, func(v v1alpha1.RepositoryTaskVolume) bool { return isDamageIn(&v, in) }) ||
+		slices.ContainsFunc(task.Status.Repositories, func(entry v1alpha1.RepositoryTaskRepository) bool { return isDamaged(&entry, in) })
+}
+
+func isDamageIn(v *v1alpha1.RepositoryTaskVolume, in v1alpha1.RepositoryKey) bool {
+	return repositoryOfVolume(v) == in && v.Result == v1alpha1.VolumeMismatched && proof.Damage(v)
+}
+
+func isDamaged(entry *v1alpha1.RepositoryTaskRepository, in v1alpha1.RepositoryKey) bool {
+	return proof.RepositoryIn(entry) == in && entry.Result == v1alpha1.RepositoryDamaged
+}
+
 // stands reports whether damage that a task has found in a repository is there still, as far as all tasks know. What is lost may be reused by any volume of
 // the repository, so a newer backup of one that is whole says nothing: only all data of the repository does, or the same snapshot.
-func stands(task *v1alpha1.RepositoryTask, in v1alpha1.RepositoryKey, all []v1alpha1.RepositoryTask, checks proof.Checks) bool {
-	found := false
+func stands(task *v1alpha1.RepositoryTask, in v1alpha1.RepositoryKey, all []v1alpha1.RepositoryTask) bool {
 	for i := range task.Status.Volumes {
-		v := &task.Status.Volumes[i]
-		if repositoryOfVolume(v) != in || v.Result != v1alpha1.VolumeMismatched || !proof.Damage(v) {
-			continue
-		}
-		if found = true; volumeStands(v, all, checks) {
+		if v := &task.Status.Volumes[i]; isDamageIn(v, in) && volumeStands(v, all) {
 			return true
 		}
 	}
 	for i := range task.Status.Repositories {
-		entry := &task.Status.Repositories[i]
-		if proof.RepositoryIn(entry) != in || entry.Result != v1alpha1.RepositoryDamaged {
-			continue
-		}
-		if found = true; !checks.At(entry.Address).ProvenSince(entry.CompletionTimestamp) {
+		if entry := &task.Status.Repositories[i]; isDamaged(entry, in) && repositoryStands(entry, all) {
 			return true
 		}
 	}
 	// Without a result, an earlier process has ended between the note and the result, and the next one could not look again.
-	return !found && !checks.ProvenSince(task.Status.CompletionTimestamp)
+	return !hasFoundDamage(task, in) && !proof.ChecksOf(all)[in].ProvenSince(task.Status.CompletionTimestamp)
 }
 
 // volumeStands reports whether damage of a volume is there still.
-func volumeStands(v *v1alpha1.RepositoryTaskVolume, all []v1alpha1.RepositoryTask, checks proof.Checks) bool {
-	return !checks.At(v.Address).ProvenSince(v.CompletionTimestamp) && !isProvenSince(v, all)
+func volumeStands(v *v1alpha1.RepositoryTaskVolume, all []v1alpha1.RepositoryTask) bool {
+	inside := proof.InRepository(all, repositoryOfVolume(v), v.Address)
+	checks := proof.ChecksOf(inside)[repositoryOfVolume(v)].At(v.Address)
+	return !checks.ProvenSince(v.CompletionTimestamp) && !isProvenSince(v, inside)
+}
+
+// repositoryStands reports whether damage that a check has found in a repository is there still.
+func repositoryStands(entry *v1alpha1.RepositoryTaskRepository, all []v1alpha1.RepositoryTask) bool {
+	in := proof.RepositoryIn(entry)
+	checks := proof.ChecksOf(proof.InRepository(all, in, entry.Address))[in].At(entry.Address)
+	return !checks.ProvenSince(entry.CompletionTimestamp)
 }
 
 func repositoryOfVolume(v *v1alpha1.RepositoryTaskVolume) v1alpha1.RepositoryKey {

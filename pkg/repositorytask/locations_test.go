@@ -3,6 +3,7 @@ package repositorytask
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -43,6 +44,14 @@ func ofPod(task *v1alpha1.RepositoryTask, pod string) *v1alpha1.RepositoryTask {
 	return task
 }
 
+// ticking is a configuration whose clock goes on by a second with each look: in objects a second is one moment.
+func (s *site) ticking() Config {
+	cfg := s.pruning()
+	began, ticks := time.Now(), new(atomic.Int64)
+	cfg.Now = func() time.Time { return began.Add(time.Duration(ticks.Add(1)) * time.Second) }
+	return cfg
+}
+
 // TestPruneAfterDamageThroughAnotherLocation: two locations lead to one directory. Damage that was found through one of them is in the repository that is
 // pruned through the other, as long as the task is there and as long as the note is; a check through that one ends it. Damage in a copy is none here.
 func TestPruneAfterDamageThroughAnotherLocation(t *testing.T) {
@@ -60,9 +69,7 @@ func TestPruneAfterDamageThroughAnotherLocation(t *testing.T) {
 			}
 			s.storeInto(s.backup("nightly"), "restic", "shop", "web-0")
 			s.forgetAnother(s.repository("restic", "shop"), "shop")
-			cfg := s.pruning()
-			began, ticks := time.Now(), new(atomic.Int64)
-			cfg.Now = func() time.Time { return began.Add(time.Duration(ticks.Add(1)) * time.Second) } // in objects a second is one moment
+			cfg := s.ticking()
 			s.start(cfg)
 			found := &v1alpha1.RepositoryTask{ObjectMeta: s.Meta("found"), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskVerify, PodVolumeBackup: there.Name}}
 			if v := s.ended(found).Status.Volumes[0]; v.Result != v1alpha1.VolumeMismatched || v.BackupStorageLocation != "other" {
@@ -90,6 +97,59 @@ func TestPruneAfterDamageThroughAnotherLocation(t *testing.T) {
 				t.Fatalf("%+v", r)
 			}
 			prune("whole-again", "")
+		})
+	}
+}
+
+// TestDamageIsNotedByBothNames: who backs up through either location reuses what is lost. The note of both ends with the damage, through whichever it is found
+// to be gone. Of a copy nothing is noted, and nothing proven there ends the note.
+func TestDamageIsNotedByBothNames(t *testing.T) {
+	t.Parallel()
+	for name, isCopy := range map[string]bool{"one directory": false, "a copy": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			there := s.store(&velerov1.Backup{ObjectMeta: s.Meta("own")}, "restic", "shop", "db-0")
+			dir := s.otherLocation(isCopy)
+			s.throughOther(there)
+			_, undo, err := tree.FlipLargest(filepath.Join(dir, "restic", "shop"), "data")
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.storeInto(s.backup("nightly"), "restic", "shop", "web-0")
+			cfg := s.ticking()
+			s.start(cfg)
+			reviewer := s.controller(cfg, s.Client)
+			reviewer.repositories = NewRepositories(s.Client, s.Namespace)
+			found := s.ended(&v1alpha1.RepositoryTask{ObjectMeta: s.Meta("found"), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskVerify, PodVolumeBackup: there.Name}})
+			locations := func() (noted []string) {
+				s.Get(found)
+				for _, d := range v1alpha1.DamagedRepositories(found) {
+					noted = append(noted, d.BackupStorageLocation)
+				}
+				return noted
+			}
+			want := []string{"other", "default"}
+			if isCopy {
+				want = want[:1]
+			}
+			if noted := locations(); !slices.Equal(noted, want) {
+				t.Fatalf("%v, want %v: %+v", noted, want, found.Status)
+			}
+			if err := undo(); err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range []string{"shallow", "deep"} {
+				if r := s.ended(s.checkTask(name, "nightly", name == "deep")).Status.Repositories[0]; r.Result != v1alpha1.RepositoryWhole || r.BackupStorageLocation != "default" {
+					t.Fatalf("%+v", r)
+				}
+				if err := reviewer.reviewDamage(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if noted := locations(); name == "deep" && !isCopy && len(noted) > 0 || (name == "shallow" || isCopy) && !slices.Equal(noted, want) {
+					t.Errorf("after a %s check: %v", name, noted)
+				}
+			}
 		})
 	}
 }

@@ -306,7 +306,6 @@ func (r *run) payMarks(ctx context.Context) (done bool, err error) {
 	if err := r.api.List(ctx, &all, client.InNamespace(r.cfg.Namespace)); err != nil {
 		return false, fmt.Errorf("list the RepositoryTasks: %w", err)
 	}
-	checks := proof.ChecksOf(all.Items)
 	// As the documentation has people do it. A note that an admission policy has refused has neither.
 	if r.object.Labels[v1alpha1.LabelDamaged] == "" && r.object.Annotations[v1alpha1.AnnotationDamagedRepositories] != "" {
 		return true, client.IgnoreNotFound(r.annotateTask(ctx, nil))
@@ -314,7 +313,7 @@ func (r *run) payMarks(ctx context.Context) (done bool, err error) {
 	status := &r.object.Status
 	for i := range status.Volumes {
 		v := &status.Volumes[i]
-		if !proof.Damage(v) || v.CompletionTimestamp == nil || !volumeStands(v, all.Items, checks[repositoryOfVolume(v)]) {
+		if !proof.Damage(v) || v.CompletionTimestamp == nil || !volumeStands(v, all.Items) {
 			continue
 		}
 		var pvb velerov1.PodVolumeBackup
@@ -331,7 +330,7 @@ func (r *run) payMarks(ctx context.Context) (done bool, err error) {
 	}
 	for i := range status.Repositories {
 		entry := &status.Repositories[i]
-		if entry.Result != v1alpha1.RepositoryDamaged || entry.CompletionTimestamp == nil || checks[proof.RepositoryIn(entry)].At(entry.Address).ProvenSince(entry.CompletionTimestamp) {
+		if entry.Result != v1alpha1.RepositoryDamaged || entry.CompletionTimestamp == nil || !repositoryStands(entry, all.Items) {
 			continue
 		}
 		r.touched = entry.SnapshotIDs
