@@ -205,6 +205,8 @@ func (a *fileAnswer) end() (protocol.End, error) {
 	switch {
 	case err != nil:
 		return end, lost(a.ctx, err)
+	case end.SessionEnded:
+		return end, lost(a.ctx, &answerError{end})
 	case !end.Complete:
 		return end, &answerError{end}
 	}

@@ -29,6 +29,7 @@ type cutting struct {
 	old       bool   // it leaves out nothing of an archive
 	after     int    // cut off after so many bytes; negative: not at all
 	say       string // the End's error
+	ended     bool   // the End says that it is the session's
 	sum       string // the End's checksum in place of the right one
 	during    func() // called before the content is sent; may be nil
 
@@ -71,7 +72,7 @@ func (c *cutting) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler)
 	}
 	sum := sha256.Sum256([]byte(c.content))
-	end := protocol.End{Complete: c.say == "", Error: c.say, SHA256: hex.EncodeToString(sum[:])}
+	end := protocol.End{Complete: c.say == "", Error: c.say, SessionEnded: c.ended, SHA256: hex.EncodeToString(sum[:])}
 	if c.sum != "" {
 		end.SHA256 = c.sum
 	}
@@ -118,7 +119,7 @@ func TestGetResumes(t *testing.T) {
 		t.Fatalf("cut off: %v", got)
 	}
 	c.after, c.say = 1000, "the pack is damaged"
-	if err := c.get(t, "d/f", dir, false); err == nil || !strings.Contains(err.Error(), c.say) || c.offset != 4000 {
+	if err := c.get(t, "d/f", dir, false); err == nil || errors.Is(err, errSessionLost) || !strings.Contains(err.Error(), c.say) || c.offset != 4000 {
 		t.Errorf("damaged: %v, from %d", err, c.offset)
 	}
 	c.after, c.say = -1, ""
@@ -251,11 +252,13 @@ func TestGetDirectoryResumes(t *testing.T) {
 		whole(t, dir)
 	}
 	for name, tc := range map[string]struct {
+		ended    bool // by the server, which says so
 		change   func(t *testing.T, c *cutting, unpacking string)
 		anew     bool // from the begin
 		checksum bool // it fails, and the next command succeeds
 	}{
-		"a server before ours": {change: func(_ *testing.T, c *cutting, _ string) { c.old = true }},
+		"a server before ours":    {change: func(_ *testing.T, c *cutting, _ string) { c.old = true }},
+		"a server that has ended": {ended: true, change: func(*testing.T, *cutting, string) {}},
 		"a file was changed": {change: func(t *testing.T, _ *cutting, dir string) {
 			if err := os.WriteFile(filepath.Join(dir, "sub", "f"), []byte("D/sub/f"), 0o600); err != nil {
 				t.Fatal(err)
@@ -277,12 +280,15 @@ func TestGetDirectoryResumes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			c := &cutting{directory: true, content: archive, after: len(archive) - 2500}
+			c := &cutting{directory: true, content: archive, after: len(archive) - 2500, ended: tc.ended}
+			if tc.ended {
+				c.say = "the server stops"
+			}
 			if err := c.get(t, "d", dir, false); !errors.Is(err, errSessionLost) || !strings.Contains(err.Error(), "the same command goes on there") {
 				t.Fatalf("cut off: %v", err)
 			}
 			tc.change(t, c, unpacking(t, dir))
-			c.after = -1
+			c.after, c.say, c.ended = -1, "", false
 			err := c.get(t, "d", dir, false)
 			if (c.offset == 0) != tc.anew || errors.Is(err, errChecksum) != tc.checksum {
 				t.Fatalf("from %d: %v", c.offset, err)

@@ -84,15 +84,15 @@ func (a *answer) writeLine(value any) error {
 // maxError bounds the text of an error, in bytes.
 const maxError = 2 << 10
 
-// end writes how the answer ended. An answer without it is not complete.
-func (a *answer) end(err error) {
+// end writes how the answer ended. An answer without it is not complete. Where the session has ended before, any error may be due to that.
+func (a *answer) end(err error, sessionEnded bool) {
 	// The last deadline may be long ago.
 	if writeErr := errors.Join(a.w.setDeadline(), a.body.Flush()); err == nil {
 		err = writeErr
 	}
 	end := protocol.End{Complete: err == nil}
 	if err != nil {
-		end.NotFound = errors.Is(err, uploader.ErrPathNotFound)
+		end.NotFound, end.SessionEnded = errors.Is(err, uploader.ErrPathNotFound), sessionEnded
 		end.Error = text.ShortenMiddle(text.Clean(err.Error()), maxError)
 	} else if a.hash != nil {
 		end.SHA256 = hex.EncodeToString(a.hash.Sum(nil))

@@ -297,7 +297,7 @@ func TestContent(t *testing.T) {
 			return errors.New("the pack\nis damaged")
 		}
 		_, body, end, err := ask(t.Context(), client, "pod", "r", "t", protocol.Content, content)
-		if err != nil || end.Complete || end.SHA256 != "" || end.Error != `the pack\nis damaged` || len(body) != 100000 {
+		if err != nil || end.Complete || end.SessionEnded || end.SHA256 != "" || end.Error != `the pack\nis damaged` || len(body) != 100000 {
 			t.Errorf("damaged: %d bytes, %+v, %v", len(body), end, err)
 		}
 		_, _, end, err = ask(t.Context(), client, "pod", "r", "t", protocol.Content, protocol.Query{PodVolumeBackup: "pvb", Path: "none"})
@@ -387,11 +387,15 @@ func TestPatience(t *testing.T) {
 			<-ctx.Done()
 			return context.Cause(ctx)
 		}
-		ends := make(chan string, 2)
+		type answered struct {
+			end protocol.End
+			err error
+		}
+		ends := make(chan answered, 2)
 		for range 2 {
 			go func() {
 				_, _, end, err := ask(t.Context(), client, "pod", "r", "t", protocol.Content, content)
-				ends <- fmt.Sprint(end.Error, err)
+				ends <- answered{end, err}
 			}()
 		}
 		synctest.Wait()
@@ -403,8 +407,8 @@ func TestPatience(t *testing.T) {
 		}
 		s.end("r", "")
 		for range 2 {
-			if end := <-ends; !strings.Contains(end, errEnded.Error()) {
-				t.Errorf("got %s", end)
+			if a := <-ends; a.err != nil || a.end.Complete || !a.end.SessionEnded || !strings.Contains(a.end.Error, errEnded.Error()) {
+				t.Errorf("got %+v, %v", a.end, a.err)
 			}
 		}
 	})

@@ -156,5 +156,5 @@ func (s *server) answer(w http.ResponseWriter, r *http.Request, write func(conte
 	if err != nil {
 		s.cfg.Logger.Info("Question about files not answered", "request", r.PathValue("request"), "volume", query.PodVolumeBackup, "error", err)
 	}
-	a.end(err)
+	a.end(err, open.ctx.Err() != nil)
 }

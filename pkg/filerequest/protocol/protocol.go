@@ -44,10 +44,11 @@ const TrailerEnd = "Plimsoll-End"
 
 // End is how an answer ended.
 type End struct {
-	Complete bool   `json:"complete,omitempty"`
-	Error    string `json:"error,omitempty"`    // one line of printable text
-	NotFound bool   `json:"notFound,omitempty"` // the snapshot has no such path
-	SHA256   string `json:"sha256,omitempty"`   // of all content, that before the offset included
+	Complete     bool   `json:"complete,omitempty"`
+	Error        string `json:"error,omitempty"`        // one line of printable text
+	NotFound     bool   `json:"notFound,omitempty"`     // the snapshot has no such path
+	SessionEnded bool   `json:"sessionEnded,omitempty"` // the session has ended, and with it the answer: another session may answer the question
+	SHA256       string `json:"sha256,omitempty"`       // of all content, that before the offset included
 }
 
 // Encode returns the trailer's value. It is of ASCII only.
