@@ -63,7 +63,8 @@ type RepositoryTaskSpec struct {
 	PodVolumeBackup string `json:"podVolumeBackup,omitempty"`
 
 	// Latest selects, in place of a backup, the newest completed backup of each volume in each BackupStorageLocation, whatever
-	// Backup it belongs to: of at most 300 volumes, in the order that maxBytes has.
+	// Backup it belongs to: of at most 300 volumes, in the order that maxBytes has. For tasks of type Usage and Prune it selects
+	// the repositories of all completed backups.
 	//
 	// +optional
 	// +kubebuilder:validation:Enum=true

@@ -36,8 +36,8 @@ func repositoryPruneCommand(c *connection) *cobra.Command {
 		Short: "Remove from repositories what no snapshot needs",
 		Long: `Show how much data of restic repositories no snapshot needs, and with --yes remove it, and repack what is left; run the
 maintenance of kopia repositories, with --full the full one, which frees data over several runs that are a day apart. No snapshot is
-removed: 'kubectl plimsoll repository forget' does that before. Without --backup and --from it is about the repositories of all volumes
-that have a completed backup.
+removed: 'kubectl plimsoll repository forget' does that before. Without --backup and --from it is about all repositories that have a
+completed backup.
 
 kopia's maintenance is only run for its owner, Velero's user, and while the repository tells of no other one that may run. restic locks the
 repository exclusively meanwhile, also to look: backups wait, and the command waits for those that run. Locks are only removed where their

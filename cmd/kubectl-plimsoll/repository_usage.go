@@ -37,7 +37,7 @@ func repositoryUsageCommand(c *connection) *cobra.Command {
 		Use:   "usage [--backup NAME | --from PODVOLUMEBACKUP | --latest]",
 		Short: "Show how large repositories and volumes are, how fast they grow, and when they were last proven",
 		Long: `Show what the repositories of a backup's pod volumes hold and take in the storage: size and growth, deduplication and
-compression, snapshots, and the last proof of each repository and volume. Without --backup and --from: those of all volumes that have a
+compression, snapshots, and the last proof of each repository and volume. Without --backup and --from: all repositories that have a
 completed backup. '-' is a number that is not known, and the text below the table says why.
 
 The result of an earlier measurement is shown if it is not older than --max-age. Otherwise, and with --refresh, the command creates a
@@ -60,7 +60,7 @@ the repository. The exit code is 3 unless every repository was measured. If inte
 	}
 	o.addTaskFlags(cmd, "repositories are measured", "measure only the repository of this volume")
 	f := cmd.Flags()
-	f.BoolVar(&o.latest, "latest", false, "measure the repositories of the newest completed backup of each volume in each location: the default")
+	f.BoolVar(&o.latest, "latest", false, "measure all repositories that have a completed backup: the default")
 	f.BoolVar(&o.refresh, "refresh", false, "measure now, whatever earlier measurements there are")
 	f.DurationVar(&o.maxAge, "max-age", 24*time.Hour, "show an earlier measurement of the same volumes that is not older than this")
 	o.addScheduleFlags(cmd, "--latest", "measuring")

@@ -65,13 +65,26 @@ func RecordedTime(pvb *velerov1.PodVolumeBackup) time.Time {
 // Newest returns the newest completed backup of each selected volume in each location, with whichever uploader, sorted by volume. One
 // whose snapshot is being removed does not count.
 func Newest(all []velerov1.PodVolumeBackup, selector *v1alpha1.PodVolumeSelector) []velerov1.PodVolumeBackup {
+	return newestOf(all, selector, func(pvb *velerov1.PodVolumeBackup) (Volume, bool) { return VolumeOf(pvb).WithAny(), true })
+}
+
+// NewestStored returns the newest completed backup that has a snapshot of each selected volume in each repository, sorted by volume: all repositories
+// that have something of the volumes, also where the newest backup is by another uploader, or was made when the volume was empty.
+func NewestStored(all []velerov1.PodVolumeBackup, selector *v1alpha1.PodVolumeSelector) []velerov1.PodVolumeBackup {
+	return newestOf(all, selector, func(pvb *velerov1.PodVolumeBackup) (Volume, bool) { return VolumeOf(pvb), pvb.Status.SnapshotID != "" })
+}
+
+// newestOf returns the newest of the backups with the same key, sorted by volume. Those without a key do not count.
+func newestOf(
+	all []velerov1.PodVolumeBackup, selector *v1alpha1.PodVolumeSelector, key func(*velerov1.PodVolumeBackup) (Volume, bool),
+) []velerov1.PodVolumeBackup {
 	newest := map[Volume]*velerov1.PodVolumeBackup{}
 	for i := range all {
 		pvb := &all[i]
-		if pvb.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted || pvb.Annotations[v1alpha1.AnnotationForgetting] != "" || !selector.Selects(&pvb.Spec.Pod, pvb.Spec.Volume) {
+		volume, counts := key(pvb)
+		if !counts || pvb.Status.Phase != velerov1.PodVolumeBackupPhaseCompleted || pvb.Annotations[v1alpha1.AnnotationForgetting] != "" || !selector.Selects(&pvb.Spec.Pod, pvb.Spec.Volume) {
 			continue
 		}
-		volume := VolumeOf(pvb).WithAny()
 		if known := newest[volume]; known == nil || BackupTime(known).Before(BackupTime(pvb)) {
 			newest[volume] = pvb
 		}

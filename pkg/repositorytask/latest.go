@@ -16,7 +16,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/proof"
 )
 
-// latest reads the newest completed PodVolumeBackup of each selected volume in each location.
+// latest reads the newest completed PodVolumeBackup of each selected volume in each location, or the newest one with a snapshot in each repository.
 func (s Selection) latest(ctx context.Context, api client.Reader, namespace string) ([]velerov1.PodVolumeBackup, error) {
 	var list velerov1.PodVolumeBackupList
 	if err := api.List(ctx, &list, client.InNamespace(namespace)); err != nil {
@@ -25,7 +25,11 @@ func (s Selection) latest(ctx context.Context, api client.Reader, namespace stri
 	if err := correctSynced(ctx, api, namespace, list.Items); err != nil {
 		return nil, err
 	}
-	if newest := proof.Newest(list.Items, s.Volume); len(newest) > 0 {
+	newest := proof.Newest(list.Items, s.Volume)
+	if stored := proof.NewestStored(list.Items, s.Volume); s.Stored && len(stored) > 0 {
+		newest = stored
+	}
+	if len(newest) > 0 {
 		return newest, nil
 	}
 	what := ""

@@ -120,6 +120,38 @@ func TestLatest(t *testing.T) {
 	}
 }
 
+// TestLatestRepositories: a measurement and a prune are of all repositories that have backups of the volumes, also of those that volumes have left for the
+// other data path, and where the newest backup is of an empty volume. A check is of those that the newest backups are in.
+func TestLatestRepositories(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	old, newer := s.backup("old"), s.backup("new")
+	s.started(s.store(old, "restic", "shop", "db-0"), 1)
+	s.started(s.store(newer, "kopia", "shop", "db-0"), 2)
+	s.started(s.store(old, "restic", "bank", "vault-0"), 1)
+	s.started(s.record(newer, "restic", "bank", "vault-0", "", velerov1.PodVolumeBackupPhaseCompleted), 2)
+	cfg := s.measuring()
+	cfg.Pruners = map[string]uploader.Pruner{"restic": s.restic, "kopia": s.kopia}
+	cfg.Checkers = map[string]uploader.Checker{"restic": s.restic, "kopia": s.kopia}
+	s.start(cfg)
+	check := &v1alpha1.RepositoryTask{ObjectMeta: s.Meta("check"), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskCheck, Latest: true}}
+	for task, want := range map[*v1alpha1.RepositoryTask]string{
+		s.usageTask("usage"):        "kopia/shop restic/bank restic/shop",
+		s.pruneTask("prune", false): "kopia/shop restic/bank restic/shop",
+		check:                       "kopia/shop",
+	} {
+		status := s.ended(task).Status
+		var got []string
+		for i := range status.Repositories {
+			got = append(got, status.Repositories[i].Uploader+"/"+status.Repositories[i].VolumeNamespace)
+		}
+		slices.Sort(got)
+		if status.Phase != v1alpha1.PhaseCompleted || strings.Join(got, " ") != want {
+			t.Errorf("%s: %v, want %s: %+v", task.Name, got, want, status)
+		}
+	}
+}
+
 // TestLatestBegunAgain: a task whose process ended goes on with the backups that it had selected, not with what is newer.
 func TestLatestBegunAgain(t *testing.T) {
 	t.Parallel()

@@ -108,7 +108,10 @@ func (r *run) executeAndRecord(ctx context.Context) error {
 }
 
 func selectionOf(spec *v1alpha1.RepositoryTaskSpec) Selection {
-	return Selection{Backup: spec.Backup, PodVolumeBackup: spec.PodVolumeBackup, Latest: spec.Latest, All: spec.All, Volume: spec.Volume}
+	return Selection{
+		Backup: spec.Backup, PodVolumeBackup: spec.PodVolumeBackup, Latest: spec.Latest, All: spec.All, Volume: spec.Volume,
+		Stored: spec.Type == v1alpha1.TaskUsage || spec.Type == v1alpha1.TaskPrune,
+	}
 }
 
 // claimAndProcess selects what the task works on, claims its repositories, and does what is not done yet.

@@ -36,6 +36,7 @@ type Selection struct {
 	Backup          string                      // the name of a Velero Backup; empty: PodVolumeBackup or Latest is set
 	PodVolumeBackup string                      // the name of a PodVolumeBackup, which need not belong to a Backup
 	Latest          bool                        // the newest completed one of each volume in each location
+	Stored          bool                        // with Latest: the newest one that has a snapshot, of each volume in each repository
 	All             bool                        // the restic ones of all Backups
 	Volume          *v1alpha1.PodVolumeSelector // of the volumes; nil: all
 }
