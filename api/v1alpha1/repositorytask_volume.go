@@ -63,6 +63,12 @@ type RepositoryTaskVolume struct {
 	// +kubebuilder:validation:MaxLength=253
 	Volume string `json:"volume"`
 
+	// ClaimUID is that of the PersistentVolumeClaim that was backed up: one that is made again under the same name is another one. Absent: it is not known.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	ClaimUID string `json:"claimUID,omitempty"`
+
 	// PodVolumeBackup is the name of the object that says where the snapshot is.
 	//
 	// +kubebuilder:validation:MaxLength=253

@@ -44,7 +44,9 @@ func FindingsOf(tasks []v1alpha1.RepositoryTask, backups []velerov1.PodVolumeBac
 func (f *Findings) Of(newest *velerov1.PodVolumeBackup) Proof {
 	p := f.proofs[VolumeOf(newest)]
 	if newest.Status.SnapshotID != "" {
-		isNoted := slices.ContainsFunc(f.damaged, func(noted velerov1.PodVolumeBackup) bool { return SameSource(&noted, newest) })
+		isNoted := slices.ContainsFunc(f.damaged, func(noted velerov1.PodVolumeBackup) bool {
+			return VolumeOf(&noted) == VolumeOf(newest) || SameSource(&noted, newest) // also of an earlier claim of the same name
+		})
 		p.Damaged = p.Damaged || isNoted || f.checks[RepositoryOf(newest)].DamagedSince(p.AsOf(BackupTime(newest)), p.address)
 	}
 	return p.WithNewest(BackupTime(newest))

@@ -18,14 +18,14 @@ func IsMarkedDamaged(pvb *velerov1.PodVolumeBackup, all []velerov1.PodVolumeBack
 	})
 }
 
-// SameSource reports whether two backups are in one repository and of the same volume, or of the same claim: the pods of a Deployment have other
-// names each time.
+// SameSource reports whether two backups are in one repository and of the same claim: the pods of a Deployment have other names each time. Where the
+// claim of one is not known, they are of the same volume by its names. A claim that was made again has the names of the one before, and other data.
 func SameSource(pvb, other *velerov1.PodVolumeBackup) bool {
-	if claim := pvb.Labels[velerov1.PVCUIDLabel]; claim != "" && claim == other.Labels[velerov1.PVCUIDLabel] {
-		a, b := VolumeOf(pvb), VolumeOf(other)
-		return a.StorageLocation == b.StorageLocation && a.Uploader == b.Uploader
+	a, b := VolumeOf(pvb), VolumeOf(other)
+	if claim, otherClaim := pvb.Labels[velerov1.PVCUIDLabel], other.Labels[velerov1.PVCUIDLabel]; claim != "" && otherClaim != "" {
+		return claim == otherClaim && a.StorageLocation == b.StorageLocation && a.Uploader == b.Uploader
 	}
-	return VolumeOf(pvb) == VolumeOf(other)
+	return a == b
 }
 
 // IsLater reports whether a time of an annotation is later than another one. Where somebody has written something else there, it is not.

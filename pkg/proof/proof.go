@@ -126,7 +126,7 @@ type Proof struct {
 	Tried    time.Time // when the last task was done with it, with whatever result
 	Failed   bool      // a task has found out nothing, such as because the storage did not answer, or a volume was not the same after a restore, and none since of a backup as new
 	Verified time.Time // when a backup of it was last proven to be restorable. By samples: what was in it then and still is was read since
-	Damaged  bool      // a backup was found damaged or lost, and none that is as new was proven since, at the same address
+	Damaged  bool      // a backup was found damaged or lost, and none that is as new was proven since, of the same claim at the same address
 
 	// PartsRead is how many of the Parts of its content were read, by samples or as a whole, and were what they should be when each was
 	// last read. Parts is 0 if no task has sampled it.
@@ -267,12 +267,16 @@ func Lost(reason v1alpha1.Reason) bool {
 	return slices.Contains([]v1alpha1.Reason{v1alpha1.ReasonSnapshotNotFound, v1alpha1.ReasonRepositoryNotFound, v1alpha1.ReasonRepositoryIncomplete}, reason)
 }
 
-// clears reports whether a proof came after damage in the same repository, of the same backup or of a newer one of the volume. In objects a second is
-// one moment: of the same backup, damage counts then.
+// clears reports whether a proof came after damage in the same repository, of the same backup or of a newer one of the volume and its claim. In objects a
+// second is one moment: of the same backup, damage counts then.
 func clears(proof, damage *v1alpha1.RepositoryTaskVolume) bool {
 	newer := backedUp(proof).Compare(backedUp(damage))
-	return proof.Result == v1alpha1.VolumeVerified && SameAddress(proof.Address, damage.Address) && newer >= 0 && cmp.Or(proof.CompletionTimestamp.Compare(damage.CompletionTimestamp.Time), newer) > 0
+	return proof.Result == v1alpha1.VolumeVerified && SameAddress(proof.Address, damage.Address) && sameClaim(proof.ClaimUID, damage.ClaimUID) &&
+		newer >= 0 && cmp.Or(proof.CompletionTimestamp.Compare(damage.CompletionTimestamp.Time), newer) > 0
 }
+
+// sameClaim reports whether two results are about one claim, as far as is known: results of earlier versions do not name it.
+func sameClaim(a, b string) bool { return a == "" || b == "" || a == b }
 
 func backedUp(v *v1alpha1.RepositoryTaskVolume) time.Time {
 	if v.BackupTimestamp == nil {

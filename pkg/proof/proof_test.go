@@ -73,6 +73,48 @@ func TestOf(t *testing.T) {
 	}
 }
 
+// TestClaimMadeAgain: what is read of a claim that has the names of another one ends no damage of that one's backups, and its samples count for themselves.
+func TestClaimMadeAgain(t *testing.T) {
+	t.Parallel()
+	entry := func(claim string, on, backup int, result v1alpha1.VolumeResult, part int32) v1alpha1.RepositoryTask {
+		v := v1alpha1.RepositoryTaskVolume{
+			Namespace: "shop", Pod: "db-0", Volume: "data", ClaimUID: claim, BackupStorageLocation: "near", Uploader: "kopia", Result: result, SamplePart: part,
+			BackupTimestamp: new(metav1.NewTime(day(backup))), CompletionTimestamp: new(metav1.NewTime(day(on))),
+		}
+		if part > 0 {
+			v.SampleParts = 3
+		}
+		return v1alpha1.RepositoryTask{Status: v1alpha1.RepositoryTaskStatus{Volumes: []v1alpha1.RepositoryTaskVolume{v}}}
+	}
+	const verified, sampled, mismatched = v1alpha1.VolumeVerified, v1alpha1.VolumeSampled, v1alpha1.VolumeMismatched
+	for name, test := range map[string]struct {
+		tasks       []v1alpha1.RepositoryTask
+		damaged     bool
+		read, parts int
+		next        int32 // of claim b
+	}{
+		"the same claim":           {[]v1alpha1.RepositoryTask{entry("b", 2, 1, mismatched, 0), entry("b", 4, 3, verified, 0)}, false, 0, 0, 1},
+		"a new one":                {[]v1alpha1.RepositoryTask{entry("a", 2, 1, mismatched, 0), entry("b", 4, 3, verified, 0)}, true, 0, 0, 1},
+		"damage of one not known":  {[]v1alpha1.RepositoryTask{entry("", 2, 1, mismatched, 0), entry("b", 4, 3, verified, 0)}, false, 0, 0, 1},
+		"proof of one not known":   {[]v1alpha1.RepositoryTask{entry("a", 2, 1, mismatched, 0), entry("", 4, 3, verified, 0)}, false, 0, 0, 1},
+		"samples of the other one": {[]v1alpha1.RepositoryTask{entry("a", 2, 1, sampled, 1), entry("a", 3, 2, sampled, 2), entry("b", 5, 4, sampled, 3)}, false, 1, 3, 1},
+		"of one not known":         {[]v1alpha1.RepositoryTask{entry("", 2, 1, sampled, 1), entry("", 3, 2, sampled, 2), entry("b", 5, 4, sampled, 3)}, false, 3, 3, 1},
+		"of the other one only":    {[]v1alpha1.RepositoryTask{entry("a", 2, 1, sampled, 1), entry("b", 5, 4, verified, 0)}, false, 0, 0, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			next := entry("b", 6, 5, v1alpha1.VolumePending, 1).Status.Volumes[0]
+			p := proof.Of(test.tasks)[proof.VolumeIn(&next)]
+			if p.Damaged != test.damaged || p.PartsRead != test.read || p.Parts != test.parts {
+				t.Errorf("%+v", p)
+			}
+			if got := proof.ResultsOf(test.tasks).NextPart(&next); got != test.next {
+				t.Errorf("the next part is %d, want %d", got, test.next)
+			}
+		})
+	}
+}
+
 func TestNewest(t *testing.T) {
 	t.Parallel()
 	backup := func(name, namespace, location string, on int, phase velerov1.PodVolumeBackupPhase) velerov1.PodVolumeBackup {

@@ -13,16 +13,15 @@ type part struct {
 	read  time.Time // of which time it is known to be what it should be: when the backup was made that it was read from
 }
 
-// partsOf returns what is known by results of one repository of each part of a volume's content up to a backup; of a zero time: of all backups. A result of an older
+// partsOf returns what is known by results of one repository of each part of a claim's content up to a backup; of a zero time: of all backups. A result of an older
 // backup than that of a result before counts for nothing: it says nothing of what came between the two. With those that count, what was in the
 // volume when the backup was made that a part was read from, and has been since, was in all backups that parts were read of later.
-func partsOf(results []*v1alpha1.RepositoryTaskVolume, parts int32, upTo time.Time) []part {
+func partsOf(results []*v1alpha1.RepositoryTaskVolume, parts int32, claim string, upTo time.Time) []part {
 	known := make([]part, parts)
 	var newest time.Time
 	for _, v := range results {
 		backup, damage := backedUp(v), Damage(v)
-		isRead := damage || v.Result == v1alpha1.VolumeVerified || v.Result == v1alpha1.VolumeSampled
-		if !isRead || v.SampleParts != 0 && v.SampleParts != parts || !upTo.IsZero() && backup.After(upTo) || backup.Before(newest) {
+		if !isRead(v) || !sameClaim(v.ClaimUID, claim) || v.SampleParts != 0 && v.SampleParts != parts || !upTo.IsZero() && backup.After(upTo) || backup.Before(newest) {
 			continue
 		}
 		newest = backup
@@ -43,7 +42,7 @@ func partsOf(results []*v1alpha1.RepositoryTaskVolume, parts int32, upTo time.Ti
 // longest time.
 func (r Results) NextPart(v *v1alpha1.RepositoryTaskVolume) int32 {
 	results := r[VolumeIn(v)]
-	known, next := partsOf(at(lastAddress(results), results), v.SampleParts, backedUp(v)), int32(0)
+	known, next := partsOf(at(lastAddress(results), results), v.SampleParts, v.ClaimUID, backedUp(v)), int32(0)
 	for i := range v.SampleParts {
 		if known[i].tried.Before(known[next].tried) {
 			next = i
@@ -52,10 +51,30 @@ func (r Results) NextPart(v *v1alpha1.RepositoryTaskVolume) int32 {
 	return next + 1
 }
 
-// addParts adds what samples have read, by the parts of the last one.
+// isRead reports whether a task has read a backup, or a part of it, and found it to be what it should be or damaged.
+func isRead(v *v1alpha1.RepositoryTaskVolume) bool {
+	return Damage(v) || v.Result == v1alpha1.VolumeVerified || v.Result == v1alpha1.VolumeSampled
+}
+
+// newestClaim returns the claim of the newest backup that was read, as far as it is known.
+func newestClaim(results []*v1alpha1.RepositoryTaskVolume) (claim string) {
+	var newest time.Time
+	for _, v := range results {
+		if at := backedUp(v); isRead(v) && v.ClaimUID != "" && !at.Before(newest) {
+			claim, newest = v.ClaimUID, at
+		}
+	}
+	return claim
+}
+
+// addParts adds what samples have read of the volume's newest claim, by the parts of the last one.
 func (p *Proof) addParts(results []*v1alpha1.RepositoryTaskVolume) {
+	claim := newestClaim(results)
 	var parts int32
 	for _, v := range slices.Backward(results) {
+		if !sameClaim(v.ClaimUID, claim) {
+			continue
+		}
 		if parts = v.SampleParts; parts > 0 {
 			break
 		}
@@ -63,7 +82,7 @@ func (p *Proof) addParts(results []*v1alpha1.RepositoryTaskVolume) {
 	if parts == 0 {
 		return
 	}
-	known := partsOf(results, parts, time.Time{})
+	known := partsOf(results, parts, claim, time.Time{})
 	oldest := known[0].read
 	for _, part := range known {
 		if !part.read.IsZero() {

@@ -197,7 +197,7 @@ func newVolume(pvb *velerov1.PodVolumeBackup) v1alpha1.RepositoryTaskVolume {
 	v := v1alpha1.RepositoryTaskVolume{
 		Namespace: pvb.Spec.Pod.Namespace, Pod: pvb.Spec.Pod.Name, Volume: pvb.Spec.Volume, PodVolumeBackup: pvb.Name,
 		BackupStorageLocation: pvb.Spec.BackupStorageLocation, Uploader: v1alpha1.UploaderName(pvb.Spec.UploaderType), SnapshotID: pvb.Status.SnapshotID, Result: v1alpha1.VolumePending,
-		BackupTimestamp: new(metav1.NewTime(proof.BackupTime(pvb))),
+		BackupTimestamp: new(metav1.NewTime(proof.BackupTime(pvb))), ClaimUID: pvb.Labels[velerov1.PVCUIDLabel],
 	}
 	switch {
 	case pvb.Status.Phase == phaseUnsynced:
