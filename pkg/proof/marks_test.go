@@ -44,7 +44,7 @@ func TestIsMarkedDamaged(t *testing.T) {
 		}}, true},
 		"another volume's is proven after that": {[]velerov1.PodVolumeBackup{backup(1, damaged, 3), of("other", "", "", backup(2, verified, 4))}, true},
 		"the claim's in another pod is":         {[]velerov1.PodVolumeBackup{of("a", "claim", "kopia", backup(1, damaged, 3)), of("b", "claim", "kopia", backup(2, verified, 4))}, false},
-		"that of a new claim of the names is":    {[]velerov1.PodVolumeBackup{of("a", "claim", "kopia", backup(1, damaged, 3)), of("a", "again", "kopia", backup(2, verified, 4))}, true},
+		"that of a new claim of the names is":   {[]velerov1.PodVolumeBackup{of("a", "claim", "kopia", backup(1, damaged, 3)), of("a", "again", "kopia", backup(2, verified, 4))}, true},
 		"one of the names without a claim is":   {[]velerov1.PodVolumeBackup{of("a", "claim", "kopia", backup(1, damaged, 3)), of("a", "", "kopia", backup(2, verified, 4))}, false},
 		"the claim's is, of another uploader":   {[]velerov1.PodVolumeBackup{of("a", "claim", "kopia", backup(1, damaged, 3)), of("a", "claim", "restic", backup(2, verified, 4))}, true},
 	} {

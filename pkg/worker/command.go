@@ -53,6 +53,9 @@ type Command struct {
 	Stdout, Stderr func(line []byte)
 	// Complete makes it an error if a line of stdout was dropped: for output of which each line counts.
 	Complete bool
+	// Gate sees each line of stdout before Stdout does. The worker can print one more line meanwhile, and waits with the one after that until Gate has
+	// returned. With an error of Gate the worker is killed while it waits, and Run returns that error. Not with Output; nil: there is no gate.
+	Gate func(line []byte) error
 	// Output takes stdout as it is, in place of Stdout. Its errors are ignored: what it does not want it has to discard.
 	Output io.Writer
 

@@ -27,6 +27,8 @@ type process struct {
 	output         io.Writer // takes stdout in place of lines; may be nil
 	tail           tail      // the end of stderr
 
+	refusal error // that of the Gate; read it after readers have ended
+
 	// After wait: why the shim did not become the worker, and what went wrong besides the worker's own failure.
 	setupErr, waitErr error
 }
@@ -53,7 +55,11 @@ func start(c *Command) (_ *process, err error) {
 	p := &process{stdout: newLines(c.Stdout, MaxLine), stderr: newLines(c.Stderr, MaxLine), output: c.Output}
 	var workerEnds [3]*os.File
 	for i, end := range []**os.File{&p.stdoutPipe, &p.stderrPipe, &p.failurePipe} {
-		if *end, workerEnds[i], err = os.Pipe(); err != nil {
+		open := os.Pipe
+		if i == 0 && c.Gate != nil {
+			open = narrowPipe
+		}
+		if *end, workerEnds[i], err = open(); err != nil {
 			p.closePipes()
 			return nil, err
 		}
@@ -103,7 +109,11 @@ func shimCommand(c *Command, stdout, stderr *os.File, files []*os.File) *exec.Cm
 	}
 }
 
-func (p *process) readStdout() {
+func (p *process) readStdout(gate func(line []byte) error) {
+	if gate != nil {
+		p.readGated(gate)
+		return
+	}
 	if p.output != nil {
 		drain(p.stdoutPipe, p.output)
 		return

@@ -39,6 +39,9 @@ func (c *Command) run(ctx context.Context) error {
 	if p.waitErr != nil {
 		return fmt.Errorf("run %s: %w", program, p.waitErr) // its Stdin failed, or somebody else has waited for it
 	}
+	if p.refusal != nil {
+		return fmt.Errorf("run %s: %w", program, p.refusal)
+	}
 	state := p.cmd.ProcessState
 	if state.Success() {
 		if c.Complete && p.stdout.dropped > 0 {
@@ -60,7 +63,7 @@ func (c *Command) run(ctx context.Context) error {
 // supervise delivers the output and ends the worker when ctx does. It returns when the worker is gone, with the last
 // signal that ctx has cost it, 0 if none, and whether it was killed for its memory.
 func (p *process) supervise(ctx context.Context, c *Command) (lastSignal syscall.Signal, overused bool) {
-	p.readers.Go(func() { p.readStdout() })
+	p.readers.Go(func() { p.readStdout(c.Gate) })
 	p.readers.Go(func() { p.readStderr() })
 	switch {
 	case p.guard != nil:

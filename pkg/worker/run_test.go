@@ -57,6 +57,56 @@ func TestRunDiscardsOutput(t *testing.T) {
 	}
 }
 
+// TestRunGate: a worker whose line is refused gets no further than to its next line but one, however short the lines are.
+func TestRunGate(t *testing.T) {
+	t.Parallel()
+	c, r := shell(t, `echo $$; echo bad; echo next; : > one; echo last; : > two; echo end`)
+	c.Access.Volume = Write
+	refused := errors.New("refused")
+	var pid string
+	c.Gate = func(line []byte) error {
+		if string(line) == "bad" {
+			waitUntilIdle(t, pid, filepath.Join(c.Dir.Name(), "one"))
+			return refused
+		}
+		if pid == "" {
+			pid = string(line)
+		}
+		return nil
+	}
+	if err := Run(t.Context(), c); !errors.Is(err, refused) || !slices.Equal(r.lines, []string{pid}) {
+		t.Errorf("%v, after %q", err, r.lines)
+	}
+	if _, err := os.Stat(filepath.Join(c.Dir.Name(), "two")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the worker went on: %v", err)
+	}
+	c, r = shell(t, "i=0; while [ $i -lt 2000 ]; do echo $i; i=$((i+1)); done; printf end")
+	c.Gate = func([]byte) error { return nil }
+	if got := runOK(t, c, r); len(got) != 2001 || got[1999] != "1999" || got[2000] != "end" {
+		t.Errorf("%d lines pass", len(got))
+	}
+}
+
+// waitUntilIdle waits until a process has made a file, and then has ended or waits.
+func waitUntilIdle(t *testing.T, pid, file string) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for timeout := time.After(10 * time.Second); ; {
+		select {
+		case <-timeout:
+			t.Error("waited in vain")
+			return
+		case <-tick.C:
+		}
+		stat, _ := os.ReadFile("/proc/" + pid + "/stat")
+		_, state, _ := strings.Cut(string(stat), ") ")
+		if _, err := os.Stat(file); err == nil && (strings.HasPrefix(state, "S") || strings.HasPrefix(state, "Z")) {
+			return
+		}
+	}
+}
+
 func TestRunExit(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

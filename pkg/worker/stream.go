@@ -2,9 +2,12 @@ package worker
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -45,4 +48,49 @@ func drainRest(pipe *os.File, w io.Writer, buf []byte) {
 		_, _ = w.Write(buf[:n])
 		left -= n
 	}
+}
+
+// narrowPipe returns a pipe that holds one write, however short: the writer waits with the next one until that is read.
+func narrowPipe() (reader, writer *os.File, err error) {
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_DIRECT); err != nil { // each write has a page of its own (pipe(2))
+		return nil, nil, fmt.Errorf("make a pipe that holds one write: %w", err)
+	}
+	writer = os.NewFile(uintptr(fds[1]), "|1")
+	_, err = unix.FcntlInt(uintptr(fds[1]), unix.F_SETPIPE_SZ, os.Getpagesize())
+	if err == nil {
+		err = unix.SetNonblock(fds[0], true) // else it takes no deadline
+	}
+	reader = os.NewFile(uintptr(fds[0]), "|0")
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("make a pipe hold one write: %w", err), reader.Close(), writer.Close())
+	}
+	return reader, writer, nil
+}
+
+// readGated reads stdout until its end, or until gate refuses a line: then the worker is killed, and nothing more is read, so that it waits until then.
+func (p *process) readGated(gate func(line []byte) error) {
+	gated := newLines(func(line []byte) {
+		if p.refusal != nil {
+			return
+		}
+		if p.refusal = gate(line); p.refusal != nil {
+			p.signalGroup(syscall.SIGKILL)
+			return
+		}
+		p.stdout.deliver(line)
+	}, p.stdout.limit)
+	buf := make([]byte, readSize)
+	for p.refusal == nil {
+		n, err := p.stdoutPipe.Read(buf)
+		_, _ = gated.Write(buf[:n]) // never fails
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			drainRest(p.stdoutPipe, gated, buf)
+		}
+		if err != nil {
+			break
+		}
+	}
+	gated.Close()
+	p.stdout.dropped = gated.dropped
 }

@@ -18,6 +18,9 @@ var _ uploader.Pruner = (*Uploader)(nil)
 // Prune runs restic prune, which takes the repository's exclusive lock, also for a dry run: what a backup has stored and not yet named in
 // a snapshot looks like data that nobody needs. Of a repository that lacks data restic prunes nothing.
 //
+// restic takes a list of snapshots for true that a storage gives empty or cut short for a moment, as one that answers 404 does, and would remove all packs. So
+// it is stopped, before it removes anything, unless it has found as many as were listed before.
+//
 // restic writes the new index before it removes packs, so one that was killed at any moment leaves packs that the next one removes. The
 // snapshots are listed before and afterwards, without a lock.
 func (u *Uploader) Prune(ctx context.Context, req uploader.PruneRequest, p progress.Sink) (uploader.PruneResult, error) {
@@ -57,11 +60,11 @@ func (u *Uploader) prune(ctx context.Context, w *workspace, req *uploader.PruneR
 		}
 	}
 	unconfirmed := uploader.PruneResult{Others: slices.Sorted(maps.Keys(idsOf(before)))}
-	run, err := u.runPrune(ctx, w, req, p)
+	run, err := u.runPrune(ctx, w, req, len(before), p)
 	switch {
 	case err != nil && (!req.Apply || errors.Is(err, uploader.ErrRepositoryLocked) || errors.Is(err, uploader.ErrRepositoryDamaged)): // nothing was begun
 		return uploader.PruneResult{}, err
-	case err != nil:
+	case err != nil: // also where some are hidden: the next try must find all of them
 		return unconfirmed, err
 	}
 	result := uploader.PruneResult{Snapshots: int64(len(before)), Plan: &run.plan, Left: run.left, NotKnown: strings.Join(measured.NotKnown, "; ")}
@@ -97,8 +100,8 @@ func missingFrom(listed []listedSnapshot, wanted []string) []string {
 	})
 }
 
-// runPrune runs restic prune, past locks of dead owners.
-func (u *Uploader) runPrune(ctx context.Context, w *workspace, req *uploader.PruneRequest, p progress.Sink) (*pruneRun, error) {
+// runPrune runs restic prune, past locks of dead owners, of a repository in which so many snapshots were listed.
+func (u *Uploader) runPrune(ctx context.Context, w *workspace, req *uploader.PruneRequest, listed int, p progress.Sink) (*pruneRun, error) {
 	args := []string{"--verbose"} // it counts packs
 	if !req.Apply {
 		args = append(args, "--dry-run")
@@ -110,8 +113,8 @@ func (u *Uploader) runPrune(ctx context.Context, w *workspace, req *uploader.Pru
 	}
 	var run *pruneRun
 	err := u.pastDeadLocks(ctx, w, func() error {
-		run = &pruneRun{sink: p}
-		return u.run(ctx, w, invocation{command: "prune", args: args, stdout: run.line, said: run.said})
+		run = &pruneRun{sink: p, listed: listed}
+		return u.run(ctx, w, invocation{command: "prune", args: args, stdout: run.line, gate: run.gate, said: run.said})
 	})
 	if err == nil && !run.planned {
 		err = errors.New("restic prune has ended without saying what it removes")

@@ -1,12 +1,14 @@
 package restic
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
 
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
+	"github.com/plimsoll-io/plimsoll/pkg/text"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
@@ -20,14 +22,38 @@ type pruneRun struct {
 	steps   int64           // of the phase that runs
 	missing map[string]bool // packs that the index names, and that restic did not find
 	left    int64
+
+	listed  int  // snapshots before it began
+	counted bool // restic has said how many it has found
 }
 
 var (
+	pruneUsed    = regexp.MustCompile(`^finding data that is still in use for (\d+) snapshots$`)
 	pruneStep    = regexp.MustCompile(`^\[[0-9:]+\] [0-9.]+%\s+(\d+) / (\d+) (\S.*)$`)
 	pruneSize    = regexp.MustCompile(`^(total prune|unused size after prune):.*?(?:/ )?([0-9.]+) ([KMGTP]i)?B(?: \(.*)?$`)
 	prunePacks   = regexp.MustCompile(`^to (repack|delete):\s+(\d+) (unreferenced )?packs$`)
 	pruneMissing = regexp.MustCompile(`^\s*([0-9a-f]{64})$`)
 )
+
+// errHidden is part of the error of a prune that was stopped because restic did not find all snapshots.
+var errHidden = errors.New("nothing was removed")
+
+// gate refuses to go on where restic has found fewer snapshots than were listed before, or has not said how many: what the others need it would remove.
+// All versions say it before they look for packs, which they do before they remove the first one.
+func (r *pruneRun) gate(line []byte) error {
+	said := strings.TrimSpace(string(line))
+	if m := pruneUsed.FindStringSubmatch(said); m != nil {
+		if found := number(m[1]); found < int64(r.listed) {
+			return fmt.Errorf("restic has found %s, and %d were listed just before: the storage hides some for now, or somebody has removed them meanwhile; %w",
+				text.Count(found, "snapshot", "snapshots"), r.listed, errHidden)
+		}
+		r.counted = true
+	}
+	if !r.counted && strings.HasPrefix(said, "collecting packs ") {
+		return fmt.Errorf("restic does not say how many snapshots it has found; %w", errHidden)
+	}
+	return nil
+}
 
 // line takes a line of restic's standard output.
 func (r *pruneRun) line(line []byte) {

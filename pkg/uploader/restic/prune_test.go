@@ -336,16 +336,63 @@ func TestPruneCanceled(t *testing.T) {
 	intact(t, u, repository, snapshot)
 }
 
+// TestPruneHiddenSnapshots: a storage lists no snapshots for a moment, or not all of them. Nothing is removed, and with all of them the next prune completes.
+func TestPruneHiddenSnapshots(t *testing.T) {
+	eachVersion(t, func(t *testing.T, version string) {
+		u := newUploader(t, version, Options{})
+		repository := initialized(t, u, 0)
+		first := prunable(t, u, repository)
+		req := uploader.BackupRequest{Repository: repository, Volume: volumeOf(t, 3<<20)}
+		asAgent(&req, uploadertest.ShopVolume())
+		second, err := u.Backup(t.Context(), req, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		had := objects(t, repository.URL)
+		snapshots, away := filepath.Join(repository.URL, "snapshots"), filepath.Join(t.TempDir(), "away")
+		one, err := filepath.Glob(filepath.Join(snapshots, second.SnapshotID+"*")) // 0.14 names it by the beginning of its id
+		if err != nil || len(one) != 1 {
+			t.Fatal(one, err)
+		}
+		for _, from := range []string{snapshots, one[0]} {
+			for _, apply := range []bool{false, true} {
+				hide := func(*uploader.StorageSize) error { return os.Rename(from, away) }
+				got, err := u.Prune(t.Context(), uploader.PruneRequest{Repository: repository, Apply: apply, MaxUnused: "0", Measured: hide}, nil)
+				if !errors.Is(err, errHidden) || apply && len(got.Others) != 2 {
+					t.Errorf("%+v, %v", got, err)
+				}
+				if err := os.Rename(away, from); err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(had, objects(t, repository.URL)); diff != "" {
+					t.Fatalf("without %s: %s", filepath.Base(from), diff)
+				}
+			}
+		}
+		got, err := u.Prune(t.Context(), uploader.PruneRequest{Repository: repository, Apply: true, MaxUnused: "0"}, nil)
+		if err != nil || got.Snapshots != 2 || got.Plan.RemovableBytes < 3<<20 {
+			t.Errorf("with all: %+v, %v", got, err)
+		}
+		noLocks(t, repository)
+		intact(t, u, repository, first)
+		intact(t, u, repository, second.SnapshotID)
+	})
+}
+
 // TestPruneTellsOfLost: a snapshot that somebody else removes meanwhile is named.
 func TestPruneTellsOfLost(t *testing.T) {
 	t.Parallel()
 	u := newUploader(t, parts.DefaultRestic, Options{})
 	repository := initialized(t, u, 0)
 	snapshot := prunable(t, u, repository)
-	remove := func(*uploader.StorageSize) error {
-		return os.Remove(filepath.Join(repository.URL, "snapshots", snapshot))
-	}
-	got, err := u.Prune(t.Context(), uploader.PruneRequest{Repository: repository, Apply: true, Measured: remove}, nil)
+	remove := progress.SinkFunc(func(r progress.Reading) {
+		if strings.Contains(r.Message, "collecting packs") {
+			if err := os.Remove(filepath.Join(repository.URL, "snapshots", snapshot)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				t.Error(err)
+			}
+		}
+	})
+	got, err := u.Prune(t.Context(), uploader.PruneRequest{Repository: repository, Apply: true}, remove)
 	if err != nil || len(got.Lost) != 1 || got.Lost[0] != snapshot {
 		t.Errorf("%+v, %v", got, err)
 	}

@@ -167,8 +167,9 @@ type invocation struct {
 	beside  bool // it is not worth memory that the worker beside it needs
 
 	stdout   func(line []byte)
-	complete bool      // it is an error if a line is lost for its length
-	output   io.Writer // takes what is no text in place of stdout; may be nil, as the following
+	gate     func(line []byte) error // see worker.Command; may be nil
+	complete bool                    // it is an error if a line is lost for its length
+	output   io.Writer               // takes what is no text in place of stdout; may be nil, as the following
 	itemFail func(item, text string)
 	said     func(line string) // takes each line of stderr that is no JSON, with secrets
 	itemGone func(item string) // the scan has met an entry that is not there any more
@@ -216,7 +217,7 @@ func (u *Uploader) runOnce(ctx context.Context, w *workspace, i invocation) erro
 	err := worker.Run(ctx, worker.Command{
 		Path: u.path, Args: append(append([]string{i.command}, u.globalArgs(w)...), i.args...),
 		Env: w.env, Dir: dir, Access: access, Memory: memory, Yields: i.beside,
-		Stdout: i.stdout, Complete: i.complete, Output: i.output, Stderr: said.line,
+		Stdout: i.stdout, Gate: i.gate, Complete: i.complete, Output: i.output, Stderr: said.line,
 		AttributeRefused: i.attributeRefused,
 		Grace:            u.options.Grace, Logger: u.options.Logger,
 	})
