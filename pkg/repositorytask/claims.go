@@ -285,10 +285,11 @@ func (r *run) queue(ctx context.Context, busy *busyError) error {
 	if r.wasParked() {
 		state = v1alpha1.StateWaiting
 	}
-	if before.Reason == v1alpha1.ReasonRepositoryBusy && before.State == string(state) && before.Message == message {
+	if now := r.status(); now.Reason == v1alpha1.ReasonRepositoryBusy && now.State == string(state) && now.Message == message {
 		return nil
 	}
 	err := r.write(ctx, func(s *v1alpha1.RepositoryTaskStatus) {
+		s.Phase = before.Phase // planning may have begun it
 		s.State, s.Reason, s.Message = string(state), v1alpha1.ReasonRepositoryBusy, message
 		s.BytesPerSecond, s.ETASeconds = 0, nil
 		s.HeartbeatTimestamp = new(metav1.NewTime(r.cfg.Now()))

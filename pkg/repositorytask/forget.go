@@ -24,7 +24,11 @@ const maxRetained = 3000
 // the task again carries out what is left of it.
 func (r *run) forgetSnapshots(ctx context.Context) error {
 	spec := &r.object.Spec
-	plan, err := r.claimedPlan(ctx)
+	var plan *v1alpha1.RepositoryRetention
+	err := r.planning(ctx, func() (err error) {
+		plan, err = r.claimedPlan(ctx)
+		return err
+	})
 	if err != nil {
 		return err
 	}

@@ -75,7 +75,7 @@ func NewMetrics(tasks, backups client.Reader, namespace string, logError func(er
 		total:    prometheus.NewDesc("plimsoll_repository_task_total_bytes", "How much a RepositoryTask that runs is to read or copy, in bytes; absent while that is not known.", task, nil),
 		eta:      prometheus.NewDesc("plimsoll_repository_task_eta_seconds", "How long a RepositoryTask that runs is expected to take from now on, in seconds; absent while that is not known.", task, nil),
 		rate:     prometheus.NewDesc("plimsoll_repository_task_bytes_per_second", "How fast a RepositoryTask that runs reads or copies, in bytes per second.", task, nil),
-		stalled:  prometheus.NewDesc("plimsoll_repository_task_stalled", "1 if a RepositoryTask that runs does not get any further, waits for a repository that does not open, or its process reports nothing; else 0.", task, nil),
+		stalled:  prometheus.NewDesc("plimsoll_repository_task_stalled", "1 if a RepositoryTask that runs does not get any further, waits for a repository that does not open, or its process reports nothing, or if one is not picked up for an hour while none runs; else 0.", task, nil),
 		usage:    newUsageMetrics(repository, labels),
 	}
 }
@@ -115,8 +115,11 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 			phase = v1alpha1.PhaseNew
 		}
 		phases[[2]string{string(task.Spec.Type), string(phase)}]++
-		if phase == v1alpha1.PhaseInProgress {
+		switch {
+		case phase == v1alpha1.PhaseInProgress:
 			m.collectProgress(ch, task, reported)
+		case phase == v1alpha1.PhaseNew && !reported && time.Since(task.CreationTimestamp.Time) > newAfter: // else it waits for its turn
+			ch <- prometheus.MustNewConstMetric(m.stalled, prometheus.GaugeValue, 1, task.Name, string(task.Spec.Type))
 		}
 		if at := task.Status.CompletionTimestamp; phase == v1alpha1.PhaseFailed && at != nil {
 			failed[task.Spec.Type] = max(failed[task.Spec.Type], at.Unix())
@@ -207,6 +210,9 @@ func (m *Metrics) readBackups(ctx context.Context) error {
 
 // silentAfter is how long a process may report nothing of its task, which it does every half minute by default.
 const silentAfter = 5 * time.Minute
+
+// newAfter is how long a task may be new although no other one runs.
+const newAfter = time.Hour
 
 func isSilent(task *v1alpha1.RepositoryTask) bool {
 	beat := task.Status.HeartbeatTimestamp

@@ -13,6 +13,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
 	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/proof"
 	"github.com/plimsoll-io/plimsoll/pkg/retention"
 	"github.com/plimsoll-io/plimsoll/pkg/text"
@@ -48,6 +49,7 @@ func (r *run) planOrphans(ctx context.Context) (*v1alpha1.RepositoryRetention, e
 // untilRead tries to read again after failures that may pass. The error is a *RefusedError or that of ctx.
 func (r *run) untilRead(ctx context.Context, read func() error) error {
 	for try := 1; ; try++ {
+		r.tracker.Report(progress.Reading{Stage: progress.StageScanning})
 		err := read()
 		if err == nil {
 			return nil
@@ -55,9 +57,11 @@ func (r *run) untilRead(ctx context.Context, read func() error) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if reason, mayPass := classifyCopy(err); !mayPass || try >= r.cfg.Tries {
+		reason, mayPass := classifyCopy(err)
+		if !mayPass || try >= r.cfg.Tries {
 			return refuse(reason, "nobody knows which snapshots are needed: %s", messageOf(err.Error()))
 		}
+		r.tracker.Report(waiting(reason, err.Error()))
 		if err := apiretry.Sleep(ctx, r.cfg.RetryDelay); err != nil {
 			return err
 		}
@@ -110,6 +114,7 @@ func (r *run) orphanRepositories(ctx context.Context, location string) ([]retent
 		if err != nil {
 			return nil, fmt.Errorf("%s repository of namespace %s in location %s: %w", key.Uploader, key.VolumeNamespace, location, err)
 		}
+		r.tracker.Step()
 		found = append(found, retention.OrphanRepository{Key: key, Snapshots: snapshots})
 	}
 	needs, err := r.needsOf(ctx, location) // after the snapshots: whatever was stored since is not among them
@@ -200,6 +205,7 @@ func (r *run) needsOf(ctx context.Context, location string) (*retention.Needs, e
 			if err := addStored(ctx, store, name, needs.Stored); err != nil {
 				return err
 			}
+			r.tracker.Step()
 		}
 		return nil
 	})

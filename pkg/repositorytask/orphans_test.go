@@ -19,6 +19,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
 	"github.com/plimsoll-io/plimsoll/test/resticrepo"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // later is a Config of forgetting in which what was stored just now is old.
@@ -230,6 +231,37 @@ type lister struct {
 func (l lister) Snapshots(ctx context.Context, repo uploader.Repository) ([]uploader.RepositorySnapshot, error) {
 	defer l.then()
 	return l.Uploader.Snapshots(ctx, repo)
+}
+
+// hangingList is a data path whose storage does not answer.
+type hangingList struct{ *restic.Uploader }
+
+func (hangingList) Snapshots(ctx context.Context, _ uploader.Repository) ([]uploader.RepositorySnapshot, error) {
+	<-ctx.Done()
+	return nil, context.Cause(ctx)
+}
+
+// TestPlanHangs: a plan that gets no answer is seen to be stalled, has begun no attempt, and ends when its task is deleted.
+func TestPlanHangs(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.newRepository("restic", "shop")
+	cfg := s.later()
+	cfg.Concurrency, cfg.StallAfter = 1, 50*time.Millisecond
+	cfg.Forgetters["restic"] = hangingList{s.restic}
+	s.start(cfg)
+	plan := s.orphanTask("plan", "", v1alpha1.OrphansOfBackups, false)
+	s.Create(plan)
+	testenv.EventuallyGet(s.Env, plan, "that it is stalled", func(t *v1alpha1.RepositoryTask, err error) bool {
+		return err == nil && t.Status.Phase == v1alpha1.PhaseInProgress && t.Status.State == string(v1alpha1.StateStalled)
+	})
+	if s := plan.Status; s.Attempts != 0 || s.HeartbeatTimestamp == nil || s.StartTimestamp != nil {
+		t.Errorf("%+v", s)
+	}
+	next := s.task("next", "no-such-backup")
+	s.Create(next)
+	s.Delete(plan)
+	testenv.EventuallyGet(s.Env, next, "the end of the next one", func(t *v1alpha1.RepositoryTask, err error) bool { return err == nil && t.Status.Phase.Terminal() })
 }
 
 // TestOrphanNeededMeanwhile: a Backup that comes into the bucket after the plan keeps its snapshot.

@@ -117,8 +117,10 @@ func TestProgressMetrics(t *testing.T) {
 	}
 	parked := task("parked", v1alpha1.PhaseInProgress, v1alpha1.StateWaiting, 0)
 	parked.Status.Reason = v1alpha1.ReasonRepositoryUnavailable
+	old := v1alpha1.RepositoryTask{ObjectMeta: metav1.ObjectMeta{Name: "new", CreationTimestamp: metav1.NewTime(time.Now().Add(-2 * time.Hour))}, Spec: parked.Spec}
+	young := v1alpha1.RepositoryTask{ObjectMeta: metav1.ObjectMeta{Name: "young", CreationTimestamp: metav1.Now()}, Spec: parked.Spec}
 	metrics := NewMetrics(tasks{
-		parked, task("ended", v1alpha1.PhaseCompleted, v1alpha1.StateCompleted, time.Hour), task("moves", v1alpha1.PhaseInProgress, v1alpha1.StateTransferring, 0),
+		old, parked, task("ended", v1alpha1.PhaseCompleted, v1alpha1.StateCompleted, time.Hour), task("moves", v1alpha1.PhaseInProgress, v1alpha1.StateTransferring, 0),
 		task("silent", v1alpha1.PhaseInProgress, v1alpha1.StateTransferring, time.Hour), task("stalled", v1alpha1.PhaseInProgress, v1alpha1.StateStalled, 0),
 	}, nil, "", func(err error) { t.Error(err) })
 	want := `# HELP plimsoll_repository_task_progress_ratio How much of a RepositoryTask that runs is done, 0 to 1; absent while that is not known.
@@ -127,7 +129,7 @@ plimsoll_repository_task_progress_ratio{name="moves",type="Verify"} 0.25
 plimsoll_repository_task_progress_ratio{name="parked",type="Verify"} 0.25
 plimsoll_repository_task_progress_ratio{name="silent",type="Verify"} 0.25
 plimsoll_repository_task_progress_ratio{name="stalled",type="Verify"} 0.25
-# HELP plimsoll_repository_task_stalled 1 if a RepositoryTask that runs does not get any further, waits for a repository that does not open, or its process reports nothing; else 0.
+# HELP plimsoll_repository_task_stalled 1 if a RepositoryTask that runs does not get any further, waits for a repository that does not open, or its process reports nothing, or if one is not picked up for an hour while none runs; else 0.
 # TYPE plimsoll_repository_task_stalled gauge
 plimsoll_repository_task_stalled{name="moves",type="Verify"} 0
 plimsoll_repository_task_stalled{name="parked",type="Verify"} 1
@@ -137,7 +139,7 @@ plimsoll_repository_task_stalled{name="stalled",type="Verify"} 1
 	if err := testutil.CollectAndCompare(metrics, strings.NewReader(want), "plimsoll_repository_task_progress_ratio", "plimsoll_repository_task_stalled"); err != nil {
 		t.Error(err)
 	}
-	alone := NewMetrics(tasks{task("silent", v1alpha1.PhaseInProgress, v1alpha1.StateTransferring, time.Hour)}, nil, "", func(err error) { t.Error(err) })
+	alone := NewMetrics(tasks{old, young, task("silent", v1alpha1.PhaseInProgress, v1alpha1.StateTransferring, time.Hour)}, nil, "", func(err error) { t.Error(err) })
 	want = `# HELP plimsoll_repository_task_bytes_per_second How fast a RepositoryTask that runs reads or copies, in bytes per second.
 # TYPE plimsoll_repository_task_bytes_per_second gauge
 plimsoll_repository_task_bytes_per_second{name="silent",type="Verify"} 7
@@ -147,8 +149,9 @@ plimsoll_repository_task_done_bytes{name="silent",type="Verify"} 25
 # HELP plimsoll_repository_task_eta_seconds How long a RepositoryTask that runs is expected to take from now on, in seconds; absent while that is not known.
 # TYPE plimsoll_repository_task_eta_seconds gauge
 plimsoll_repository_task_eta_seconds{name="silent",type="Verify"} 11
-# HELP plimsoll_repository_task_stalled 1 if a RepositoryTask that runs does not get any further, waits for a repository that does not open, or its process reports nothing; else 0.
+# HELP plimsoll_repository_task_stalled 1 if a RepositoryTask that runs does not get any further, waits for a repository that does not open, or its process reports nothing, or if one is not picked up for an hour while none runs; else 0.
 # TYPE plimsoll_repository_task_stalled gauge
+plimsoll_repository_task_stalled{name="new",type="Verify"} 1
 plimsoll_repository_task_stalled{name="silent",type="Verify"} 1
 # HELP plimsoll_repository_task_total_bytes How much a RepositoryTask that runs is to read or copy, in bytes; absent while that is not known.
 # TYPE plimsoll_repository_task_total_bytes gauge

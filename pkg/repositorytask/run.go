@@ -127,10 +127,13 @@ func (r *run) claimAndProcess(ctx context.Context) error {
 	if !r.selects {
 		return r.processRemaining(r, ctx)
 	}
-	if err := r.selectBackups(ctx); err != nil {
-		return err
-	}
-	if err := r.claim(ctx, r.needs(r)); err != nil {
+	err := r.planning(ctx, func() error {
+		if err := r.selectBackups(ctx); err != nil {
+			return err
+		}
+		return r.claim(ctx, r.needs(r))
+	})
+	if err != nil {
 		return err
 	}
 	r.imported = nil // another task may have migrated what was not there when it was selected
@@ -161,10 +164,21 @@ func (r *run) selectBackups(ctx context.Context) (err error) {
 	return err
 }
 
+// planning finds out what there is to do, which may read a bucket and repositories. If it takes longer than a ProgressInterval, the task is in progress for
+// it: so it is seen when the storage does not answer, and that the task is deleted.
+func (r *run) planning(ctx context.Context, plan func() error) error {
+	defer r.publishing(ctx, r.publishPlanning)()
+	return plan()
+}
+
 // reporting writes the progress until stop is called.
 func (r *run) reporting(ctx context.Context) (stop func()) {
+	return r.publishing(ctx, r.publish)
+}
+
+func (r *run) publishing(ctx context.Context, publish func(context.Context, progress.Snapshot) error) (stop func()) {
 	r.tracker.Begin(int(r.object.Status.Attempts) + 1)
-	reporter := &progress.Reporter{Tracker: r.tracker, Publish: r.publish, Interval: r.cfg.ProgressInterval, Heartbeat: 3 * r.cfg.ProgressInterval}
+	reporter := &progress.Reporter{Tracker: r.tracker, Publish: publish, Interval: r.cfg.ProgressInterval, Heartbeat: 3 * r.cfg.ProgressInterval}
 	reporting, cancel := context.WithCancel(ctx)
 	var reporters sync.WaitGroup
 	reporters.Go(func() { reporter.Run(reporting) })

@@ -22,6 +22,17 @@ func (r *run) publish(ctx context.Context, s progress.Snapshot) error {
 	return r.writeOnce(ctx, func(status *v1alpha1.RepositoryTaskStatus) { r.setProgress(status, &s) })
 }
 
+// publishPlanning shows that it is found out what there is to do. The work has not begun: nothing counts as an attempt.
+func (r *run) publishPlanning(ctx context.Context, s progress.Snapshot) error {
+	return r.writeOnce(ctx, func(status *v1alpha1.RepositoryTaskStatus) {
+		r.setProgress(status, &s)
+		status.Phase = v1alpha1.PhaseInProgress
+		if status.Reason == v1alpha1.ReasonRepositoryBusy {
+			status.Reason = ""
+		}
+	})
+}
+
 func (r *run) setProgress(status *v1alpha1.RepositoryTaskStatus, s *progress.Snapshot) {
 	setProgress(status, s)
 	if r.inSteps {

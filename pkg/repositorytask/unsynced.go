@@ -92,6 +92,7 @@ func (r *run) findUnsyncedBackups(ctx context.Context) error {
 			continue
 		}
 		listed, err := r.listedInBucket(ctx, name)
+		r.tracker.Step()
 		if errors.Is(err, ErrListMissing) {
 			withoutList = append(withoutList, name)
 		}
