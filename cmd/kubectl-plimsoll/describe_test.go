@@ -345,6 +345,7 @@ func TestDescribeWhatIsNotStored(t *testing.T) {
 // TestDescribeWithOldVelero describes a Restore where the CRDs know neither the file of volumes nor plugins.
 func TestDescribeWithOldVelero(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	parts.ControlPlane(t)
 	crds, err := controlplane.VeleroCRDs("1.10.3")
 	if err != nil {

@@ -95,6 +95,7 @@ func TestExplainBackup(t *testing.T) {
 // of this volume has no progress, and its agent tells it.
 func TestExplainAgrees(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	w := newWatched(t)
 	w.serveProgress(slowly)
 	w.kubeconfig = w.config

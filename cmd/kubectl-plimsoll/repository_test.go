@@ -95,6 +95,7 @@ func TestRepositoryVerify(t *testing.T) {
 // TestRepositoryNotInstalled: where the CRDs or the namespace are missing, each command says so in one sentence.
 func TestRepositoryNotInstalled(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	crds, err := controlplane.VeleroCRDs(controlplane.LatestVelero)
 	if err != nil {
 		t.Fatal(err)

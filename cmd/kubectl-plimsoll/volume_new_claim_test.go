@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plimsoll-io/plimsoll/test/parts"
 )
 
 // class makes a StorageClass. Nobody provisions for it but provision.
@@ -84,6 +86,7 @@ func (c *cluster) left(claim string) (pods int, there bool) {
 // TestVolumeToClaim restores a volume, and single paths of it, into claims that do not exist before, and paths that the backup lacks.
 func TestVolumeToClaim(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	for _, uploader := range []string{uploaderRestic, uploaderKopia} {
 		t.Run(uploader, func(t *testing.T) {
 			t.Parallel()

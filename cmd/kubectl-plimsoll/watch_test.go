@@ -331,6 +331,7 @@ func TestWatchLeaves(t *testing.T) {
 // TestWatchOnOtherTerminals has those that can do less.
 func TestWatchOnOtherTerminals(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	w := newWatched(t)
 	pod := w.node.Pod("web", "data")
 	for name, test := range map[string]struct {

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 )
 
 // openArchive indexes an archive and fails the test if that leaves a file.
@@ -304,6 +305,7 @@ func TestArchiveVersions(t *testing.T) {
 // TestArchiveObjectTooLarge has items that take much more memory than they have bytes, and one that only looks so.
 func TestArchiveObjectTooLarge(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	begin := `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web","namespace":"shop"},"data":`
 	for name, test := range map[string]struct {
 		content string
@@ -334,6 +336,7 @@ func TestArchiveObjectTooLarge(t *testing.T) {
 // TestArchiveBomb unpacks to much more than it is. It must end at the limit, in memory that does not grow with it.
 func TestArchiveBomb(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	zeros := strings.Repeat("\x00", 8<<20)
 	bombs := map[string][]byte{
 		"behind the end of the tar": pack(string(plainArchive()) + zeros),

@@ -20,11 +20,13 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/pkg/backupstore"
 	"github.com/plimsoll-io/plimsoll/pkg/repository"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/s3"
 )
 
 func TestS3Refusals(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	server := s3.Start(t)
 	other := s3.Start(t)
 	for name, test := range map[string]struct {

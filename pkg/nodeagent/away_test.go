@@ -17,6 +17,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/test/controlplane"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/resticrepo"
 	"github.com/plimsoll-io/plimsoll/test/s3"
 )
@@ -61,6 +62,7 @@ func waits(v podvolume.PodVolume, location string) bool {
 // The volumes of a store that is away leave the slots to those of another one, and go on by themselves when it is back.
 func TestStoreIsAway(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	for _, data := range []string{"restic", "kopia"} {
 		t.Run(data, func(t *testing.T) {
 			t.Parallel()
@@ -149,6 +151,7 @@ func TestWrongPasswordIsCorrected(t *testing.T) {
 // Whoever waits for a repository ends before its server gives up, and says what it has waited for.
 func TestDeadlineWhileTheStoreIsAway(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	c := newCluster(t, controlplane.LatestVelero)
 	server := s3.Start(t)
 	c.Create(c.BucketLocation("away", server, server.Bucket(t)))

@@ -87,6 +87,7 @@ func TestRestoreThatIsCompared(t *testing.T) {
 			var dataPath browsable
 			var err error
 			if path == "kopia" {
+				parts.Slow(t)
 				kopiarepo.Create(t, filepath.Join(c.repos, "kopia", c.Namespace))
 				dataPath, err = kopia.New(kopia.Options{Worker: parts.KopiaWorker(t), CacheDir: cache, TempDir: t.TempDir()})
 			} else {

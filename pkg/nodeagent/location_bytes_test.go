@@ -12,6 +12,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/test/controlplane"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/tree"
 )
 
@@ -78,6 +79,7 @@ func (c limited) check(what string, end podvolume.PodVolume, want int64) {
 // TestLocationBytesPerSecond: with real data paths, each volume gets its share of what a location allows in a second. What is not kept is said at the volume.
 func TestLocationBytesPerSecond(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	c := limited{newCluster(t, controlplane.LatestVelero), make(chan int64, 16)}
 	c.startAgent(nil, func(cfg *Config) {
 		cfg.Uploaders = map[string]uploader.Uploader{"restic": recorded{c.newRestic(t), c.limits}, "kopia": recorded{c.newKopia(t), c.limits}}

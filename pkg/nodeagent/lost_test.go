@@ -22,6 +22,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
 	"github.com/plimsoll-io/plimsoll/test/controlplane"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
@@ -152,6 +153,7 @@ func TestDeadlineOfALostAgent(t *testing.T) {
 // Servers before 1.16.1 would crash.
 func TestAgentThatWasCutOffGivesWay(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	for name, done := range map[string]bool{"its data path still runs": false, "its data path has ended": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

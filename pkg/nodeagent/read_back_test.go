@@ -15,6 +15,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/test/controlplane"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/tree"
 )
 
@@ -22,6 +23,7 @@ import (
 // ones came between. Once the damaged ones are gone, none is read back any more.
 func TestBackupAfterDamage(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	for data, packs := range map[string]string{"restic": "data", "kopia": "p"} {
 		t.Run(data, func(t *testing.T) {
 			t.Parallel()

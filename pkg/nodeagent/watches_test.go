@@ -23,6 +23,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
 	"github.com/plimsoll-io/plimsoll/test/controlplane"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 )
 
 // wiretap keeps what the watches of PodVolumeBackups and PodVolumeRestores bring to an agent.
@@ -194,6 +195,7 @@ func TestOthersProgressIsNotSent(t *testing.T) {
 // other's: it must not take back what that has taken.
 func TestPodComesBackElsewhere(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	for name, named := range map[string]bool{"its restore names it": true, "a restore written by hand": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -299,6 +301,7 @@ func TestLabelledAtCreation(t *testing.T) {
 // Whatever somebody does to the labels of an object, its agent works on it once, and to its end.
 func TestLabelsChangedMeanwhile(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	for name, labels := range map[string]string{
 		"removed":                  `{"plimsoll.io/node":null}`,
 		"of another agent":         `{"plimsoll.io/node":"OTHER"}`,
@@ -345,6 +348,7 @@ func TestLabelsChangedMeanwhile(t *testing.T) {
 // An object whose label names another node's agent comes to its own agent when that is started.
 func TestLabelsChangedWhileTheAgentIsAway(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	for _, wrong := range []string{"other", "nowhere"} { // whose agent sees it, and the one that looks for objects of lost agents
 		t.Run(wrong, func(t *testing.T) {
 			t.Parallel()
@@ -401,6 +405,7 @@ func TestLongNodeNames(t *testing.T) {
 // An agent of a version without labels has claimed a volume, and the next one resumes and takes it.
 func TestObjectOfAnOlderAgent(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	c := newCluster(t, controlplane.LatestVelero)
 	release := make(chan struct{})
 	pvb := c.abandoned(c.node, c.pod("source", "data"))

@@ -99,6 +99,7 @@ func TestParked(t *testing.T) {
 // volume that is left to later tasks.
 func TestParkedPastItsTime(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	for name, beside := range map[string]bool{"beside another": true, "alone": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

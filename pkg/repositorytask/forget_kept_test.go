@@ -10,12 +10,14 @@ import (
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/retention"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 )
 
 // TestForgetKeptRecordIsLost: where the record that the plan keeps was deleted or changed after the plan was made, the older ones of its volume may be all
 // that is left, and stay. That happens between two processes that work on the task, or between the look into the repository and the removal.
 func TestForgetKeptRecordIsLost(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	for _, kind := range []string{"restic", "kopia"} {
 		for _, when := range []string{"between processes", "after the look"} {
 			t.Run(kind+" "+when, func(t *testing.T) {

@@ -302,6 +302,7 @@ func (f interrupting) Forget(ctx context.Context, req uploader.ForgetRequest, p 
 // as if nothing had happened.
 func TestForgetKilled(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	for name, left := range map[string]int{"before": 3, "after": 1} {
 		for _, kind := range []string{"restic", "kopia"} {
 			t.Run(name+" "+kind, func(t *testing.T) {
@@ -519,6 +520,7 @@ func (s *site) lose(pvb *velerov1.PodVolumeBackup) {
 // TestForgetKeptIsLost: where the snapshot that the policy keeps is gone, the older ones of its volume are all that is left, and stay.
 func TestForgetKeptIsLost(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	for _, kind := range []string{"restic", "kopia"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()

@@ -18,6 +18,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/proof"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/resticrepo"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
 	"github.com/plimsoll-io/plimsoll/test/tree"
@@ -59,6 +60,7 @@ func (s *site) recordRepositoryAt(location, identifier string) {
 // TestProofIsOfTheLocation: a restore reads the repository of the location, so what the record names proves nothing, and is not written to.
 func TestProofIsOfTheLocation(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	for name, test := range map[string]struct {
 		fill   func(s *site, dir, other string) // makes the location's repository
 		reason v1alpha1.Reason                  // of the verification; empty: Verified
@@ -238,6 +240,7 @@ func TestFormerProofsAreNotRevived(t *testing.T) {
 // whose records are marked, and the one that is to be kept, too: so it is not known whether anybody has removed them, and the records stay with their marks.
 func TestForgetWhereTheLocationLeadsElsewhere(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	for _, kind := range []string{"restic", "kopia"} {
 		for name, killed := range map[string]bool{"the same task": true, "another task": false} {
 			t.Run(name+" "+kind, func(t *testing.T) {

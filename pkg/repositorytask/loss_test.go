@@ -19,6 +19,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/test/faultfs"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 )
 
 // accident is what happens once to a repository: it fails after its snapshots were listed, and loses one.
@@ -92,6 +93,7 @@ func (f failsOnce) Forget(ctx context.Context, req uploader.ForgetRequest, p pro
 // TestLossAfterAnError: what was lost in a try that has ended with an error is what the task ends with, however well the next one goes.
 func TestLossAfterAnError(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	for _, kind := range []string{"restic", "kopia"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
@@ -166,6 +168,7 @@ func (f prunesOnce) Prune(ctx context.Context, req uploader.PruneRequest, p prog
 // TestLossAfterAFailedPrune: the next try does not prune where a snapshot was lost, also one of which there is no record.
 func TestLossAfterAFailedPrune(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	for _, kind := range []string{"restic", "kopia"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()

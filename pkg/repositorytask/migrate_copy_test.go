@@ -225,6 +225,7 @@ func (d *emptiedImporter) Imported(ctx context.Context, repo uploader.Repository
 // TestMigratedSnapshotIsDeletedMeanwhile: no copy of a Backup leads to a snapshot that was there when the task began, hours before, and is gone.
 func TestMigratedSnapshotIsDeletedMeanwhile(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	s := newSite(t)
 	resticrepo.Create(t, s.repository("restic", "shop").URL)
 	night := s.nightlyBackup("night", rareVolume(t), 1)

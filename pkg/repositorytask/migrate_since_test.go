@@ -73,6 +73,7 @@ func changingVolume(t *testing.T) (volume string, change func()) {
 // by object, and restored what the volume was.
 func TestCopySince(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	for _, version := range parts.ResticVersions(t) {
 		for name, start := range map[string]int64{"single files": 1, "as usual": 0} {
 			t.Run(version+", "+name, func(t *testing.T) {

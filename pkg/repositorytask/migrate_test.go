@@ -438,6 +438,7 @@ func TestMigrateDeleted(t *testing.T) {
 // TestMigrateDamaged: a snapshot that cannot be read is named, leaves nothing, and its Backup has no copy. The others are migrated.
 func TestMigrateDamaged(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	s := newSite(t)
 	resticrepo.Create(t, s.repository("restic", "shop").URL)
 	volume := t.TempDir()

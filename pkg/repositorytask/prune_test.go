@@ -340,6 +340,7 @@ func TestPruneKopia(t *testing.T) {
 // a task forgets, is not lost.
 func TestPruneLost(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	const completed = velerov1.PodVolumeBackupPhaseCompleted
 	for kind, length := range map[string]int{"restic": 64, "kopia": 32} {
 		t.Run(kind, func(t *testing.T) {

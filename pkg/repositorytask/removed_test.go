@@ -11,6 +11,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/proof"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 )
 
 // removing is a data path before which a snapshot is removed that it is to read.
@@ -30,6 +31,7 @@ func (v removing) Verify(ctx context.Context, req uploader.VerifyRequest, p prog
 // TestRemovedMeanwhile: what Velero, or a task, removes after it was selected is no loss, and what is lost without that is one.
 func TestRemovedMeanwhile(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	for name, remove := range map[string]func(*site, *velerov1.Backup, *velerov1.PodVolumeBackup){
 		"deleted":     func(s *site, b *velerov1.Backup, pvb *velerov1.PodVolumeBackup) { s.Delete(b); s.Delete(pvb) },
 		"Backup only": func(s *site, b *velerov1.Backup, _ *velerov1.PodVolumeBackup) { s.Delete(b) }, // the server of a test collects no garbage

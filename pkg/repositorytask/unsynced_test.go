@@ -21,6 +21,7 @@ import (
 // TestUnsynced: a volume that the bucket lists for a Backup, and of which the cluster has no PodVolumeBackup, is not proven by the others.
 func TestUnsynced(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	s := newSite(t)
 	b := s.backup("nightly")
 	there := s.store(b, "kopia", "shop", "db-0")
@@ -169,6 +170,7 @@ func TestUnsyncedBackupWithTheNameOfACopy(t *testing.T) {
 // TestMigrateOfAPartlySyncedBackup: a sync that was interrupted may have brought one volume of a Backup, which has no snapshot, and not the other.
 func TestMigrateOfAPartlySyncedBackup(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	s := newSite(t)
 	resticrepo.Create(t, s.repository("restic", "shop").URL)
 	volume := rareVolume(t)

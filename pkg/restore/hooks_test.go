@@ -23,6 +23,7 @@ import (
 	"k8s.io/streaming/pkg/httpstream/spdy"
 
 	"github.com/plimsoll-io/plimsoll/pkg/apiretry"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 )
 
 // kubelet is where the API server sends the commands for pods of a node to: the streams of a real kubelet, without containers.
@@ -147,6 +148,7 @@ const bothRun = `{"status": {"phase": "Running", "containerStatuses": [
 // TestExecHooks runs commands in the containers of restored pods, by way of the API server.
 func TestExecHooks(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	exec := func(container string, command ...string) velerov1.RestoreResourceHook {
 		return velerov1.RestoreResourceHook{Exec: &velerov1.ExecRestoreHook{Container: container, Command: command}}
 	}

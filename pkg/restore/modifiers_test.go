@@ -9,6 +9,8 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/plimsoll-io/plimsoll/test/parts"
 )
 
 func modifiersOf(tb testing.TB, rules string) *Modifiers {
@@ -279,6 +281,7 @@ func TestNoModifiers(t *testing.T) {
 // TestCopiesAreBounded has a rule that would make of one item a billion.
 func TestCopiesAreBounded(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	m := modifiersOf(t, "- conditions: {groupResource: configmaps}\n  patches:"+
 		strings.Repeat("\n  - {operation: copy, from: /data, path: /data/-}", 100))
 	item := decodeItem(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: [`+strings.Repeat("v", 1000)+`]}`)

@@ -158,6 +158,7 @@ func TestCollectThroughOutage(t *testing.T) {
 // TestRestoreWithoutAPIServer gives up when the API server does not come back, and says so.
 func TestRestoreWithoutAPIServer(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	a := newAttempt(t)
 	d := a.throughDoor(t)
 	a.config.ResourceTimeout = 20 * time.Second

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-io/plimsoll/test/parts"
 )
 
 // known is what a cluster serves in the tests that need none.
@@ -80,6 +82,7 @@ func TestResolve(t *testing.T) {
 // TestAnnounceKeepsLittle announces definitions that were made to fill the memory.
 func TestAnnounceKeepsLittle(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	long := strings.Repeat("x", 1<<20)
 	var many []any
 	for i := range 100 {
@@ -110,6 +113,7 @@ func TestAnnounceKeepsLittle(t *testing.T) {
 // TestAnnotatedPodsKeepLittle: of pods that were made to fill the memory nothing stays that is no name of a claim.
 func TestAnnotatedPodsKeepLittle(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	pod := fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {namespace: shop, name: web, annotations: {snapshot.velero.io/a: s1, snapshot.velero.io/b: s2}},
 		spec: {volumes: [{name: a, persistentVolumeClaim: {claimName: good}}, {name: b, persistentVolumeClaim: {claimName: %s}}]}}`, strings.Repeat("x", 1<<20))
 	records := newVolumeRecords(&Input{Archive: archiveOf(t, "1", map[string]string{"pods/namespaces/shop/web": pod})})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/restore"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
@@ -77,6 +78,7 @@ func (c *cluster) deploy(name string, container corev1.Container) *appsv1.Deploy
 // first ends as Failed and says why, the other is left to the server, and the controller ends.
 func TestVeleroServerThatComesLater(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	for _, step := range []v1alpha1.RestoreStep{v1alpha1.StepCollecting, v1alpha1.StepRestoring, v1alpha1.StepVolumes} {
 		t.Run(string(step), func(t *testing.T) {
 			t.Parallel()

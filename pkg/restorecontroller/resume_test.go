@@ -16,6 +16,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/restore"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
@@ -81,6 +82,7 @@ func TestNextControllerKnowsTheStep(t *testing.T) {
 // because its location cannot be used at that moment. A controller and the storage often come back together.
 func TestLateTakeoverWaitsForTheLocation(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	c := newCluster(t)
 	_, stop := restorable(c, withVolumes(c), nil)
 	r := c.created("r1")

@@ -25,6 +25,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/restore"
 	"github.com/plimsoll-io/plimsoll/pkg/volumeinfo"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
@@ -169,6 +170,7 @@ func TestVolumesHaveATimeout(t *testing.T) {
 // with what the first one had recorded.
 func TestNextControllerGoesOnWithVolumes(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	c := newCluster(t)
 	_, stop := restorable(c, withVolumes(c), nil)
 	r := c.newRestore("r1", nil)
@@ -288,6 +290,7 @@ func TestHooksAreCounted(t *testing.T) {
 // TestNextControllerMissesHooks takes over a restore whose hooks ended with the first controller: nobody knows that they ran.
 func TestNextControllerMissesHooks(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	c := newCluster(t)
 	volumes := withVolumes(c)
 	_, stop := restorable(c, withHooks(&script{run: volumes.run}, restore.Hooks{Attempted: 3, Ended: 1}, restore.Hooks{}), nil)
@@ -413,6 +416,7 @@ func TestNextControllerKnowsErrors(t *testing.T) {
 // is an error.
 func TestNextControllerMissesErrors(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	c := newCluster(t)
 	c.Patch(c.location, `{"spec":{"accessMode":"ReadOnly"}}`)
 	c.Intercept.Create = func(ctx context.Context, api client.WithWatch, o client.Object, opts ...client.CreateOption) error {
@@ -466,6 +470,7 @@ func TestNextControllerMissesAVolume(t *testing.T) {
 // TestNextControllerMissesAVolumeAndTheList has lost the list of the Restore's volumes, too: what is known of its progress tells that one is missing.
 func TestNextControllerMissesAVolumeAndTheList(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	for name, test := range map[string]struct {
 		deleted bool
 		want    velerov1.RestorePhase

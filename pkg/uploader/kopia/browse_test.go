@@ -14,11 +14,13 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 )
 
 // TestBrowseDamaged: neither what is damaged nor what is cut off looks like a whole file, archive or list.
 func TestBrowseDamaged(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	repository := initialized(t)
 	stored := backup(t, newUploader(t, kopia.Options{}), uploader.BackupRequest{Repository: repository, Volume: mixedVolume(t)}, nil)
 	request := func(repository uploader.Repository, path string) uploader.BrowseRequest {

@@ -133,6 +133,7 @@ func TestCheck(t *testing.T) {
 // restored as long as its pack is there, and is damage when it is not.
 func TestCheckDeletedContents(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	repository := initialized(t)
 	u := newUploader(t, kopia.Options{})
 	id := backup(t, u, uploader.BackupRequest{Repository: repository, Volume: randomVolume(t, 2, mib)}, nil).SnapshotID
@@ -257,6 +258,7 @@ func TestCheckS3(t *testing.T) {
 // TestCheckLooksAgain: what a storage, or a maintenance, hides from one look and not from the next is no damage.
 func TestCheckLooksAgain(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	server := s3.Start(t)
 	repository := bucketAddress(t, server)
 	u := newUploader(t, kopia.Options{})

@@ -33,6 +33,7 @@ func forgetSubject(tb testing.TB, repository uploader.Repository) uploadertest.F
 
 func TestForget(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	for name, named := range map[string]func(*uploader.BackupRequest, uploader.SnapshotVolume){"1.17": asAgent117, "1.16": asAgent116} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -58,6 +59,7 @@ func TestForgetS3(t *testing.T) {
 // TestForgetOnlyOurs: a snapshot of a Backup, of an unfinished backup or of another source stays.
 func TestForgetOnlyOurs(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	s := forgetSubject(t, initialized(t))
 	shop := uploadertest.ShopVolume()
 	s.Backup = func(req *uploader.BackupRequest, v uploader.SnapshotVolume) {

@@ -9,12 +9,14 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 )
 
 // TestImportBesideMaintenance: an import finds the content that an earlier one has stored, which the maintenance of somebody else then marks
 // as deleted. The snapshot that would lose it is not saved, and the next try writes the content again.
 func TestImportBesideMaintenance(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	repository := initialized(t)
 	u := newUploader(t, kopia.Options{})
 	files := [][]byte{bytes.Repeat([]byte("0123456789abcdef"), mib/16), bytes.Repeat([]byte("fedcba9876543210"), mib/16)}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/s3"
 )
 
@@ -17,6 +18,7 @@ import (
 // and can be read when they are back.
 func TestInitializeOverData(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	server := s3.Start(t)
 	local, remote, half := newAddress(t), bucketAddress(t, server), bucketAddress(t, server)
 	inBucket := func(r uploader.Repository) string {
@@ -75,6 +77,7 @@ func move(t *testing.T, from, to string, names []string) {
 // TestInitializeAfterKilledCreation: a creation that is killed half-way leaves kopia.blobcfg, over which kopia creates nothing.
 func TestInitializeAfterKilledCreation(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	server := s3.Start(t)
 	local, remote := newAddress(t), bucketAddress(t, server)
 	for name, left := range map[string]struct {

@@ -37,6 +37,7 @@ var errEnough = errors.New("that is enough")
 // to open it, takes kopia a second of hard work, under the race detector several.
 func TestOnOneRepository(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	repository := initialized(t)
 	for name, test := range map[string]func(*testing.T, uploader.Repository){
 		"a canceled backup keeps its bytes":    canceledBackupKeepsItsBytes,

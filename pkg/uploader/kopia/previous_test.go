@@ -9,12 +9,14 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
 	"github.com/plimsoll-io/plimsoll/test/faultfs"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 )
 
 // TestPreviousSnapshot: kopia takes files for unchanged by their names, sizes and times, so it must compare a volume only with a snapshot of that
 // very volume; and with such a one it must, or each backup reads everything.
 func TestPreviousSnapshot(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	repository, u := initialized(t), newUploader(t, kopia.Options{Parallel: 1})
 	const files = 40
 	for name, test := range map[string]struct {

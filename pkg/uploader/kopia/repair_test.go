@@ -9,11 +9,13 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 )
 
 // TestRepairIndex: of index files that are lost the packs know what was in them, and every byte of the snapshots is read afterwards.
 func TestRepairIndex(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	whole := initialized(t)
 	u := newUploader(t, kopia.Options{})
 	first := backup(t, u, uploader.BackupRequest{Repository: whole, Volume: mixedVolume(t), Source: "/first"}, nil)
@@ -76,6 +78,7 @@ func TestRepairIndex(t *testing.T) {
 // TestRepairIndexDeleted: what was deleted from the index comes not back.
 func TestRepairIndexDeleted(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	repository := initialized(t)
 	u := newUploader(t, kopia.Options{})
 	id := backup(t, u, uploader.BackupRequest{Repository: repository, Volume: randomVolume(t, 2, mib)}, nil).SnapshotID

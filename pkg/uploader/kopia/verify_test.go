@@ -22,6 +22,7 @@ import (
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/kopia"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 )
 
 // mixedVolume has a file that kopia divides, small and empty files, directories, and what has no content.
@@ -157,6 +158,7 @@ func cut(t *testing.T, path string) {
 // TestVerifyComparesSizes: a snapshot whose directory says another size of a file than its content has, or leaves a file out.
 func TestVerifyComparesSizes(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	repository := initialized(t)
 	stored := backup(t, newUploader(t, kopia.Options{}), uploader.BackupRequest{Repository: repository, Volume: mixedVolume(t)}, nil)
 	for name, test := range map[string]struct {
@@ -278,6 +280,7 @@ func rewrite(t *testing.T, repository uploader.Repository, id string, change fun
 // TestVerifySamples reads a snapshot part by part: together they read each content once, and damage is found by the one that its content is in.
 func TestVerifySamples(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	const parts = 3
 	repository := initialized(t)
 	u := newUploader(t, kopia.Options{})

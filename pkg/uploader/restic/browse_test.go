@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 )
 
 // TestBrowseDamaged: neither what is damaged nor what is cut off looks like a whole file, archive or list.
@@ -59,6 +60,7 @@ func TestBrowseDamaged(t *testing.T) {
 
 // TestBrowseMissingDirectory: a directory whose list of entries is lost does not make an archive or a list that looks whole.
 func TestBrowseMissingDirectory(t *testing.T) {
+	parts.Slow(t)
 	eachVersion(t, func(t *testing.T, version string) {
 		u := newUploader(t, version, Options{})
 		repository := initialized(t, u, 0)

@@ -128,6 +128,7 @@ func (s *storage) list(w http.ResponseWriter, part string) {
 // What a storage does not have any more as a whole is an outage.
 func TestCheckBesideChanges(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	once := func(part string, do func(t *testing.T, dir string)) func(*testing.T, string) func(string) int {
 		return func(t *testing.T, dir string) func(string) int {
 			t.Helper()

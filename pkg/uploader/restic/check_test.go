@@ -181,6 +181,7 @@ func TestCheckBesideALock(t *testing.T) {
 // TestCheckJudges what no repository shows on demand.
 func TestCheckJudges(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	a, b := strings.Repeat("a", 64), strings.Repeat("b", 64)
 	const whole = "out no errors were found"
 	errors2 := "\nerr Fatal: repository contains errors\nexit 1"

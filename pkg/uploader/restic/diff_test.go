@@ -7,11 +7,13 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/worker"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 )
 
 // TestDiffDistrusts: what restic diff says counts only together with the lists, and if nothing was wrong.
 func TestDiffDistrusts(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	const (
 		snapshot   = `out {"id":"1234567890abcdef","struct_type":"snapshot"}`
 		file       = `out {"path":"/file","mode":420,"size":1,"mtime":"2026-01-02T03:04:05Z"}`

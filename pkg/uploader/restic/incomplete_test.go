@@ -33,6 +33,7 @@ func TestInitializeOverData(t *testing.T) {
 }
 
 func TestInitializeOverDataOnS3(t *testing.T) {
+	parts.Slow(t)
 	server := s3.Start(t)
 	eachBehavior(t, func(t *testing.T, version string) {
 		for name, lost := range map[string][]string{
@@ -76,6 +77,7 @@ func lister(t *testing.T) *kopia.Uploader {
 
 // TestInitializeAfterKilledCreation: restic init that is killed half-way leaves a key, which restic neither opens nor goes on from.
 func TestInitializeAfterKilledCreation(t *testing.T) {
+	parts.Slow(t)
 	server := s3.Start(t)
 	eachBehavior(t, func(t *testing.T, version string) {
 		u := newUploader(t, version, Options{ClearUnfinished: lister(t).ClearUnfinished, CreationQuiet: time.Millisecond})

@@ -15,6 +15,7 @@ import (
 // not be read. Before 0.17 it gives no reason: such a backup fails, as nobody can tell. Where no pack is listed, none may be lost: the backup
 // fails, since it would store nothing of what the index has.
 func TestLostPartsAreStoredAgain(t *testing.T) {
+	parts.Slow(t)
 	speaking := slices.DeleteFunc(parts.ResticVersions(t), func(version string) bool {
 		v, err := ParseVersion("restic " + version)
 		return err != nil || !v.atLeast(17)

@@ -153,6 +153,7 @@ func TestPrune(t *testing.T) {
 
 // TestPruneErrors: after each error everything is there.
 func TestPruneErrors(t *testing.T) {
+	parts.Slow(t)
 	eachBehavior(t, func(t *testing.T, version string) {
 		u := newUploader(t, version, Options{})
 		repository := initialized(t, u, 0)
@@ -234,6 +235,7 @@ func TestPruneDamaged(t *testing.T) {
 // TestPruneBesideBackup: a backup that runs keeps prune away and loses nothing, and prune does its work afterwards.
 func TestPruneBesideBackup(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	u := newUploader(t, parts.DefaultRestic, Options{})
 	repository := initialized(t, u, 0)
 	first := prunable(t, u, repository)
@@ -270,6 +272,7 @@ func TestPruneBesideBackup(t *testing.T) {
 
 // TestPruneKilled: of a prune that was killed while it repacks, the next one takes the dead lock away, and completes.
 func TestPruneKilled(t *testing.T) {
+	parts.Slow(t)
 	eachBehavior(t, func(t *testing.T, version string) {
 		u := newUploader(t, version, Options{})
 		repository := initialized(t, u, 0)

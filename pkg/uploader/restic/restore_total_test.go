@@ -120,6 +120,7 @@ func TestEndOfARestoreEndsStats(t *testing.T) {
 // TestSizeOfOneSnapshot: from the first byte on, and at the end also of a restore that finds everything there, restic's own total is
 // what restic stats says of a volume with hard links, holes and special files.
 func TestSizeOfOneSnapshot(t *testing.T) {
+	parts.Slow(t)
 	eachVersion(t, func(t *testing.T, version string) {
 		u := newUploader(t, version, Options{ProgressInterval: 20 * time.Millisecond})
 		if !u.version.reportsRestore() {

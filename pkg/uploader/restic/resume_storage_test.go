@@ -21,6 +21,7 @@ import (
 // TestResumeLeavesOthersReadable: a backup that is tried again repairs the index first. What the storage does not list or send just then
 // must not keep the snapshots of others from being read later.
 func TestResumeLeavesOthersReadable(t *testing.T) {
+	parts.Slow(t)
 	eachBehavior(t, func(t *testing.T, version string) {
 		u, elsewhere := newUploader(t, version, Options{}), newUploader(t, version, Options{})
 		for name, test := range map[string]struct {
@@ -187,6 +188,7 @@ func TestResumeSaysWhatIsGone(t *testing.T) {
 // says that they may not be. Another client keeps the repair from being ended at once.
 func TestRepairThatStopsHalfWay(t *testing.T) {
 	t.Parallel()
+	parts.Slow(t)
 	for name, test := range map[string]struct{ cancel, stays bool }{
 		"the backup succeeds":         {},
 		"the backup is canceled":      {cancel: true},

@@ -163,6 +163,7 @@ func TestUsageOfUnrecordedSizes(t *testing.T) {
 
 // TestUsageOfVersion1: repositories of restic 0.13 and earlier have no compression.
 func TestUsageOfVersion1(t *testing.T) {
+	parts.Slow(t)
 	eachBehavior(t, func(t *testing.T, version string) {
 		u := newUploader(t, version, Options{})
 		repository := newAddress(t)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/volume"
+	"github.com/plimsoll-io/plimsoll/test/parts"
 	"github.com/plimsoll-io/plimsoll/test/tree"
 )
 
@@ -19,6 +20,7 @@ func patterns() []string {
 }
 
 func (s *suite) restorePaths(t *testing.T) {
+	parts.Slow(t)
 	u := s.New(t, 0)
 	if _, isFake := u.(*Fake); isFake {
 		return
