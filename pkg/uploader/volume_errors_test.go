@@ -3,6 +3,8 @@ package uploader
 import (
 	"fmt"
 	"io/fs"
+	"net"
+	"os"
 	"syscall"
 	"testing"
 )
@@ -21,6 +23,30 @@ func TestErrorsOfTheVolume(t *testing.T) {
 		}
 		if got := [2]bool{SaysVolumeIO(err.Error()), SaysVanished(err.Error())}; got != want {
 			t.Errorf("%q: got %v, want %v", err, got, want)
+		}
+		if got := EntrySaysVolumeIO(err.Error()); got != want[0] {
+			t.Errorf("%q: got %v, want %v", err, got, want[0])
+		}
+	}
+}
+
+// The errors of a server that is away for a while, and of a node without room, are those of the volume where they are met at an entry. Those of a
+// connection to the repository have the same words.
+func TestErrorsOfTheServerOrTheNode(t *testing.T) {
+	t.Parallel()
+	for _, errno := range []syscall.Errno{
+		syscall.EHOSTDOWN, syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ECONNRESET, syscall.ENETDOWN, syscall.ENETUNREACH,
+		syscall.ENFILE, syscall.EMFILE, syscall.ENOMEM,
+	} {
+		var err error = &fs.PathError{Op: "read", Path: "/volume/some/file", Err: errno}
+		if !IsVolumeIO(err) || !EntrySaysVolumeIO(err.Error()) || SaysVolumeIO(err.Error()) {
+			t.Errorf("%v: got %v, by an entry's text %v, by any text %v", err, IsVolumeIO(err), EntrySaysVolumeIO(err.Error()), SaysVolumeIO(err.Error()))
+		}
+		for _, call := range []string{"socket", "connect", "read", "write"} {
+			err = &net.OpError{Op: "dial", Net: "tcp", Addr: &net.TCPAddr{Port: 443}, Err: os.NewSyscallError(call, errno)}
+			if text := "ReadFull(<data/0123456789>): " + err.Error(); EntrySaysVolumeIO(text) {
+				t.Errorf("%q is taken for an error of the volume", text)
+			}
 		}
 	}
 }

@@ -105,7 +105,7 @@ func (s *stream) itemFailed(item, text string) {
 	shown := s.inVolume(s.hide(text))
 	item, text = s.inVolume(item), s.inVolume(text)
 	switch {
-	case uploader.SaysVolumeIO(text):
+	case uploader.EntrySaysVolumeIO(text):
 		if s.volumeErr == nil {
 			s.volumeErr = fmt.Errorf("%w: %s: %s", uploader.ErrVolumeIO, item, shown)
 			if s.volumeFailed != nil {

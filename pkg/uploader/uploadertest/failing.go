@@ -72,6 +72,9 @@ func FailingVolume(t *testing.T, u uploader.Uploader, repository uploader.Reposi
 		"an I/O error of a directory": {Op: faultfs.List, Path: "dir", Errno: syscall.EIO},
 		"a remote I/O error":          {Op: faultfs.Stat, Path: "dir/7", Errno: syscall.EREMOTEIO},
 		"a shutdown":                  {Op: faultfs.Open, Path: "dir/*", From: 10, Errno: syscall.ESHUTDOWN},
+		"a server that is down":       {Op: faultfs.Open, Path: "dir/7", Errno: syscall.EHOSTDOWN},
+		"a server that is slow":       {Op: faultfs.List, Path: "dir", Errno: syscall.ETIMEDOUT},
+		"a node with too many files":  {Op: faultfs.Open, Path: "dir/7", Errno: syscall.ENFILE},
 	} {
 		t.Run("backup/"+name, func(t *testing.T) {
 			t.Parallel()
@@ -82,6 +85,7 @@ func FailingVolume(t *testing.T, u uploader.Uploader, repository uploader.Reposi
 		"a disconnected driver": {Errno: syscall.ENOTCONN, From: 60},
 		"an I/O error":          {Op: faultfs.Write, Path: "dir/*", From: 5, Errno: syscall.EIO},
 		"a stale handle":        {Op: faultfs.Create, Path: "dir/*", From: 5, Errno: syscall.ESTALE},
+		"a server that is slow": {Op: faultfs.Write, Path: "dir/*", From: 5, Errno: syscall.ETIMEDOUT},
 	} {
 		t.Run("restore/"+name, func(t *testing.T) {
 			t.Parallel()

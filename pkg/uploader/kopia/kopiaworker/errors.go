@@ -57,7 +57,7 @@ func isVolumeIO(err error) bool {
 		return !filepath.IsAbs(link.New)
 	}
 	_, network := errors.AsType[*net.OpError](err)
-	return !network // kopia lists directories with calls that name no path
+	return !network && !errors.Is(err, syscall.ENOMEM) // kopia lists directories with calls that name no path, and maps indexes with such
 }
 
 // isBelow reports whether an error is of a file in one of the directories.
