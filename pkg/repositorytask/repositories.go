@@ -84,8 +84,8 @@ func shownAddress(repo *uploader.Repository) string {
 	return messageOf(repo.Identity())
 }
 
-// addressOf is the shownAddress of the repository of a backup; for a process without the credentials of its location it is what that says of where it
-// leads. The error is the API server's, or that of a storage that does not say where it is.
+// addressOf is the shownAddress of the repository of a backup; for a process without the credentials of its location it is what that, and the
+// BackupRepository of a Velero server, say of where it is. The error is the API server's, or that of a storage that does not say where it is.
 func (r *Repositories) addressOf(ctx context.Context, pvb *velerov1.PodVolumeBackup) (string, error) {
 	repo, err := r.Of(ctx, pvb)
 	if err == nil {
@@ -98,12 +98,19 @@ func (r *Repositories) addressOf(ctx context.Context, pvb *velerov1.PodVolumeBac
 	if err := r.api.Get(ctx, client.ObjectKey{Namespace: r.namespace, Name: pvb.Spec.BackupStorageLocation}, &location); err != nil {
 		return "", fmt.Errorf("get BackupStorageLocation %s: %w", pvb.Spec.BackupStorageLocation, err)
 	}
-	leads := []string{location.Spec.Provider}
+	identifier, err := r.identifier(ctx, pvb)
+	if err != nil {
+		return "", err
+	}
+	leads := []string{uploaderOf(pvb), pvb.Spec.Pod.Namespace, location.Spec.Provider}
 	if bucket := location.Spec.ObjectStorage; bucket != nil {
 		leads = append(leads, bucket.Bucket, bucket.Prefix)
 	}
 	for _, name := range slices.Sorted(maps.Keys(location.Spec.Config)) {
 		leads = append(leads, name+"="+uploader.RedactURL(location.Spec.Config[name]))
+	}
+	if identifier != "" {
+		leads = append(leads, uploader.RedactURL(identifier))
 	}
 	return messageOf("not resolved: " + strings.Join(leads, " ")), nil
 }

@@ -351,9 +351,41 @@ func TestRestoreWithoutCredentials(t *testing.T) {
 	if after, err := NewRepositories(s.Client, s.Namespace).addressOf(t.Context(), pvb); err != nil || after == before {
 		t.Errorf("%q, %v", after, err)
 	}
+	pvb.Spec.Pod.Namespace = "bank"
+	if other, err := NewRepositories(s.Client, s.Namespace).addressOf(t.Context(), pvb); err != nil || other == before || !strings.Contains(other, "bank") {
+		t.Errorf("of another namespace: %q, %v", other, err)
+	}
 	pvb.Spec.BackupStorageLocation = "gone"
 	if gone, err := NewRepositories(s.Client, s.Namespace).addressOf(t.Context(), pvb); err == nil {
 		t.Errorf("%q", gone)
+	}
+}
+
+// TestRestoreWithoutCredentialsOfAnIdentifier: a Velero server has recorded where the repository is, and that is edited while the location is not.
+func TestRestoreWithoutCredentialsOfAnIdentifier(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	location := s.DirectoryLocation("default", s.dir)
+	location.Spec.Provider, location.Spec.Config = "velero.io/azure", nil // no storageAccount: misconfigured
+	if err := s.Client.Patch(t.Context(), location, client.Merge); err != nil {
+		t.Fatal(err)
+	}
+	s.recordRepository("azure:backups:/first")
+	pvb := &velerov1.PodVolumeBackup{Spec: velerov1.PodVolumeBackupSpec{BackupStorageLocation: "default", UploaderType: "restic", Pod: corev1.ObjectReference{Namespace: "shop"}}}
+	address := func() string {
+		t.Helper()
+		address, err := NewRepositories(s.Client, s.Namespace).addressOf(t.Context(), pvb)
+		if err != nil || !strings.HasPrefix(address, "not resolved: ") {
+			t.Errorf("%q, %v", address, err)
+		}
+		return address
+	}
+	before := address()
+	recorded := &velerov1.BackupRepository{ObjectMeta: s.Meta("shop-default-restic")}
+	s.Get(recorded)
+	s.Change(recorded, func() { recorded.Spec.ResticIdentifier = "azure:backups:/second" })
+	if after := address(); after == before || !strings.Contains(after, "azure:backups:/second") {
+		t.Errorf("%q was %q", after, before)
 	}
 }
 
