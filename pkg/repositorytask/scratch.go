@@ -95,6 +95,7 @@ func (r *run) restoreOnce(ctx context.Context, i int, v *v1alpha1.RepositoryTask
 	case err != nil:
 		return uploader.VerifyResult{}, err
 	case now != address:
+		v.Address = now
 		return uploader.VerifyResult{}, &scratchError{v1alpha1.ReasonInvalidSettings, true, fmt.Sprintf("BackupStorageLocation %s was edited during the restore: nobody knows which repository it has read", s.backup.Spec.BackupStorageLocation)}
 	}
 	return result, nil
