@@ -102,7 +102,7 @@ func (r *Repositories) addressOf(ctx context.Context, pvb *velerov1.PodVolumeBac
 	if err != nil {
 		return "", err
 	}
-	leads := []string{uploaderOf(pvb), pvb.Spec.Pod.Namespace, location.Spec.Provider}
+	leads := []string{v1alpha1.UploaderName(pvb.Spec.UploaderType), pvb.Spec.Pod.Namespace, location.Spec.Provider}
 	if bucket := location.Spec.ObjectStorage; bucket != nil {
 		leads = append(leads, bucket.Bucket, bucket.Prefix)
 	}
