@@ -426,8 +426,9 @@ func TestParentHasEnded(t *testing.T) {
 	pod := c.pod("source", "data")
 	write(t, c.dir(pod, "data")+"/file", "content")
 	snapshot := ""
-	for range 2 {
+	for _, uploader := range []string{"", "restic"} { // no name means restic
 		pvb := c.newBackup(pod, "data")
+		pvb.Spec.UploaderType = uploader
 		pvb.Labels = map[string]string{velerov1.PVCUIDLabel: "claim"}
 		c.Create(pvb)
 		calls := data.Calls

@@ -103,7 +103,7 @@ func (op *Operation) earlierBackups(ctx context.Context, pvb *velerov1.PodVolume
 // there is none. Without one restic looks for a snapshot of the same host and path, which only fits pods that keep their UID.
 func newestSnapshot(earlier []velerov1.PodVolumeBackup, pvb *velerov1.PodVolumeBackup) string {
 	for _, b := range slices.Backward(earlier) {
-		if b.Spec.UploaderType == pvb.Spec.UploaderType && b.Spec.BackupStorageLocation == pvb.Spec.BackupStorageLocation {
+		if v1alpha1.UploaderName(b.Spec.UploaderType) == v1alpha1.UploaderName(pvb.Spec.UploaderType) && b.Spec.BackupStorageLocation == pvb.Spec.BackupStorageLocation {
 			return b.Status.SnapshotID
 		}
 	}
