@@ -175,7 +175,7 @@ func TestRepairUnlock(t *testing.T) {
 	s.store(other, "kopia", "shop", "k-0")
 	task := s.repairTask("kopia", v1alpha1.RepairUnlock)
 	task.Spec.Backup = "other"
-	if got := s.ended(task).Status; got.Phase != v1alpha1.PhaseFailed || got.Reason != v1alpha1.ReasonUnsupported || !strings.Contains(got.Message, "kopia has no locks") || got.Repositories[0].Repair != nil {
+	if got := s.ended(task).Status; got.Phase != v1alpha1.PhaseCompleted || got.Repositories[0].Result != v1alpha1.RepositoryRepaired || !strings.Contains(got.Conditions[0].Message, "it had no stale lock") {
 		t.Errorf("%+v", got)
 	}
 }

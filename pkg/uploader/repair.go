@@ -14,7 +14,7 @@ type Repairer interface {
 	// steps in place of bytes.
 	RepairIndex(ctx context.Context, repo Repository, p progress.Sink) (IndexRepair, error)
 	// Unlock removes the locks that the data path itself holds for stale, and no other. The error is ErrUnsupported for a read-only
-	// repository, and for a data path without locks, and ErrUnconfirmed if stale locks may be left.
+	// repository, and ErrUnconfirmed if stale locks may be left. Without locks there is nothing to do.
 	Unlock(ctx context.Context, repo Repository) (Unlocked, error)
 }
 
