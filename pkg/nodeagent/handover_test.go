@@ -1,9 +1,11 @@
 package nodeagent
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/plimsoll-io/plimsoll/pkg/donefile"
 	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
 	"github.com/plimsoll-io/plimsoll/pkg/volume"
@@ -124,5 +127,39 @@ func TestRestoresOfPodsThatDoNotWait(t *testing.T) {
 	defer c.history.mu.Unlock()
 	if n := len(c.history.versions[foreign.UID]); n != 1 {
 		t.Errorf("another node's restore was written %d times", n-1)
+	}
+}
+
+// kubectl delete restore takes the PodVolumeRestores with it: the pod would wait for ever, and no object would say why. One that waits for a slot has no
+// finalizer and is gone at once.
+func TestDeletedRestoreTellsTheInitContainer(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, controlplane.LatestVelero)
+	started := make(chan struct{}, 1)
+	data := uploadertest.NewFake(t.TempDir())
+	data.OnRestore = func(ctx context.Context, _ uploader.RestoreRequest, _ progress.Sink) (uploader.RestoreResult, error) {
+		started <- struct{}{}
+		<-ctx.Done()
+		return uploader.RestoreResult{}, context.Cause(ctx)
+	}
+	c.startAgent(data, nil)
+	restoring, queued := c.pod("restoring", "data"), c.pod("queued", "data")
+	first, second := c.newRestore(restoring, "data", "1234abcd"), c.newRestore(queued, "data", "1234abcd")
+	c.setInitContainer(restoring, running)
+	c.Create(first)
+	<-started
+	c.setInitContainer(queued, running)
+	c.Create(second)
+	c.history.until(t, second, "queued", func(s podvolume.PodVolume) bool { return s.LastSnapshot().State == progress.StateQueued })
+	for _, pvr := range []*velerov1.PodVolumeRestore{second, first} {
+		if err := c.Client.Delete(t.Context(), pvr.DeepCopy()); err != nil {
+			t.Fatal(err)
+		}
+		c.history.untilDeleted(t, pvr)
+	}
+	for _, pod := range []*corev1.Pod{restoring, queued} {
+		if err := c.waited(pod); !errors.Is(err, donefile.ErrRestoreFailed) || !strings.Contains(err.Error(), "Deleted: PodVolumeRestore") {
+			t.Errorf("pod %s: the init container ended with %v", pod.Name, err)
+		}
 	}
 }

@@ -72,10 +72,12 @@ func (a *Agent) reconcilePod(ctx context.Context, req reconcile.Request) (reconc
 		return reconcile.Result{}, client.IgnoreNotFound(err) // gone: kubelet has unmounted its volumes
 	}
 	records, err := a.env.Records.List(pod.UID)
-	if err != nil || len(records) == 0 {
+	if err != nil {
 		return reconcile.Result{}, err
 	}
-	err = a.reconcileMarkers(ctx, &pod, records)
+	if len(records) > 0 { // the record of a restore whose object was deleted comes after the last change that the watches bring
+		err = a.reconcileMarkers(ctx, &pod, records)
+	}
 	busy := errors.Is(err, errMarkersBusy)
 	if err != nil && !busy {
 		return reconcile.Result{}, fmt.Errorf("settle the markers of pod %s: %w", req, err)

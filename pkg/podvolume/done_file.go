@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/donefile"
 	"github.com/plimsoll-io/plimsoll/pkg/volume"
 )
@@ -218,11 +219,19 @@ func (op *Operation) saveFailure(ctx context.Context, status terminalStatus) err
 	if err != nil || slices.ContainsFunc(records, func(done donefile.Record) bool { return completes(&done, &rec) }) {
 		return err
 	}
-	rec.Failure = fmt.Sprintf("%s: see PodVolumeRestore %s/%s", status.reason, pvr.Namespace, pvr.Name)
+	rec.Failure = describeFailure(status.reason, pvr)
 	rec.Reserved = op.roomKept
 	err = op.env.Records.Save(op.foundPodUID, rec)
 	op.roomKept = op.roomKept && err != nil
 	return errors.Join(err, op.env.failBeside(ctx, pod, rec), hangs)
+}
+
+// describeFailure returns what the failed file says.
+func describeFailure(reason v1alpha1.Reason, pvr *velerov1.PodVolumeRestore) string {
+	if reason == v1alpha1.ReasonDeleted { // with its Restore, and then nothing else says it
+		return fmt.Sprintf("%s: PodVolumeRestore %s/%s was deleted before the volume was restored", reason, pvr.Namespace, pvr.Name)
+	}
+	return fmt.Sprintf("%s: see PodVolumeRestore %s/%s", reason, pvr.Namespace, pvr.Name)
 }
 
 // completes reports whether done says that the volume of rec is restored. Any PodVolumeRestore of the same Restore may have done that.

@@ -333,7 +333,7 @@ func (op *Operation) finish(ctx, shutdownCtx context.Context, result attemptResu
 		op.volumeNote = op.cleanUpPaths(shutdownCtx)
 	}
 	status := op.terminalStatusOf(ctx, shutdownCtx, result, err)
-	if op.Kind == Restore && status.phase != PhaseCompleted && status.reason != v1alpha1.ReasonPodGone && status.reason != v1alpha1.ReasonDeleted {
+	if op.Kind == Restore && status.phase != PhaseCompleted && status.reason != v1alpha1.ReasonPodGone {
 		recorder := op
 		if op.leftBehind { // the goroutine that goes on has the fields of op
 			recorder = NewOperation(op.env, op.PodVolume, op.stop)

@@ -3,7 +3,9 @@
 package faults
 
 import (
+	"errors"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/pkg/donefile"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/test/rig"
 	"github.com/plimsoll-io/plimsoll/test/testenv"
@@ -80,9 +83,14 @@ func TestObjectIsDeleted(t *testing.T) {
 			f, source := bucketVolume(t, bucketBytes[uploader])
 			f.Start()
 			stored := rig.SnapshotOf(f.Complete(f.backUp(source, uploader)))
-			pvr := f.NewRestore(f.WaitingPod("target", "data"), "data", stored)
+			target := f.WaitingPod("target", "data")
+			pvr := f.NewRestore(target, "data", stored)
 			f.startSlowly(pvr)
 			f.deleteObject(r, pvr)
+			err := donefile.Wait(f.Context(), filepath.Dir(f.Volume(target, "data")), donefile.RestoreUID(pvr), func(string) {})
+			if !errors.Is(err, donefile.ErrRestoreFailed) {
+				f.T.Errorf("restore-wait ended with %v", err)
+			}
 		})
 	}
 }
