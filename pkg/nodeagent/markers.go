@@ -88,8 +88,8 @@ func (a *Agent) reconcilePod(ctx context.Context, req reconcile.Request) (reconc
 	return reconcile.Result{}, nil
 }
 
-// errMarkersBusy means that a volume must be checked again soon: it does not answer, which must not hold up the other pods, or is
-// still worked on.
+// errMarkersBusy means that a volume must be checked again soon: it does not answer, which must not hold up the other pods, is not
+// mounted yet, or is still worked on.
 var errMarkersBusy = errors.New("a volume of the pod is busy")
 
 // reconcileMarkers runs reconcileMarker beside the controller, once at a time for each pod: the kernel may hold it for as long as a device
@@ -129,7 +129,9 @@ func (a *Agent) reconcileMarker(ctx context.Context, pod *corev1.Pod, rec donefi
 	switch {
 	case err == nil:
 		defer dir.Close()
-	case waits || !isUnmounted(err):
+	case waits && isUnmounted(err): // yet
+		return errMarkersBusy
+	case !isUnmounted(err):
 		return err
 	case pod.Status.Phase != corev1.PodFailed && pod.Status.Phase != corev1.PodSucceeded:
 		return nil // it comes back, or the pod goes

@@ -17,11 +17,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/donefile"
 	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/uploadertest"
 	"github.com/plimsoll-io/plimsoll/test/controlplane"
+	"github.com/plimsoll-io/plimsoll/test/testenv"
 )
 
 // podWithClaim makes a pod whose volume data is that of a CSI driver. Its directory is there, as after a start of the node,
@@ -181,6 +183,38 @@ func TestVolumeIsNeverMounted(t *testing.T) {
 			if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
 				t.Errorf("on the node's own disk: %v %v", left, err)
 			}
+		})
+	}
+}
+
+// A restore fails, or is canceled, before its volume is mounted. The pod's init container is told so when it runs.
+func TestFailureIsToldWhenTheVolumeIsMounted(t *testing.T) {
+	t.Parallel()
+	for name, state := range map[string]corev1.ContainerState{"canceled before the init container runs": initializing, "gave up, when the node was started again": running} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, controlplane.LatestVelero)
+			pod, dir := c.podWithClaim()
+			c.startAgent(uploadertest.NewFake(t.TempDir()), func(cfg *Config) { cfg.PrepareTimeout = 500 * time.Millisecond })
+			c.setInitContainer(pod, state)
+			pvr := c.newRestore(pod, "data", "1234abcd")
+			if pvr.Spec.Cancel = state.Running == nil; pvr.Spec.Cancel {
+				if err := os.Remove(dir); err != nil { // the driver makes it
+					t.Fatal(err)
+				}
+			}
+			c.Create(pvr)
+			if end := c.end(pvr); end.Phase == podvolume.PhaseCompleted {
+				t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
+			}
+			mkdir(t, dir)
+			content := t.TempDir()
+			bindMount(t, content, dir)
+			if state.Running == nil {
+				c.setInitContainer(pod, running)
+			}
+			failed := donefile.Name(c.restore.UID, "failed")
+			testenv.Eventually(t, "the init container is told", func() bool { return marked(t, content, failed) })
 		})
 	}
 }

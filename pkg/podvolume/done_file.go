@@ -199,7 +199,7 @@ func (op *Operation) recordFailure(ctx context.Context, status terminalStatus) s
 		return fmt.Sprintf("; the volume does not answer for %s: the pod's init container learns of this when it does", op.env.EndTimeout)
 	}
 	if err != nil {
-		op.log.Debug("Cannot record the failure for the init container", "error", err)
+		op.log.Debug("The init container does not learn of the failure, or not yet", "error", err)
 	}
 	return ""
 }
@@ -210,10 +210,7 @@ func (op *Operation) saveFailure(ctx context.Context, status terminalStatus) err
 	if err != nil || !HasRestoreWait(pod) || RestoreWaitSucceeded(pod) { // a pod that runs waits for nothing, and must not when it is started again
 		return err
 	}
-	hangs := op.env.lookAt(pod, op.foundDir)
-	if hangs != nil && !errors.Is(hangs, volume.ErrNoAnswer) {
-		return hangs
-	}
+	unopened := op.env.lookAt(pod, op.foundDir) // such as a volume that is not mounted yet: its pod's init container begins later
 	rec := op.newRecord(pvr)
 	records, err := op.env.Records.List(op.foundPodUID)
 	if err != nil || slices.ContainsFunc(records, func(done donefile.Record) bool { return completes(&done, &rec) }) {
@@ -223,7 +220,7 @@ func (op *Operation) saveFailure(ctx context.Context, status terminalStatus) err
 	rec.Reserved = op.roomKept
 	err = op.env.Records.Save(op.foundPodUID, rec)
 	op.roomKept = op.roomKept && err != nil
-	return errors.Join(err, op.env.failBeside(ctx, pod, rec), hangs)
+	return errors.Join(err, op.env.failBeside(ctx, pod, rec), unopened)
 }
 
 // describeFailure returns what the failed file says.
