@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -35,7 +36,14 @@ type Record struct {
 	Marked           bool       `json:"marked"`              // the marker may lie in the volume
 	Reserved         bool       `json:"reserved,omitempty"`  // the room of the marker may lie in the volume
 	Used             bool       `json:"used"`                // the init container has ended with 0 since: the pod uses the volume
+
+	// Overwritten means that another restore of the same Restore into the same claim has written into the directory since, and that none has completed
+	// it after that.
+	Overwritten bool `json:"overwritten,omitempty"`
 }
+
+// Complete reports whether the record says that the directory is complete.
+func (rec Record) Complete() bool { return rec.Failure == "" && !rec.Overwritten }
 
 // LostWithNode reports whether the volume is in memory and was lost when the node restarted.
 func (rec Record) LostWithNode(dir *os.File) bool {
@@ -171,6 +179,12 @@ func (r Records) List(pod types.UID) ([]Record, error) {
 	return found, nil
 }
 
+// Changed reports whether a record is another one now than rec, or is gone.
+func (r Records) Changed(pod types.UID, rec Record) (bool, error) {
+	records, err := r.List(pod)
+	return err == nil && !slices.Contains(records, rec), err
+}
+
 // Complete returns the record that a PodVolumeRestore has completed its volume, nil if there is none.
 func (r Records) Complete(pod types.UID, pvr *velerov1.PodVolumeRestore) (*Record, error) {
 	if pod == "" {
@@ -178,7 +192,7 @@ func (r Records) Complete(pod types.UID, pvr *velerov1.PodVolumeRestore) (*Recor
 	}
 	records, err := r.List(pod)
 	for i := range records {
-		if rec := &records[i]; rec.PodVolumeRestore == pvr.UID && rec.Volume == pvr.Spec.Volume && rec.Failure == "" {
+		if rec := &records[i]; rec.PodVolumeRestore == pvr.UID && rec.Volume == pvr.Spec.Volume && rec.Complete() {
 			return rec, nil
 		}
 	}

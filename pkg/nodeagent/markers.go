@@ -29,6 +29,9 @@ import (
 // reasonVolumeLost is why a volume in memory is not handed over again: its node was started before the pod used it.
 const reasonVolumeLost = "VolumeLost: the volume is in memory, and its node was started again before the pod used it: restore it again"
 
+// reasonOverwritten is why a volume is not handed over that was complete, until another restore into the same directory ended half way.
+const reasonOverwritten = "Overwritten: another restore of the Restore into the same claim has overwritten the data, and ended before it was complete: restore it again"
+
 // watchPods settles the markers in the volumes of this node's pods when a pod changes, or a restore into it ends.
 func (a *Agent) watchPods(mgr ctrl.Manager) error {
 	waits := predicate.NewPredicateFuncs(func(o client.Object) bool { return podvolume.HasRestoreWait(o.(*corev1.Pod)) })
@@ -145,8 +148,11 @@ func (a *Agent) reconcileMarker(ctx context.Context, pod *corev1.Pod, rec donefi
 		return cmp.Or(err, errMarkersBusy)
 	}
 	defer unlock()
+	if changed, err := a.env.Records.Changed(pod.UID, rec); changed || err != nil { // by a restore that had the lock meanwhile
+		return cmp.Or(err, errMarkersBusy)
+	}
 	if waits {
-		return a.keepMarker(pod, rec, dir)
+		return a.keepMarker(ctx, pod, rec, dir)
 	}
 	if err := donefile.Remove(dir, rec.Restore); err != nil {
 		return err
@@ -196,8 +202,13 @@ func isUnmounted(err error) bool {
 
 // keepMarker writes the marker of a volume whose pod's init container runs. One that was there may be missing because the init
 // container has removed it, and the pod does not show yet that it has ended. So that is believed after a while only; then
-// another pod that shares the volume has removed it, or the node was started again.
-func (a *Agent) keepMarker(pod *corev1.Pod, rec donefile.Record, dir *os.File) error {
+// another pod that shares the volume has removed it, or the node was started again. No restore that is to write into the directory
+// may be pending.
+func (a *Agent) keepMarker(ctx context.Context, pod *corev1.Pod, rec donefile.Record, dir *os.File) error {
+	overwritten := rec.Overwritten && rec.Failure == "" && !rec.Used
+	if overwritten {
+		rec.Failure = reasonOverwritten
+	}
 	there, err := donefile.Exists(dir, donefile.Name(rec.Restore, rec.Failure))
 	if err != nil {
 		return err
@@ -211,6 +222,11 @@ func (a *Agent) keepMarker(pod *corev1.Pod, rec donefile.Record, dir *os.File) e
 	rec.Marked, rec.Reserved = true, false
 	if err := a.env.Records.Save(pod.UID, rec); err != nil {
 		return err
+	}
+	if overwritten {
+		if err := a.env.FailBeside(ctx, pod, rec); err != nil {
+			return err
+		}
 	}
 	return donefile.Write(dir, rec.Restore, rec.Failure)
 }

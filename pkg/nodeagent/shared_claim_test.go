@@ -2,6 +2,7 @@ package nodeagent
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -163,6 +164,96 @@ func TestOneOfTheRestoresIntoAClaimFails(t *testing.T) {
 			})
 		}
 	}
+}
+
+// The second restore into a claim has overwritten half of what the first one restored when its pod goes, and nobody waits for a second one any more. What
+// the first pod's claim holds is not complete, also if no agent was there when the second restore ended.
+func TestPodOfTheSecondRestoreIntoAClaimGoes(t *testing.T) {
+	t.Parallel()
+	for _, away := range []bool{false, true} {
+		t.Run(fmt.Sprintf("agent away: %v", away), func(t *testing.T) {
+			t.Parallel()
+			s := newSharedClaim(t, false)
+			halfway := make(chan struct{})
+			var calls atomic.Int32
+			data := uploadertest.NewFake(t.TempDir())
+			data.OnRestore = func(ctx context.Context, req uploader.RestoreRequest, _ progress.Sink) (uploader.RestoreResult, error) {
+				call := calls.Add(1)
+				err := os.WriteFile(filepath.Join(req.Volume.Name(), "file"), []byte{byte(call)}, 0o600)
+				if call > 1 {
+					close(halfway)
+					<-ctx.Done()
+					err = context.Cause(ctx)
+				}
+				return uploader.RestoreResult{TotalBytes: 1}, err
+			}
+			agent, stop := s.startAgent(data, func(cfg *Config) { cfg.AllowUnmounted = true })
+			s.Create(s.restores[0])
+			s.end(s.restores[0])
+			s.Create(s.restores[1])
+			<-halfway
+			if away {
+				stop()
+			}
+			if err := s.Client.Delete(t.Context(), s.pods[1], client.GracePeriodSeconds(0)); err != nil {
+				t.Fatal(err)
+			}
+			if away { // the agent of another node has ended it
+				s.Patch(s.restores[1].DeepCopy(), `{"metadata":{"finalizers":null},"status":{"phase":"Failed","completionTimestamp":"2026-01-01T00:00:00Z"}}`)
+				agent, _ = s.startAgent(data, func(cfg *Config) { cfg.AllowUnmounted = true })
+			}
+			if end := s.end(s.restores[1]); end.Phase != podvolume.PhaseFailed {
+				t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
+			}
+			s.pods = s.pods[:1]
+			done, failed := string(s.restore.UID), donefile.Name(s.restore.UID, "failed")
+			testenv.Eventually(t, "the init container is told something", func() bool { return marked(t, s.dir, done) || marked(t, s.dir, failed) })
+			s.settle(t.Context(), agent)
+			said, err := os.ReadFile(filepath.Join(s.dir, donefile.Dir, failed))
+			if err != nil || !strings.HasPrefix(string(said), "Overwritten: ") || marked(t, s.dir, done) {
+				t.Errorf("the init container is told %q, %v", said, err)
+			}
+		})
+	}
+}
+
+// A restore whose pod has gone half way leaves a claim incomplete until another one completes it.
+func TestClaimIsCompletedAfterAHalf(t *testing.T) {
+	t.Parallel()
+	s := newSharedClaim(t, false)
+	halfway := make(chan struct{})
+	var calls atomic.Int32
+	data := uploadertest.NewFake(t.TempDir())
+	data.OnRestore = func(ctx context.Context, req uploader.RestoreRequest, _ progress.Sink) (uploader.RestoreResult, error) {
+		if calls.Add(1) == 2 {
+			close(halfway)
+			<-ctx.Done()
+			return uploader.RestoreResult{}, context.Cause(ctx)
+		}
+		return uploader.RestoreResult{TotalBytes: 1}, os.WriteFile(filepath.Join(req.Volume.Name(), "file"), []byte("x"), 0o600)
+	}
+	third, dir := s.podOfClaim("third", "data")
+	bindMount(t, s.dir, dir)
+	s.setInitContainer(third, running)
+	s.pods, s.restores = append(s.pods, third), append(s.restores, s.newRestore(third, "data", "1111abcd"))
+	s.startAgent(data, func(cfg *Config) { cfg.AllowUnmounted = true })
+	s.Create(s.restores[0])
+	s.end(s.restores[0])
+	s.Create(s.restores[1])
+	<-halfway
+	s.Create(s.restores[2]) // is pending when the second one ends
+	s.history.until(t, s.restores[2], "queued", func(pv podvolume.PodVolume) bool { return pv.LastSnapshot().State == progress.StateQueued })
+	if err := s.Client.Delete(t.Context(), s.pods[1], client.GracePeriodSeconds(0)); err != nil {
+		t.Fatal(err)
+	}
+	s.end(s.restores[1])
+	if end := s.end(s.restores[2]); end.Phase != podvolume.PhaseCompleted {
+		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
+	}
+	testenv.Eventually(t, "the done file is there", func() bool { return marked(t, s.dir, string(s.restore.UID)) })
+	s.setInitContainer(s.pods[0], exited)
+	s.setInitContainer(third, exited)
+	holdsOnly(t, s.dir, "file")
 }
 
 // The pod of a complete restore begins while another restore of the same Restore writes into the directory: its markers are not removed before that has

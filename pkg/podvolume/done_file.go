@@ -168,6 +168,9 @@ func (op *Operation) removeDoneFile(pvr *velerov1.PodVolumeRestore, dir *os.File
 func (op *Operation) writeDoneFile(ctx context.Context, pod *corev1.Pod, pvr *velerov1.PodVolumeRestore, dir *os.File, result attemptResult) error {
 	rec := op.newRecord(pvr)
 	rec.Errors, rec.Unchecked, rec.Refused, rec.Message = result.errors, result.unchecked, result.refused, result.message
+	if err := op.env.clearOverwritten(ctx, pod, rec); err != nil {
+		return err
+	}
 	pending, err := op.env.PendingRestore(ctx, pod, rec)
 	if err != nil {
 		return err
@@ -220,7 +223,7 @@ func (op *Operation) saveFailure(ctx context.Context, status terminalStatus) err
 	rec.Reserved = op.roomKept
 	err = op.env.Records.Save(op.foundPodUID, rec)
 	op.roomKept = op.roomKept && err != nil
-	return errors.Join(err, op.env.failBeside(ctx, pod, rec), unopened)
+	return errors.Join(err, op.env.FailBeside(ctx, pod, rec), unopened)
 }
 
 // describeFailure returns what the failed file says.
@@ -233,7 +236,7 @@ func describeFailure(reason v1alpha1.Reason, pvr *velerov1.PodVolumeRestore) str
 
 // completes reports whether done says that the volume of rec is restored. Any PodVolumeRestore of the same Restore may have done that.
 func completes(done, rec *donefile.Record) bool {
-	return done.Failure == "" && done.Volume == rec.Volume && (done.Restore == rec.Restore || done.PodVolumeRestore == rec.PodVolumeRestore)
+	return done.Complete() && done.Volume == rec.Volume && (done.Restore == rec.Restore || done.PodVolumeRestore == rec.PodVolumeRestore)
 }
 
 // lookAt makes sure that a volume is there. The error is volume.ErrNoAnswer if it hangs.

@@ -138,6 +138,7 @@ type Environment struct {
 	waiters    *locationlimit.Waiters
 
 	directories directories
+	recordsMu   sync.Mutex // held while records of other restores are changed
 }
 
 // NewEnvironment returns the Environment of a node.

@@ -62,7 +62,7 @@ func (op *Operation) restore(ctx context.Context) (_ attemptResult, err error) {
 			release()
 		}
 	}()
-	if _, err := op.waitingPod(ctx); err != nil { // a done file that it has seen may have been that of another restore
+	if err := op.beginWriting(ctx, pvr); err != nil {
 		return attemptResult{}, err
 	}
 	began := time.Now()
@@ -99,6 +99,16 @@ func (op *Operation) restoreRequest(ctx context.Context, pvr *velerov1.PodVolume
 	}
 	_, err = op.partial(ctx)
 	return req, err
+}
+
+// beginWriting makes sure, once the volume has no done file, that the pod still waits: it may have seen that of another restore, whose data is from now on
+// not complete any more.
+func (op *Operation) beginWriting(ctx context.Context, pvr *velerov1.PodVolumeRestore) error {
+	pod, err := op.waitingPod(ctx)
+	if err != nil {
+		return err
+	}
+	return op.env.markOverwritten(ctx, pod, op.newRecord(pvr))
 }
 
 // prove flushes what was restored since began, and compares it with what the snapshot has.

@@ -131,8 +131,8 @@ func (e *Environment) failureBeside(ctx context.Context, pod *corev1.Pod, rec do
 	return failure, err
 }
 
-// failBeside records the failure of rec for the other restores of the same Restore into the same claim, unless a pod uses what they have restored.
-func (e *Environment) failBeside(ctx context.Context, pod *corev1.Pod, rec donefile.Record) error {
+// FailBeside records the failure of rec for the other restores of the same Restore into the same claim, unless a pod uses what they have restored.
+func (e *Environment) FailBeside(ctx context.Context, pod *corev1.Pod, rec donefile.Record) error {
 	return e.recordsBeside(ctx, pod, rec, func(podUID types.UID, other donefile.Record) error {
 		if other.Failure != "" || other.Used {
 			return nil
@@ -142,12 +142,38 @@ func (e *Environment) failBeside(ctx context.Context, pod *corev1.Pod, rec donef
 	})
 }
 
-// recordsBeside calls do for the records of the other volumes of the same claim and the same Restore.
+// markOverwritten notes that the restore of rec begins to overwrite what other restores of the same Restore have restored into the same claim, unless a pod
+// uses that. Should it end without completing the directory, however that is and whether or not its agent runs then, their records do not say that the
+// directory is complete. The volume must be locked.
+func (e *Environment) markOverwritten(ctx context.Context, pod *corev1.Pod, rec donefile.Record) error {
+	return e.recordsBeside(ctx, pod, rec, func(podUID types.UID, other donefile.Record) error {
+		if !other.Complete() || other.Used {
+			return nil
+		}
+		other.Overwritten = true
+		return e.Records.Save(podUID, other)
+	})
+}
+
+// clearOverwritten takes that back when the restore of rec has completed the directory, whichever restore had left it incomplete. The volume must be locked.
+func (e *Environment) clearOverwritten(ctx context.Context, pod *corev1.Pod, rec donefile.Record) error {
+	return e.recordsBeside(ctx, pod, rec, func(podUID types.UID, other donefile.Record) error {
+		if !other.Overwritten {
+			return nil
+		}
+		other.Overwritten = false
+		return e.Records.Save(podUID, other)
+	})
+}
+
+// recordsBeside calls do, one at a time, for the records of the other volumes of the same claim and the same Restore.
 func (e *Environment) recordsBeside(ctx context.Context, pod *corev1.Pod, rec donefile.Record, do func(podUID types.UID, other donefile.Record) error) error {
 	volumes, err := e.sameClaim(ctx, pod, rec.Volume)
 	if err != nil {
 		return err
 	}
+	e.recordsMu.Lock()
+	defer e.recordsMu.Unlock()
 	var all []error
 	for _, vol := range volumes[1:] {
 		records, err := e.Records.List(vol.podUID)
