@@ -84,3 +84,40 @@ func TestVolumeHangsWhenItsRestoreEnds(t *testing.T) {
 		})
 	}
 }
+
+// A volume hangs when the restore first opens it, and answers when that was canceled and left behind: what goes on then does not take back what the init
+// container is told.
+func TestVolumeHangsWhenItsRestoreBegins(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("only root can mount")
+	}
+	c := newCluster(t, controlplane.LatestVelero)
+	pod, other := c.pod("target", "data"), c.pod("other", "data")
+	c.startAgent(uploadertest.NewFake(t.TempDir()), func(cfg *Config) { cfg.EndTimeout = 2 * time.Second })
+	volume, err := faultfs.Mount(c.dir(pod, "data"), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := volume.Unmount(); err != nil {
+			t.Error(err)
+		}
+	})
+	volume.Inject(faultfs.Fault{Hang: true})
+	c.setInitContainer(pod, running)
+	c.setInitContainer(other, running)
+	pvr := c.newRestore(pod, "data", "1234abcd")
+	c.Create(pvr)
+	testenv.Eventually(t, "the restore hangs", func() bool { return volume.Hanging() > 0 })
+	c.Patch(pvr.DeepCopy(), `{"spec":{"cancel":true}}`)
+	if end := c.end(pvr); end.Phase != podvolume.PhaseCanceled || !strings.Contains(message(end), "the volume does not answer for 2s") {
+		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
+	}
+	volume.Clear()
+	next := c.newRestore(other, "data", "1234abcd")
+	c.Create(next)
+	c.end(next) // it has the slot after the first one
+	failed := donefile.Name(c.restore.UID, "failed")
+	testenv.Eventually(t, "the init container is told", func() bool { return marked(t, c.dir(pod, "data"), failed) })
+}

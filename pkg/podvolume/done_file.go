@@ -92,7 +92,10 @@ func (op *Operation) isHandedOver(ctx context.Context, pvr *velerov1.PodVolumeRe
 
 // prepareDoneFile removes the done file of an earlier restore, and takes the room for that of this one: a restore that fills the volume could not tell
 // the pod's init container how it has ended. release gives back what of the room is not used, unless a marker is to be written later.
-func (op *Operation) prepareDoneFile(pvr *velerov1.PodVolumeRestore, dir *os.File) (release func(), err error) {
+func (op *Operation) prepareDoneFile(ctx context.Context, pvr *velerov1.PodVolumeRestore, dir *os.File) (release func(), err error) {
+	if err := stopCause(ctx); err != nil { // Run may have left this goroutine behind in a volume that hung, and has recorded the failure
+		return nil, err
+	}
 	if err := op.removeDoneFile(pvr, dir); err != nil {
 		return nil, err
 	}

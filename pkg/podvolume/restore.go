@@ -51,7 +51,7 @@ func (op *Operation) restore(ctx context.Context) (_ attemptResult, err error) {
 		return attemptResult{}, err
 	}
 	defer unlock()
-	release, err := op.prepareDoneFile(pvr, req.Volume)
+	release, err := op.prepareDoneFile(ctx, pvr, req.Volume)
 	if err != nil {
 		return attemptResult{}, err
 	}

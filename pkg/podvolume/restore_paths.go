@@ -73,7 +73,7 @@ func (op *Operation) restorePaths(ctx context.Context, up uploader.Uploader, req
 			return attemptResult{}, err
 		}
 		defer unlock()
-		release, err := op.prepareDoneFile(pvr, dir)
+		release, err := op.prepareDoneFile(ctx, pvr, dir)
 		if err != nil {
 			return attemptResult{}, err
 		}
