@@ -87,8 +87,8 @@ type Agent struct {
 	ended map[podvolume.Key]types.UID
 	// gone has the pods that were deleted from this node, and when: no other pod of the same name has their UIDs.
 	gone map[types.UID]time.Time
-	// unreadySince has the times since when the pods of claimed restores do not wait for their volumes.
-	unreadySince map[podvolume.Key]time.Time
+	// unready has the restores whose pods do not wait for their volumes.
+	unready map[podvolume.Key]unreadyRestore
 	// observed has what this agent has seen of the objects of other nodes' agents.
 	observed map[podvolume.Key]*observation
 	// deadlines has the deadlines of Backups that have volumes on other nodes, by the Backup's UID.
@@ -164,7 +164,7 @@ func SetUp(ctx context.Context, mgr ctrl.Manager, cfg Config) (*Agent, error) {
 		operations:    map[podvolume.Key]*podvolume.Operation{},
 		ended:         map[podvolume.Key]types.UID{},
 		gone:          map[types.UID]time.Time{},
-		unreadySince:  map[podvolume.Key]time.Time{},
+		unready:       map[podvolume.Key]unreadyRestore{},
 		observed:      map[podvolume.Key]*observation{},
 		deadlines:     map[types.UID]knownDeadline{},
 		unmarkedSince: map[types.NamespacedName]map[string]time.Time{},
@@ -254,7 +254,7 @@ func (a *Agent) start(ctx context.Context, pv podvolume.PodVolume) *podvolume.Op
 	ctx, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	op := podvolume.NewOperation(a.env, pv, stop)
 	a.operations[pv.Key()] = op
-	delete(a.unreadySince, pv.Key())
+	delete(a.unready, pv.Key())
 	a.running.Go(func() {
 		defer stop(context.Canceled)
 		op.Run(ctx, a.shutdownCtx)
@@ -298,7 +298,7 @@ func (a *Agent) forgetEnded(k podvolume.Key) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.ended, k)
-	delete(a.unreadySince, k)
+	delete(a.unready, k)
 	if seen, ok := a.observed[k]; ok && seen.deletionSeen.IsZero() {
 		delete(a.observed, k)
 	}

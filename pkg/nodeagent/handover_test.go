@@ -11,6 +11,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
 	"github.com/plimsoll-io/plimsoll/pkg/donefile"
 	"github.com/plimsoll-io/plimsoll/pkg/podvolume"
 	"github.com/plimsoll-io/plimsoll/pkg/progress"
@@ -130,7 +131,7 @@ func TestRestoresOfPodsThatDoNotWait(t *testing.T) {
 	}
 }
 
-// kubectl delete restore takes the PodVolumeRestores with it: the pod would wait for ever, and no object would say why. One that waits for a slot has no
+// kubectl delete restore takes the PodVolumeRestores with it: the pod would wait for ever, and no object would say why. One that waits for a slot or its pod has no
 // finalizer and is gone at once.
 func TestDeletedRestoreTellsTheInitContainer(t *testing.T) {
 	t.Parallel()
@@ -151,13 +152,19 @@ func TestDeletedRestoreTellsTheInitContainer(t *testing.T) {
 	c.setInitContainer(queued, running)
 	c.Create(second)
 	c.history.until(t, second, "queued", func(s podvolume.PodVolume) bool { return s.LastSnapshot().State == progress.StateQueued })
-	for _, pvr := range []*velerov1.PodVolumeRestore{second, first} {
+	starting := c.pod("starting", "data") // whose agent has not claimed anything
+	c.setInitContainer(starting, initializing)
+	third := c.newRestore(starting, "data", "1234abcd")
+	c.Create(third)
+	c.history.until(t, third, "waiting", func(s podvolume.PodVolume) bool { return s.LastSnapshot().Reason == v1alpha1.ReasonPodNotReady })
+	for _, pvr := range []*velerov1.PodVolumeRestore{third, second, first} {
 		if err := c.Client.Delete(t.Context(), pvr.DeepCopy()); err != nil {
 			t.Fatal(err)
 		}
 		c.history.untilDeleted(t, pvr)
 	}
-	for _, pod := range []*corev1.Pod{restoring, queued} {
+	c.setInitContainer(starting, running)
+	for _, pod := range []*corev1.Pod{restoring, queued, starting} {
 		if err := c.waited(pod); !errors.Is(err, donefile.ErrRestoreFailed) || !strings.Contains(err.Error(), "Deleted: PodVolumeRestore") {
 			t.Errorf("pod %s: the init container ended with %v", pod.Name, err)
 		}

@@ -90,7 +90,7 @@ func (a *Agent) reconcileBackup(ctx context.Context, req reconcile.Request) (rec
 	var pvb velerov1.PodVolumeBackup
 	key := podvolume.Key{Kind: podvolume.Backup, Name: req.Name}
 	if err := a.find(ctx, key, &pvb); err != nil {
-		return a.reconcileGone(key, err)
+		return a.reconcileGone(ctx, key, err)
 	}
 	pv := podvolume.FromBackup(&pvb)
 	switch {
@@ -115,7 +115,7 @@ func (a *Agent) reconcileRestore(ctx context.Context, req reconcile.Request) (re
 	var pvr velerov1.PodVolumeRestore
 	key := podvolume.Key{Kind: podvolume.Restore, Name: req.Name}
 	if err := a.find(ctx, key, &pvr); err != nil {
-		return a.reconcileGone(key, err)
+		return a.reconcileGone(ctx, key, err)
 	}
 	pv := podvolume.FromRestore(&pvr)
 	if pv.Terminal() {
@@ -184,9 +184,15 @@ func (a *Agent) handedOverBefore(pvr *velerov1.PodVolumeRestore, pod types.UID) 
 }
 
 // reconcileGone handles an object that is in no watch any more.
-func (a *Agent) reconcileGone(k podvolume.Key, err error) (reconcile.Result, error) {
+func (a *Agent) reconcileGone(ctx context.Context, k podvolume.Key, err error) (reconcile.Result, error) {
 	if !apierrors.IsNotFound(err) {
 		return reconcile.Result{}, fmt.Errorf("get %s: %w", k.Kind, err)
+	}
+	a.mu.Lock()
+	restore, unready := a.unready[k]
+	a.mu.Unlock()
+	if unready { // find has asked the API server. The pod will wait for it, and is told by an operation that ends at once
+		a.admit(ctx, restore.podVolume, podvolume.ErrDeleted)
 	}
 	a.interrupt(k, podvolume.ErrDeleted)
 	a.forgetEnded(k)

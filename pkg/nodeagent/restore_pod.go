@@ -35,15 +35,21 @@ func (a *Agent) reconcileRestoreBeforePod(ctx context.Context, pv podvolume.PodV
 	return reconcile.Result{RequeueAfter: min(left, time.Minute)}, nil
 }
 
+// unreadyRestore is a restore whose pod does not wait for its volumes.
+type unreadyRestore struct {
+	since     time.Time // when this agent first saw that
+	podVolume podvolume.PodVolume
+}
+
 // unreadyTime returns for how long this agent has seen that a restore's pod does not wait for its volumes. The restore may be
 // much older: it may have been queued or claimed before the node restarted.
 func (a *Agent) unreadyTime(pv podvolume.PodVolume) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if _, seen := a.unreadySince[pv.Key()]; !seen {
-		a.unreadySince[pv.Key()] = time.Now()
+	if _, seen := a.unready[pv.Key()]; !seen {
+		a.unready[pv.Key()] = unreadyRestore{time.Now(), pv}
 	}
-	return time.Since(a.unreadySince[pv.Key()])
+	return time.Since(a.unready[pv.Key()].since)
 }
 
 func (a *Agent) podNotReady(pv podvolume.PodVolume, why string) error {
@@ -101,7 +107,7 @@ func (a *Agent) reconcileRestoreWithoutPod(ctx context.Context, pv podvolume.Pod
 		return reconcile.Result{}, nil
 	}
 	a.mu.Lock()
-	delete(a.unreadySince, pv.Key()) // the agent of the pod's node may take it
+	delete(a.unready, pv.Key()) // the agent of the pod's node may take it
 	a.mu.Unlock()
 	return a.reconcileRestoreElsewhere(ctx, pv)
 }

@@ -64,7 +64,7 @@ func TestInitContainerDoesNotComeBack(t *testing.T) {
 func TestQueuedRestoreWaitsForItsPodAnew(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		a := &Agent{unreadySince: map[podvolume.Key]time.Time{}}
+		a := &Agent{unready: map[podvolume.Key]unreadyRestore{}}
 		pvr := &velerov1.PodVolumeRestore{ObjectMeta: metav1.ObjectMeta{Name: "r", CreationTimestamp: metav1.NewTime(time.Now().Add(-time.Hour))}}
 		for i, state := range []progress.State{progress.StateQueued, progress.StateWaiting, progress.StateWaiting} {
 			pvr.Annotations = map[string]string{v1alpha1.AnnotationProgress: encode(progress.Snapshot{State: state})}

@@ -161,6 +161,6 @@ func (a *Agent) worksOn(k podvolume.Key) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	_, admitted := a.operations[k]
-	_, waits := a.unreadySince[k]
+	_, waits := a.unready[k]
 	return admitted || waits
 }
