@@ -205,8 +205,30 @@ func (d *download) resumeAt() (int64, error) {
 		return 0, err
 	case !info.Mode().IsRegular():
 		return 0, fmt.Errorf("%s is not a file that this command has left: remove it, or choose another name with -o", d.part)
+	case !onlyOurs(info):
+		return 0, fmt.Errorf("%s: %w", d.part, errNotOurs)
 	}
 	return info.Size(), nil
+}
+
+// openPart makes the part, or opens the one that an earlier command has left. In a directory that others can write to, somebody may have made a file or
+// a link of its name.
+func (d *download) openPart() (*os.File, error) {
+	part, err := os.OpenFile(d.part, os.O_RDWR|os.O_CREATE|os.O_EXCL|noFollow, 0o600)
+	if !errors.Is(err, fs.ErrExist) {
+		return part, err
+	}
+	if part, err = os.OpenFile(d.part, os.O_RDWR|noFollow, 0); err != nil {
+		return nil, err
+	}
+	info, err := part.Stat()
+	if err == nil {
+		err = checkOurs(d.part, info)
+	}
+	if err != nil {
+		return nil, errors.Join(err, part.Close())
+	}
+	return part, nil
 }
 
 // file writes a file's content from offset on, and makes it the target when all of it is right.
@@ -215,7 +237,7 @@ func (d *download) file(answer *fileAnswer, offset int64) (err error) {
 	if err != nil {
 		return fmt.Errorf("read the size: %w", err)
 	}
-	part, err := os.OpenFile(d.part, os.O_RDWR|os.O_CREATE, 0o600)
+	part, err := d.openPart()
 	if err != nil {
 		return err
 	}

@@ -458,6 +458,60 @@ func TestGetDirectoryPlanted(t *testing.T) {
 	}
 }
 
+// TestGetPlanted: in a directory that others can write to, a part that somebody else may have made is neither written nor made the file.
+func TestGetPlanted(t *testing.T) {
+	t.Parallel()
+	elsewhere := func(t *testing.T) string {
+		t.Helper()
+		theirs := filepath.Join(t.TempDir(), "theirs")
+		if err := os.WriteFile(theirs, []byte("theirs"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return theirs
+	}
+	for name, plant := range map[string]func(t *testing.T, part string) error{
+		"a link":         func(t *testing.T, part string) error { t.Helper(); return os.Symlink(elsewhere(t), part) },
+		"a link to none": func(t *testing.T, part string) error { t.Helper(); return os.Symlink(elsewhere(t)+"-gone", part) },
+		"another name":   func(t *testing.T, part string) error { t.Helper(); return os.Link(elsewhere(t), part) },
+		"rights of others": func(t *testing.T, part string) error {
+			t.Helper()
+			return errors.Join(os.WriteFile(part, []byte("theirs"), 0o600), os.Chmod(part, 0o606))
+		},
+	} {
+		for _, late := range []bool{false, true} { // when the command has looked what is there
+			t.Run(name+", late: "+strconv.FormatBool(late), func(t *testing.T) {
+				t.Parallel()
+				dir := t.TempDir()
+				c := &cutting{content: strings.Repeat("0123456789", 1000), after: 4000}
+				if err := c.get(t, "d/f", dir, false); !errors.Is(err, errSessionLost) {
+					t.Fatalf("cut off: %v", err)
+				}
+				part := filepath.Join(dir, names(t, dir)[0])
+				if err := os.Remove(part); err != nil {
+					t.Fatal(err)
+				}
+				doPlant := func() {
+					if err := plant(t, part); err != nil {
+						t.Error(err)
+					}
+				}
+				if c.after = -1; late {
+					c.during = doPlant
+				} else {
+					doPlant()
+				}
+				err := c.get(t, "d/f", dir, false)
+				if err == nil || len(names(t, dir)) != 1 {
+					t.Errorf("%v; %v", err, names(t, dir))
+				}
+				if got, err := os.ReadFile(part); !errors.Is(err, fs.ErrNotExist) && string(got) != "theirs" {
+					t.Errorf("it was written: %d bytes, %v", len(got), err)
+				}
+			})
+		}
+	}
+}
+
 // TestGetDirectoryCheckpointLink: a link that somebody makes in place of a checkpoint is not written through.
 func TestGetDirectoryCheckpointLink(t *testing.T) {
 	t.Parallel()
