@@ -292,7 +292,11 @@ func (f *forgetting) stillLeadsThere(ctx context.Context, key v1alpha1.Repositor
 	return nil
 }
 
-// removeOrphans removes those of the open snapshots that nothing has begun to need since the plan.
+// removalBegun is the message of an orphan from before its removal until that is known to have happened.
+const removalBegun = "its removal has begun"
+
+// removeOrphans removes those of the open snapshots that nothing has begun to need since the plan. Of one that is not listed only this task may say that it
+// is forgotten, and only if it has begun to remove it: the list may lack what is there.
 func (f *forgetting) removeOrphans(ctx context.Context) error {
 	key := proof.RepositoryIn(f.entry)
 	listed, err := f.snapshotsIn(ctx, key, f.repository)
@@ -312,13 +316,36 @@ func (f *forgetting) removeOrphans(ctx context.Context) error {
 	}
 	for _, s := range f.open {
 		snapshot := there[s.SnapshotID]
-		if snapshot == nil { // an earlier try may have removed it
+		switch {
+		case snapshot == nil && s.Message == removalBegun:
 			s.Result, s.Rules, s.Message = v1alpha1.RetentionForgotten, nil, ""
+			continue
+		case snapshot == nil:
+			s.Result, s.Rules, s.Message = v1alpha1.RetentionFailed, nil, "the repository does not list it any more, and this task has not begun to remove it"
 			continue
 		}
 		if rule, why := needs.Of(key, snapshot); rule != "" {
 			s.keep(rule, why)
 		}
 	}
+	if err := f.noteBegun(ctx); err != nil {
+		return err
+	}
 	return f.remove(ctx)
+}
+
+// noteBegun writes of which orphans the removal begins: who begins again after a kill does not find them, as a rule.
+func (f *forgetting) noteBegun(ctx context.Context) error {
+	err := f.write(ctx, func(status *v1alpha1.RepositoryTaskStatus) {
+		for _, s := range f.open {
+			if s.Result == v1alpha1.RetentionPending {
+				s.Message = removalBegun
+				status.Retention.Volumes[s.volume].Snapshots[s.at].Message = s.Message
+			}
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("write which orphans are removed now: %w", err)
+	}
+	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/progress"
 	"github.com/plimsoll-io/plimsoll/pkg/retention"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
@@ -282,6 +284,79 @@ func TestOrphanNeededMeanwhile(t *testing.T) {
 	if got := orphansOf(task); task.Status.Phase != v1alpha1.PhaseCompleted || got[first] != "Kept Needed" || got[second] != "Forgotten" || s.snapshots("restic", "shop") != 1 {
 		t.Errorf("%v, %+v", got, task.Status)
 	}
+}
+
+// hidingList lists nothing from one list on until the end.
+type hidingList struct {
+	*restic.Uploader
+
+	lists *atomic.Int32
+	from  int32
+}
+
+func (l hidingList) Snapshots(ctx context.Context, repo uploader.Repository) ([]uploader.RepositorySnapshot, error) {
+	if l.lists.Add(1) >= l.from {
+		return nil, nil
+	}
+	return l.Uploader.Snapshots(ctx, repo)
+}
+
+// TestOrphanNotListed: an orphan that a list lacks is not forgotten, unless the task has begun to remove it.
+func TestOrphanNotListed(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.newRepository("restic", "shop")
+	first, second := s.full("restic", s.unrecorded("restic", "db-0", "gone")), s.full("restic", s.unrecorded("restic", "db-1", "gone-too"))
+	cfg := s.later()
+	cfg.Forgetters["restic"] = hidingList{s.restic, new(atomic.Int32), 4} // after the plan, and the two plans of the task that applies it
+	s.start(cfg)
+	plan := s.ended(s.orphanTask("plan", "", v1alpha1.OrphansOfBackups, false))
+	task := s.ended(s.orphanTask("task", plan.Status.Retention.Wave, v1alpha1.OrphansOfBackups, true))
+	if task.Status.Phase != v1alpha1.PhaseFailed || task.Status.Reason != v1alpha1.ReasonSnapshotNotFound || s.snapshots("restic", "shop") != 2 {
+		t.Errorf("%+v", task.Status)
+	}
+	if got := orphansOf(task); !strings.HasPrefix(got[first], "Failed") || !strings.HasPrefix(got[second], "Failed") {
+		t.Errorf("%v", got)
+	}
+}
+
+// TestOrphanRemovedBefore: an orphan that a process has removed that was killed then is forgotten.
+func TestOrphanRemovedBefore(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.newRepository("restic", "shop")
+	id := s.full("restic", s.unrecorded("restic", "db-0", "gone"))
+	cfg := s.later()
+	killed := removesAndHangs{s.restic, make(chan struct{})}
+	cfg.Forgetters["restic"] = killed
+	stop := s.start(cfg)
+	plan := s.ended(s.orphanTask("plan", "", v1alpha1.OrphansOfBackups, false))
+	task := s.orphanTask("task", plan.Status.Retention.Wave, v1alpha1.OrphansOfBackups, true)
+	s.Create(task)
+	<-killed.removed
+	stop()
+	s.start(s.later())
+	testenv.EventuallyGet(s.Env, task, "its end", func(t *v1alpha1.RepositoryTask, err error) bool { return err == nil && t.Status.Phase.Terminal() })
+	if got := orphansOf(task); task.Status.Phase != v1alpha1.PhaseCompleted || got[id] != "Forgotten" || s.snapshots("restic", "shop") != 0 {
+		t.Errorf("%v, %+v", got, task.Status)
+	}
+}
+
+// removesAndHangs removes snapshots, and does not say so before it is told to end.
+type removesAndHangs struct {
+	*restic.Uploader
+
+	removed chan struct{}
+}
+
+func (f removesAndHangs) Forget(ctx context.Context, req uploader.ForgetRequest, p progress.Sink) (uploader.ForgetResult, error) {
+	result, err := f.Uploader.Forget(ctx, req, p)
+	if err != nil {
+		return result, err
+	}
+	f.removed <- struct{}{}
+	<-ctx.Done()
+	return uploader.ForgetResult{}, context.Cause(ctx)
 }
 
 // TestExpiredBackups: a Backup that has expired keeps its snapshots as long as it is there, and the plan tells of it.
