@@ -289,9 +289,11 @@ func newPodVolumeBackup(namespace string, pod *corev1.Pod, vol *corev1.Volume, i
 			Tags:           map[string]string{"pod": pod.Name, "pod-uid": string(pod.UID), "ns": pod.Namespace, "volume": vol.Name},
 		},
 	}
-	if vol.PersistentVolumeClaim != nil && len(in.Claims) > 0 {
+	if len(in.Claims) > 0 { // also that of an ephemeral volume, which has another one with each pod of the name
 		claim := &in.Claims[0]
-		pvb.Annotations = map[string]string{pvcNameAnnotation: claim.Name}
+		if vol.PersistentVolumeClaim != nil {
+			pvb.Annotations = map[string]string{pvcNameAnnotation: claim.Name}
+		}
 		pvb.Labels = map[string]string{velerov1.PVCUIDLabel: string(claim.UID)} // by which the next backup finds this one
 		pvb.Spec.Tags["pvc-uid"] = string(claim.UID)
 	}

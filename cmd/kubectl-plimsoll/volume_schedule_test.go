@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plimsoll-io/plimsoll/pkg/describe"
 	"github.com/plimsoll-io/plimsoll/pkg/repositorytask"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 	"github.com/plimsoll-io/plimsoll/pkg/uploader/restic"
@@ -335,6 +336,22 @@ func TestScheduleOfEphemeralVolume(t *testing.T) {
 	}
 	if p := readPrinted(t, out); !slices.ContainsFunc(p.roles[0].Rules, isClaim) {
 		t.Errorf("the Role is %+v", p.roles)
+	}
+}
+
+// TestBackupOfEphemeralVolume: the claim of an ephemeral volume has a label and a tag, so that backups of the next one of its name are not taken for its own.
+func TestBackupOfEphemeralVolume(t *testing.T) {
+	t.Parallel()
+	claim := corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "cache-0-data", UID: "first"}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cache-0"}}
+	vol := &corev1.Volume{Name: "data", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}}
+	made := newPodVolumeBackup("velero", pod, vol, &describe.BackupInput{Claims: []corev1.PersistentVolumeClaim{claim}})
+	if made.Labels[velerov1.PVCUIDLabel] != "first" || made.Spec.Tags["pvc-uid"] != "first" || made.Annotations != nil {
+		t.Errorf("%v, %v, %v", made.Labels, made.Annotations, made.Spec.Tags)
+	}
+	empty := &corev1.Volume{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}
+	if made := newPodVolumeBackup("velero", pod, empty, &describe.BackupInput{}); made.Labels != nil || made.Spec.Tags["pvc-uid"] != "" {
+		t.Errorf("without a claim: %v, %v", made.Labels, made.Spec.Tags)
 	}
 }
 
