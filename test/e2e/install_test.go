@@ -157,6 +157,10 @@ func (c *cluster) createSettings(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: veleroNamespace, Name: "velero-repo-credentials"},
 		StringData: map[string]string{"repository-password": password},
 	})
+	eventually(t, "the API server knows BackupStorageLocations", func(ctx context.Context) (bool, error) {
+		err := c.client.List(ctx, &velerov1.BackupStorageLocationList{}, client.InNamespace(veleroNamespace))
+		return err == nil, err
+	})
 	c.create(t, &velerov1.BackupStorageLocation{
 		ObjectMeta: metav1.ObjectMeta{Namespace: veleroNamespace, Name: location},
 		Spec: velerov1.BackupStorageLocationSpec{
