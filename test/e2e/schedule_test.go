@@ -18,9 +18,9 @@ import (
 // backUpBySchedule makes a backup as `volume backup --schedule` does.
 func (c *cluster) backUpBySchedule(t *testing.T, a *app) {
 	t.Helper()
-	c.runSchedule(t, c.plimsoll(t, "volume", "backup", a.namespace+"/"+a.name, disk, "--to", location, "--uploader", restic, "--schedule", "0 3 1 1 *"))
-	if list := c.plimsoll(t, "volume", "list", a.namespace+"/"+a.name, disk); strings.Count(list, restic) < 2 {
-		t.Errorf("volume list does not have the scheduled backup:\n%s", list)
+	c.runSchedule(t, c.plimsoll(t, "volume", "backup", a.namespace+"/"+a.name, disk, "--to", location, "--uploader", kopia, "--schedule", "0 3 1 1 *"))
+	if listed := c.listed(t, a.namespace+"/"+a.name, disk, kopia); len(listed) != 2 {
+		t.Errorf("volume list does not have the scheduled backup beside that of the Backup: %q", listed)
 	}
 }
 
@@ -43,9 +43,9 @@ func (c *cluster) runSchedule(t *testing.T, text string) {
 			}
 		}
 	}
-	job := &batchv1.Job{Spec: cron.Spec.JobTemplate.Spec}
+	job := &batchv1.Job{}
 	job.Namespace, job.Name = cron.Namespace, "scheduled"
-	c.create(t, job)
+	c.kubectl(t, "create", "job", "--namespace", job.Namespace, job.Name, "--from=cronjob/"+cron.Name)
 	eventually(t, "the CronJob's Job has ended", func(ctx context.Context) (bool, error) {
 		err := c.client.Get(ctx, client.ObjectKeyFromObject(job), job)
 		return err == nil && job.Status.Succeeded+job.Status.Failed > 0, err
@@ -60,7 +60,7 @@ func (c *cluster) runSchedule(t *testing.T, text string) {
 		}
 	}
 	background := client.PropagationPolicy("Background")
-	for _, object := range append(made, asUnstructured(job)) {
+	for _, object := range append([]*unstructured.Unstructured{asUnstructured(job)}, made...) { // with the CronJob its Jobs go by themselves, later
 		if err := c.client.Delete(t.Context(), object, background); err != nil {
 			t.Errorf("delete %s %s: %v", object.GetKind(), object.GetName(), err)
 		}
