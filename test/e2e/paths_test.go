@@ -41,7 +41,9 @@ func (c *cluster) testPaths(t *testing.T) {
 		c.restorePathsToClaim(t, a, h)
 	}
 	c.browsePages(t, a, histories)
-	for uploader, backup := range c.keepLast(t, a, histories) {
+	left := c.keepLast(t, a, histories)
+	c.maintainBySchedule(t, a)
+	for uploader, backup := range left {
 		c.mendRepository(t, a, histories[uploader], backup)
 	}
 	c.forgetOrphans(t, a)

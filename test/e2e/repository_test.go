@@ -8,7 +8,9 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/test/velero"
 )
 
 // browser is a user who has the role plimsoll-repository-files, and no other right.
@@ -64,6 +67,8 @@ func (c *cluster) testRepository(t *testing.T) {
 	c.proveBySample(t)
 	c.proveByRestore(t, seen)
 	c.maintain(t, seen)
+	c.compareBackups(t)
+	c.proveByBudget(t)
 	c.forgetOld(t)
 	c.resumeGet(t)
 	c.testPaths(t)
@@ -229,6 +234,72 @@ func (c *cluster) compare(t *testing.T, from, to *velerov1.PodVolumeBackup) {
 	}
 	if from == to && len(got.Changes) > 0 {
 		t.Errorf("%s: a snapshot differs from itself: %v", from.Spec.UploaderType, got.Changes)
+	}
+}
+
+// compareBackups changes a volume of each data path, backs both up again, and compares the two Backups of each by their names.
+func (c *cluster) compareBackups(t *testing.T) {
+	t.Helper()
+	const later = "later"
+	backup := c.beginBackup(t, later)
+	volumes := map[string]*app{}
+	for _, uploader := range []string{restic, kopia} {
+		a := &app{namespace: "e2e-" + uploader, name: "app-" + c.nodes[0], node: c.nodes[0], uploader: uploader, volumes: []string{disk}, pod: &corev1.Pod{}}
+		if err := c.client.Get(t.Context(), client.ObjectKey{Namespace: a.namespace, Name: a.name}, a.pod); err != nil {
+			t.Fatal(err)
+		}
+		c.inApp(t, a, "remove", "/volumes/disk/big/part-0")
+		c.inApp(t, a, "write", "/volumes/disk/big/part-1", "changed", "2026-01-01T00:00:00Z")
+		c.inApp(t, a, "write", "/volumes/disk/new/file", "added", "2026-01-01T00:00:00Z")
+		c.requestBackups(t, backup, a)
+		volumes[uploader] = a
+	}
+	for _, v := range c.followBackups(t, backup, len(volumes), nil) {
+		v.checkCompleted(t)
+	}
+	c.endBackup(t, backup)
+	for _, name := range []string{restic, kopia, later} {
+		defer c.storeBackup(t, name)()
+	}
+	for uploader, a := range volumes {
+		var diff struct {
+			From, To struct{ Backup string }
+			Changes  []struct{ Path, Change string }
+		}
+		diffing := c.plimsollCommand(t, "--as", browser, "repository", "diff", "--backup", uploader, "--to-backup", later, "--volume", a.namespace+"/"+a.name+":"+disk, "-o", "json")
+		var problems strings.Builder
+		diffing.Stderr = &problems
+		said, err := diffing.Output()
+		if err := errors.Join(err, json.Unmarshal(said, &diff)); err != nil || problems.Len() > 0 {
+			t.Fatalf("%v\n%s%s", err, said, &problems)
+		}
+		changes := map[string]string{}
+		for _, change := range diff.Changes {
+			changes[change.Path] = change.Change
+		}
+		delete(changes, "big") // its time
+		want := map[string]string{"big/part-0": "removed", "big/part-1": "changed", "new": "added", "new/file": "added"}
+		if !maps.Equal(changes, want) || diff.From.Backup != uploader || diff.To.Backup != later {
+			t.Errorf("%s: diff says %s", uploader, said)
+		}
+	}
+}
+
+// storeBackup puts what a server stores of a Backup into the bucket. remove takes it away.
+func (c *cluster) storeBackup(t *testing.T, name string) (remove func()) {
+	t.Helper()
+	stored := velero.Stored{Version: velero.V1_18, Backup: &velerov1.Backup{}}
+	if err := c.client.Get(t.Context(), client.ObjectKey{Namespace: veleroNamespace, Name: name}, stored.Backup); err != nil {
+		t.Fatal(err)
+	}
+	var volumes velerov1.PodVolumeBackupList
+	if err := c.client.List(t.Context(), &volumes, client.InNamespace(veleroNamespace), client.MatchingLabels{velerov1.BackupUIDLabel: string(stored.Backup.UID)}); err != nil {
+		t.Fatal(err)
+	}
+	stored.PodVolumeBackups = volumes.Items
+	c.upload(t, stored)
+	return func() {
+		c.removeStored(t, path.Join("e2e", "backups", name)+"/")
 	}
 }
 

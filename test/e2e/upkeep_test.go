@@ -111,15 +111,20 @@ func (c *cluster) mendRepository(t *testing.T, a *app, h *history, backup string
 // loseIndex removes all files of a repository's index from the bucket.
 func (c *cluster) loseIndex(t *testing.T, a *app, uploader string) {
 	t.Helper()
-	prefix := path.Join("e2e", uploader, a.namespace) + map[string]string{restic: "/index/", kopia: "/x"}[uploader]
-	lost := 0
+	c.removeStored(t, path.Join("e2e", uploader, a.namespace)+map[string]string{restic: "/index/", kopia: "/x"}[uploader])
+}
+
+// removeStored removes all objects from the bucket whose keys begin so.
+func (c *cluster) removeStored(t *testing.T, prefix string) {
+	t.Helper()
+	removed := 0
 	for object := range c.storage(t).ListObjects(t.Context(), bucket, minio.ListObjectsOptions{Prefix: prefix, Recursive: true}) {
 		if err := errors.Join(object.Err, c.storage(t).RemoveObject(t.Context(), bucket, object.Key, minio.RemoveObjectOptions{})); err != nil {
 			t.Fatal(err)
 		}
-		lost++
+		removed++
 	}
-	if lost == 0 {
+	if removed == 0 {
 		t.Fatalf("the bucket has nothing below %s", prefix)
 	}
 }
