@@ -12,6 +12,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -144,7 +145,7 @@ func (o *repositoryGet) target(v *protocol.Volume) (string, error) {
 		if protocol.Clean(o.path) == "" {
 			name = v.Volume
 		}
-		if !filepath.IsLocal(name) || name != filepath.Base(name) {
+		if !filepath.IsLocal(name) || name != filepath.Base(name) || !keepsName(runtime.GOOS, name) {
 			return "", fmt.Errorf("no file of this machine can be named %q: choose a name with -o", name)
 		}
 		target = filepath.Join(target, name)

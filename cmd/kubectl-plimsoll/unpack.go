@@ -10,6 +10,8 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -35,6 +37,7 @@ type unpacking struct {
 const maxReported = 20
 
 var (
+	errTrimmed     = errors.New("this machine takes dots and spaces off the end of a name: it would be another file")
 	errOutside     = errors.New("its name leads out of the directory")
 	errTwice       = errors.New("there is such a name already: this file system may not tell upper case from lower case")
 	errLinkOutside = errors.New("the link may lead out of the directory")
@@ -111,7 +114,18 @@ func (u *unpacking) relative(name string) (string, bool) {
 	return name, filepath.IsLocal(filepath.FromSlash(name)) && (filepath.Separator == '/' || !strings.ContainsRune(name, filepath.Separator))
 }
 
+// keepsName reports whether files of a system have the names of a path as they are. Windows takes dots and spaces off their ends, so that another file would
+// be written (https://learn.microsoft.com/windows/win32/fileio/naming-a-file).
+func keepsName(system, name string) bool {
+	return system != "windows" || !slices.ContainsFunc(strings.Split(name, "/"), func(element string) bool {
+		return strings.TrimRight(element, ". ") != element
+	})
+}
+
 func (u *unpacking) entry(name string, header *tar.Header, content io.Reader) error {
+	if !keepsName(runtime.GOOS, name) {
+		return errTrimmed
+	}
 	if u.without != "" && strings.HasPrefix(name, u.without+"/") {
 		return errInRefused
 	}

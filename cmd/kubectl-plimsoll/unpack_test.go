@@ -148,3 +148,15 @@ func TestUnpackCutOff(t *testing.T) {
 		t.Error("got no error")
 	}
 }
+
+func TestKeepsName(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]bool{"a/b.txt": true, ".hidden": true, "a b": true, "foo.": false, "foo ": false, "dir./f": false, "a/b. .": false, "...": false} {
+		if got := keepsName("windows", name); got != want {
+			t.Errorf("%q: %t", name, got)
+		}
+		if !keepsName("linux", name) {
+			t.Errorf("%q on Linux", name)
+		}
+	}
+}
