@@ -62,6 +62,16 @@ func (p Partial) toleratesUnreadable(res uploader.BackupResult) bool {
 	return p >= 100 || res.UnreadableDirectories == 0 && p.tolerates(res.Errors, res.TotalFiles)
 }
 
+// toleratesUnwritten reports whether a restore may be Completed. Where the snapshot could not be listed, nobody knows how much is missing, and all of it
+// may be.
+func (p Partial) toleratesUnwritten(res uploader.RestoreResult) bool {
+	restored := res.TotalFiles - res.Errors
+	if res.Unlisted {
+		return p >= 100 && restored > 0
+	}
+	return p.tolerates(res.Errors, restored) && (restored > 0 || res.TotalFiles == 0)
+}
+
 // manyVanished reports whether so much has vanished that people should look: files of a volume in use come and go. A directory may have been any
 // number of files, and one that was renamed is missing under both names.
 func manyVanished(res *uploader.BackupResult) bool {
@@ -145,6 +155,9 @@ func (op *Operation) acceptUnwritten(ctx context.Context, res uploader.RestoreRe
 	if res.LastError != "" {
 		text += " (" + res.LastError + ")"
 	}
+	if res.Unlisted {
+		text += "; the snapshot could not be listed to its end, so a directory among them may be any number of files"
+	}
 	lacks := unwrittenFiles{count: res.Errors, paths: res.FailedPaths}
 	if !lacks.equal(op.lastUnwritten) && op.attempt < op.env.MaxAttempts {
 		op.lastUnwritten = lacks
@@ -154,7 +167,7 @@ func (op *Operation) acceptUnwritten(ctx context.Context, res uploader.RestoreRe
 	if err != nil {
 		return err
 	}
-	if restored := res.TotalFiles - res.Errors; allowed.tolerates(res.Errors, restored) && (restored > 0 || res.TotalFiles == 0) {
+	if allowed.toleratesUnwritten(res) {
 		return nil
 	}
 	return Permanent(v1alpha1.ReasonUnwrittenFiles, errors.New(text))

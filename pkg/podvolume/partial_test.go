@@ -44,6 +44,25 @@ func TestPartialTolerates(t *testing.T) {
 	}
 }
 
+// TestUnlistedSnapshot: an error of a restore may stand for a directory with all files of the volume.
+func TestUnlistedSnapshot(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		res  uploader.RestoreResult
+		want map[Partial]bool
+	}{
+		"a file":      {uploader.RestoreResult{TotalFiles: 5000, Errors: 1}, map[Partial]bool{0: false, 1: true, 100: true}},
+		"a directory": {uploader.RestoreResult{TotalFiles: 5000, Errors: 1, Unlisted: true}, map[Partial]bool{0: false, 1: false, 99: false, 100: true}},
+		"the root":    {uploader.RestoreResult{Errors: 1, Unlisted: true}, map[Partial]bool{0: false, 1: false, 100: false}},
+	} {
+		for allowed, want := range test.want {
+			if got := allowed.toleratesUnwritten(test.res); got != want {
+				t.Errorf("%s, %v %%: got %v", name, allowed, got)
+			}
+		}
+	}
+}
+
 // TestUnreadableDirectory: it may be the database, and the file beside it not worth a backup.
 func TestUnreadableDirectory(t *testing.T) {
 	t.Parallel()

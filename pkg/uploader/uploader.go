@@ -255,6 +255,8 @@ type RestoreResult struct {
 	Errors      int64 // files and directories that could not be written, or not with all their attributes
 	FailedPaths []string
 	LastError   string // what was wrong with one of them
+	// Unlisted means that not all directories of the snapshot could be read: some of Errors may stand for any number of files.
+	Unlisted bool
 	// Refused is what the volume did not take of entries that are whole otherwise. kopia stores no extended attributes, and restic counts
 	// entries that lack something else as Errors.
 	Refused Refused

@@ -89,7 +89,8 @@ func (u *Uploader) restore(ctx context.Context, w *workspace, req uploader.Resto
 	result := uploader.RestoreResult{
 		TotalBytes: total, TotalFiles: out.reading.FilesTotal,
 		Errors: out.reading.Errors, FailedPaths: out.failed, LastError: out.reading.LastError,
-		Refused: lost.counts(),
+		Unlisted: out.reading.Errors > 0 && !known,
+		Refused:  lost.counts(),
 	}
 	if known && result.Errors == 0 {
 		result.SizesOnDisk = total

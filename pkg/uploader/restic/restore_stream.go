@@ -75,6 +75,13 @@ func (s *stream) planned() (total int64, ok bool) {
 	return *s.plan, true
 }
 
+// errors returns how many errors there were.
+func (s *stream) errors() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reading.Errors
+}
+
 // done returns how many bytes were restored, as far as that was reported.
 func (s *stream) done() int64 {
 	s.mu.Lock()

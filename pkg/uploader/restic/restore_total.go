@@ -51,11 +51,12 @@ func (s *sizing) end() {
 }
 
 // finalTotal returns the snapshot's size after a restore that has come to its end. restic's own total is as true
-// (docs/contracts/restic-kopia.md 2): nobody waits for restic stats where there is one. known is false where all that is left is what
-// the caller said.
+// (docs/contracts/restic-kopia.md 2): nobody waits for restic stats where there is one. With errors it is not: it lacks what is in a directory that
+// could not be read, at which restic stats fails. known is false where all that is left is that, or what the caller said.
 func (u *Uploader) finalTotal(ctx context.Context, w *workspace, req uploader.RestoreRequest, out *stream, s *sizing) (total int64, known bool) {
 	own, planned := out.planned()
-	if planned {
+	whole := planned && out.errors() == 0
+	if whole {
 		s.stop(worker.ErrAbandoned)
 	}
 	<-s.ended
@@ -65,14 +66,14 @@ func (u *Uploader) finalTotal(ctx context.Context, w *workspace, req uploader.Re
 			u.options.Logger.Warn("Sizes of the snapshot by restic stats and restic restore differ", "snapshot", req.SnapshotID, "statsBytes", s.bytes, "restoreBytes", own)
 		}
 		return s.bytes, true
-	case planned:
+	case whole:
 		return own, true
 	}
 	u.options.Logger.Info("No size from restic stats beside the restore; trying again alone", "snapshot", req.SnapshotID, "error", s.err)
 	total, err := u.restoreSize(ctx, w, req, false)
 	if err != nil {
 		u.options.Logger.Warn("Snapshot size unknown: the restored sizes will not be checked against it", "snapshot", req.SnapshotID, "error", err)
-		return max(req.TotalBytes, out.done(), 0), false
+		return max(req.TotalBytes, own, out.done(), 0), false
 	}
 	return total, true
 }
