@@ -62,6 +62,9 @@ type Command struct {
 	// AttributeRefused is called for each extended attribute that a file system does not take of a restore, with the path by which the
 	// worker calls the file, also during other such calls. Nothing of a worker without a guard is known (GuardsMetadata); nil discards.
 	AttributeRefused func(path, name string)
+	// MetadataSet is called for each change of an owner, a mode, times or an extended attribute that the guard has answered, also during other
+	// such calls; nil discards.
+	MetadataSet func()
 
 	Grace  Grace
 	Logger *slog.Logger

@@ -38,6 +38,7 @@ type guard struct {
 	roots    []root
 	calls    map[uint32]call
 	refused  func(path, name string) // Command.AttributeRefused; may be nil
+	answered func()                  // Command.MetadataSet; may be nil
 	changes  sync.WaitGroup
 	done     chan struct{}
 }
@@ -55,7 +56,7 @@ func newGuard(c *Command) (*guard, *os.File, error) {
 	}
 	g := &guard{
 		socket: ends[0], wake: os.NewFile(uintptr(wake), "wake"), listener: -1,
-		roots: openRoots(c), calls: guarded(), refused: c.AttributeRefused, done: make(chan struct{}),
+		roots: openRoots(c), calls: guarded(), refused: c.AttributeRefused, answered: c.MetadataSet, done: make(chan struct{}),
 	}
 	return g, os.NewFile(uintptr(ends[1]), "guard"), nil
 }
@@ -169,6 +170,9 @@ func (g *guard) answer(n *notification, kept memories) {
 		a.Errno = -int32(errno)
 	}
 	_ = sendAnswer(g.listener, &a) // in vain if the thread was killed meanwhile
+	if g.answered != nil {
+		g.answered()
+	}
 }
 
 // do makes the change that a call asks for.

@@ -178,6 +178,7 @@ type invocation struct {
 	fullDisk  func()
 
 	attributeRefused func(path, name string) // see worker.Command
+	metadataSet      func()                  // the same
 }
 
 // run runs restic. The error is an *ExitError where restic says why, and wraps context.Cause(ctx) if ctx ended.
@@ -218,8 +219,8 @@ func (u *Uploader) runOnce(ctx context.Context, w *workspace, i invocation) erro
 		Path: u.path, Args: append(append([]string{i.command}, u.globalArgs(w)...), i.args...),
 		Env: w.env, Dir: dir, Access: access, Memory: memory, Yields: i.beside,
 		Stdout: i.stdout, Gate: i.gate, Complete: i.complete, Output: i.output, Stderr: said.line,
-		AttributeRefused: i.attributeRefused,
-		Grace:            u.options.Grace, Logger: u.options.Logger,
+		AttributeRefused: i.attributeRefused, MetadataSet: i.metadataSet,
+		Grace: u.options.Grace, Logger: u.options.Logger,
 	})
 	switch {
 	case err == nil:

@@ -69,6 +69,8 @@ func (u *Uploader) restore(ctx context.Context, w *workspace, req uploader.Resto
 	err = u.run(ctx, w, invocation{
 		command: "restore", args: u.restoreArgs(req), volume: req.Volume, mode: worker.Write,
 		stdout: u.restoreOutput(out), itemFail: out.itemFailed, attributeRefused: lost.add,
+		// Once all bytes are written, restic sets the attributes of each file and says nothing of it before its directory is done.
+		metadataSet: out.step,
 		// restic goes on to 100 %, with an error for each blob (docs/contracts/restic-kopia.md 2).
 		fullDisk: func() {
 			out.close()

@@ -55,7 +55,7 @@ func (j *job) restore(ctx context.Context) (_ protocol.Result, err error) {
 		return protocol.Result{}, fmt.Errorf("prepare the volume: %w", err)
 	}
 	defer target.root.Close()
-	target.current, p.same, p.unwritten = &p.current, &target.same, &target.unwritten
+	target.current, p.same, p.unwritten, p.steps = &p.current, &target.same, &target.unwritten, &target.steps
 	defer j.reportOnTimer(p.reading)()
 
 	_, err = restore.Entry(ctx, r, target, root, restore.Options{
@@ -117,11 +117,11 @@ type restoreProgress struct {
 	same         *atomic.Int64 // bytes that the volume had already
 	current      atomic.Pointer[string]
 	unwritten    *unwritten
-	steps        atomic.Int64 // of the flush at the end
+	steps        *atomic.Int64 // directories, and those of the flush at the end
 }
 
 func newRestoreProgress(man *snapshot.Manifest, expected int64) *restoreProgress {
-	p := &restoreProgress{total: max(expected, 0), same: new(atomic.Int64), unwritten: &unwritten{}}
+	p := &restoreProgress{total: max(expected, 0), same: new(atomic.Int64), steps: new(atomic.Int64), unwritten: &unwritten{}}
 	p.stats.Store(&restore.Stats{})
 	if man.RootEntry != nil && man.RootEntry.DirSummary != nil {
 		summary := man.RootEntry.DirSummary

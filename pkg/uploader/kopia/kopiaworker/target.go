@@ -29,8 +29,9 @@ type target struct {
 	buffers   sync.Pool
 	refused   refused
 	current   *atomic.Pointer[string]
-	times     sync.Map // of directories that are not finished: the time, by path
-	existing  sync.Map // of directories that are not finished: those that had entries before (existing), by path in the root
+	steps     atomic.Int64 // directories begun and finished, which kopia does not count
+	times     sync.Map     // of directories that are not finished: the time, by path
+	existing  sync.Map     // of directories that are not finished: those that had entries before (existing), by path in the root
 	unwritten unwritten
 }
 
@@ -70,6 +71,7 @@ func (t *target) SymlinkExists(context.Context, string, kopiafs.Symlink) bool { 
 
 // BeginDirectory makes a directory, in place of whatever else had its name before.
 func (t *target) BeginDirectory(ctx context.Context, path string, e kopiafs.Directory) error {
+	defer t.steps.Add(1)
 	if t.unwritten.covers(path) {
 		return t.unwritten.add(path, 0, errParent)
 	}
@@ -163,6 +165,7 @@ func storedBytes(entry *snapshot.DirEntry) int64 {
 
 // FinishDirectory sets a directory's attributes.
 func (t *target) FinishDirectory(ctx context.Context, path string, e kopiafs.Directory) error {
+	defer t.steps.Add(1)
 	if t.unwritten.covers(path) {
 		return nil
 	}
