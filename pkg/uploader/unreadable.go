@@ -2,9 +2,11 @@ package uploader
 
 import (
 	"errors"
+	"io"
 	"os"
 	"path"
 	"slices"
+	"syscall"
 )
 
 // IsGone reports whether an entry of a volume is not there. A data path's error says so too often: kopia passes on what it met at
@@ -12,6 +14,36 @@ import (
 func IsGone(volume *os.Root, name string) bool {
 	_, err := volume.Lstat(name)
 	return IsVanished(err)
+}
+
+// OnlyEntryStale reports whether an entry of a volume was stale, and the volume is not: its root can be listed, and the entry is gone, or is another
+// file by now. On NFS another client that removes or replaces a file makes it so for who reads it. A directory must be gone: the next attempt reads
+// one that was replaced.
+func OnlyEntryStale(volume *os.Root, name string) bool {
+	root, err := volume.Open(".")
+	if err != nil {
+		return false
+	}
+	defer root.Close()
+	if _, err := root.Readdirnames(1); err != nil {
+		return false
+	}
+	info, err := volume.Lstat(name)
+	if err != nil {
+		return IsVanished(err)
+	}
+	return info.Mode().IsRegular() && isReadable(volume, name)
+}
+
+// isReadable reports whether a file can be opened and read.
+func isReadable(volume *os.Root, name string) bool {
+	f, err := volume.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	_, err = f.Read(make([]byte, 1))
+	return err == nil || errors.Is(err, io.EOF)
 }
 
 // HoldsFiles reports whether an entry of a volume that could not be read may stand for any number of files: a directory, or what

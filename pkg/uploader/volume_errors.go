@@ -38,9 +38,17 @@ var olderTexts = map[syscall.Errno]string{syscall.ESTALE: "stale NFS file handle
 // vanishedErrnos are the errors of an entry that was listed and is not there any more.
 var vanishedErrnos = []syscall.Errno{syscall.ENOENT, syscall.ENOTDIR}
 
+var staleErrnos = []syscall.Errno{syscall.ESTALE}
+
 // IsVolumeIO reports whether err is that of a file system that fails as a whole. The caller makes sure that it is the
 // volume's, and not the repository's.
 func IsVolumeIO(err error) bool { return isOneOf(err, volumeErrnos) || isOneOf(err, passingErrnos) }
+
+// IsStale reports whether err is what NFS says of an entry, or of all of them, that the server does not know any more.
+func IsStale(err error) bool { return isOneOf(err, staleErrnos) }
+
+// SaysStale is IsStale for what another Go program says of an error.
+func SaysStale(text string) bool { return endsWithOneOf(text, staleErrnos) }
 
 // IsVanished reports whether err means that an entry is not there any more.
 func IsVanished(err error) bool {

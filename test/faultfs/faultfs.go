@@ -16,6 +16,7 @@
 package faultfs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -66,7 +67,7 @@ type Fault struct {
 	// Lose makes a Write succeed that does nothing: what was to be written, truncated or allocated is lost.
 	Lose bool
 	// Vanish removes the entry before the call, as a program that uses the volume does between another one's listing and its look.
-	// The call returns ENOENT.
+	// The call returns Errno, ENOENT if that is 0.
 	Vanish bool
 	// Hang makes the call wait, even after SIGKILL, until Clear, Abort or Unmount. It then returns Errno, or goes on if that is 0.
 	Hang bool
@@ -277,7 +278,7 @@ func (f *FS) call(op Op, name string, at int64) syscall.Errno {
 		if err := os.RemoveAll(filepath.Join(f.backing, name)); err != nil {
 			return syscall.EIO
 		}
-		return syscall.ENOENT
+		return cmp.Or(hit.Errno, syscall.ENOENT)
 	}
 	return hit.Errno
 }

@@ -105,7 +105,7 @@ func (s *stream) itemFailed(item, text string) {
 	shown := s.inVolume(s.hide(text))
 	item, text = s.inVolume(item), s.inVolume(text)
 	switch {
-	case uploader.EntrySaysVolumeIO(text):
+	case uploader.EntrySaysVolumeIO(text) && !s.onlyEntryStale(name, text):
 		if s.volumeErr == nil {
 			s.volumeErr = fmt.Errorf("%w: %s: %s", uploader.ErrVolumeIO, item, shown)
 			if s.volumeFailed != nil {
@@ -165,7 +165,12 @@ func (s *stream) hasVanished(name, text string) bool {
 	if strings.ContainsRune(name, utf8.RuneError) {
 		return uploader.SaysVanished(text)
 	}
-	return (uploader.SaysVanished(text) || text == noReason) && uploader.IsGone(s.root, name)
+	return (uploader.SaysVanished(text) || uploader.SaysStale(text) || text == noReason) && uploader.IsGone(s.root, name)
+}
+
+// onlyEntryStale is uploader.OnlyEntryStale for what restic says of an entry in a backup.
+func (s *stream) onlyEntryStale(name, text string) bool {
+	return s.backsUp && uploader.SaysStale(text) && !strings.ContainsRune(name, utf8.RuneError) && uploader.OnlyEntryStale(s.root, name)
 }
 
 // holdsFiles is uploader.HoldsFiles. What has another name than restic prints, because that is not UTF-8, may be a directory.

@@ -95,6 +95,7 @@ func FailingVolume(t *testing.T, u uploader.Uploader, repository uploader.Reposi
 	t.Run("backup/nothing readable", s.nothingReadable)
 	t.Run("backup/some unreadable", s.someUnreadable)
 	t.Run("backup/vanishing", s.vanishing)
+	t.Run("backup/stale entries", s.staleEntries)
 	t.Run("backup/listed only", s.listedOnly)
 	t.Run("restore/some unwritable", s.someUnwritable)
 }
@@ -171,6 +172,20 @@ func (s *failingSuite) someUnreadable(t *testing.T) {
 	result, err := s.u.Backup(t.Context(), uploader.BackupRequest{Repository: s.repository, Volume: v.Root}, nil)
 	if err != nil || result.SnapshotID == "" || result.Errors != 2 || result.Vanished != 1 || result.TotalFiles != 17 || result.UnreadableDirectories != 0 {
 		t.Errorf("got %+v, %v, want a snapshot of 17 files, two unreadable and one vanished", result, err)
+	}
+}
+
+// staleEntries: files that another client of NFS removes, or replaces, while they are read. The volume is well.
+func (s *failingSuite) staleEntries(t *testing.T) {
+	t.Parallel()
+	v := NewFailing(t, 20)
+	v.FS.Inject(
+		faultfs.Fault{Op: faultfs.Read, Path: "dir/4", Vanish: true, Errno: syscall.ESTALE},
+		faultfs.Fault{Op: faultfs.Read, Path: "dir/5", Times: 1, Errno: syscall.ESTALE},
+	)
+	result, err := s.u.Backup(t.Context(), uploader.BackupRequest{Repository: s.repository, Volume: v.Root}, nil)
+	if err != nil || result.SnapshotID == "" || result.Errors != 1 || result.Vanished != 1 || result.TotalFiles != 18 || result.UnreadableDirectories != 0 {
+		t.Errorf("got %+v, %v, want a snapshot of 18 files, one unreadable and one vanished", result, err)
 	}
 }
 
