@@ -47,7 +47,7 @@ func TestVolumeHangsWhenItsRestoreEnds(t *testing.T) {
 			data.OnRestore = func(ctx context.Context, req uploader.RestoreRequest, _ progress.Sink) (uploader.RestoreResult, error) {
 				volume.Inject(faultfs.Fault{Hang: true})
 				if !tc.cancel {
-					return uploader.RestoreResult{}, uploader.ErrSnapshotNotFound
+					return uploader.RestoreResult{}, uploader.ErrWrongPassword
 				}
 				c.Patch(pvr.DeepCopy(), `{"spec":{"cancel":true}}`) //nolint:contextcheck // it is the test's own
 				if tc.stuck {

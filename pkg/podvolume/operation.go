@@ -64,6 +64,7 @@ type Operation struct {
 	foundKubelets bool       // likewise, the volume is kubelet's own
 
 	lastUnwritten    unwrittenFiles // of the last attempt of a restore
+	lastNotFound     bool           // the last attempt of a restore ended since there is no such repository or snapshot
 	lastMissingBytes int64          // bytes that the last attempt of a restore wrote and that are not in the volume
 
 	pathsMoved atomic.Int64 // files and directories of the volume that a restore of paths has made or replaced

@@ -46,7 +46,18 @@ func (op *Operation) pauseBeforeRetry(ctx context.Context, err error) (pause tim
 		}
 		err = Permanent(v1alpha1.ReasonAPIServer, fmt.Errorf("gave up after %s: %w", op.faultWait.waited.Round(time.Second), err))
 	}
-	return op.pauseBeforeNextAttempt(classify(err))
+	return op.pauseBeforeNextAttempt(op.doubtNotFound(classify(err)))
+}
+
+// doubtNotFound gives a restore another attempt when its repository or snapshot is not found for the first time: a proxy in front of the storage that
+// answers 404 for some seconds says so, too, and the pods of failed restores have to be restored again.
+func (op *Operation) doubtNotFound(failed *attemptError) *attemptError {
+	before := op.lastNotFound
+	op.lastNotFound = failed.reason == v1alpha1.ReasonRepositoryNotFound || failed.reason == v1alpha1.ReasonSnapshotNotFound
+	if op.Kind != Restore || !op.lastNotFound || before {
+		return failed
+	}
+	return &attemptError{reason: failed.reason, err: failed.err}
 }
 
 // pauseBeforeNextAttempt counts an attempt that failed, unless that ends the operation.

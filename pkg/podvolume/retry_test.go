@@ -9,8 +9,10 @@ import (
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/events"
 
 	"github.com/plimsoll-io/plimsoll/api/v1alpha1"
+	"github.com/plimsoll-io/plimsoll/pkg/uploader"
 )
 
 func TestLockWait(t *testing.T) {
@@ -28,6 +30,42 @@ func TestLockWait(t *testing.T) {
 	}
 	if _, ok := new(retryWait).next(time.Second, 0); ok {
 		t.Error("waits although it shall not")
+	}
+}
+
+// A restore believes that there is no repository or snapshot when two attempts in a row have found none. A backup believes it at once.
+func TestNotFoundTwice(t *testing.T) {
+	t.Parallel()
+	away := errors.New("503 Service Unavailable")
+	for name, tc := range map[string]struct {
+		pv   PodVolume
+		errs []error
+		ends int // which of them ends the operation; 0: none
+	}{
+		"one 404":               {FromRestore(&velerov1.PodVolumeRestore{}), []error{uploader.ErrRepositoryNotFound, away, away}, 0},
+		"no repository":         {FromRestore(&velerov1.PodVolumeRestore{}), []error{uploader.ErrRepositoryNotFound, uploader.ErrRepositoryNotFound}, 2},
+		"no snapshot":           {FromRestore(&velerov1.PodVolumeRestore{}), []error{uploader.ErrSnapshotNotFound, uploader.ErrSnapshotNotFound}, 2},
+		"404 from time to time": {FromRestore(&velerov1.PodVolumeRestore{}), []error{uploader.ErrSnapshotNotFound, away, uploader.ErrSnapshotNotFound}, 0},
+		"a backup":              {FromBackup(&velerov1.PodVolumeBackup{}), []error{uploader.ErrRepositoryNotFound}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			op := newOperation(tc.pv, func(env *Environment) { env.MaxAttempts, env.events = 5, events.NewFakeRecorder(10) })
+			ended := 0
+			for i, err := range tc.errs {
+				pause, _, err := op.pauseBeforeRetry(t.Context(), err)
+				if err == nil && pause < op.env.RetryDelay {
+					t.Errorf("it looks again after %s", pause)
+				}
+				if err != nil {
+					ended = i + 1
+					break
+				}
+			}
+			if ended != tc.ends {
+				t.Errorf("ended at %d, want %d", ended, tc.ends)
+			}
+		})
 	}
 }
 
