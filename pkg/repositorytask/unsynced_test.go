@@ -137,7 +137,7 @@ func TestUnsyncedBackupsAreReadAgain(t *testing.T) {
 		failures = tries
 		c := s.controller(s.config(), s.Client)
 		c.repositories = NewRepositories(flaky, s.Namespace)
-		r := &run{Controller: c, object: &v1alpha1.RepositoryTask{ObjectMeta: s.Meta("task"), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskMigrate, All: true}}}
+		r := c.newRun(&v1alpha1.RepositoryTask{ObjectMeta: s.Meta("task"), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskMigrate, All: true}})
 		if err := r.findUnsyncedBackups(t.Context()); err != nil || r.unlisted == nil || r.unlisted.Reason != want || failures > 0 {
 			t.Errorf("after %d failures: %v, %v, and %d are left", tries, r.unlisted, err, failures)
 		}
@@ -160,7 +160,7 @@ func TestUnsyncedBackupWithTheNameOfACopy(t *testing.T) {
 		}
 		c := s.controller(s.config(), s.Client)
 		c.repositories = NewRepositories(s.Client, s.Namespace)
-		r := &run{Controller: c, object: &v1alpha1.RepositoryTask{ObjectMeta: s.Meta("task"), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskMigrate, All: true}}}
+		r := c.newRun(&v1alpha1.RepositoryTask{ObjectMeta: s.Meta("task"), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskMigrate, All: true}})
 		if err := r.findUnsyncedBackups(t.Context()); err != nil || (r.unlisted == nil) != (from != "") {
 			t.Errorf("migrated from %q: %v, %v", from, r.unlisted, err)
 		}
