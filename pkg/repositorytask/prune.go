@@ -50,9 +50,10 @@ func (r *run) pruneOnce(ctx context.Context, i, n int, backups []*velerov1.PodVo
 	sink := progress.SinkFunc(func(reading progress.Reading) { r.tracker.Report(inSteps(reading, i, n)) })
 	var result uploader.PruneResult
 	err = r.withRecorded(ctx, entry, backups, func(recorded []velerov1.PodVolumeBackup) (err error) {
-		req.Snapshots = slices.Concat(snapshotsOf(recorded), r.others[i])
-		result, err = pruner.Prune(ctx, req, sink)
-		r.compareOthers(i, &result, err)
+		result, err = r.pruneWith(ctx, i, entry, recorded, func(wanted []string) (uploader.PruneResult, error) {
+			req.Snapshots = wanted
+			return pruner.Prune(ctx, req, sink)
+		})
 		if err == nil && len(result.Missing) > 0 && len(result.Lost) == 0 {
 			err = fmt.Errorf("%w. Nothing is pruned, since the data of these may be there still: 'kubectl plimsoll repository check' says more. Where they are given up, delete their Backups, or the PodVolumeBackups that belong to none",
 				missingError(recorded, result.Missing))
@@ -85,18 +86,82 @@ func (r *run) pruneOnce(ctx context.Context, i, n int, backups []*velerov1.PodVo
 	return nil
 }
 
-// compareOthers adds to what a prune has lost what was there before an earlier try.
-func (r *run) compareOthers(i int, result *uploader.PruneResult, err error) {
+// pruneWith calls prune with the snapshots that must be there: the recorded ones, and those that were there before an earlier try. It calls prune again
+// without those that it misses and whose records were removed since that try: they are not lost.
+func (r *run) pruneWith(ctx context.Context, i int, entry *v1alpha1.RepositoryTaskRepository, recorded []velerov1.PodVolumeBackup, prune func(wanted []string) (uploader.PruneResult, error)) (uploader.PruneResult, error) {
+	inside, err := r.backupsIn(ctx, entry) // also of Backups that Velero is deleting already
 	if err != nil {
-		r.keepOthers(i, result.Others)
-		return
+		return uploader.PruneResult{}, err
 	}
+	for {
+		wanted := slices.Concat(snapshotsOf(recorded), r.others[i])
+		slices.Sort(wanted)
+		result, err := prune(slices.Compact(wanted))
+		if err != nil {
+			r.keepRecordedOthers(i, result.Others, inside)
+			return result, err
+		}
+		removed, err := r.removedSince(ctx, i, result.Missing)
+		if err != nil {
+			return result, err
+		}
+		if len(removed) == 0 {
+			r.compareOthers(i, &result)
+			return result, nil
+		}
+		r.log.Info("Snapshots of deleted backups are gone; pruning without them", "snapshots", removed)
+		r.others[i] = slices.DeleteFunc(r.others[i], func(id string) bool { return slices.Contains(removed, id) })
+		recorded = slices.DeleteFunc(slices.Clone(recorded), func(pvb velerov1.PodVolumeBackup) bool { return slices.Contains(removed, pvb.Status.SnapshotID) })
+	}
+}
+
+// keepRecordedOthers remembers the snapshots that were there before a try that has failed, and their records: removedSince asks what has become of these.
+func (r *run) keepRecordedOthers(i int, others []string, inside []velerov1.PodVolumeBackup) {
+	r.keepOthers(i, others)
+	for k := range inside {
+		if slices.ContainsFunc(others, func(id string) bool { return isSnapshotOf(id, &inside[k]) }) {
+			r.otherBackups[i] = append(r.otherBackups[i], inside[k])
+		}
+	}
+}
+
+// isSnapshotOf reports whether a backup names the snapshot, by its whole id or, as restic allows, by how that begins.
+func isSnapshotOf(id string, pvb *velerov1.PodVolumeBackup) bool {
+	return pvb.Status.SnapshotID != "" && strings.HasPrefix(id, pvb.Status.SnapshotID)
+}
+
+// removedSince returns which of the missing snapshots were recorded at an earlier try, and may be gone by now: isRemoved is true for all their records.
+func (r *run) removedSince(ctx context.Context, i int, missing []string) ([]string, error) {
+	var removed []string
+	for _, id := range missing {
+		named, kept := false, false
+		for k := range r.otherBackups[i] {
+			pvb := &r.otherBackups[i][k]
+			if kept || !isSnapshotOf(id, pvb) {
+				continue
+			}
+			gone, err := r.isRemoved(ctx, pvb)
+			if err != nil {
+				return nil, fmt.Errorf("find out whether PodVolumeBackup %s was deleted: %w", pvb.Name, err)
+			}
+			named, kept = true, !gone
+		}
+		if named && !kept {
+			removed = append(removed, id)
+		}
+	}
+	return removed, nil
+}
+
+// compareOthers adds to what a prune has lost what was there before an earlier try.
+func (r *run) compareOthers(i int, result *uploader.PruneResult) {
 	for _, id := range result.Missing {
 		if slices.Contains(r.others[i], id) {
 			result.Lost = append(result.Lost, id)
 		}
 	}
 	delete(r.others, i)
+	delete(r.otherBackups, i)
 }
 
 // refuseDamaged refuses a repository that a check has found damaged, or that has a volume whose backup was found so, by whichever name: what looks as if

@@ -53,8 +53,9 @@ type run struct {
 
 	touched []string // the snapshots that need what is damaged in the repository that was checked last
 
-	others map[int][]string // by repository: what was there before a try that has failed, and may have removed something (uploader.ForgetResult)
-	lost   map[int]string   // by repository: what noteLost has found, also if it could not be written
+	others       map[int][]string                   // by repository: what was there before a try that has failed, and may have removed something (uploader.ForgetResult)
+	otherBackups map[int][]velerov1.PodVolumeBackup // by repository: those of a prune's others, as they were before that try
+	lost         map[int]string                     // by repository: what noteLost has found, also if it could not be written
 
 	imported map[v1alpha1.RepositoryKey]map[string]string // by kopia repository: the new snapshots by the ids of restic's
 	compared map[comparedVolume]uploader.ImportedSnapshot // the last snapshot that this run has copied, by volume
@@ -72,7 +73,7 @@ func (c *Controller) newRun(task *v1alpha1.RepositoryTask) *run {
 	}
 	return &run{
 		Controller: c, task: task, object: task.DeepCopy(), log: c.cfg.Logger.With("task", task.Name, "subject", selectionOf(&task.Spec).String()),
-		tracker: progress.NewTracker(progress.Options{StallAfter: c.cfg.StallAfter, Previous: before}), others: map[int][]string{}, lost: map[int]string{}, planned: map[v1alpha1.RepositoryKey]string{},
+		tracker: progress.NewTracker(progress.Options{StallAfter: c.cfg.StallAfter, Previous: before}), others: map[int][]string{}, otherBackups: map[int][]velerov1.PodVolumeBackup{}, lost: map[int]string{}, planned: map[v1alpha1.RepositoryKey]string{},
 	}
 }
 

@@ -201,6 +201,24 @@ func (u *Uploader) unlock(ctx context.Context, w *workspace, gate *sync.RWMutex,
 	return true
 }
 
+// removeKilledLock removes, as unlock does, the lock that a run of this process has left, which was killed: a caller that does not run restic again would
+// leave it to others, who take its owner for alive until the lock is old.
+func (u *Uploader) removeKilledLock(ctx context.Context, w *workspace) {
+	locks, _, err := u.allLocks(ctx, w.withoutCache())
+	if err != nil {
+		u.options.Logger.Error("Cannot look for the lock of a restic that was killed", "repository", w.hide(w.repository.URL), "error", err)
+		return
+	}
+	for _, l := range locks {
+		if owner := ownerOfLock(l); owner.dead(0) {
+			if !u.unlock(ctx, w, u.gates.of(w.repository.URL), owner) {
+				u.options.Logger.Info("The lock of a restic that was killed is left", "repository", w.hide(w.repository.URL), "owner", owner.String())
+			}
+			return // restic unlock removes all at once
+		}
+	}
+}
+
 // refuseUnproven returns an error unless the owner of each lock that restic unlock would remove is dead for certain. restic removes all that are
 // old by this host's clock, and all of this host: it cannot signal their owners out of its confinement. Those that it meets count as seen from then on.
 func (u *Uploader) refuseUnproven(ctx context.Context, w *workspace) error {

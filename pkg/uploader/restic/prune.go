@@ -116,6 +116,9 @@ func (u *Uploader) runPrune(ctx context.Context, w *workspace, req *uploader.Pru
 		run = &pruneRun{sink: p, listed: listed}
 		return u.run(ctx, w, invocation{command: "prune", args: args, stdout: run.line, gate: run.gate, said: run.said})
 	})
+	if errors.Is(err, errHidden) {
+		u.removeKilledLock(ctx, w)
+	}
 	if err == nil && !run.planned {
 		err = errors.New("restic prune has ended without saying what it removes")
 	}

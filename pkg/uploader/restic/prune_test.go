@@ -339,7 +339,8 @@ func TestPruneCanceled(t *testing.T) {
 	intact(t, u, repository, snapshot)
 }
 
-// TestPruneHiddenSnapshots: a storage lists no snapshots for a moment, or not all of them. Nothing is removed, and with all of them the next prune completes.
+// TestPruneHiddenSnapshots: a storage lists no snapshots for a moment, or not all of them. Nothing is removed, no lock is left, and with all of them the next
+// prune completes.
 func TestPruneHiddenSnapshots(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version string) {
 		u := newUploader(t, version, Options{})
@@ -370,6 +371,7 @@ func TestPruneHiddenSnapshots(t *testing.T) {
 				if diff := cmp.Diff(had, objects(t, repository.URL)); diff != "" {
 					t.Fatalf("without %s: %s", filepath.Base(from), diff)
 				}
+				noLocks(t, repository)
 			}
 		}
 		got, err := u.Prune(t.Context(), uploader.PruneRequest{Repository: repository, Apply: true, MaxUnused: "0"}, nil)
