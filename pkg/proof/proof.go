@@ -190,7 +190,7 @@ func of(all []*v1alpha1.RepositoryTaskVolume, address string) Proof {
 		}
 	}
 	p.Damaged = slices.ContainsFunc(all, func(damage *v1alpha1.RepositoryTaskVolume) bool {
-		return Damage(damage) && !slices.ContainsFunc(all, func(other *v1alpha1.RepositoryTaskVolume) bool { return clears(other, damage) })
+		return isDamagedStill(damage, all)
 	})
 	p.Failed = hasFailed(p.results, newest)
 	p.addParts(p.results)

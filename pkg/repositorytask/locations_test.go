@@ -87,7 +87,8 @@ func TestPruneAfterDamageThroughAnotherLocation(t *testing.T) {
 				prune("beside-a-copy", "")
 				return
 			}
-			prune("after-damage", "a backup of volume shop/db-0:data was found damaged or lost")
+			prune("after-damage", "a backup of volume shop/db-0:data was found damaged or lost (PodVolumeBackup "+there.Name+"): nothing is pruned before a backup of the volume that is as new is proven. "+
+				"If the backups of that volume are of no use any more, delete them, and RepositoryTask found")
 			s.Delete(found)
 			prune("after-the-task", "damage is noted on PodVolumeBackup "+there.Name)
 			if err := undo(); err != nil {

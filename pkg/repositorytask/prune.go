@@ -175,11 +175,9 @@ func (r *run) refuseDamaged(ctx context.Context, entry *v1alpha1.RepositoryTaskR
 	if proof.ChecksOf(inside)[proof.RepositoryIn(entry)].Damaged() {
 		return fmt.Errorf("%w, a check has found: nothing is pruned before a check that looks as deep has found the repository whole", uploader.ErrRepositoryDamaged)
 	}
-	for volume, found := range proof.Of(inside) {
-		if found.Damaged {
-			return fmt.Errorf("%w: a backup of volume %s/%s:%s was found damaged or lost: nothing is pruned before a backup of it that is as new is proven",
-				uploader.ErrRepositoryDamaged, volume.Namespace, volume.Pod, volume.Name)
-		}
+	if harms := proof.HarmIn(inside, nil); len(harms) > 0 {
+		v := &harms[0].Volume
+		return refusal(harms[0], fmt.Sprintf("a backup of volume %s/%s:%s was found damaged or lost (PodVolumeBackup %s)", v.Namespace, v.Pod, v.Name, harms[0].PodVolumeBackup))
 	}
 	return r.refuseMarked(ctx, entry)
 }
@@ -190,14 +188,16 @@ func (r *run) refuseMarked(ctx context.Context, entry *v1alpha1.RepositoryTaskRe
 	if err != nil {
 		return err
 	}
-	inside = byOneName(inside, entry.BackupStorageLocation)
-	for i := range inside {
-		if pvb := &inside[i]; proof.IsMarkedDamaged(pvb, inside) {
-			return fmt.Errorf("%w: damage is noted on PodVolumeBackup %s of volume %s/%s:%s: nothing is pruned before a backup of it that is as new is proven",
-				uploader.ErrRepositoryDamaged, pvb.Name, pvb.Spec.Pod.Namespace, pvb.Spec.Pod.Name, pvb.Spec.Volume)
-		}
+	if harms := proof.HarmIn(nil, byOneName(inside, entry.BackupStorageLocation)); len(harms) > 0 {
+		v := &harms[0].Volume
+		return refusal(harms[0], fmt.Sprintf("damage is noted on PodVolumeBackup %s of volume %s/%s:%s", harms[0].PodVolumeBackup, v.Namespace, v.Pod, v.Name))
 	}
 	return nil
+}
+
+// refusal is why nothing is pruned, and how that ends.
+func refusal(h *proof.Harm, found string) error {
+	return fmt.Errorf("%w: %s: nothing is pruned before a backup of %s that is as new is proven. %s", uploader.ErrRepositoryDamaged, found, h.Source(), h.WayOut())
 }
 
 // writeSizeBefore writes what the storage holds, unless an earlier attempt has.

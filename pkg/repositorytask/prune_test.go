@@ -230,6 +230,45 @@ func TestPruneRefused(t *testing.T) {
 	}
 }
 
+// TestPruneAfterClaimIsMadeAgain: no proof of a claim that has the names of the one before ends the damage of that one's backup. Each refusal says what does.
+func TestPruneAfterClaimIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	of := func(claim string, pvb *velerov1.PodVolumeBackup) *velerov1.PodVolumeBackup {
+		s.Patch(pvb, `{"metadata":{"labels":{"`+velerov1.PVCUIDLabel+`":"`+claim+`"}}}`)
+		return pvb
+	}
+	before := of("before", s.store(&velerov1.Backup{ObjectMeta: s.Meta("own")}, "restic", "shop", "db-0"))
+	flip(t, s.repository("restic", "shop").URL, "data")
+	again := of("again", s.storeInto(&velerov1.Backup{ObjectMeta: s.Meta("anew")}, "restic", "shop", "db-0"))
+	s.forgetAnother(s.repository("restic", "shop"), "shop")
+	s.start(s.ticking())
+	verify := func(name string, pvb *velerov1.PodVolumeBackup, want v1alpha1.VolumeResult) *v1alpha1.RepositoryTask {
+		t.Helper()
+		task := s.ended(&v1alpha1.RepositoryTask{ObjectMeta: s.Meta(name), Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskVerify, PodVolumeBackup: pvb.Name}})
+		if v := task.Status.Volumes[0]; v.Result != want || v.ClaimUID != pvb.Labels[velerov1.PVCUIDLabel] {
+			t.Fatalf("%+v", v)
+		}
+		return task
+	}
+	found := verify("found", before, v1alpha1.VolumeMismatched)
+	verify("proven", again, v1alpha1.VolumeVerified)
+	refused := func(name, says string) {
+		t.Helper()
+		if got := s.ended(s.pruneTask(name, true)).Status; got.Phase != v1alpha1.PhaseFailed || got.Reason != v1alpha1.ReasonDamaged || !strings.Contains(got.Repositories[0].Message, says) {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	const until = "nothing is pruned before a backup of the claim with UID before that is as new is proven. If the backups of that claim are of no use any more, delete them"
+	refused("found-it", "a backup of volume shop/db-0:data was found damaged or lost (PodVolumeBackup "+before.Name+"): "+until+", and RepositoryTask found")
+	s.Delete(found)
+	refused("noted-it", "damage is noted on PodVolumeBackup "+before.Name+" of volume shop/db-0:data: "+until)
+	s.Delete(before)
+	if got := s.ended(s.pruneTask("given-up", true)).Status; got.Phase != v1alpha1.PhaseCompleted {
+		t.Errorf("%+v", got)
+	}
+}
+
 // TestPruneResumed: the process ends while a task prunes. The next one completes it, and what was freed counts from the first attempt on.
 func TestPruneResumed(t *testing.T) {
 	t.Parallel()

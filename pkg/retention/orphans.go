@@ -63,8 +63,8 @@ func (n *Needs) Of(repository v1alpha1.RepositoryKey, s *uploader.RepositorySnap
 			return RuleInUse, "PodVolumeBackup " + n.Running[i].Name + " of the pod has not ended"
 		}
 	}
-	if rule == "" && n.Protection.isHarmed(repository) {
-		return RuleDamaged, "damage was found in a backup of the namespace, and none that is as new was proven since"
+	if harm := n.Protection.harmIn(repository); rule == "" && harm != nil {
+		return RuleDamaged, harmText(harm)
 	}
 	return rule, why
 }

@@ -1,6 +1,8 @@
 package retention
 
 import (
+	"cmp"
+	"fmt"
 	"strings"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -14,9 +16,11 @@ type Protection struct {
 	named    map[string][]*velerov1.PodVolumeBackup // by shortID of the snapshot
 	restored map[string]string                      // the PodVolumeRestore that reads it, by shortID
 	read     map[string]string                      // what else reads it, by the name of the PodVolumeBackup
-	harmed   map[proof.Volume]bool                  // those with damage in a backup, with whichever uploader
-	// harmedClaims are the UIDs of the claims of those: the pods of a Deployment have other names each time.
-	harmedClaims map[string]bool
+	harms    []*proof.Harm                          // damage in backups
+	// harmed are the volumes with damage in a backup, with whichever uploader, and harmedNames those of which nobody knows the claim.
+	harmed, harmedNames map[proof.Volume]*proof.Harm
+	// harmedClaims are by the UIDs of the claims: the pods of a Deployment have other names each time.
+	harmedClaims map[string]*proof.Harm
 	damaged      func(*velerov1.PodVolumeBackup) bool
 }
 
@@ -27,21 +31,14 @@ func shortID(id string) string { return id[:min(len(id), 8)] }
 func NewProtection(r *Records) *Protection {
 	p := &Protection{
 		named: map[string][]*velerov1.PodVolumeBackup{}, restored: map[string]string{}, read: map[string]string{},
-		harmed: map[proof.Volume]bool{}, harmedClaims: map[string]bool{}, damaged: r.DamagedRepository,
+		harms: proof.HarmIn(r.Tasks, r.Backups), damaged: r.DamagedRepository,
+		harmed: map[proof.Volume]*proof.Harm{}, harmedNames: map[proof.Volume]*proof.Harm{}, harmedClaims: map[string]*proof.Harm{},
 	}
-	for volume, found := range proof.Of(r.Tasks) {
-		p.harmed[volume.WithAny()] = p.harmed[volume.WithAny()] || found.Damaged
-	}
+	p.addHarms()
 	for i := range r.Backups {
 		pvb := &r.Backups[i]
-		if proof.IsMarkedDamaged(pvb, r.Backups) {
-			p.harmed[proof.VolumeOf(pvb).WithAny()] = true
-		}
-	}
-	for i := range r.Backups {
-		pvb := &r.Backups[i]
-		if claim := pvb.Labels[velerov1.PVCUIDLabel]; claim != "" && p.harmed[proof.VolumeOf(pvb).WithAny()] {
-			p.harmedClaims[claim] = true
+		if h := p.harmedNames[proof.VolumeOf(pvb).WithAny()]; h != nil {
+			addFirst(p.harmedClaims, pvb.Labels[velerov1.PVCUIDLabel], h)
 		}
 		if pvb.Status.SnapshotID != "" {
 			p.named[shortID(pvb.Status.SnapshotID)] = append(p.named[shortID(pvb.Status.SnapshotID)], pvb)
@@ -61,6 +58,39 @@ func NewProtection(r *Records) *Protection {
 		p.addFiles(&r.Files[i])
 	}
 	return p
+}
+
+// addHarms adds what damage is in: a claim that was made again has the names of the one before, whose damage is not in its backups.
+func (p *Protection) addHarms() {
+	for _, h := range p.harms {
+		addFirst(p.harmed, h.Volume.WithAny(), h)
+		if h.ClaimUID == "" {
+			addFirst(p.harmedNames, h.Volume.WithAny(), h)
+			continue
+		}
+		addFirst(p.harmedClaims, h.ClaimUID, h)
+	}
+}
+
+// addFirst adds harm where none is known.
+func addFirst[K comparable](known map[K]*proof.Harm, key K, h *proof.Harm) {
+	if known[key] == nil {
+		known[key] = h
+	}
+}
+
+// harmOf returns the damage in a backup of what a PodVolumeBackup is of: of its claim, or by its names where one of the claims is not known. Nil: none.
+func (p *Protection) harmOf(pvb *velerov1.PodVolumeBackup) *proof.Harm {
+	claim, volume := pvb.Labels[velerov1.PVCUIDLabel], proof.VolumeOf(pvb).WithAny()
+	if claim == "" {
+		return p.harmed[volume]
+	}
+	return cmp.Or(p.harmedClaims[claim], p.harmedNames[volume])
+}
+
+// harmText says what damage was found, and how that ends.
+func harmText(h *proof.Harm) string {
+	return fmt.Sprintf("damage was found in PodVolumeBackup %s, and no backup of %s that is as new was proven since. %s", h.PodVolumeBackup, h.Source(), h.WayOut())
 }
 
 func (p *Protection) addFiles(f *v1alpha1.FileRequest) {
@@ -93,11 +123,12 @@ func (p *Protection) Of(pvb *velerov1.PodVolumeBackup) (rule, why string) {
 			return RuleShared, "PodVolumeBackup " + other.Name + " names the same snapshot"
 		}
 	}
+	harm := p.harmOf(pvb)
 	switch {
 	case pvb.Annotations[v1alpha1.AnnotationKeep] == "true":
 		return RuleKeep, ""
-	case p.harmed[proof.VolumeOf(pvb).WithAny()], p.harmedClaims[pvb.Labels[velerov1.PVCUIDLabel]]:
-		return RuleDamaged, "damage was found in a backup of the volume, and none that is as new was proven since"
+	case harm != nil:
+		return RuleDamaged, harmText(harm)
 	case p.damaged != nil && p.damaged(pvb):
 		return RuleDamaged, "a task has found damage in the repository"
 	default:
@@ -105,12 +136,12 @@ func (p *Protection) Of(pvb *velerov1.PodVolumeBackup) (rule, why string) {
 	}
 }
 
-// isHarmed reports whether damage was found in a backup of a volume of the repository's namespace. A repository may not know the names of volumes.
-func (p *Protection) isHarmed(repository v1alpha1.RepositoryKey) bool {
-	for volume, harmed := range p.harmed {
-		if harmed && volume.Namespace == repository.VolumeNamespace && volume.StorageLocation == repository.BackupStorageLocation {
-			return true
+// harmIn returns damage in a backup of a volume of the repository's namespace. A repository may not know the names of volumes. Nil: there is none.
+func (p *Protection) harmIn(repository v1alpha1.RepositoryKey) *proof.Harm {
+	for _, h := range p.harms {
+		if h.Volume.Namespace == repository.VolumeNamespace && h.Volume.StorageLocation == repository.BackupStorageLocation {
+			return h
 		}
 	}
-	return false
+	return nil
 }
