@@ -37,7 +37,7 @@ type cronJob struct {
 const runIDVariable = "PLIMSOLL_RUN_ID"
 
 // firstWithRunID is the first version whose commands know runIDVariable.
-var firstWithRunID = utilversion.MustParseSemantic("v0.1.0")
+const firstWithRunID = "v0.1.0"
 
 // knowsRunID reports whether the commands in an image know runIDVariable: by its tag it is of this plugin's version, or a release from firstWithRunID on.
 // Of any other tag, and of a digest alone, nobody knows.
@@ -48,7 +48,7 @@ func (i image) knowsRunID(own string) bool {
 		return true
 	}
 	of, err := utilversion.ParseSemantic(tag)
-	return err == nil && of.AtLeast(firstWithRunID)
+	return err == nil && of.AtLeast(utilversion.MustParseSemantic(firstWithRunID))
 }
 
 // maxRetries is how often a Job starts another pod, in about half an hour with Kubernetes' backoff: as long as an upgrade of the API server, a
@@ -118,7 +118,7 @@ func (j *cronJob) object() client.Object {
 func (j *cronJob) warn(w io.Writer) {
 	if !j.image.knowsRunID(version) {
 		fmt.Fprintf(w, "A Job starts one pod only, also if that is lost: the tag of image %s does not say that it has version %s or later, in which a second pod goes on with what the first has begun.\n",
-			describe.Clean(j.image.name), "v"+firstWithRunID.String())
+			describe.Clean(j.image.name), firstWithRunID)
 	}
 }
 

@@ -59,17 +59,29 @@ func writeFiles(dir string, n, size int) error {
 	return nil
 }
 
-// fill makes files and then directories until the file system is full: ext4 keeps some blocks for directories that files do not get.
+// fill makes files and then directories until the file system is full: ext4 keeps some blocks for directories that files do not get. What it had taken for
+// data that is not written yet may become free with a flush.
 func fill(dir string) error {
-	if err := writeFiles(dir, 100_000, 4096); !donefile.IsFull(err) {
-		return fmt.Errorf("fill the volume with files: %w", err)
-	}
-	for i := range 100_000 {
-		if err := os.Mkdir(filepath.Join(dir, fmt.Sprintf("dir-%d", i)), 0o700); donefile.IsFull(err) {
+	for n := 0; ; {
+		before := n
+		for _, create := range []func(string) error{
+			func(path string) error { return os.WriteFile(path, make([]byte, 4096), 0o600) },
+			func(path string) error { return os.Mkdir(path, 0o700) },
+		} {
+			var err error
+			for ; err == nil; n++ {
+				err = create(filepath.Join(dir, fmt.Sprintf("entry-%d", n)))
+			}
+			if n--; !donefile.IsFull(err) {
+				return fmt.Errorf("fill the volume: %w", err)
+			}
+			_ = os.Remove(filepath.Join(dir, fmt.Sprintf("entry-%d", n))) // half of a file
+		}
+		if n == before {
 			return nil
 		}
+		unix.Sync()
 	}
-	return errors.New("directories do not fill the volume")
 }
 
 // noRoomIsHeld reports an error unless the agent has given back what it had reserved.
@@ -127,7 +139,7 @@ func TestFailedFileHasItsRoom(t *testing.T) {
 			c, target := newCluster(t, controlplane.LatestVelero), new(corev1.Pod)
 			data := uploadertest.NewFake(t.TempDir())
 			data.OnRestore = func(_ context.Context, req uploader.RestoreRequest, _ progress.Sink) (uploader.RestoreResult, error) {
-				c.setInitContainer(target, initializing)
+				c.setInitContainer(target, initializing) //nolint:contextcheck // it is the test's own
 				return uploader.RestoreResult{}, errors.Join(fill(req.Volume.Name()), unix.ENOSPC)
 			}
 			target = c.pod("target", "data")
@@ -159,7 +171,7 @@ func TestRoomIsGivenBack(t *testing.T) {
 			c, pod := newCluster(t, controlplane.LatestVelero), new(corev1.Pod)
 			data := uploadertest.NewFake(t.TempDir())
 			data.OnRestore = func(context.Context, uploader.RestoreRequest, progress.Sink) (uploader.RestoreResult, error) {
-				c.setInitContainer(pod, states[0])
+				c.setInitContainer(pod, states[0]) //nolint:contextcheck // it is the test's own
 				return uploader.RestoreResult{}, unix.ENOSPC
 			}
 			pod = c.pod("target", "data")

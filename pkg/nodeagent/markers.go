@@ -105,10 +105,18 @@ func (a *Agent) reconcileMarkers(ctx context.Context, pod *corev1.Pod, records [
 	err := volume.Within(a.cfg.ProgressInterval, func() error {
 		defer a.markersBusy.Delete(pod.UID)
 		var all []error
+		busy := false
 		for _, rec := range records {
-			all = append(all, a.reconcileMarker(ctx, pod, rec))
+			if err := a.reconcileMarker(ctx, pod, rec); errors.Is(err, errMarkersBusy) {
+				busy = true
+			} else {
+				all = append(all, err)
+			}
 		}
-		return errors.Join(all...)
+		if err := errors.Join(all...); err != nil || !busy {
+			return err
+		}
+		return errMarkersBusy
 	})
 	if errors.Is(err, volume.ErrNoAnswer) {
 		return errMarkersBusy
@@ -124,6 +132,9 @@ func (a *Agent) reconcileMarker(ctx context.Context, pod *corev1.Pod, rec donefi
 	waits := podvolume.WaitsForVolumes(pod)
 	if busy, err := a.restoring(ctx, pod, rec, waits); busy || err != nil {
 		return cmp.Or(err, errMarkersBusy)
+	}
+	if !waits && rec.Reserved && !podvolume.RestoreWaitSucceeded(pod) && podvolume.PodEnding(pod) == nil {
+		return nil // the init container is yet to begin, and in a full volume there may be no other room for what it waits for
 	}
 	if !waits && !rec.Marked && !rec.Reserved {
 		return a.rememberUnmarked(pod, rec)
@@ -207,7 +218,7 @@ func isUnmounted(err error) bool {
 func (a *Agent) keepMarker(ctx context.Context, pod *corev1.Pod, rec donefile.Record, dir *os.File) error {
 	overwritten := rec.Overwritten && rec.Failure == "" && !rec.Used
 	if overwritten {
-		rec.Failure = reasonOverwritten
+		rec.Failure, rec.Inherited = reasonOverwritten, true
 	}
 	there, err := donefile.Exists(dir, donefile.Name(rec.Restore, rec.Failure))
 	if err != nil {

@@ -256,6 +256,56 @@ func TestClaimIsCompletedAfterAHalf(t *testing.T) {
 	holdsOnly(t, s.dir, "file")
 }
 
+// A restore that fails half way over a complete one fails both, until it is made again and completes the claim.
+func TestClaimIsCompletedAfterAFailure(t *testing.T) {
+	t.Parallel()
+	s := newSharedClaim(t, false)
+	var calls atomic.Int32
+	data := uploadertest.NewFake(t.TempDir())
+	data.OnRestore = func(_ context.Context, req uploader.RestoreRequest, _ progress.Sink) (uploader.RestoreResult, error) {
+		if calls.Add(1) == 2 {
+			return uploader.RestoreResult{}, uploader.ErrNoSpace
+		}
+		return uploader.RestoreResult{TotalBytes: 1}, os.WriteFile(filepath.Join(req.Volume.Name(), "file"), []byte("x"), 0o600)
+	}
+	s.startAgent(data, func(cfg *Config) { cfg.AllowUnmounted = true })
+	for _, pvr := range s.restores {
+		s.Create(pvr)
+		s.end(pvr)
+	}
+	testenv.Eventually(t, "the failure is told", func() bool { return marked(t, s.dir, donefile.Name(s.restore.UID, "failed")) })
+	again := s.newRestore(s.pods[1], "data", "1111abcd")
+	s.Create(again)
+	if end := s.end(again); end.Phase != podvolume.PhaseCompleted {
+		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
+	}
+	testenv.Eventually(t, "the done file is there, and stays", func() bool {
+		return marked(t, s.dir, string(s.restore.UID)) && !marked(t, s.dir, donefile.Name(s.restore.UID, "failed"))
+	})
+}
+
+// A second restore into the claim that was deleted before it has written fails nobody: what the first has restored is whole.
+func TestSecondRestoreIntoAClaimIsDeletedBefore(t *testing.T) {
+	t.Parallel()
+	s := newSharedClaim(t, false)
+	data := uploadertest.NewFake(t.TempDir())
+	data.OnRestore = func(_ context.Context, req uploader.RestoreRequest, _ progress.Sink) (uploader.RestoreResult, error) {
+		return uploader.RestoreResult{TotalBytes: 1}, os.WriteFile(filepath.Join(req.Volume.Name(), "file"), []byte("x"), 0o600)
+	}
+	s.setInitContainer(s.pods[1], initializing) // so the second restore waits
+	s.startAgent(data, func(cfg *Config) { cfg.AllowUnmounted = true })
+	s.Create(s.restores[1])
+	s.Create(s.restores[0])
+	s.end(s.restores[0])
+	if marked(t, s.dir, string(s.restore.UID)) {
+		t.Error("the pod begins while another restore is to write into its claim")
+	}
+	if err := s.Client.Delete(t.Context(), s.restores[1]); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, "the done file is there", func() bool { return marked(t, s.dir, string(s.restore.UID)) })
+}
+
 // The pod of a complete restore begins while another restore of the same Restore writes into the directory: its markers are not removed before that has
 // ended, and with them what that has reserved.
 func TestMarkersAreNotRemovedBesideARestore(t *testing.T) {

@@ -87,6 +87,9 @@ func (op *Operation) isHandedOver(ctx context.Context, pvr *velerov1.PodVolumeRe
 		return false, err
 	}
 	defer unlock()
+	if rec, err = op.completeRecord(ctx, pvr); rec == nil || err != nil { // another restore has overwritten the volume meanwhile
+		return false, err
+	}
 	return true, op.writeDoneFile(ctx, pod, pvr, dir, before)
 }
 

@@ -56,8 +56,10 @@ func (op *Operation) restore(ctx context.Context) (_ attemptResult, err error) {
 		return attemptResult{}, err
 	}
 	defer func() {
-		// What becomes free in a full volume the file system may take for itself: then the failed file would have no room.
-		op.roomKept = op.roomKept || err != nil && stopCause(ctx) == nil
+		if err != nil {
+			// What becomes free in a full volume the file system may take for itself: then the failed file would have no room.
+			op.roomKept = stopCause(ctx) == nil && op.isLast(err)
+		}
 		if !op.roomKept {
 			release()
 		}

@@ -63,7 +63,7 @@ func (op *Operation) doubtNotFound(failed *attemptError) *attemptError {
 // pauseBeforeNextAttempt counts an attempt that failed, unless that ends the operation.
 func (op *Operation) pauseBeforeNextAttempt(failed *attemptError) (pause time.Duration, why progress.Reading, _ error) {
 	op.env.Metrics.AttemptFailed(string(op.Kind), op.UploaderName(), string(failed.reason))
-	if failed.final || op.attempt >= op.env.MaxAttempts {
+	if op.isLast(failed) {
 		return 0, why, failed
 	}
 	pause = op.env.RetryDelay << min(op.attempt-1, 5)
@@ -74,6 +74,11 @@ func (op *Operation) pauseBeforeNextAttempt(failed *attemptError) (pause time.Du
 	op.sameAttempt = false
 	op.lockWait.pauses, op.mountWait.pauses, op.faultWait.pauses = 0, 0, 0
 	return pause, why, nil
+}
+
+// isLast reports whether no attempt follows one that has failed with err.
+func (op *Operation) isLast(err error) bool {
+	return classify(err).final || op.attempt >= op.env.MaxAttempts
 }
 
 // retryWait counts how long an operation has waited for something without using up attempts.

@@ -25,12 +25,13 @@ type podVolumeName struct {
 	pod    types.NamespacedName
 	podUID types.UID
 	volume string
+	used   bool // the pod's init container has seen that its volumes are complete
 }
 
 // sameClaim returns the volumes of this node's pods that have the claim of a pod's volume, the volume itself first. Pods that do not wait for a
 // restore do not count.
 func (e *Environment) sameClaim(ctx context.Context, pod *corev1.Pod, name string) ([]podVolumeName, error) {
-	self := podVolumeName{client.ObjectKeyFromObject(pod), pod.UID, name}
+	self := podVolumeName{client.ObjectKeyFromObject(pod), pod.UID, name, RestoreWaitSucceeded(pod)}
 	found := []podVolumeName{self}
 	claim, ok := claimOf(pod, volume.InPod(pod, name))
 	if !ok {
@@ -43,8 +44,9 @@ func (e *Environment) sameClaim(ctx context.Context, pod *corev1.Pod, name strin
 	for i := range pods.Items {
 		other := &pods.Items[i]
 		for j := range other.Spec.Volumes {
-			vol := podVolumeName{client.ObjectKeyFromObject(other), other.UID, other.Spec.Volumes[j].Name}
-			if its, ok := claimOf(other, &other.Spec.Volumes[j]); ok && its == claim && vol != self && HasRestoreWait(other) {
+			vol := podVolumeName{client.ObjectKeyFromObject(other), other.UID, other.Spec.Volumes[j].Name, RestoreWaitSucceeded(other)}
+			isSelf := vol.podUID == self.podUID && vol.volume == self.volume
+			if its, ok := claimOf(other, &other.Spec.Volumes[j]); ok && its == claim && !isSelf && HasRestoreWait(other) {
 				found = append(found, vol)
 			}
 		}
@@ -131,13 +133,13 @@ func (e *Environment) failureBeside(ctx context.Context, pod *corev1.Pod, rec do
 	return failure, err
 }
 
-// FailBeside records the failure of rec for the other restores of the same Restore into the same claim, unless a pod uses what they have restored.
+// FailBeside records the failure of rec for the other restores of the same Restore into the same claim that it has overwritten.
 func (e *Environment) FailBeside(ctx context.Context, pod *corev1.Pod, rec donefile.Record) error {
 	return e.recordsBeside(ctx, pod, rec, func(podUID types.UID, other donefile.Record) error {
-		if other.Failure != "" || other.Used {
+		if other.Failure != "" || !other.Overwritten || other.Used {
 			return nil
 		}
-		other.Failure = rec.Failure
+		other.Failure, other.Inherited = rec.Failure, true
 		return e.Records.Save(podUID, other)
 	})
 }
@@ -161,6 +163,9 @@ func (e *Environment) clearOverwritten(ctx context.Context, pod *corev1.Pod, rec
 		if !other.Overwritten {
 			return nil
 		}
+		if other.Inherited {
+			other.Failure, other.Inherited = "", false
+		}
 		other.Overwritten = false
 		return e.Records.Save(podUID, other)
 	})
@@ -180,6 +185,7 @@ func (e *Environment) recordsBeside(ctx context.Context, pod *corev1.Pod, rec do
 		all = append(all, err)
 		for _, other := range records {
 			if other.Volume == vol.volume && other.Restore == rec.Restore {
+				other.Used = other.Used || vol.used
 				all = append(all, do(vol.podUID, other))
 			}
 		}

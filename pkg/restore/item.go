@@ -325,7 +325,7 @@ func (r *run) write(ctx context.Context, i *item) (ended bool) {
 	case err == nil:
 		r.afterCreate(ctx, i, made, withStatus)
 		return true
-	case !exists && !(i.createRetried && isAnswer(err)):
+	case !exists && (!i.createRetried || !isAnswer(err)):
 		i.fail("%v", err)
 		return true
 	}

@@ -80,7 +80,7 @@ func (p *process) readGated(gate func(line []byte) error) {
 		}
 		p.stdout.deliver(line)
 	}, p.stdout.limit)
-	buf := make([]byte, readSize)
+	buf := make([]byte, max(readSize, os.Getpagesize())) // what the worker has written at once is at most a page, and the rest of that would be lost
 	for p.refusal == nil {
 		n, err := p.stdoutPipe.Read(buf)
 		_, _ = gated.Write(buf[:n]) // never fails

@@ -18,15 +18,15 @@ import (
 
 // Section returns what a page of the repository has under a heading, up to the next heading of the same or a higher level. Without a heading it
 // returns the whole page.
-func Section(t testing.TB, page, heading string) string {
-	t.Helper()
+func Section(tb testing.TB, page, heading string) string {
+	tb.Helper()
 	root, err := parts.Root()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(page)))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if heading == "" {
 		return string(text)
@@ -34,7 +34,7 @@ func Section(t testing.TB, page, heading string) string {
 	marks, title, _ := strings.Cut(heading, " ")
 	_, section, found := strings.Cut(string(text), "\n"+marks+" "+title+"\n")
 	if !found {
-		t.Fatalf("%s has no section %q", page, heading)
+		tb.Fatalf("%s has no section %q", page, heading)
 	}
 	if end := regexp.MustCompile(fmt.Sprintf(`(?m)^#{1,%d} `, len(marks))).FindStringIndex(section); end != nil {
 		section = section[:end[0]]
@@ -74,7 +74,7 @@ func Missing(flags *pflag.FlagSet, text string) (differences []string) {
 	}
 	flags.VisitAll(func(f *pflag.Flag) {
 		if !isOfCobra(f) && !slices.Contains(inRows, f.Name) {
-			differences = append(differences, fmt.Sprintf("there is no row for --%s", f.Name))
+			differences = append(differences, "there is no row for --"+f.Name)
 		}
 	})
 	return differences

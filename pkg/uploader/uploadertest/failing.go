@@ -59,6 +59,9 @@ func Random(tb testing.TB, size int) []byte {
 	return b
 }
 
+// failingFile is the file that fails in a volume where one does.
+const failingFile = "dir/7"
+
 // FailingVolume checks what a data path makes of a volume whose file system fails: an error of the volume, never a
 // snapshot or a restore that looks complete; and what it makes of files that only fail by themselves. The repository exists.
 func FailingVolume(t *testing.T, u uploader.Uploader, repository uploader.Repository) {
@@ -66,15 +69,15 @@ func FailingVolume(t *testing.T, u uploader.Uploader, repository uploader.Reposi
 	s := &failingSuite{u: u, repository: repository}
 	for name, fault := range map[string]faultfs.Fault{
 		"a disconnected driver":       {Errno: syscall.ENOTCONN, From: 40},
-		"a stale handle":              {Op: faultfs.Open, Path: "dir/7", Errno: syscall.ESTALE},
+		"a stale handle":              {Op: faultfs.Open, Path: failingFile, Errno: syscall.ESTALE},
 		"a stale directory":           {Op: faultfs.List, Path: "dir", After: 5, Errno: syscall.ESTALE},
-		"an I/O error of a file":      {Op: faultfs.Read, Path: "dir/7", After: 3, Errno: syscall.EIO},
+		"an I/O error of a file":      {Op: faultfs.Read, Path: failingFile, After: 3, Errno: syscall.EIO},
 		"an I/O error of a directory": {Op: faultfs.List, Path: "dir", Errno: syscall.EIO},
-		"a remote I/O error":          {Op: faultfs.Stat, Path: "dir/7", Errno: syscall.EREMOTEIO},
+		"a remote I/O error":          {Op: faultfs.Stat, Path: failingFile, Errno: syscall.EREMOTEIO},
 		"a shutdown":                  {Op: faultfs.Open, Path: "dir/*", From: 10, Errno: syscall.ESHUTDOWN},
-		"a server that is down":       {Op: faultfs.Open, Path: "dir/7", Errno: syscall.EHOSTDOWN},
+		"a server that is down":       {Op: faultfs.Open, Path: failingFile, Errno: syscall.EHOSTDOWN},
 		"a server that is slow":       {Op: faultfs.List, Path: "dir", Errno: syscall.ETIMEDOUT},
-		"a node with too many files":  {Op: faultfs.Open, Path: "dir/7", Errno: syscall.ENFILE},
+		"a node with too many files":  {Op: faultfs.Open, Path: failingFile, Errno: syscall.ENFILE},
 	} {
 		t.Run("backup/"+name, func(t *testing.T) {
 			t.Parallel()
