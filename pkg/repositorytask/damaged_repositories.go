@@ -20,15 +20,15 @@ const yes = "true"
 // The notes on PodVolumeBackups go with these: who deletes the backup that was found damaged would have the next one reuse what is lost. So a task has a
 // note of its own of the repositories in which it has found damage, as long as that stands.
 
-// noteDamagedRepository notes on the task that it has found damage in a repository, by the names of all locations that lead there: backups through each reuse
-// what is lost. The error is that the API server has not answered.
+// noteDamagedRepository notes on the task that it has found damage in a repository, by the names of all locations that lead there or may: backups through each
+// reuse what is lost. The error is that the API server has not answered.
 func (r *run) noteDamagedRepository(ctx context.Context, entry *v1alpha1.RepositoryTaskRepository) error {
 	damaged := proof.RepositoryIn(entry)
 	noted := v1alpha1.DamagedRepositories(r.object)
 	if slices.Contains(noted, damaged) {
 		return nil
 	}
-	locations, err := r.locationsOf(ctx, damaged)
+	locations, err := r.possibleLocationsOf(ctx, damaged)
 	if err != nil {
 		return err
 	}

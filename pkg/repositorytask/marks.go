@@ -56,7 +56,7 @@ func (r *run) markDamaged(ctx context.Context, pvb *velerov1.PodVolumeBackup, fo
 // markTouched notes damage that a check has found in a repository on the newest backup of each volume that needs what is damaged. As long as these
 // are not all known, or one of them has no record, it is noted on the newest one of each volume in the repository.
 func (r *run) markTouched(ctx context.Context, entry *v1alpha1.RepositoryTaskRepository, found time.Time) error {
-	inside, err := r.backupsIn(ctx, entry)
+	inside, err := r.backupsPossiblyIn(ctx, entry)
 	if err != nil {
 		return err
 	}

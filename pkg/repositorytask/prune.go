@@ -184,11 +184,24 @@ func (r *run) refuseDamaged(ctx context.Context, entry *v1alpha1.RepositoryTaskR
 
 // refuseMarked refuses a repository with a backup on which damage is noted: the task that has found it may be deleted.
 func (r *run) refuseMarked(ctx context.Context, entry *v1alpha1.RepositoryTaskRepository) error {
-	inside, err := r.backupsIn(ctx, entry)
+	leading, possible, err := r.leadingTo(ctx, proof.RepositoryIn(entry))
 	if err != nil {
 		return err
 	}
-	if harms := proof.HarmIn(nil, byOneName(inside, entry.BackupStorageLocation)); len(harms) > 0 {
+	all, err := r.backupsBy(ctx, entry, slices.Concat(leading, possible))
+	if err != nil {
+		return err
+	}
+	inside := slices.DeleteFunc(slices.Clone(all), func(pvb velerov1.PodVolumeBackup) bool { return !isIn(&pvb, proof.RepositoryIn(entry), leading) })
+	// What was proven through a location that may lead elsewhere ends no damage of the others.
+	if err := refuseMarkedOf(byOneName(inside, entry.BackupStorageLocation)); err != nil || len(possible) == 0 {
+		return err
+	}
+	return refuseMarkedOf(byOneName(all, entry.BackupStorageLocation))
+}
+
+func refuseMarkedOf(inside []velerov1.PodVolumeBackup) error {
+	if harms := proof.HarmIn(nil, inside); len(harms) > 0 {
 		v := &harms[0].Volume
 		return refusal(harms[0], fmt.Sprintf("damage is noted on PodVolumeBackup %s of volume %s/%s:%s", harms[0].PodVolumeBackup, v.Namespace, v.Pod, v.Name))
 	}

@@ -35,9 +35,18 @@ func NewRepositories(api client.Reader, namespace string) *Repositories {
 	return r
 }
 
+// apiError is an error of the API server. Unlike one of a storage, it says nothing about the location.
+type apiError struct{ error }
+
+func (e apiError) Unwrap() error { return e.error }
+
 func (r *Repositories) secret(ctx context.Context, name string) (map[string][]byte, error) {
 	var secret corev1.Secret
-	if err := r.api.Get(ctx, client.ObjectKey{Namespace: r.namespace, Name: name}, &secret); err != nil {
+	err := r.api.Get(ctx, client.ObjectKey{Namespace: r.namespace, Name: name}, &secret)
+	if mayBeRepeated(err) {
+		return nil, apiError{err}
+	}
+	if err != nil {
 		return nil, err
 	}
 	return secret.Data, nil
@@ -53,7 +62,7 @@ func (r *Repositories) Of(ctx context.Context, pvb *velerov1.PodVolumeBackup) (u
 		return uploader.Repository{}, fmt.Errorf("%w: BackupStorageLocation %s/%s does not exist", repository.ErrMisconfigured, r.namespace, name)
 	}
 	if err != nil {
-		return uploader.Repository{}, fmt.Errorf("get BackupStorageLocation %s: %w", name, err)
+		return uploader.Repository{}, apiError{fmt.Errorf("get BackupStorageLocation %s: %w", name, err)}
 	}
 	identifier, err := r.identifier(ctx, pvb)
 	if err != nil {
@@ -74,7 +83,7 @@ func (r *Repositories) identifier(ctx context.Context, pvb *velerov1.PodVolumeBa
 		return "", nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("look for the BackupRepository of namespace %s in location %s: %w", pvb.Spec.Pod.Namespace, pvb.Spec.BackupStorageLocation, err)
+		return "", apiError{fmt.Errorf("look for the BackupRepository of namespace %s in location %s: %w", pvb.Spec.Pod.Namespace, pvb.Spec.BackupStorageLocation, err)}
 	}
 	return recorded.ResticIdentifier(known.Items), nil
 }
@@ -83,6 +92,9 @@ func (r *Repositories) identifier(ctx context.Context, pvb *velerov1.PodVolumeBa
 func shownAddress(repo *uploader.Repository) string {
 	return messageOf(repo.Identity())
 }
+
+// notResolved begins the address of a repository whose location is misconfigured, see addressOf.
+const notResolved = "not resolved: "
 
 // addressOf is the shownAddress of the repository of a backup; for a process without the credentials of its location it is what that, and the
 // BackupRepository of a Velero server, say of where it is. The error is the API server's, or that of a storage that does not say where it is.
@@ -96,7 +108,7 @@ func (r *Repositories) addressOf(ctx context.Context, pvb *velerov1.PodVolumeBac
 	}
 	var location velerov1.BackupStorageLocation
 	if err := r.api.Get(ctx, client.ObjectKey{Namespace: r.namespace, Name: pvb.Spec.BackupStorageLocation}, &location); err != nil {
-		return "", fmt.Errorf("get BackupStorageLocation %s: %w", pvb.Spec.BackupStorageLocation, err)
+		return "", apiError{fmt.Errorf("get BackupStorageLocation %s: %w", pvb.Spec.BackupStorageLocation, err)}
 	}
 	identifier, err := r.identifier(ctx, pvb)
 	if err != nil {
@@ -112,7 +124,7 @@ func (r *Repositories) addressOf(ctx context.Context, pvb *velerov1.PodVolumeBac
 	if identifier != "" {
 		leads = append(leads, uploader.RedactURL(identifier))
 	}
-	return messageOf("not resolved: " + strings.Join(leads, " ")), nil
+	return messageOf(notResolved + strings.Join(leads, " ")), nil
 }
 
 // otherAddress says that the record of a backup names another repository than the one that a restore reads; empty: it does not.
@@ -146,11 +158,11 @@ func (r *Repositories) isShared(ctx context.Context, location *velerov1.BackupSt
 			continue
 		}
 		other, err := r.Of(ctx, ofRepository(key))
-		if err != nil && !errors.Is(err, repository.ErrMisconfigured) {
+		if _, isOfAPI := errors.AsType[apiError](err); isOfAPI || ctx.Err() != nil {
 			return false, err
 		}
 		if err != nil || isSameURL(other.URL, at.URL) {
-			return true, nil //nolint:nilerr // nobody knows where a location leads that is misconfigured
+			return true, nil //nolint:nilerr // nobody knows where a location leads that does not say so
 		}
 	}
 	return false, nil

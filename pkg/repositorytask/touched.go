@@ -21,7 +21,7 @@ const (
 
 // nameTouched names in the entry of a damaged repository the backups that need what is damaged.
 func (r *run) nameTouched(ctx context.Context, entry *v1alpha1.RepositoryTaskRepository) error {
-	known, err := r.backupsIn(ctx, entry)
+	known, err := r.backupsPossiblyIn(ctx, entry)
 	if err != nil {
 		return err
 	}

@@ -96,6 +96,19 @@ func (r *run) backupsIn(ctx context.Context, entry *v1alpha1.RepositoryTaskRepos
 	if err != nil {
 		return nil, err
 	}
+	return r.backupsBy(ctx, entry, locations)
+}
+
+// backupsPossiblyIn is backupsIn with those of the locations that may lead to the repository, see possibleLocationsOf.
+func (r *run) backupsPossiblyIn(ctx context.Context, entry *v1alpha1.RepositoryTaskRepository) ([]velerov1.PodVolumeBackup, error) {
+	locations, err := r.possibleLocationsOf(ctx, proof.RepositoryIn(entry))
+	if err != nil {
+		return nil, err
+	}
+	return r.backupsBy(ctx, entry, locations)
+}
+
+func (r *run) backupsBy(ctx context.Context, entry *v1alpha1.RepositoryTaskRepository, locations []string) ([]velerov1.PodVolumeBackup, error) {
 	var all velerov1.PodVolumeBackupList
 	if err := r.api.List(ctx, &all, client.InNamespace(r.cfg.Namespace)); err != nil {
 		return nil, fmt.Errorf("list the PodVolumeBackups: %w", err)
