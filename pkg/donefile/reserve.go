@@ -17,6 +17,12 @@ import (
 
 const reservedPrefix = ".plimsoll-marker-"
 
+// ballast is a file in what is reserved. Its room is for the volume's top directory: on ext4 that may need a block for another name.
+const (
+	ballast     = "ballast"
+	ballastSize = 4096 // bytes
+)
+
 // leftover matches the names that Reserved returns.
 var leftover = regexp.MustCompile(`^` + regexp.QuoteMeta(reservedPrefix) + `[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
@@ -24,8 +30,8 @@ var leftover = regexp.MustCompile(`^` + regexp.QuoteMeta(reservedPrefix) + `[0-9
 // holds it. Neither Velero's helper nor ours looks for that name.
 func Reserved(uid types.UID) string { return reservedPrefix + string(uid) }
 
-// Reserve takes the room of a done file in a volume, before a restore fills it: the directory of the markers and a draft. Write uses them, and Unreserve
-// gives the room back. It takes no more than the done file will, so that a restore that fits still does. What agents that were killed have reserved, for
+// Reserve takes the room of a done file in a volume, before a restore fills it: the directory of the markers, a draft and a block. Write uses them, and
+// Unreserve gives the room back. It takes hardly more than the done file will, so that a restore that fits still does. What agents that were killed have reserved, for
 // whatever Restore, it removes. The volume must be locked.
 func Reserve(volume *os.File, uid types.UID) error {
 	if err := checkMarkerName(uid); err != nil {
@@ -59,7 +65,7 @@ func reserve(volume *os.File, uid types.UID) error {
 		return err
 	}
 	defer dir.Close()
-	return writeDraft(dir, doneDraft(uid), "")
+	return errors.Join(writeDraft(dir, doneDraft(uid), ""), writeDraft(dir, ballast, strings.Repeat("\x00", ballastSize)))
 }
 
 // Unreserve gives back what Reserve has taken for a Restore, and what is left of that after a crash. The volume must be locked.
@@ -69,7 +75,7 @@ func Unreserve(volume *os.File, uid types.UID) error {
 		return err
 	}
 	defer dir.Close()
-	err = removeFile(dir, doneDraft(uid))
+	err = errors.Join(removeFile(dir, doneDraft(uid)), removeFile(dir, ballast))
 	if err == nil {
 		err = unix.Unlinkat(int(volume.Fd()), Reserved(uid), unix.AT_REMOVEDIR)
 	}
@@ -79,7 +85,7 @@ func Unreserve(volume *os.File, uid types.UID) error {
 	return nil
 }
 
-// openReserved opens what Reserve has made: a directory with an empty draft, or with nothing. Whatever else has the name is the user's: then, and if
+// openReserved opens what Reserve has made: a directory with an empty draft, ballast, or nothing. Whatever else has the name is the user's: then, and if
 // there is nothing, it returns nil.
 func openReserved(volume *os.File, uid types.UID) (*os.Root, error) {
 	dir, err := openTopDir(volume, Reserved(uid))
@@ -90,7 +96,7 @@ func openReserved(volume *os.File, uid types.UID) (*os.Root, error) {
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("read %s: %w", Reserved(uid), err), dir.Close())
 		}
-		if name != doneDraft(uid) || !isEmptyFile(dir, name) {
+		if name != ballast && (name != doneDraft(uid) || !isEmptyFile(dir, name)) {
 			return nil, dir.Close()
 		}
 	}
@@ -135,8 +141,16 @@ func useReserved(volume *os.File, uid types.UID) error {
 		return err
 	}
 	defer dir.Close()
+	if err := removeFile(dir, ballast); err != nil {
+		return err
+	}
 	fd := int(volume.Fd())
-	if unix.Renameat(fd, Reserved(uid), fd, Dir) == nil {
+	err = unix.Renameat(fd, Reserved(uid), fd, Dir)
+	if IsFull(err) {
+		_ = unix.Syncfs(fd) // ext4 hands out what became free when its journal is written
+		err = unix.Renameat(fd, Reserved(uid), fd, Dir)
+	}
+	if err == nil {
 		return nil
 	}
 	return Unreserve(volume, uid)
