@@ -97,7 +97,7 @@ func (p *backupProgress) Error(path string, err error, _ bool) {
 		if p.storage.CompareAndSwap(nil, failed) {
 			p.cancel()
 		}
-	case isVolumeIO(err) && !(uploader.IsStale(err) && uploader.OnlyEntryStale(p.root, path)):
+	case isVolumeIO(err) && (!uploader.IsStale(err) || !uploader.OnlyEntryStale(p.root, path)):
 		p.volumeFailed(fmt.Errorf("%s: %w", path, err))
 	case (uploader.IsVanished(err) || uploader.IsStale(err)) && uploader.IsGone(p.root, path):
 		p.hasVanished(path)
