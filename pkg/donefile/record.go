@@ -40,7 +40,7 @@ type Record struct {
 	// Overwritten means that another restore of the same Restore into the same claim has written into the directory since, and that none has completed
 	// it after that.
 	Overwritten bool `json:"overwritten,omitempty"`
-	Inherited   bool `json:"inherited,omitempty"` // Failure is that of the restore that has overwritten the directory
+	Inherited   bool `json:"inherited,omitempty"` // Failure is that of another restore into the same directory
 }
 
 // Complete reports whether the record says that the directory is complete.

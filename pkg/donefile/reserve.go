@@ -65,7 +65,18 @@ func reserve(volume *os.File, uid types.UID) error {
 		return err
 	}
 	defer dir.Close()
-	return errors.Join(writeDraft(dir, doneDraft(uid), ""), writeDraft(dir, ballast, strings.Repeat("\x00", ballastSize)))
+	if err := errors.Join(writeDraft(dir, doneDraft(uid), ""), writeDraft(dir, ballast, "")); err != nil {
+		return err
+	}
+	f, err := dir.OpenFile(ballast, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	// Its size stays 0, as the sizes of all files are compared with those of the snapshot. Without room for it, or on a file system that cannot do that, it
+	// is left out.
+	_ = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, ballastSize)
+	return nil
 }
 
 // Unreserve gives back what Reserve has taken for a Restore, and what is left of that after a crash. The volume must be locked.
@@ -96,7 +107,7 @@ func openReserved(volume *os.File, uid types.UID) (*os.Root, error) {
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("read %s: %w", Reserved(uid), err), dir.Close())
 		}
-		if name != ballast && (name != doneDraft(uid) || !isEmptyFile(dir, name)) {
+		if name != ballast && name != doneDraft(uid) || !isEmptyFile(dir, name) {
 			return nil, dir.Close()
 		}
 	}

@@ -113,8 +113,12 @@ func (a *Agent) reconcileMarkers(ctx context.Context, pod *corev1.Pod, records [
 				all = append(all, err)
 			}
 		}
-		if err := errors.Join(all...); err != nil || !busy {
+		err := errors.Join(all...)
+		if !busy {
 			return err
+		}
+		if err != nil { // the others must not wait as long as a queue waits after errors
+			a.cfg.Logger.Warn("A marker of the pod is not written or removed", "pod", pod.Namespace+"/"+pod.Name, "error", err)
 		}
 		return errMarkersBusy
 	})

@@ -256,32 +256,38 @@ func TestClaimIsCompletedAfterAHalf(t *testing.T) {
 	holdsOnly(t, s.dir, "file")
 }
 
-// A restore that fails half way over a complete one fails both, until it is made again and completes the claim.
+// A restore that fails fails both, whichever comes first, until it is made again and completes the claim.
 func TestClaimIsCompletedAfterAFailure(t *testing.T) {
 	t.Parallel()
-	s := newSharedClaim(t, false)
-	var calls atomic.Int32
-	data := uploadertest.NewFake(t.TempDir())
-	data.OnRestore = func(_ context.Context, req uploader.RestoreRequest, _ progress.Sink) (uploader.RestoreResult, error) {
-		if calls.Add(1) == 2 {
-			return uploader.RestoreResult{}, uploader.ErrNoSpace
-		}
-		return uploader.RestoreResult{TotalBytes: 1}, os.WriteFile(filepath.Join(req.Volume.Name(), "file"), []byte("x"), 0o600)
+	for name, failing := range map[string]int32{"the first": 1, "the second": 2} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSharedClaim(t, false)
+			var calls atomic.Int32
+			data := uploadertest.NewFake(t.TempDir())
+			data.OnRestore = func(_ context.Context, req uploader.RestoreRequest, _ progress.Sink) (uploader.RestoreResult, error) {
+				if calls.Add(1) == failing {
+					return uploader.RestoreResult{}, uploader.ErrNoSpace
+				}
+				return uploader.RestoreResult{TotalBytes: 1}, os.WriteFile(filepath.Join(req.Volume.Name(), "file"), []byte("x"), 0o600)
+			}
+			s.startAgent(data, func(cfg *Config) { cfg.AllowUnmounted = true })
+			for _, pvr := range s.restores {
+				s.Create(pvr)
+				s.end(pvr)
+			}
+			failed := donefile.Name(s.restore.UID, "failed")
+			testenv.Eventually(t, "the failure is told", func() bool { return marked(t, s.dir, failed) })
+			again := s.newRestore(s.pods[failing-1], "data", "1111abcd")
+			s.Create(again)
+			if end := s.end(again); end.Phase != podvolume.PhaseCompleted {
+				t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
+			}
+			testenv.Eventually(t, "the done file is there, and no failed file", func() bool {
+				return marked(t, s.dir, string(s.restore.UID)) && !marked(t, s.dir, failed)
+			})
+		})
 	}
-	s.startAgent(data, func(cfg *Config) { cfg.AllowUnmounted = true })
-	for _, pvr := range s.restores {
-		s.Create(pvr)
-		s.end(pvr)
-	}
-	testenv.Eventually(t, "the failure is told", func() bool { return marked(t, s.dir, donefile.Name(s.restore.UID, "failed")) })
-	again := s.newRestore(s.pods[1], "data", "1111abcd")
-	s.Create(again)
-	if end := s.end(again); end.Phase != podvolume.PhaseCompleted {
-		t.Errorf("ended as %s", describe([]podvolume.PodVolume{end}))
-	}
-	testenv.Eventually(t, "the done file is there, and stays", func() bool {
-		return marked(t, s.dir, string(s.restore.UID)) && !marked(t, s.dir, donefile.Name(s.restore.UID, "failed"))
-	})
 }
 
 // A second restore into the claim that was deleted before it has written fails nobody: what the first has restored is whole.

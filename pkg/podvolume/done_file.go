@@ -174,14 +174,16 @@ func (op *Operation) removeDoneFile(pvr *velerov1.PodVolumeRestore, dir *os.File
 func (op *Operation) writeDoneFile(ctx context.Context, pod *corev1.Pod, pvr *velerov1.PodVolumeRestore, dir *os.File, result attemptResult) error {
 	rec := op.newRecord(pvr)
 	rec.Errors, rec.Unchecked, rec.Refused, rec.Message = result.errors, result.unchecked, result.refused, result.message
+	failure, err := op.env.failureBeside(ctx, pod, rec)
+	if err != nil {
+		return err
+	}
+	rec.Failure, rec.Inherited = failure, failure != ""
 	if err := op.env.clearOverwritten(ctx, pod, rec); err != nil {
 		return err
 	}
 	pending, err := op.env.PendingRestore(ctx, pod, rec)
 	if err != nil {
-		return err
-	}
-	if rec.Failure, err = op.env.failureBeside(ctx, pod, rec); err != nil {
 		return err
 	}
 	rec.Marked = pending == ""
@@ -224,6 +226,11 @@ func (op *Operation) saveFailure(ctx context.Context, status terminalStatus) err
 	records, err := op.env.Records.List(op.foundPodUID)
 	if err != nil || slices.ContainsFunc(records, func(done donefile.Record) bool { return completes(&done, &rec) }) {
 		return err
+	}
+	if status.reason == v1alpha1.ReasonDeleted {
+		if whole, err := op.env.isWholeBeside(ctx, pod, rec); whole || err != nil {
+			return err
+		}
 	}
 	rec.Failure = describeFailure(status.reason, pvr)
 	rec.Reserved = op.roomKept

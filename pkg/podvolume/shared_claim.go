@@ -122,10 +122,11 @@ func (e *Environment) isPending(pvr *velerov1.PodVolumeRestore, vol podVolumeNam
 	return rec == nil || err != nil
 }
 
-// failureBeside returns why another restore of the same Restore into the same claim has failed, empty if none has.
+// failureBeside returns why another restore of the same Restore into the same claim has failed, empty if none has. One that only has inherited the failure
+// of another does not count.
 func (e *Environment) failureBeside(ctx context.Context, pod *corev1.Pod, rec donefile.Record) (failure string, _ error) {
 	err := e.recordsBeside(ctx, pod, rec, func(_ types.UID, other donefile.Record) error {
-		if other.Failure != "" {
+		if other.Failure != "" && !other.Inherited {
 			failure = other.Failure
 		}
 		return nil
@@ -133,10 +134,20 @@ func (e *Environment) failureBeside(ctx context.Context, pod *corev1.Pod, rec do
 	return failure, err
 }
 
-// FailBeside records the failure of rec for the other restores of the same Restore into the same claim that it has overwritten.
+// isWholeBeside reports whether another restore of the same Restore, of another pod, has completed the directory, and that of rec has not written into it
+// since: its deletion then fails nobody.
+func (e *Environment) isWholeBeside(ctx context.Context, pod *corev1.Pod, rec donefile.Record) (whole bool, _ error) {
+	err := e.recordsBeside(ctx, pod, rec, func(podUID types.UID, other donefile.Record) error {
+		whole = whole || podUID != pod.UID && other.Complete()
+		return nil
+	})
+	return whole, err
+}
+
+// FailBeside records the failure of rec for the other restores of the same Restore into the same claim, unless a pod uses what they have restored.
 func (e *Environment) FailBeside(ctx context.Context, pod *corev1.Pod, rec donefile.Record) error {
 	return e.recordsBeside(ctx, pod, rec, func(podUID types.UID, other donefile.Record) error {
-		if other.Failure != "" || !other.Overwritten || other.Used {
+		if other.Failure != "" || other.Used {
 			return nil
 		}
 		other.Failure, other.Inherited = rec.Failure, true
@@ -157,17 +168,19 @@ func (e *Environment) markOverwritten(ctx context.Context, pod *corev1.Pod, rec 
 	})
 }
 
-// clearOverwritten takes that back when the restore of rec has completed the directory, whichever restore had left it incomplete. The volume must be locked.
+// clearOverwritten takes that back when the restore of rec has completed the directory, whichever restore had left it incomplete, and with it the failures
+// that the others have inherited, unless one of those that have failed by themselves is left. The volume must be locked.
 func (e *Environment) clearOverwritten(ctx context.Context, pod *corev1.Pod, rec donefile.Record) error {
 	return e.recordsBeside(ctx, pod, rec, func(podUID types.UID, other donefile.Record) error {
-		if !other.Overwritten {
+		now := other
+		now.Overwritten = false
+		if now.Inherited && rec.Failure == "" {
+			now.Failure, now.Inherited = "", false
+		}
+		if now == other {
 			return nil
 		}
-		if other.Inherited {
-			other.Failure, other.Inherited = "", false
-		}
-		other.Overwritten = false
-		return e.Records.Save(podUID, other)
+		return e.Records.Save(podUID, now)
 	})
 }
 

@@ -52,6 +52,9 @@ func (someTasks) List(_ context.Context, list client.ObjectList, _ ...client.Lis
 		{Spec: v1alpha1.RepositoryTaskSpec{Type: v1alpha1.TaskVerify}, Status: v1alpha1.RepositoryTaskStatus{Volumes: []v1alpha1.RepositoryTaskVolume{verified, sampled}}},
 		running, failed,
 	}
+	for i := range 3 {
+		list.(*v1alpha1.RepositoryTaskList).Items[i].Status.Phase = v1alpha1.PhaseCompleted
+	}
 	return nil
 }
 
