@@ -94,9 +94,7 @@ func (c *cluster) mendRepository(t *testing.T, a *app, h *history, backup string
 		says("1 lock removed: PID 7 on node-b", "repair", "--unlock")
 		says("Pruned", "prune", "--max-unused", "0", "--yes")
 	} else {
-		if said := c.plimsollFails(t, repository("repair", "--unlock")...); !strings.Contains(said, "Unsupported") {
-			t.Errorf("repair --unlock of a kopia repository says %s", said)
-		}
+		says("it had no stale lock", "repair", "--unlock")
 		says("Planned", "prune", "--full")
 		says("Pruned", "prune", "--full", "--yes")
 	}
