@@ -43,7 +43,7 @@ type Record struct {
 	Inherited   bool `json:"inherited,omitempty"` // Failure is that of another restore into the same directory
 }
 
-// Complete reports whether the record says that the directory is complete.
+// Complete reports whether the directory is complete.
 func (rec Record) Complete() bool { return rec.Failure == "" && !rec.Overwritten }
 
 // LostWithNode reports whether the volume is in memory and was lost when the node restarted.

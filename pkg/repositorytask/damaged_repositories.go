@@ -147,7 +147,7 @@ func (c *Controller) nameOfDamage(ctx context.Context, task *v1alpha1.Repository
 	return repository, nil
 }
 
-// hasFoundDamage reports whether a task has a result that says that a repository is damaged.
+// hasFoundDamage reports whether a task has found damage in a repository.
 func hasFoundDamage(task *v1alpha1.RepositoryTask, in v1alpha1.RepositoryKey) bool {
 	return slices.ContainsFunc(task.Status.Volumes, func(v v1alpha1.RepositoryTaskVolume) bool { return isDamageIn(&v, in) }) ||
 		slices.ContainsFunc(task.Status.Repositories, func(entry v1alpha1.RepositoryTaskRepository) bool { return isDamaged(&entry, in) })

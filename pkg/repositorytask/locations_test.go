@@ -315,7 +315,7 @@ func TestForgetBesideAnUnresolvedLocation(t *testing.T) {
 	}
 }
 
-// unstored is the record of a backup of nobody that was made so many days ago, by the name of a location.
+// unstored is a PodVolumeBackup that belongs to no Backup, in a location, made so many days ago. Its snapshot does not exist.
 func (s *site) unstored(name, pod, location string, days int) *velerov1.PodVolumeBackup {
 	s.t.Helper()
 	name = fmt.Sprintf("%s-%s-%d", name, pod, days)

@@ -22,7 +22,7 @@ func (r *run) publish(ctx context.Context, s progress.Snapshot) error {
 	return r.writeOnce(ctx, func(status *v1alpha1.RepositoryTaskStatus) { r.setProgress(status, &s) })
 }
 
-// publishPlanning shows that it is found out what there is to do. The work has not begun: nothing counts as an attempt.
+// publishPlanning writes that the task is planned: InProgress, in state Scanning. That counts as no attempt, as the work has not begun.
 func (r *run) publishPlanning(ctx context.Context, s progress.Snapshot) error {
 	return r.writeOnce(ctx, func(status *v1alpha1.RepositoryTaskStatus) {
 		r.setProgress(status, &s)
