@@ -61,6 +61,21 @@ func (s *site) ticking() Config {
 	return cfg
 }
 
+// damageThroughOther makes a location that leads to the repository of the first one, or to a copy, with a backup of which a pack is damaged until undo is
+// called, and a backup through the first location that is made afterwards.
+func (s *site) damageThroughOther(isCopy bool) (there *velerov1.PodVolumeBackup, undo func() error) {
+	s.t.Helper()
+	there = s.store(&velerov1.Backup{ObjectMeta: s.Meta("own")}, "restic", "shop", "db-0")
+	dir := s.otherLocation(isCopy)
+	s.throughOther(there)
+	_, undo, err := tree.FlipLargest(filepath.Join(dir, "restic", "shop"), "data")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.storeInto(s.backup("nightly"), "restic", "shop", "web-0")
+	return there, undo
+}
+
 // TestPruneAfterDamageThroughAnotherLocation: two locations lead to one directory. Damage that was found through one of them is in the repository that is
 // pruned through the other, as long as the task is there and as long as the note is; a check through that one ends it. Damage in a copy is none here.
 func TestPruneAfterDamageThroughAnotherLocation(t *testing.T) {
@@ -69,14 +84,7 @@ func TestPruneAfterDamageThroughAnotherLocation(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t)
-			there := s.store(&velerov1.Backup{ObjectMeta: s.Meta("own")}, "restic", "shop", "db-0")
-			dir := s.otherLocation(isCopy)
-			s.throughOther(there)
-			_, undo, err := tree.FlipLargest(filepath.Join(dir, "restic", "shop"), "data")
-			if err != nil {
-				t.Fatal(err)
-			}
-			s.storeInto(s.backup("nightly"), "restic", "shop", "web-0")
+			there, undo := s.damageThroughOther(isCopy)
 			s.forgetAnother(s.repository("restic", "shop"), "shop")
 			cfg := s.ticking()
 			s.start(cfg)
@@ -119,14 +127,7 @@ func TestDamageIsNotedByBothNames(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t)
-			there := s.store(&velerov1.Backup{ObjectMeta: s.Meta("own")}, "restic", "shop", "db-0")
-			dir := s.otherLocation(isCopy)
-			s.throughOther(there)
-			_, undo, err := tree.FlipLargest(filepath.Join(dir, "restic", "shop"), "data")
-			if err != nil {
-				t.Fatal(err)
-			}
-			s.storeInto(s.backup("nightly"), "restic", "shop", "web-0")
+			there, undo := s.damageThroughOther(isCopy)
 			cfg := s.ticking()
 			s.start(cfg)
 			reviewer := s.controller(cfg, s.Client)
